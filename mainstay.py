@@ -1,0 +1,66 @@
+"""``mainstay``: the command line, and the few names a training script needs.
+
+Every command lives beside the floor that it belongs to and is imported only when it runs, so ``mainstay node`` works
+without the service's dependencies and ``mainstay serve`` without torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_SDK = {"attach", "init"}
+
+
+def __getattr__(name: str) -> Any:
+    """Lend the training SDK's names: ``mainstay.init`` and ``mainstay.attach`` are ``recovery.sdk``'s."""
+    if name in _SDK:
+        return getattr(import_module("recovery.sdk"), name)
+    raise AttributeError(f"module 'mainstay' has no attribute {name!r}")
+
+
+# command: (where it lives, the extra it needs, one line of help). A test holds ``--help`` against this table.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": (
+        "service.demo.cli:demo",
+        "service,train",
+        "The main job on this machine: a protected run, a kill, a recovery.",
+    ),
+    "up": ("service.cli:up", "service", "Service, dashboard, worker, beat and this node's probe in one command."),
+    "serve": ("service.cli:serve", "service", "The control plane on its own."),
+    "worker": ("service.cli:worker", "service", "A Celery worker (and, with --beat, the scheduler)."),
+    "token": ("service.cli:token", "service", "Create, list and revoke access tokens and join tokens."),
+    "node": ("probes.cli:node", "node", "The node daemon: measures this machine and fetches its orders."),
+    "doctor": ("probes.cli:doctor", "node", "What is missing on this machine and how to get it."),
+    "validate": ("probes.benchmarks.cli:validate", "train", "Benchmarks on this machine, a verdict per benchmark."),
+    "criteria": ("detectors.cli:criteria", "node", "Learn criteria from result files; judge results by them."),
+    "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
+    "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),
+    "plan": ("recovery.cli:plan", "train", "Price every recovery strategy for a described failure."),
+}
+
+
+def build_app() -> Any:
+    """The command tree; commands load when they run."""
+    from cyclopts import App
+
+    app = App(name="mainstay", help="Keeps large training runs standing.", version=__version__)
+    for name, (path, _extra, about) in COMMANDS.items():
+        app.command(path, name=name, help=about)
+    return app
+
+
+def main() -> None:
+    """Entry point: a missing extra and bad input each give one clear line and a non-zero code."""
+    try:
+        build_app()()
+    except ModuleNotFoundError as error:
+        command = sys.argv[1] if len(sys.argv) > 1 else ""
+        extra = COMMANDS.get(command, ("", "dev", ""))[1]
+        print(f"mainstay {command}: {error.name} is not installed; pip install 'mainstay[{extra}]'", file=sys.stderr)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        sys.exit(130)

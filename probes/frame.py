@@ -1,0 +1,122 @@
+"""The telemetry frame: a small msgpack envelope around one tensor. The one format from probe to chart.
+
+``values`` is little-endian float32 in C order, shape [entity, narrow signal, time]; ``wide`` is little-endian int64,
+shape [entity, wide signal, time]. On the ``time`` axis sample k was taken at ``t0 + k * dt`` Unix seconds; on the
+``step`` axis it belongs to step ``t0 + k`` (``dt`` is 1). Encoding needs no numpy, so a node daemon stays small.
+
+Sequence numbers grow by one within a ``stream`` (the life of one spool directory): a repeated (subject, stream,
+sequence) is the same frame again, which is why a retry changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from probes.words import check_name
+
+FRAME_VERSION: Final = 1
+MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
+"""A minute of 16 GPUs at 10 Hz with 100 signals is 3.8 MB; twice that is an error, not data."""
+MAX_ENTITIES: Final = 65_536
+
+
+class Axis(StrEnum):
+    TIME = "time"
+    STEP = "step"
+
+
+class FrameError(ValueError):
+    """The bytes are not an acceptable frame; the message names what is wrong."""
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node's (or one job's) samples over a second or more."""
+
+    version: int
+    subject: str
+    """Node name on the time axis, job id on the step axis."""
+    axis: Axis
+    stream: str
+    sequence: int
+    t0: float
+    dt: float
+    catalogue: str
+    entities: tuple[str, ...]
+    """Device ids of the node (``"host"`` first), or rank numbers of the job, as text."""
+    samples: int
+    crc32: int
+    values: bytes
+    wide: bytes = b""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+def checksum(values: bytes, wide: bytes) -> int:
+    return zlib.crc32(wide, zlib.crc32(values))
+
+
+def encode(frame: Frame) -> bytes:
+    return _encoder.encode(frame)
+
+
+def decode(body: bytes) -> Frame:
+    """Parse and check an envelope; shapes against a catalogue are checked by ``check_shape``.
+
+    Raises:
+        FrameError: truncated, oversized, wrong schema or version, bad ids, non-finite times, or checksum mismatch.
+    """
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"frame has {len(body)} bytes, more than the {MAX_FRAME_BYTES} allowed")
+    try:
+        frame = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"not a frame: {error}") from error
+    _check_envelope(frame)
+    return frame
+
+
+def _check_envelope(frame: Frame) -> None:
+    if frame.version != FRAME_VERSION:
+        raise FrameError(f"frame version {frame.version}, this service reads {FRAME_VERSION}")
+    try:
+        check_name(frame.subject, "subject")
+        check_name(frame.stream, "stream")
+        check_name(frame.catalogue, "catalogue")
+        for entity in frame.entities:
+            check_name(entity, "entity")
+    except ValueError as error:
+        raise FrameError(str(error)) from error
+    if not 0 < len(frame.entities) <= MAX_ENTITIES:
+        raise FrameError(f"frame has {len(frame.entities)} entities, allowed are 1 to {MAX_ENTITIES}")
+    if len(set(frame.entities)) != len(frame.entities):
+        raise FrameError("an entity stands twice in the frame")
+    if not 0 <= frame.sequence < 2**63:
+        raise FrameError(f"sequence {frame.sequence} is not a number from 0 to 2^63-1")
+    if not (math.isfinite(frame.t0) and frame.t0 >= 0 and math.isfinite(frame.dt) and frame.dt > 0):
+        raise FrameError(f"t0={frame.t0} and dt={frame.dt} must be finite, dt positive")
+    if frame.samples < 1:
+        raise FrameError(f"frame has {frame.samples} samples, at least one is needed")
+    if frame.crc32 != checksum(frame.values, frame.wide):
+        raise FrameError("checksum mismatch: the payload was damaged on the way")
+
+
+def check_shape(frame: Frame, *, narrow: int, wide: int) -> None:
+    """Check the payload lengths against the catalogue's number of narrow and wide signals.
+
+    Raises:
+        FrameError: names the half that is too short or too long, in bytes.
+    """
+    cells = len(frame.entities) * frame.samples
+    for what, have, want in (
+        ("values", len(frame.values), cells * narrow * 4),
+        ("wide", len(frame.wide), cells * wide * 8),
+    ):
+        if have != want:
+            raise FrameError(f"{what} has {have} bytes, its shape needs {want}")

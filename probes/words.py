@@ -1,0 +1,93 @@
+"""The shared words of the house, in the lowest floor that needs them. Nobody above redefines them.
+
+Everything here is data: frozen, comparable, cheap to build, and free of behaviour that could fail.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+"""What a node, device or job id may look like: it appears in URLs, file names and metrics labels."""
+
+_NAME = re.compile(NAME_PATTERN)
+
+HOST_DEVICE = "host"
+"""The pseudo-device that carries a node's own signals (CPU, memory, disk, network)."""
+
+
+def check_name(value: str, what: str) -> str:
+    """Return ``value`` if it is a legal id.
+
+    Raises:
+        ValueError: names ``what`` and the offending value.
+    """
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise ValueError(
+            f"{what} {value!r} is not a legal id: 1 to 128 letters, digits and . _ : -, first a letter or digit"
+        )
+    return value
+
+
+class HealthState(StrEnum):
+    """Where a node stands in its life cycle. Unknown is never healthy."""
+
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    QUARANTINED = "quarantined"
+    VALIDATING = "validating"
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Verdict(StrEnum):
+    """The answer of a validation. A verdict latches until a check of equal or greater power passes."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class EventKind(StrEnum):
+    """What may happen to a node or a job. The enumeration may grow, never change meaning."""
+
+    JOB_STARTED = "job_started"
+    JOB_FINISHED = "job_finished"
+    PROCESS_EXIT = "process_exit"  # data: pid, exit_code | signal, expected: bool
+    NODE_LOST = "node_lost"  # a launcher's connection broke and stayed broken
+    PLAN_CHOSEN = "plan_chosen"  # data: plan (recovery.plan.Plan as JSON)
+    ACTION_STARTED = "action_started"  # data: recovery, action, detail
+    ACTION_FINISHED = "action_finished"  # data: recovery, action, ok, seconds, detail
+    RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch
+    RECOVERY_FAILED = "recovery_failed"  # data: recovery, reason
+    VERIFIED = "verified"  # data: recovery, steps_committed, digest_match
+    XID = "xid"
+    LINK_DOWN = "link_down"
+    PROBE_SILENT = "probe_silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened once, at a time, to an entity. The id is made where it happened: retries are harmless."""
+
+    id: str
+    """UUIDv7 text."""
+    time: float
+    """Unix seconds, UTC."""
+    kind: EventKind
+    node: str | None = None
+    device: str | None = None
+    job: str | None = None
+    rank: int | None = None
+    generation: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)

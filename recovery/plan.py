@@ -1,0 +1,85 @@
+"""The plan: what could be done about a failure, what each way costs, and which one was chosen. Data, not code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class StrategyName(StrEnum):
+    """Ways back to a consistent step. Grows with each strategy file in ``recovery/strategies``."""
+
+    LOCAL_SLOT = "local_slot"
+    PEER_COPY = "peer_copy"
+    PARITY_REBUILD = "parity_rebuild"
+    DISK_RESTART = "disk_restart"
+
+
+class RestoreSource(StrEnum):
+    """Where one rank's state comes from."""
+
+    LIVE = "live"  # a survivor already holds the epoch in its own tensors
+    LOCAL_SLOT = "local_slot"
+    PEER_COPY = "peer_copy"
+    PARITY = "parity"
+    DISK = "disk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """One rank's part of a plan."""
+
+    rank: int
+    node: str
+    """Where the rank runs in the new generation."""
+    source: RestoreSource
+    from_rank: int | None = None
+    """The data-parallel peer whose slot is copied (``PEER_COPY``)."""
+    from_nodes: tuple[str, ...] = ()
+    """Agents that bytes are read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One strategy, priced. An infeasible one says why and has no price."""
+
+    strategy: StrategyName
+    feasible: bool
+    reason: str
+    """One sentence for a tired human: why this can (not) work here."""
+    epoch: int | None = None
+    """Step that every rank would restart after."""
+    seconds: float | None = None
+    """Predicted time from now to the first new step."""
+    steps_lost: int | None = None
+    """Committed steps that would have to be repeated."""
+    cost_seconds: float | None = None
+    """The objective: seconds + steps_lost * step time. The least wins."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Predicted seconds per phase (fence, spawn, fetch, decode, load, regroup)."""
+    restores: tuple[Restore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Priced alternatives, best first; ``chosen`` names the one to execute, or None when nothing is feasible."""
+
+    id: str
+    job: str
+    generation: int
+    """The generation that the plan creates."""
+    failed_ranks: tuple[int, ...]
+    alternatives: tuple[Alternative, ...]
+    chosen: StrategyName | None
+    explanation: str
+
+    def alternative(self) -> Alternative:
+        """The chosen alternative.
+
+        Raises:
+            ValueError: nothing was feasible.
+        """
+        for alternative in self.alternatives:
+            if alternative.strategy is self.chosen:
+                return alternative
+        raise ValueError(f"plan {self.id} has no feasible alternative: {self.explanation}")
