@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": (
         "service.demo.cli:demo",
         "service,train",
-        "The main job on this machine: a protected run, a kill, a recovery.",
+        "The main job here: a protected run, a kill, a recovery.",
     ),
     "up": ("service.cli:up", "service", "Service, dashboard, worker, beat and this node's probe in one command."),
     "serve": ("service.cli:serve", "service", "The control plane on its own."),

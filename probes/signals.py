@@ -55,7 +55,7 @@ def _rank(name: str, unit: str, about: str, *, wide: bool = False, low: float = 
 
 
 _DECLARED: Final = (
-    # host: psutil and /proc
+    # From psutil and /proc.
     _host("cpu_utilization_ratio", "1", "busy share of all cores since the last sample", high=1.001),
     _host("cpu_steal_ratio", "1", "share of time the hypervisor ran someone else", high=1.001),
     _host("load_1m", "1", "run-queue length, one-minute average"),
@@ -70,7 +70,7 @@ _DECLARED: Final = (
     _host("network_transmit_bytes_total", "B", "bytes sent, loopback excluded", counter=True),
     _host("network_errors_total", "1", "receive and transmit errors and drops", counter=True),
     _host("context_switches_total", "1", "context switches", counter=True),
-    # GPU: NVML
+    # From NVML, one set a GPU.
     _gpu("gpu_utilization_ratio", "1", "share of time in which any kernel ran", high=1.001),
     _gpu("gpu_memory_used_bytes", "B", "framebuffer in use"),
     _gpu("gpu_temperature_celsius", "C", "core temperature", low=-50.0, high=200.0),
@@ -83,7 +83,7 @@ _DECLARED: Final = (
     _gpu("gpu_ecc_corrected_total", "1", "corrected ECC errors, volatile", counter=True),
     _gpu("gpu_ecc_uncorrected_total", "1", "uncorrected ECC errors, volatile", counter=True),
     _gpu("gpu_pcie_replay_total", "1", "PCIe replays", counter=True),
-    # rank: the training SDK, one sample a step
+    # From the training SDK, one sample a step.
     _rank("step_time_seconds", "s", "wall time of the step, commit to commit"),
     _rank("compute_time_seconds", "s", "the rank's own compute in the step (thread clock on CPU, CUDA events on GPU)"),
     _rank("snapshot_blocked_seconds", "s", "time the trainer waited for its snapshot copy"),

@@ -26,9 +26,8 @@ def check_name(value: str, what: str) -> str:
         ValueError: names ``what`` and the offending value.
     """
     if not isinstance(value, str) or not _NAME.match(value):
-        raise ValueError(
-            f"{what} {value!r} is not a legal id: 1 to 128 letters, digits and . _ : -, first a letter or digit"
-        )
+        rule = "1 to 128 letters, digits and . _ : -, the first a letter or digit"
+        raise ValueError(f"{what} {value!r} is not a legal id ({rule})")
     return value
 
 

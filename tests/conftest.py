@@ -1,0 +1,138 @@
+"""Fixtures that every floor's tests share: real servers, free ports, a browser.
+
+Private servers are started once a run, by whichever worker needs one first, and ended by the controller by their own
+process ids. Each test gets a database of its own; of a Redis that was there before us only an empty database is used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+_RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
+
+
+def _load_machine() -> ModuleType:
+    if "mainstay_tests_machine" in sys.modules:
+        return sys.modules["mainstay_tests_machine"]
+    spec = importlib.util.spec_from_file_location("mainstay_tests_machine", Path(__file__).with_name("machine.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mainstay_tests_machine"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        run_dir = tempfile.mkdtemp(prefix="mainstay-tests-")
+        Path(run_dir).chmod(0o755)  # PostgreSQL runs as another user when we are root
+        os.environ[_RUN_DIR] = run_dir
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return
+    run_dir = Path(os.environ.pop(_RUN_DIR))
+    for record in run_dir.glob("*.json"):
+        pid = json.loads(record.read_text())["pid"]
+        if pid:
+            os.kill(pid, signal.SIGINT)
+    shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _shared(name: str, find: Callable[[], str | None], start: Callable[[Path], tuple[str, int]]) -> str:
+    """URL of the run's server ``name``: found once, or started once, whichever worker comes first."""
+    run_dir = Path(os.environ[_RUN_DIR])
+    record = run_dir / f"{name}.json"
+    with (run_dir / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not record.exists():
+            url, pid = find() or "", 0
+            if not url:
+                url, pid = start(run_dir / name)
+            record.write_text(json.dumps({"url": url, "pid": pid}))
+        return str(json.loads(record.read_text())["url"])
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> str:
+    """SQLAlchemy URL of a real PostgreSQL."""
+    machine = _load_machine()
+    return _shared("postgres", machine.find_postgres, machine.start_postgres)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A fresh, empty database on the real PostgreSQL, dropped after the test."""
+    import psycopg
+
+    name = f"mainstay_test_{uuid.uuid4().hex[:16]}"
+    plain = postgres_server.replace("postgresql+psycopg://", "postgresql://")
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    yield postgres_server.rsplit("/", 1)[0] + f"/{name}"
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> str:
+    """URL of a real Redis, without a database number."""
+    machine = _load_machine()
+    return _shared("redis", machine.find_redis, machine.start_redis)
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> Iterator[str]:
+    """An empty database of the real Redis, claimed for this test and emptied after it."""
+    import redis
+
+    run_dir = Path(os.environ[_RUN_DIR])
+    for number in range(1, 16):
+        url = f"{redis_server.rstrip('/')}/{number}"
+        with (run_dir / f"redis-{number}.claim").open("w") as claim, redis.Redis.from_url(url) as client:
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if client.dbsize():
+                continue
+            yield url
+            client.flushdb()
+            return
+    pytest.fail("all 15 databases of the Redis on this machine hold data; set MAINSTAY_TEST_REDIS_URL")
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Ask for as many unused loopback ports as the test needs."""
+    port: Callable[[], int] = _load_machine().free_port
+    return port
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    return str(_load_machine().chromium())
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The shared reference data; tests over it skip, saying so, where it is absent."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    path = Path(os.environ.get("MAINSTAY_TEST_DATA", default))
+    if not path.is_dir():
+        pytest.skip(f"no reference data at {path}; set MAINSTAY_TEST_DATA")
+    return path

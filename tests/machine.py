@@ -1,0 +1,183 @@
+"""Finds, starts or installs what the tests need from the machine: PostgreSQL, Redis, Chromium.
+
+The order is the same for each: what the environment names, what answers on localhost, a private one from installed
+binaries, an apt install when we are root; otherwise one message that says exactly what to install. Nothing is skipped.
+
+``python tests/machine.py`` prepares everything and prints what it found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import redis
+
+Started = tuple[str, int]
+"""URL of a private server and the process id to end it by."""
+
+
+class MissingError(RuntimeError):
+    """Something that the tests need is not on this machine; the message says how to get it."""
+
+
+def _apt_install(*packages: str) -> None:
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise MissingError(f"please install: sudo apt-get install -y {' '.join(packages)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *packages]):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()[-300:]}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(answers: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not answers():
+        if time.monotonic() > deadline:
+            raise MissingError(f"{what} was started but did not answer within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+# PostgreSQL
+
+
+def postgres_answers(url: str) -> bool:
+    try:
+        with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), connect_timeout=3):
+            return True
+    except psycopg.Error:
+        return False
+
+
+def _postgres_binaries() -> Path | None:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("initdb")
+    return Path(on_path).parent if on_path else None
+
+
+def _as_postgres(command: list[str]) -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    return ["runuser", "-u", "postgres", "--", *command] if os.geteuid() == 0 else command
+
+
+def start_postgres(directory: Path) -> Started:
+    """Start a private cluster in ``directory`` (fsync off: it lives as long as the tests)."""
+    binaries = _postgres_binaries()
+    if binaries is None:
+        _apt_install("postgresql")
+        binaries = _postgres_binaries()
+    if binaries is None:
+        raise MissingError("PostgreSQL was installed but its initdb is nowhere to be found")
+    directory.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        shutil.chown(directory, "postgres")
+    data, port = directory / "data", free_port()
+    initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
+    subprocess.run(_as_postgres(initdb), check=True, capture_output=True, timeout=60)
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {directory}"
+    control = [str(binaries / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(directory / "log"), "-w", "start"]
+    subprocess.run(_as_postgres(control), check=True, stdout=subprocess.DEVNULL, timeout=60)
+    url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+    _wait(lambda: postgres_answers(url), "a private PostgreSQL")
+    return url, int((data / "postmaster.pid").read_text().split()[0])
+
+
+def find_postgres() -> str | None:
+    named = os.environ.get("MAINSTAY_TEST_POSTGRES_URL")
+    if named:
+        if not postgres_answers(named):
+            raise MissingError(f"MAINSTAY_TEST_POSTGRES_URL is set, but nothing answers at {named}")
+        return named
+    local = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+    return local if postgres_answers(local) else None
+
+
+# Redis
+
+
+def redis_answers(url: str) -> bool:
+    try:
+        with redis.Redis.from_url(url, socket_timeout=3) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def start_redis(directory: Path) -> Started:
+    """Start a private Redis that keeps nothing on disk."""
+    if not shutil.which("redis-server"):
+        _apt_install("redis-server")
+    directory.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(directory)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    url = f"redis://127.0.0.1:{port}"
+    _wait(lambda: redis_answers(url), "a private Redis")
+    return url, server.pid
+
+
+def find_redis() -> str | None:
+    named = os.environ.get("MAINSTAY_TEST_REDIS_URL")
+    if named:
+        if not redis_answers(named):
+            raise MissingError(f"MAINSTAY_TEST_REDIS_URL is set, but nothing answers at {named}")
+        return named
+    local = "redis://127.0.0.1:6379"
+    return local if redis_answers(local) else None
+
+
+# Chromium
+
+
+def chromium() -> str:
+    """Path of a Chromium that Playwright can drive."""
+    for name in (os.environ.get("MAINSTAY_TEST_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"):
+        path = shutil.which(name) if name else None
+        if path:
+            return path
+    _apt_install("chromium")
+    path = shutil.which("chromium")
+    if path is None:
+        raise MissingError("please install Chromium, or name one in MAINSTAY_TEST_CHROMIUM")
+    return path
+
+
+def main() -> int:
+    """Say what is here and install what is not; servers that must be started are left to the test run."""
+    try:
+        print(f"chromium    {chromium()}")
+        postgres = find_postgres()
+        if postgres is None and _postgres_binaries() is None:
+            _apt_install("postgresql")
+        print(f"postgresql  {postgres or f'private, from {_postgres_binaries()}'}")
+        answering = find_redis()
+        if answering is None and not shutil.which("redis-server"):
+            _apt_install("redis-server")
+        print(f"redis       {answering or 'private, from ' + str(shutil.which('redis-server'))}")
+        if not shutil.which("gcc"):
+            _apt_install("gcc", "libc6-dev")
+        print(f"gcc         {shutil.which('gcc')}")
+    except MissingError as missing:
+        print(f"tests cannot run here: {missing}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
