@@ -1,0 +1,26 @@
+# One image, three roles: `mainstay serve`, `mainstay worker`, `mainstay node` (see docker-compose.yml).
+FROM node:22-bookworm-slim AS web
+WORKDIR /build/web
+COPY web/package.json web/package-lock.json ./
+RUN npm ci --no-audit --no-fund
+COPY web/ ./
+RUN npm run build
+
+FROM python:3.12-slim-bookworm
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
+WORKDIR /opt/mainstay
+COPY pyproject.toml constraints.txt README.md mainstay.py ./
+COPY probes/ probes/
+COPY detectors/ detectors/
+COPY recovery/ recovery/
+COPY service/ service/
+COPY migrations/ migrations/
+# The control plane and the node daemon need no torch; benchmarks do, and run on nodes that bring their own build.
+RUN pip install -c constraints.txt -e '.[service]'
+COPY --from=web /build/web/dist web/dist
+RUN useradd --system --create-home --home-dir /var/lib/mainstay mainstay
+USER mainstay
+ENV MAINSTAY_DATA_DIR=/var/lib/mainstay
+EXPOSE 8080
+ENTRYPOINT ["mainstay"]
+CMD ["serve", "--host", "0.0.0.0"]

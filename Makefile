@@ -1,0 +1,72 @@
+# Every target does its own set-up: on a fresh machine `make demo` or `make test` is all there is to type.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A CPU build where the index offers one; name another build or index here if yours does not.
+TORCH ?= torch==2.13.0
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: help install web demo up test test-fast check format bench lock clean
+help: ## This list
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | sort | expand -t 14
+
+install: $(VENV)/installed ## .venv with the mainstay command
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Mainstay needs Python 3.11 or newer; name one: make PYTHON=python3.12 …"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: sudo apt-get install -y python3-venv"; exit 1; }
+	$(BIN)/pip install --quiet --upgrade pip
+	@# torch first and alone: no other package may choose a build of it
+	$(BIN)/pip install --quiet -c constraints.txt $(TORCH)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+WEB_SOURCES := $(shell find web/src web/index.html web/package.json web/vite.config.ts web/tsconfig.json -type f 2>/dev/null)
+web: web/dist/index.html ## The dashboard, built
+web/node_modules/.installed: web/package-lock.json
+	@node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null || { echo "Node 20 or newer is needed to build the dashboard: install it from nodejs.org or your distribution"; exit 1; }
+	cd web && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+web/dist/index.html: web/node_modules/.installed $(WEB_SOURCES)
+	cd web && npm run --silent build
+	@touch $@
+
+demo: install web ## The main job: a protected training run, a kill, a recovery (DEMO_ARGS="--exit --json")
+	$(BIN)/mainstay demo $(DEMO_ARGS)
+
+up: install web ## Service, dashboard and this machine's probe on http://127.0.0.1:8080
+	$(BIN)/mainstay up
+
+test: install web ## All tests, with real PostgreSQL, Redis, Celery, Chromium and processes that really die
+	$(BIN)/python tests/machine.py
+	cd web && npm run --silent test
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+test-fast: install ## Everything that is not slow (under two minutes)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+
+check: install web/node_modules/.installed ## ruff, mypy --strict, import-linter, Biome and tsc (under a minute)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	cd web && npm run --silent check
+
+format: install web/node_modules/.installed ## Rewrite sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	cd web && npm run --silent format
+
+bench: install ## Every measured claim, printed and written to bench/results
+	@for name in $$(cd bench && ls *.py | grep -vE '^(__init__|report|lib_.*)\.py$$' | sed 's/\.py$$//'); do $(BIN)/python -m bench.$$name; done
+
+bench-%: install ## One bench: make bench-recovery_time
+	$(BIN)/python -m bench.$*
+
+lock: install ## Pin what is installed now
+	$(BIN)/pip freeze --exclude-editable | sed 's/^torch==.*/torch==2.13.0/' > constraints.txt
+
+clean: ## Remove everything that make made
+	rm -rf $(VENV) web/node_modules web/dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache
