@@ -64,3 +64,7 @@ def main() -> None:
         sys.exit(3)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
