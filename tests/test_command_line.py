@@ -1,0 +1,61 @@
+"""The command line is a contract: its surface is frozen, and bad input gives one clear line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mainstay
+
+ROOT = Path(__file__).resolve().parents[1]
+FROZEN = {
+    "agent", "criteria", "demo", "doctor", "node", "plan", "run", "serve", "token", "up", "validate", "worker",
+}  # fmt: skip
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mainstay", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_surface_is_frozen() -> None:
+    assert set(mainstay.COMMANDS) == FROZEN
+
+
+def test_help_lists_every_command_without_loading_any() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in FROZEN)
+
+
+@pytest.mark.parametrize("name", sorted(FROZEN))
+def test_every_command_explains_itself(name: str) -> None:
+    done = run(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert name in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(FROZEN))
+def test_an_unknown_option_is_refused_in_words(name: str) -> None:
+    done = run(name, "--no-such-option-exists")
+    assert done.returncode != 0
+    assert "no-such-option-exists" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_unknown_command_is_refused_in_words() -> None:
+    done = run("frobnicate")
+    assert done.returncode != 0
+    assert "frobnicate" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_sdk_is_lent_lazily() -> None:
+    code = "import sys, mainstay; assert 'torch' not in sys.modules; mainstay.nothing"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "no attribute 'nothing'" in done.stderr
