@@ -28,7 +28,8 @@ def _load_machine() -> ModuleType:
     if "mainstay_tests_machine" in sys.modules:
         return sys.modules["mainstay_tests_machine"]
     spec = importlib.util.spec_from_file_location("mainstay_tests_machine", Path(__file__).with_name("machine.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["mainstay_tests_machine"] = module
     spec.loader.exec_module(module)

@@ -1,0 +1,238 @@
+"""The demo's plot: start everything, train, kill a rank, watch the loop, compare with an undisturbed run.
+
+The scenario knows the loop only through its public faces: the command line, the REST API and process ids.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.demo.client import ApiClient, ApiError, Json
+from service.demo.processes import ChildFailedError, Children, mainstay_command
+from service.demo.reference import compare_parameters, start_reference
+from service.demo.story import Story
+
+JOB = "demo"
+NODES = ("demo-a", "demo-b")
+_POLL = 0.05
+
+
+class DemoError(RuntimeError):
+    """The demo could not go on; the message says at which point and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    directory: Path
+    port: int
+    steps: int
+    kill_rank: int
+    kill_at_step: int
+    seed: int
+    rdzv_port: int
+
+
+class Scenario:
+    """One demo run. ``play`` goes through the acts in order and fills the story."""
+
+    def __init__(self, options: DemoOptions, story: Story, refresh: Callable[[], None]) -> None:
+        self.options = options
+        self.story = story
+        self.refresh = refresh
+        self.children = Children(options.directory / "logs")
+        self.api = ApiClient(f"http://127.0.0.1:{options.port}")
+
+    def play(self) -> None:
+        """All acts.
+
+        Raises:
+            DemoError: something did not happen in time.
+        """
+        try:
+            self.start_service()
+            self.start_training()
+            self.kill_a_rank()
+            self.watch_recovery()
+            self.finish()
+            self.compare()
+        except (ChildFailedError, ApiError, TimeoutError) as error:
+            raise DemoError(str(error)) from error
+
+    def close(self) -> None:
+        self.children.stop_all()
+
+    # Acts
+
+    def start_service(self) -> None:
+        """Service, dashboard, worker, beat and this machine's own node daemon, with embedded defaults."""
+        data = self.options.directory / "service"
+        self.story.tell("starting the service with embedded defaults (SQLite, Celery in memory)")
+        self.children.start(
+            "service", mainstay_command("up", "--port", str(self.options.port), "--data-dir", str(data))
+        )
+        self._until(self.api.ready, 60.0, "the service to be ready", watch=("service",))
+        token = (data / "admin-token").read_text().strip()
+        self.api = ApiClient(self.api.base_url, token)
+        self.story.url = self.api.base_url
+        self.story.sign_in = f"{self.api.base_url}/sign-in#token={token}"
+        self.story.tell("service is ready", "good")
+
+    def start_training(self) -> None:
+        """Two node daemons and two launchers on this host, as if they were two nodes."""
+        for node in NODES:
+            self.children.start(f"node-{node}", self._node_command(node))
+        for number, node in enumerate(NODES):
+            self.children.start(f"run-{node}", self._run_command(number, node))
+        self.story.tell("two nodes train a small transformer: data parallel 2 × pipeline 2", "act")
+        target = self.options.kill_at_step
+        self._until(lambda: (self._job().get("last_step") or 0) >= target, 120.0, f"step {target}")
+        self.story.tell(f"step {self.story.job['last_step']} committed; snapshots live in agent-owned memory", "good")
+
+    def kill_a_rank(self) -> None:
+        """SIGKILL, as a failing host would: no warning, no handler, no goodbye."""
+        job = self._job()
+        self.story.pids_before = {r["rank"]: r["pid"] for r in job["topology"]["ranks"]}
+        self.story.victim = self.options.kill_rank
+        pid = self.story.pids_before[self.options.kill_rank]
+        self.story.killed_at = time.time()
+        os.kill(pid, signal.SIGKILL)
+        self.story.tell(f"SIGKILL sent to rank {self.options.kill_rank} (pid {pid})", "bad", self.story.killed_at)
+
+    def watch_recovery(self) -> None:
+        """Incident, plan, restore, first new step, verification: each told when the API shows it."""
+        self._until(self._find_incident, 30.0, "an incident")
+        self.story.seen_at = time.time()
+        incident = self.story.incident
+        self.story.tell(f"incident opened: {incident['title']}", "bad", incident["opened_at"])
+        self._until(lambda: self._incident().get("plan") is not None, 30.0, "a plan")
+        plan = self.story.incident["plan"]
+        self.story.tell(f"plan: {plan['chosen']}. {plan['explanation']}", "act", self.story.incident["acting_at"])
+        self._until(lambda: self._timeline("recovered") is not None, 60.0, "the recovery")
+        entry = self._timeline("recovered") or {}
+        self.story.recovered = entry["data"]
+        self.story.recovered_at = entry["time"]
+        took = entry["time"] - (self.story.killed_at or 0.0)
+        lost = entry["data"].get("steps_lost")
+        self.story.tell(f"training goes on {took:.2f} s after the kill, {lost} step(s) lost", "good", entry["time"])
+        self._until(lambda: self._timeline("verified") is not None, 60.0, "the verification")
+        self.story.verified = True
+        self.story.tell("verified: new steps committed, replicas hold equal parameters", "good")
+        self.story.pids_after = {r["rank"]: r["pid"] for r in self._job()["topology"]["ranks"]}
+
+    def finish(self) -> None:
+        """Wait until every launcher has ended well."""
+        for node in NODES:
+            code = self.children.wait(f"run-{node}", 180.0)
+            if code:
+                raise DemoError(f"training on {node} ended with code {code}:\n{self.children.tail(f'run-{node}')}")
+        self._until(lambda: self._job()["state"] == "finished", 30.0, "the job to be reported finished")
+        self.story.finished = True
+        self.story.job_s = (self.story.job["finished_at"] or time.time()) - self.story.job["started_at"]
+        self.story.tell("training finished", "good")
+
+    def compare(self) -> None:
+        """Train the same seed again with no Mainstay and no fault; the parameters must be equal to the bit."""
+        self.story.tell("training the same seed again, undisturbed and unprotected, to compare")
+        directory = self.options.directory / "reference"
+        started = time.monotonic()
+        names = start_reference(self.children, directory, steps=self.options.steps, seed=self.options.seed)
+        for name in names:
+            if code := self.children.wait(name, 180.0):
+                raise DemoError(f"the reference run ended with code {code}:\n{self.children.tail(name)}")
+        self.story.reference_s = time.monotonic() - started
+        differing = compare_parameters(self.options.directory / "job", directory)
+        self.story.bit_equal = not differing
+        if differing:
+            self.story.error = f"parameters differ: {', '.join(differing[:5])}"
+            self.story.tell(self.story.error, "bad")
+        else:
+            self.story.tell("final parameters are bit-equal to the undisturbed run", "good")
+        self._incident()
+
+    # What the acts need
+
+    def _node_command(self, node: str) -> list[str]:
+        join = self.api.post("/auth/tokens", {"name": f"join {node}", "kind": "join", "scopes": ["report"]})["token"]
+        data = self.options.directory / f"node-{node}"
+        return mainstay_command(
+            "node", "--service", self.api.base_url, "--name", node, "--join-token", join, "--data-dir", str(data)
+        )
+
+    def _run_command(self, number: int, node: str) -> list[str]:
+        token = self.options.directory / "job-token"
+        if not token.exists():
+            created = self.api.post("/auth/tokens", {"name": "demo job", "kind": "job", "scopes": ["report"]})
+            token.touch(mode=0o600)
+            token.write_text(created["token"])
+        options = {
+            "--nnodes": len(NODES),
+            "--node-rank": number,
+            "--nproc-per-node": 2,
+            "--rdzv-endpoint": f"127.0.0.1:{self.options.rdzv_port}",
+            "--node-name": node,
+            "--job-id": JOB,
+            "--parity-every": 5,
+            "--service": self.api.base_url,
+            "--service-token-file": token,
+            "--state-dir": self.options.directory / f"run-{node}",
+        }
+        flags = [str(part) for pair in options.items() for part in pair]
+        script = Path(sys.modules["recovery"].__path__[0]) / "examples" / "train.py"
+        training = [
+            "--steps",
+            self.options.steps,
+            "--seed",
+            self.options.seed,
+            "--save",
+            self.options.directory / "job",
+        ]
+        return mainstay_command("run", *flags, str(script), *map(str, training))
+
+    def _job(self) -> Json:
+        """The job as the API shows it now; an empty job before it is known."""
+        try:
+            self.story.job = self.api.get(f"/jobs/{JOB}")
+        except ApiError:
+            if self.story.job:
+                raise
+        return self.story.job
+
+    def _find_incident(self) -> bool:
+        """Whether an incident of the job opened after the kill."""
+        for incident in self.api.get("/incidents", job=JOB)["items"]:
+            if incident["opened_at"] >= (self.story.killed_at or 0.0):
+                self.story.incident = incident
+                return True
+        return False
+
+    def _incident(self) -> Json:
+        self.story.incident = self.api.get(f"/incidents/{self.story.incident['id']}")
+        return self.story.incident
+
+    def _timeline(self, kind: str) -> Json | None:
+        entries: list[Json] = self._incident()["timeline"]
+        return next((entry for entry in entries if entry["kind"] == kind), None)
+
+    def _until(self, happened: Callable[[], bool], seconds: float, what: str, watch: tuple[str, ...] = ()) -> None:
+        """Poll until ``happened``; a child that dies meanwhile ends the wait at once."""
+        deadline = time.monotonic() + seconds
+        vital = watch or ("service", *(f"run-{node}" for node in NODES))
+        while not happened():
+            self.refresh()
+            if time.monotonic() > deadline:
+                raise DemoError(f"{what} did not come within {seconds:.0f} s (logs: {self.children.log_dir})")
+            self._check(vital)
+            time.sleep(_POLL)
+        self.refresh()
+
+    def _check(self, vital: tuple[str, ...]) -> None:
+        """A launcher may end well while we still look at the API; nothing else may end."""
+        for name in vital:
+            code = self.children.exit_code(name)
+            if code is not None and (code or not name.startswith("run-")):
+                self.children.check(name)
