@@ -14,7 +14,7 @@ from pathlib import Path
 
 from service.demo.client import ApiClient, ApiError, Json
 from service.demo.processes import ChildFailedError, Children, mainstay_command
-from service.demo.reference import compare_parameters, start_reference
+from service.demo.reference import compare_parameters, examples_dir, start_reference
 from service.demo.story import Story
 
 JOB = "demo"
@@ -182,15 +182,8 @@ class Scenario:
             "--state-dir": self.options.directory / f"run-{node}",
         }
         flags = [str(part) for pair in options.items() for part in pair]
-        script = Path(sys.modules["recovery"].__path__[0]) / "examples" / "train.py"
-        training = [
-            "--steps",
-            self.options.steps,
-            "--seed",
-            self.options.seed,
-            "--save",
-            self.options.directory / "job",
-        ]
+        script, saved = examples_dir() / "train.py", self.options.directory / "job"
+        training = ["--steps", self.options.steps, "--seed", self.options.seed, "--save", saved]
         return mainstay_command("run", *flags, str(script), *map(str, training))
 
     def _job(self) -> Json:
