@@ -1,0 +1,96 @@
+"""The compose file cannot be run here (no container engine), so it is held against what it starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mainstay
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Compose(yaml.SafeLoader):
+    """YAML that refuses a key given twice, as Compose does."""
+
+
+def _mapping(loader: Compose, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+    assert len(keys) == len(set(keys)), f"a key stands twice near line {node.start_mark.line + 1}"
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+Compose.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return dict(yaml.load((ROOT / "docker-compose.yml").read_text(), Compose))
+
+
+def test_the_scaled_shape_is_complete(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == {"postgres", "redis", "service", "worker", "beat", "node"}
+
+
+def test_every_service_is_pinned_and_dependencies_exist(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for name, service in services.items():
+        assert re.search(r":\d", service["image"]), f"{name}: pin the image"
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed in services
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in services[needed], f"{name} waits for the health of {needed}"
+
+
+def test_nothing_is_published_beyond_loopback(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_named_volumes_are_declared(compose: dict[str, Any]) -> None:
+    used = {
+        v.split(":")[0] for s in compose["services"].values() for v in s.get("volumes", []) if not v.startswith("/")
+    }
+    assert used == set(compose["volumes"])
+
+
+@pytest.mark.parametrize("name", ["service", "worker", "beat", "node"])
+def test_commands_use_options_that_exist(compose: dict[str, Any], name: str) -> None:
+    command, *options = compose["services"][name]["command"]
+    assert command in mainstay.COMMANDS
+    asked = [sys.executable, "-m", "mainstay", command, "--help"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    for option in (o for o in options if o.startswith("--")):
+        assert option in done.stdout, f"mainstay {command} has no {option}"
+
+
+def test_settings_named_in_the_environment_exist(compose: dict[str, Any]) -> None:
+    from service.settings import Settings
+
+    for name in ("service", "worker", "beat"):
+        for variable in compose["services"][name]["environment"]:
+            first, *rest = variable.removeprefix("MAINSTAY_").lower().split("__")
+            field = Settings.model_fields[first]
+            for part in rest:
+                field = field.annotation.model_fields[part]
+
+
+def test_the_image_is_built_from_what_is_here() -> None:
+    stages, copied = 0, []
+    for line in (ROOT / "Dockerfile").read_text().splitlines():
+        if line.startswith("FROM"):
+            stages += 1
+            assert re.search(r":\d", line), "pin the base image"
+        if line.startswith("COPY") and "--from=" not in line:
+            copied += line.split()[1:-1]
+    assert stages == 2
+    missing = [path for path in copied if not (ROOT / path).exists()]
+    assert not missing
+    assert {"probes/", "detectors/", "recovery/", "service/", "migrations/"} <= set(copied)
