@@ -1,0 +1,45 @@
+"""Alembic's entry: the connection comes from the program, or from the settings when ``alembic`` is run by hand."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy.engine import Connection
+
+from service.kit.db import Database
+from service.models import Base
+from service.settings import Settings
+
+
+def run(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        compare_type=True,
+        # SQLite cannot alter a table in place: Alembic copies it.
+        render_as_batch=connection.dialect.name == "sqlite",
+        include_object=_ours,
+    )
+    if connection.dialect.name == "postgresql":
+        # Better to fail and try again than to queue every request behind a migration that waits for a lock.
+        connection.exec_driver_sql("SET lock_timeout = '5s'")
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def _ours(_obj: object, name: str | None, kind: str, _reflected: bool, _compared: object) -> bool:
+    # Hourly partitions of the block store come and go by themselves.
+    return not (kind == "table" and name is not None and name.startswith("blocks_"))
+
+
+def main() -> None:
+    connection = context.config.attributes.get("connection")
+    if connection is not None:
+        run(connection)
+        return
+    database = Database(Settings().resolved_database_url)
+    with database.engine.begin() as opened:
+        run(opened)
+    database.close()
+
+
+main()

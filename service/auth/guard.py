@@ -1,0 +1,138 @@
+"""Dependencies that say who may call a handler.
+
+``Reader``, ``Reporter``, ``Actor`` and ``Admin`` lend the principal after checking the scope. A browser's cookie also
+has to prove, on every method that changes something, that the request came from our own pages.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
+
+from service import services as running
+from service.auth import repository
+from service.auth.models import TokenRow
+from service.auth.tokens import Principal, Scope, TokenKind, digest
+from service.kit.problem import ForbiddenError, UnauthorizedError
+from service.services import Services
+
+COOKIE: Final = "mainstay_session"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class CrossOriginError(ForbiddenError):
+    slug, title = "cross-origin", "Request from another origin"
+
+
+def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
+    """The principal a token row stands for."""
+    ends = [e for e in (row.expires_at, expires_at) if e is not None]
+    return Principal(
+        token_id=row.id,
+        kind=TokenKind(row.kind),
+        name=row.name,
+        scopes=frozenset(Scope(s) for s in row.scopes),
+        node=row.node,
+        job=row.job,
+        expires_at=min(ends, default=None),
+    )
+
+
+def bearer_of(request: Request) -> str | None:
+    """The bearer token of the request.
+
+    Raises:
+        UnauthorizedError: there is an Authorization header of another form.
+    """
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    scheme, _, secret = header.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise UnauthorizedError("the Authorization header must be 'Bearer TOKEN'", error="invalid_request")
+    return secret.strip()
+
+
+async def identify(request: Request) -> Principal:
+    """Who is asking, by bearer token or by session cookie.
+
+    Raises:
+        UnauthorizedError: nobody we know (any more).
+        CrossOriginError: a cookie came with a changing request from another origin.
+    """
+    services = running.of(request)
+    secret = bearer_of(request)
+    if secret is not None:
+        return await _known(services, digest(secret), by_cookie=False)
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        raise UnauthorizedError("sign in, or send 'Authorization: Bearer TOKEN'")
+    require_same_origin(request)
+    return await _known(services, digest(cookie), by_cookie=True)
+
+
+async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
+    cache_key = f"cookie:{key}" if by_cookie else key
+    principal = services.tokens.get(cache_key)
+    if principal is None:
+        epoch = services.tokens.epoch
+        look_up = _by_cookie if by_cookie else _by_token
+        principal = await run_in_threadpool(look_up, services, key)
+        if principal is None:
+            what = "session is over" if by_cookie else "token is unknown, expired or revoked"
+            raise UnauthorizedError(f"this {what}", error="invalid_token")
+        services.tokens.put(cache_key, principal, epoch)
+    if principal.expires_at is not None and principal.expires_at <= services.clock.now():
+        raise UnauthorizedError("this token or session has expired", error="invalid_token")
+    return principal
+
+
+def _by_token(services: Services, key: str) -> Principal | None:
+    with services.database.reading() as session:
+        row = repository.valid_token(session, key, services.clock.now())
+        return principal_of(row) if row is not None else None
+
+
+def _by_cookie(services: Services, key: str) -> Principal | None:
+    with services.database.reading() as session:
+        found = repository.session_token(session, key, services.clock.now())
+        return principal_of(*found) if found is not None else None
+
+
+def require_same_origin(request: Request) -> None:
+    """A changing request must come from our own pages (Fetch metadata, else Origin); SameSite=Strict is the first wall.
+
+    Raises:
+        CrossOriginError: it does not, or does not say.
+    """
+    if request.method in _SAFE:
+        return
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site == "same-origin":
+            return
+        raise CrossOriginError(f"a changing request with a session cookie must be same-origin, not {site[:20]}")
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
+        raise CrossOriginError("a changing request with a session cookie must carry our own Origin")
+
+
+class _Requires:
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    async def __call__(self, principal: Annotated[Principal, Depends(identify)]) -> Principal:
+        if principal.kind is TokenKind.JOIN:
+            raise ForbiddenError("a join token can only enrol a node")
+        principal.require(self.scope)
+        return principal
+
+
+Anyone = Annotated[Principal, Depends(identify)]
+Reader = Annotated[Principal, Depends(_Requires(Scope.READ))]
+Reporter = Annotated[Principal, Depends(_Requires(Scope.REPORT))]
+Actor = Annotated[Principal, Depends(_Requires(Scope.ACT))]
+Admin = Annotated[Principal, Depends(_Requires(Scope.ADMIN))]

@@ -1,0 +1,40 @@
+"""Tables of auth. Only digests of secrets are stored."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, ForeignKey, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.kit.db import Base, UnixTime
+
+KINDS = ("admin", "user", "node", "job", "join")
+
+
+class TokenRow(Base):
+    __tablename__ = "tokens"
+    __table_args__ = (CheckConstraint(f"kind IN {KINDS}", name="kind"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    """sha256 of the whole token: it has 256 random bits, so a slow hash would protect nothing more."""
+    prefix: Mapped[str] = mapped_column(String(32))
+    """Its first characters, to recognise it by."""
+    kind: Mapped[str] = mapped_column(String(8))
+    name: Mapped[str] = mapped_column(String(200))
+    scopes: Mapped[list[str]]
+    node: Mapped[str | None] = mapped_column(String(128), index=True)
+    job: Mapped[str | None] = mapped_column(String(128))
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    expires_at: Mapped[float | None] = mapped_column(UnixTime)
+    revoked_at: Mapped[float | None] = mapped_column(UnixTime)
+    used_at: Mapped[float | None] = mapped_column(UnixTime)
+    """When a join token was spent."""
+
+
+class SessionRow(Base):
+    __tablename__ = "sessions"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    expires_at: Mapped[float] = mapped_column(UnixTime, index=True)

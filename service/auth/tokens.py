@@ -1,0 +1,139 @@
+"""Secrets and who they stand for.
+
+A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A node credential
+may write only its own node's data, a job token with a job only that job's. Unknown, expired and revoked are all 401.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from service.kit.problem import ForbiddenError
+
+MAX_CACHED: Final = 50_000
+
+
+class Scope(StrEnum):
+    READ = "read"
+    REPORT = "report"
+    ACT = "act"
+    ADMIN = "admin"
+
+
+IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {
+    Scope.READ: frozenset({Scope.READ}),
+    Scope.REPORT: frozenset({Scope.REPORT, Scope.READ}),
+    Scope.ACT: frozenset({Scope.ACT, Scope.READ}),
+    Scope.ADMIN: frozenset(Scope),
+}
+
+
+class TokenKind(StrEnum):
+    ADMIN = "admin"
+    USER = "user"
+    NODE = "node"
+    JOB = "job"
+    JOIN = "join"
+
+
+class NotYourNodeError(ForbiddenError):
+    slug, title = "not-your-node", "Not your node"
+
+
+class NotYourJobError(ForbiddenError):
+    slug, title = "not-your-job", "Not your job"
+
+
+class ScopeMissingError(ForbiddenError):
+    slug, title = "scope-missing", "Scope missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who is asking, and what they may do."""
+
+    token_id: str
+    kind: TokenKind
+    name: str
+    scopes: frozenset[Scope]
+    node: str | None = None
+    job: str | None = None
+    expires_at: float | None = None
+
+    def may(self, scope: Scope) -> bool:
+        return any(scope in IMPLIED[held] for held in self.scopes)
+
+    def require(self, scope: Scope) -> None:
+        """Raise ``ScopeMissingError`` without ``scope``."""
+        if not self.may(scope):
+            raise ScopeMissingError(f"this needs the scope {scope.value!r}; your token has {_listed(self.scopes)}")
+
+    def require_node(self, node: str) -> None:
+        """Only a node itself, or an admin, writes a node's data."""
+        self.require(Scope.REPORT)
+        if self.node != node and not self.may(Scope.ADMIN):
+            raise NotYourNodeError(f"this token may not write data of node {node!r}")
+
+    def require_job(self, job: str) -> None:
+        """A token bound to a job writes only that one; a node credential writes none by itself."""
+        self.require(Scope.REPORT)
+        bound_elsewhere = self.job is not None and self.job != job
+        if (bound_elsewhere or self.kind is TokenKind.NODE) and not self.may(Scope.ADMIN):
+            raise NotYourJobError(f"this token may not write data of job {job!r}")
+
+
+def _listed(scopes: frozenset[Scope]) -> str:
+    return ", ".join(sorted(scopes)) or "none"
+
+
+def make_secret(kind: TokenKind) -> str:
+    return f"mst_{kind.value}_{secrets.token_urlsafe(32)}"
+
+
+def digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass
+class TokenCache:
+    """Digest of a secret → principal, for a few seconds: the frame route must not ask the database each time.
+
+    In this process a revocation takes effect at once; in others within ``seconds``.
+    """
+
+    seconds: float
+    monotonic: Callable[[], float]
+    _entries: dict[str, tuple[float, Principal]] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _epoch: int = field(default=0, init=False)
+
+    @property
+    def epoch(self) -> int:
+        """Changes when the cache is emptied; take it before asking the database."""
+        return self._epoch
+
+    def get(self, key: str) -> Principal | None:
+        entry = self._entries.get(key)
+        if entry is None or entry[0] < self.monotonic():
+            return None
+        return entry[1]
+
+    def put(self, key: str, principal: Principal, epoch: int) -> None:
+        """Remember, unless a revocation came between the look-up and now."""
+        with self._lock:
+            if epoch != self._epoch:
+                return
+            if len(self._entries) >= MAX_CACHED:
+                self._entries.clear()
+            self._entries[key] = (self.monotonic() + self.seconds, principal)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._epoch += 1
+            self._entries.clear()

@@ -1,0 +1,84 @@
+"""Background loops: a name, an interval and a function; each runs in its own thread until the service stops.
+
+A failing turn is logged, counted in ``/metrics`` and tried again: this is one of the named boundaries that may catch
+``Exception``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass
+class Loop:
+    """One background loop. ``wake()`` starts the next turn at once."""
+
+    name: str
+    interval: float
+    """Seconds between the end of a turn and the start of the next."""
+    turn: Callable[[], None]
+    turns: int = field(default=0, init=False)
+    failures: int = field(default=0, init=False)
+    last_seconds: float = field(default=0.0, init=False)
+    last_turn_at: float = field(default=0.0, init=False)
+    """``time.monotonic()`` at the end of the last turn that went well; 0 before the first."""
+    _wake: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    _stop: bool = field(default=False, init=False, repr=False)
+    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"loop-{self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stop:
+            self.run_once()
+            self._wake.wait(self.interval)
+            self._wake.clear()
+
+    def run_once(self) -> None:
+        """One turn, guarded."""
+        started = time.monotonic()
+        try:
+            self.turn()
+        except Exception:  # noqa: BLE001 - named boundary: a loop outlives its faults
+            self.failures += 1
+            _log.exception("loop %s failed (%d times so far); trying again", self.name, self.failures)
+        else:
+            self.turns += 1
+            self.last_turn_at = time.monotonic()
+        self.last_seconds = time.monotonic() - started
+
+
+class Loops:
+    """The loops of one process."""
+
+    def __init__(self, loops: Iterable[Loop] = ()) -> None:
+        self._loops = {loop.name: loop for loop in loops}
+
+    def __iter__(self) -> Iterator[Loop]:
+        return iter(self._loops.values())
+
+    def start(self) -> None:
+        for loop in self._loops.values():
+            loop.start()
+
+    def stop(self) -> None:
+        for loop in self._loops.values():
+            loop.stop()

@@ -1,0 +1,45 @@
+"""Alembic from inside the program: the embedded shape migrates itself when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection
+
+from service.kit.db import Database
+
+MIGRATIONS: Final = Path(__file__).resolve().parent.parent.parent / "migrations"
+_LOCK: Final = 7_233_001  # arbitrary and ours: two processes that start together migrate one after the other
+
+
+def config(connection: Connection) -> Config:
+    made = Config()
+    made.set_main_option("script_location", str(MIGRATIONS))
+    made.attributes["connection"] = connection
+    return made
+
+
+def upgrade(database: Database, revision: str = "head") -> None:
+    """Bring the schema to ``revision``; harmless when it is there already."""
+    with database.engine.execution_options(mainstay_writes=True).begin() as connection:
+        if not database.is_sqlite:
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        command.upgrade(config(connection), revision)
+
+
+def downgrade(database: Database, revision: str) -> None:
+    with database.engine.execution_options(mainstay_writes=True).begin() as connection:
+        command.downgrade(config(connection), revision)
+
+
+def is_current(database: Database) -> bool:
+    """Whether the schema stands at the newest revision."""
+    with database.engine.connect() as connection:
+        script = ScriptDirectory.from_config(config(connection))
+        return set(MigrationContext.configure(connection).get_current_heads()) == set(script.get_heads())

@@ -1,0 +1,82 @@
+"""Base schemas and checked field types.
+
+Input refuses what it does not know, NaN and infinity, and text that a database cannot hold. Output schemas have no
+defaults, so that types generated from the OpenAPI document are exact.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from probes.words import NAME_PATTERN
+
+MAX_JSON_BYTES: Final = 256 * 1024
+MAX_JSON_DEPTH: Final = 16
+
+
+class Input(BaseModel):
+    """What a client sends."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class Output(BaseModel):
+    """What the service answers; built from rows by attribute."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+def check_text(value: str) -> str:
+    """Refuse NUL and lone surrogates: PostgreSQL text and UTF-8 cannot hold them.
+
+    Raises:
+        ValueError: names which of the two was found.
+    """
+    if "\x00" in value:
+        raise ValueError("text must not contain the NUL character")
+    if not value.isascii() and any(0xD800 <= ord(c) <= 0xDFFF for c in value):
+        raise ValueError("text must not contain lone surrogates")
+    return value
+
+
+def _check_json(value: Any, depth: int = 0) -> None:
+    if depth > MAX_JSON_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_JSON_DEPTH} levels")
+    if isinstance(value, str):
+        check_text(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("numbers must be finite")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("integers must fit 64 bits")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_text(key)
+            _check_json(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_json(item, depth + 1)
+
+
+def _check_json_object(value: dict[str, Any]) -> dict[str, Any]:
+    _check_json(value)
+    if len(json.dumps(value)) > MAX_JSON_BYTES:
+        raise ValueError(f"more than {MAX_JSON_BYTES} bytes of JSON")
+    return value
+
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+"""Id of a node, device or job."""
+Uuid = Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(check_text)]
+"""Free text for people."""
+ShortText = Annotated[str, Field(max_length=200), AfterValidator(check_text)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_check_json_object)]
+"""Free JSON: finite numbers, bounded size and depth, storable text."""
+UnixSeconds = Annotated[float, Field(ge=0, le=253_402_300_799)]
+"""Unix seconds up to the year 9999, the last that PostgreSQL drivers and Python datetimes agree on."""
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]

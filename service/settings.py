@@ -1,0 +1,107 @@
+"""Settings: read once in the composition root, passed down, never imported as a global.
+
+Every field is an environment variable: prefix ``MAINSTAY_``, nested by two underscores, e.g.
+``MAINSTAY_TELEMETRY__RING_SECONDS=900``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class TelemetrySettings(BaseModel):
+    """The data path: frame route, ring, block store."""
+
+    ring_seconds: int = Field(default=900, ge=60, le=86_400, description="Seconds of telemetry kept in memory.")
+    commit_interval: float = Field(
+        default=0.1,
+        gt=0,
+        le=5,
+        description="Longest wait for a group commit, seconds; the acknowledgement waits for it.",
+    )
+    max_frame_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest frame accepted, bytes.")
+    max_pending_frames: int = Field(
+        default=20_000, ge=1, description="Frames that may wait for a commit before new ones are answered 503."
+    )
+    retention_hours: int = Field(default=48, ge=1, description="Hours of blocks kept at full rate.")
+    step_ring_steps: int = Field(default=2048, ge=64, description="Steps of each job kept in memory.")
+    max_future_seconds: float = Field(
+        default=300.0, gt=0, description="How far ahead of this clock a frame's time may be."
+    )
+
+
+class AuthSettings(BaseModel):
+    """Tokens and sessions."""
+
+    session_hours: float = Field(default=24 * 7, gt=0, description="Life of a browser session, hours.")
+    join_token_hours: float = Field(default=24, gt=0, description="Default life of a join token, hours.")
+    cache_seconds: float = Field(
+        default=2.0, ge=0, description="How long a checked token is trusted before the database is asked again."
+    )
+
+
+class StreamSettings(BaseModel):
+    """Live updates."""
+
+    poll_interval: float = Field(default=0.15, gt=0, description="How often new changes are looked for, seconds.")
+    keep_alive: float = Field(default=15.0, gt=0, description="Comment sent on a silent stream, seconds.")
+    max_life: float = Field(default=600.0, gt=0, description="A stream ends after this and the client reconnects.")
+    keep_changes: int = Field(default=50_000, ge=1000, description="Changes kept for resuming.")
+    max_watchers: int = Field(default=200, ge=1, description="Streams open at the same time.")
+
+
+class FleetSettings(BaseModel):
+    """Nodes."""
+
+    silent_after: float = Field(default=10.0, gt=0, description="Age of a node's last word that makes it unknown, s.")
+
+
+class CelerySettings(BaseModel):
+    """Tasks and sweeps."""
+
+    broker_url: str = Field(default="memory://", description="memory:// inside one process, or redis://… .")
+    embedded: bool = Field(default=True, description="Run worker and beat inside this process with memory://.")
+
+
+class Settings(BaseSettings):
+    """Everything that may be configured."""
+
+    model_config = SettingsConfigDict(env_prefix="MAINSTAY_", env_nested_delimiter="__", extra="ignore")
+
+    data_dir: Path = Field(
+        default_factory=lambda: Path.home() / ".mainstay", description="Database, blocks and the admin token live here."
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on; loopback unless you say otherwise.")
+    port: int = Field(default=8080, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    insecure_listen: bool = Field(
+        default=False, description="Allow a non-loopback address without TLS: tokens then travel in clear text."
+    )
+    tls_certificate: Path | None = Field(default=None, description="PEM certificate chain.")
+    tls_key: Path | None = Field(default=None, description="PEM private key of the certificate.")
+    database_url: str = Field(default="", description="sqlite:///FILE or postgresql://…; empty: SQLite in data_dir.")
+    blocks: Literal["auto", "sqlite", "postgresql"] = Field(
+        default="auto", description="Where blocks are stored; auto: where the state is."
+    )
+    migrate: bool = Field(default=True, description="Bring the database schema up to date at start.")
+    log_format: Literal["console", "json"] = Field(default="console", description="How log lines look.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe line.")
+    telemetry: TelemetrySettings = TelemetrySettings()
+    auth: AuthSettings = AuthSettings()
+    stream: StreamSettings = StreamSettings()
+    fleet: FleetSettings = FleetSettings()
+    celery: CelerySettings = CelerySettings()
+
+    @property
+    def resolved_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.data_dir / 'mainstay.db'}"
+
+    @property
+    def base_url(self) -> str:
+        """Where this process is reached from this machine."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host  # noqa: S104 - compared, not bound
+        scheme = "https" if self.tls_certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
