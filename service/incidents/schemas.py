@@ -1,0 +1,135 @@
+"""What incidents, findings and plans look like on the wire. Reads have no defaults, so generated types are exact."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from detectors.finding import FindingKind
+from probes.words import Severity
+from recovery.plan import RestoreSource, StrategyName
+from service.incidents.life_cycle import IncidentState
+from service.kit.schemas import Input, Output, Text
+
+
+class IncidentRead(Output):
+    id: str
+    title: str
+    state: IncidentState
+    severity: Severity
+    opened_at: float
+    acting_at: float | None
+    recovered_at: float | None
+    verified_at: float | None
+    closed_at: float | None
+    job: str | None
+    node: str | None
+    device: str | None
+    ranks: list[int]
+    kinds: list[FindingKind]
+    needs_human: bool
+    summary: str
+
+
+class EntityRead(Output):
+    node: str | None
+    device: str | None
+    job: str | None
+    rank: int | None
+
+
+class SeriesRead(Output):
+    name: str
+    unit: str
+    x: list[float]
+    y: list[float | None]
+    x_is: str
+    threshold: float | None
+    peers: list[float | None]
+
+
+class EvidenceRead(Output):
+    summary: str
+    numbers: dict[str, float | None]
+    series: list[SeriesRead]
+
+
+class FindingRead(Output):
+    id: str
+    kind: FindingKind
+    entity: EntityRead
+    time: float
+    severity: Severity
+    detector: str
+    confidence: float
+    evidence: EvidenceRead
+    active: bool
+    event: str | None
+    incident: str | None
+    cleared_at: float | None
+
+
+class TimelineRead(Output):
+    time: float
+    kind: str
+    text: str
+    data: dict[str, Any]
+
+
+class RestoreRead(Output):
+    rank: int
+    node: str
+    source: RestoreSource
+    from_rank: int | None
+    from_nodes: list[str]
+
+
+class AlternativeRead(Output):
+    strategy: StrategyName
+    feasible: bool
+    reason: str
+    epoch: int | None
+    seconds: float | None
+    steps_lost: int | None
+    cost_seconds: float | None
+    parts: dict[str, float]
+    restores: list[RestoreRead]
+
+
+class PlanRead(Output):
+    id: str
+    job: str
+    generation: int
+    failed_ranks: list[int]
+    alternatives: list[AlternativeRead]
+    chosen: StrategyName | None
+    explanation: str
+    created_at: float
+    incident: str | None
+    actual_seconds: float | None
+    actual_steps_lost: int | None
+    actual_parts: dict[str, float]
+
+
+class ActionRead(Output):
+    id: str
+    name: str
+    state: str
+    started_at: float
+    finished_at: float | None
+    seconds: float | None
+    detail: str
+
+
+class IncidentDetail(IncidentRead):
+    timeline: list[TimelineRead]
+    findings: list[FindingRead]
+    plan: PlanRead | None
+    actions: list[ActionRead]
+
+
+class Reason(Input):
+    """Why a human closes or acknowledges an incident."""
+
+    reason: Annotated[Text, Field(min_length=1)]

@@ -1,0 +1,123 @@
+"""Jobs on the wire: topology, protection, and what came of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from service.events.schemas import MAX_RANK
+from service.kit.schemas import Bytes, Input, Name, Output, ShortText, Text, UnixSeconds
+
+Count = Annotated[int, Field(ge=1, le=MAX_RANK)]
+Step = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class JobState(StrEnum):
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class RankState(StrEnum):
+    RUNNING = "running"
+    LOST = "lost"
+    RESTORING = "restoring"
+
+
+class RankPlace(Input):
+    rank: Annotated[int, Field(ge=0, lt=MAX_RANK)]
+    dp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
+    pp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
+    tp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
+    node: Name
+    device: Name | None
+    pid: Annotated[int, Field(ge=0, lt=2**31)] | None
+    state: RankState
+
+
+class Topology(Input):
+    dp: Count
+    pp: Count
+    tp: Count
+    world_size: Count
+    ranks: Annotated[list[RankPlace], Field(max_length=MAX_RANK)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.dp * self.pp * self.tp != self.world_size:
+            raise ValueError(f"dp {self.dp} x pp {self.pp} x tp {self.tp} is not world_size {self.world_size}")
+        seen: set[int] = set()
+        for place in self.ranks:
+            if place.rank >= self.world_size:
+                raise ValueError(f"rank {place.rank} does not exist in a world of {self.world_size}")
+            if place.dp >= self.dp or place.pp >= self.pp or place.tp >= self.tp:
+                raise ValueError(f"rank {place.rank} stands outside the {self.dp} x {self.pp} x {self.tp} grid")
+            if place.rank in seen:
+                raise ValueError(f"rank {place.rank} stands twice in the topology")
+            seen.add(place.rank)
+        return self
+
+
+class Protection(Input):
+    slots: Annotated[int, Field(ge=0, le=16)]
+    parity_every: Annotated[int, Field(ge=1, lt=2**31)] | None
+    parity_group: Annotated[int, Field(ge=1, le=MAX_RANK)] | None
+    disk_every: Annotated[int, Field(ge=1, lt=2**31)] | None
+    state_bytes: Annotated[list[Bytes], Field(max_length=MAX_RANK)]
+
+
+class JobReport(Input):
+    """What the coordinator says about its job; sent when something changes and every few seconds."""
+
+    name: Annotated[ShortText, Field(min_length=1)]
+    state: JobState
+    generation: Annotated[int, Field(ge=0, lt=2**31)]
+    command: Annotated[list[Text], Field(max_length=1000)]
+    topology: Topology
+    protection: Protection
+    steps_total: Step | None
+    last_step: Step | None
+    started_at: UnixSeconds
+    finished_at: UnixSeconds | None
+
+
+class JobRead(JobReport):
+    id: str
+    last_seen_at: float
+    open_incidents: int
+    recoveries: int
+    effective_ratio: float | None
+
+
+class RecoveryRead(Output):
+    """One way back: what failed, what was chosen, what it really took."""
+
+    id: str
+    job: str
+    generation: int | None
+    failed_at: float
+    planned_at: float | None
+    recovered_at: float | None
+    verified_at: float | None
+    failed_ranks: list[int]
+    strategy: str | None
+    steps_lost: int | None
+    predicted_seconds: float | None
+    seconds: float | None
+    parts: dict[str, float]
+    epoch: int | None
+    outcome: str
+    incident: str | None
+
+
+class Steps(Output):
+    """Per-rank step times as columns: ``step_time_seconds[r][k]`` belongs to ``ranks[r]`` and ``steps[k]``."""
+
+    steps: list[int]
+    ranks: list[int]
+    step_time_seconds: list[list[float | None]]
+    compute_time_seconds: list[list[float | None]]
+    loss: list[float | None]

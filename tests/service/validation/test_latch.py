@@ -1,0 +1,51 @@
+"""A verdict latches until a check of equal or greater power passes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.words import Verdict
+from service.validation.latch import POWER, Latch, latched, power_of, worst
+
+V = Verdict
+SUITES = ("quick", "standard", "deep", "unlisted")
+
+
+@pytest.mark.parametrize(
+    ("standing", "verdict", "suite", "expected"),
+    [
+        (None, V.PASS, "quick", Latch(V.PASS, 1)),
+        (Latch(V.FAIL, 3), V.PASS, "quick", Latch(V.FAIL, 3)),
+        (Latch(V.FAIL, 3), V.PASS, "deep", Latch(V.PASS, 3)),
+        (Latch(V.FAIL, 1), V.PASS, "standard", Latch(V.PASS, 2)),
+        (Latch(V.FAIL, 1), V.WARN, "deep", Latch(V.FAIL, 1)),
+        (Latch(V.FAIL, 1), V.UNKNOWN, "deep", Latch(V.FAIL, 1)),
+        (Latch(V.PASS, 3), V.UNKNOWN, "quick", Latch(V.UNKNOWN, 1)),
+        (Latch(V.WARN, 3), V.FAIL, "quick", Latch(V.FAIL, 3)),
+        (Latch(V.FAIL, 1), V.FAIL, "deep", Latch(V.FAIL, 3)),
+    ],
+)
+def test_examples(standing: Latch | None, verdict: Verdict, suite: str, expected: Latch) -> None:
+    assert latched(standing, verdict, suite) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from(V), st.sampled_from(SUITES)), min_size=1))
+def test_only_a_strong_enough_pass_clears_a_failure(checks: list[tuple[Verdict, str]]) -> None:
+    standing: Latch | None = None
+    for verdict, suite in checks:
+        before, standing = standing, latched(standing, verdict, suite)
+        if before is not None and before.verdict is V.FAIL and standing.verdict is not V.FAIL:
+            assert verdict is V.PASS
+            assert power_of(suite) >= before.power
+        if standing.verdict is V.PASS:
+            assert before is None or before.verdict is V.PASS or verdict is V.PASS
+
+
+def test_nothing_checked_is_unknown() -> None:
+    assert worst([]) is V.UNKNOWN
+    assert worst([V.PASS, V.UNKNOWN]) is V.UNKNOWN
+    assert worst([V.PASS, V.WARN]) is V.WARN
+    assert worst(list(V)) is V.FAIL
+    assert power_of("unlisted") < min(POWER.values())
