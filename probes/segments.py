@@ -108,3 +108,15 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a small file whole: after a crash it holds the old content or the new, on disk, never a part."""
+    scratch = path.with_suffix(".tmp")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.rename(path)
+    sync_directory(path.parent)

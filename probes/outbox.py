@@ -1,0 +1,57 @@
+"""Events on their way to the service: durable first, then sent at once, batched only when they come faster than that.
+
+An event's id is made where it happened and the service keeps one of each id, so sending again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from probes.shipper import Shipper
+from probes.spool import Entry, Spool
+from probes.transport import Backoff, Transport
+from probes.words import Event
+
+_BATCH: Final = 100
+"""The service takes 500 a request; events with plans inside are kilobytes."""
+
+
+class EventOutbox:
+    """Where a node or a job puts what happened: ``with EventOutbox(spool, transport) as outbox: outbox.put(event)``."""
+
+    def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
+        self._spool = spool
+        self._transport = transport
+        # Short waits: an incident is opened by what travels here.
+        self.shipper = Shipper(spool, self._deliver, batch=_BATCH, backoff=backoff or Backoff(base=0.1, cap=2.0))
+
+    def start(self) -> Self:
+        self.shipper.start()
+        return self
+
+    def stop(self, timeout: float = 3.0) -> bool:
+        """Drain for at most ``timeout`` seconds; True when nothing was left behind."""
+        return self.shipper.stop(timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def put(self, event: Event) -> None:
+        """Queue an event; the sending thread wakes at once.
+
+        Raises:
+            TypeError: the event's data holds something that JSON cannot carry.
+            OSError: the disk refuses.
+        """
+        self._spool.append(msgspec.json.encode(event))
+
+    def _deliver(self, entries: Sequence[Entry]) -> None:
+        body = b'{"items":[' + b",".join(entry.payload for entry in entries) + b"]}"
+        self._transport.request("POST", "/events", content=body)

@@ -1,0 +1,226 @@
+"""What empties a spool: one thread that delivers entries in order and deletes only what was acknowledged.
+
+A spool is drained head first. *Later* keeps the head and waits, a little longer each time; *Refused* sets the head
+aside and goes on, so one bad entry never holds up the good ones behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
+from probes.signals import Catalogue
+from probes.segments import write_durably
+from probes.spool import Entry, Spool
+from probes.transport import Backoff, Later, Receipt, Refused, Transport
+
+log = logging.getLogger(__name__)
+
+_RESYNC_S: Final = 1.0
+"""While the service is away, what is appended becomes durable at least this often."""
+
+
+class Shipper:
+    """A thread that drains ``spool`` through ``deliver``.
+
+    ``deliver`` gets the oldest entries (at most ``batch``); it returns when they are durable at the other end, or
+    raises ``Later`` or ``Refused`` (see ``probes.transport``). A refused batch is tried again entry by entry.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        deliver: Callable[[Sequence[Entry]], None],
+        *,
+        batch: int = 1,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.spool = spool
+        self.delivered = 0
+        self.trouble = ""
+        """Why nothing is being delivered just now; empty while all is well."""
+        self._deliver = deliver
+        self._batch = batch
+        self._backoff = backoff or Backoff()
+        self._singly = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"ship-{spool.directory.name}", daemon=True)
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def stop(self, timeout: float = 3.0) -> bool:
+        """Drain for at most ``timeout`` seconds, then end the thread; True when nothing was left behind.
+
+        What is left stays in the spool for the next start.
+        """
+        deadline = time.monotonic() + timeout
+        drained = not self._thread.is_alive() or self.spool.wait_empty(timeout)
+        self._stopping.set()
+        self.spool.wake()
+        if self._thread.is_alive():
+            self._thread.join(max(0.1, deadline - time.monotonic()))
+        return drained and len(self.spool) == 0
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self.spool.wait(60.0) and not self._stopping.is_set():
+                self._once()
+
+    def _once(self) -> None:
+        try:
+            entries = self.spool.peek(1 if self._singly else self._batch)
+            if entries:
+                self._hand_over(entries)
+            else:  # the bound took them meanwhile, or the disk returns something else than was written
+                self._stopping.wait(_RESYNC_S)
+        except Later as error:
+            self._pause(str(error), error.retry_after)
+        except OSError as error:
+            self._pause(str(error), 0.0)
+
+    def _hand_over(self, entries: list[Entry]) -> None:
+        try:
+            self._deliver(entries)
+        except Refused as error:
+            if len(entries) > 1:
+                self._singly = len(entries)
+                return
+            self.spool.reject(entries[0], str(error))
+        else:
+            self.delivered += len(entries)
+            self.spool.ack(entries[-1].sequence)
+        self._singly = max(0, self._singly - 1)
+        self._recovered()
+
+    def _recovered(self) -> None:
+        self._backoff.reset()
+        if self.trouble:
+            log.warning("%s: delivering again, %d entries waiting", self.spool.directory.name, len(self.spool))
+            self.trouble = ""
+
+    def _pause(self, reason: str, at_least: float) -> None:
+        if not self.trouble:
+            log.warning(
+                "%s: %s; keeping %d entries and trying again", self.spool.directory.name, reason, len(self.spool)
+            )
+        self.trouble = reason
+        until = time.monotonic() + max(self._backoff.next(), at_least)
+        while (left := until - time.monotonic()) > 0 and not self._stopping.wait(min(left, _RESYNC_S)):
+            self._resync()
+
+    def _resync(self) -> None:
+        try:
+            self.spool.sync()
+        except OSError:
+            log.exception("%s: the disk refuses to sync", self.spool.directory.name)
+
+
+class FrameSender:
+    """Frames, spooled and delivered in order: ``with FrameSender(spool, transport) as sender: sender.put(...)``.
+
+    Used by the node daemon (time axis) and by the coordinator of a job (step axis). The spool numbers the frames, so
+    a frame's ``stream`` and ``sequence`` are always the spool's.
+    """
+
+    def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
+        self.duplicates = 0
+        self.shipper = Shipper(spool, self._deliver, backoff=backoff)
+        self._spool = spool
+        self._transport = transport
+        self._known: set[str] = set()
+
+    def start(self) -> Self:
+        self.shipper.start()
+        return self
+
+    def stop(self, timeout: float = 3.0) -> bool:
+        """Drain for at most ``timeout`` seconds; True when nothing was left behind."""
+        return self.shipper.stop(timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def put(
+        self,
+        *,
+        subject: str,
+        axis: Axis,
+        t0: float,
+        dt: float,
+        catalogue: Catalogue,
+        entities: tuple[str, ...],
+        samples: int,
+        values: bytes,
+        wide: bytes = b"",
+    ) -> int:
+        """Queue one frame (see ``probes.frame`` for shapes) and return its sequence number.
+
+        Raises:
+            ValueError: the frame is larger than the spool takes.
+            OSError: the disk refuses.
+        """
+        self._remember(catalogue)
+
+        def body(sequence: int) -> bytes:
+            return encode(
+                Frame(
+                    version=FRAME_VERSION, subject=subject, axis=axis, stream=self._spool.stream, sequence=sequence,
+                    t0=t0, dt=dt, catalogue=catalogue.digest, entities=entities, samples=samples,
+                    crc32=checksum(values, wide), values=values, wide=wide,
+                )
+            )  # fmt: skip
+
+        return self._spool.append(body)
+
+    def _deliver(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            try:
+                receipt = self._transport.send_frame(entry.payload)
+            except Refused as error:
+                if error.slug != "unknown-catalogue":
+                    raise
+                receipt = self._introduce(entry)
+            self.duplicates += receipt is Receipt.DUPLICATE
+
+    def _introduce(self, entry: Entry) -> Receipt:
+        digest = decode(entry.payload).catalogue
+        self._transport.put_catalogue(self._recall(digest))
+        try:
+            return self._transport.send_frame(entry.payload)
+        except Refused as error:
+            if error.slug == "unknown-catalogue":
+                raise Later(f"the service forgot catalogue {digest} at once") from error
+            raise
+
+    def _remember(self, catalogue: Catalogue) -> None:
+        """Keep the catalogue beside the frames: they may be delivered by a later process that measures other things."""
+        if catalogue.digest in self._known:
+            return
+        path = self._spool.directory / f"catalogue-{catalogue.digest}.json"
+        write_durably(path, msgspec.json.encode(catalogue))
+        self._known.add(catalogue.digest)
+
+    def _recall(self, digest: str) -> Catalogue:
+        path = self._spool.directory / f"catalogue-{digest}.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Catalogue)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise Refused(f"catalogue {digest} is known neither here nor at the service: {error}") from error

@@ -1,0 +1,183 @@
+"""How a node or a job talks to the service: one keep-alive client, and what each answer means for what was sent.
+
+Nothing here decides to forget data: an answer is either *accepted* (durable over there), *refused* (these bytes will
+never be taken) or *later* (anything that may pass: no connection, 5xx, 429, a revoked token). A refusal of the
+credential is *later*, because the data is good.
+
+    TransportError
+    ├── Refused   the service said no to this request, and will again
+    └── Later     it may work another time
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from probes.signals import Catalogue
+
+_PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
+"""Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
+_DETAIL_BYTES: Final = 4096
+
+
+class TransportError(Exception):
+    """A request was not accepted.
+
+    ``status`` is the HTTP status (0: no answer), ``slug`` names the problem, ``retry_after`` is in seconds.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, slug: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.slug = slug
+        self.retry_after = retry_after
+
+
+class Refused(TransportError):  # noqa: N818 - reads as the answer it is
+    """The service will never take this request."""
+
+
+class Later(TransportError):  # noqa: N818 - reads as the answer it is
+    """The request may be accepted another time."""
+
+
+class Receipt(StrEnum):
+    """How a frame was accepted."""
+
+    STORED = "stored"
+    DUPLICATE = "duplicate"
+
+
+class Problem(msgspec.Struct):
+    """The parts of an RFC 9457 answer that are read here."""
+
+    type: str = ""
+    title: str = ""
+    detail: str = ""
+
+
+class Backoff:
+    """Delays that double from ``base`` to ``cap`` seconds, each drawn from the upper half of its step.
+
+    The jitter keeps ten thousand nodes from returning in the same instant after the service was away.
+    """
+
+    def __init__(self, base: float = 0.25, cap: float = 15.0, rng: Callable[[], float] = random.random) -> None:
+        self._base = base
+        self._cap = cap
+        self._rng = rng
+        self._failures = 0
+
+    def next(self) -> float:
+        """Seconds to wait after one more failure."""
+        step = min(self._cap, self._base * 2.0 ** min(self._failures, 32))
+        self._failures += 1
+        return step * (0.5 + 0.5 * self._rng())
+
+    def reset(self) -> None:
+        self._failures = 0
+
+
+class Transport:
+    """A client of one service. Thread-safe; connections are kept alive.
+
+    Args:
+        url: where the service listens, ``http://host:port`` or ``https://…``.
+        token: bearer token; may be replaced at any time.
+        connect_s: seconds to wait for a connection.
+        read_s: seconds to wait for an answer.
+
+    Raises:
+        ValueError: the URL is not an HTTP one.
+    """
+
+    def __init__(self, url: str, token: str = "", *, connect_s: float = 3.0, read_s: float = 10.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"service URL {url!r} must look like http://host:port or https://host:port")
+        self.url = url.rstrip("/")
+        self.token = token
+        self._connect_s = connect_s
+        self._read_s = read_s
+        self._pool = urllib3.PoolManager(num_pools=1, maxsize=4, retries=False)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content: bytes | None = None,
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+        read_s: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request and its accepted (2xx) answer. ``body`` is sent as JSON, ``content`` as it is.
+
+        Raises:
+            Refused: the service will never accept it.
+            Later: no answer, or one that may change.
+        """
+        data = msgspec.json.encode(body) if content is None and body is not None else content
+        sent = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, **(headers or {})}
+        timeout = urllib3.Timeout(connect=self._connect_s, read=read_s or self._read_s)
+        try:
+            answer = self._pool.request(
+                method, f"{self.url}/v1{path}", body=data, headers=sent, timeout=timeout, redirect=False
+            )
+        except HTTPError as error:
+            raise Later(f"{method} {path}: {_cause(error)}") from error
+        if 200 <= answer.status < 300:
+            return answer
+        raise _verdict(method, path, answer)
+
+    def json(self, method: str, path: str, body: Any = None, *, read_s: float | None = None) -> Any:
+        """One request with a JSON answer (None when the answer is empty)."""
+        answer = self.request(method, path, body, read_s=read_s)
+        try:
+            return msgspec.json.decode(answer.data) if answer.data else None
+        except msgspec.DecodeError as error:
+            raise Later(f"{method} {path}: the answer is not JSON: {error}", status=answer.status) from error
+
+    def send_frame(self, body: bytes) -> Receipt:
+        """Deliver one encoded frame; on return it is durable at the service."""
+        answer = self.request("POST", "/telemetry/frames", content=body, content_type="application/msgpack")
+        return Receipt.DUPLICATE if answer.headers.get("X-Mainstay-Duplicate") else Receipt.STORED
+
+    def put_catalogue(self, catalogue: Catalogue) -> None:
+        """Tell the service what the frames with this digest carry."""
+        body = {"narrow": catalogue.narrow, "wide": catalogue.wide}
+        self.request("PUT", f"/telemetry/catalogues/{catalogue.digest}", body)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+
+def _cause(error: HTTPError) -> str:
+    reason = getattr(error, "reason", None) or error
+    return " ".join(str(reason).split()) or type(error).__name__
+
+
+def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> TransportError:
+    try:
+        problem = msgspec.json.decode(answer.data[:_DETAIL_BYTES], type=Problem)
+    except msgspec.MsgspecError:
+        problem = Problem(title=answer.data[:200].decode("utf-8", "replace").strip())
+    slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
+    message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
+    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug == "not-your-node")
+    kind = Refused if refused else Later
+    return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
+
+
+def _retry_after(answer: urllib3.BaseHTTPResponse) -> float:
+    text = answer.headers.get("Retry-After", "")
+    return min(float(text), 300.0) if text.isdecimal() else 0.0  # a date: our own back-off will do
