@@ -1,0 +1,241 @@
+"""How ranks and launchers talk to their node's agent: blocking calls over its Unix socket, safe from any thread.
+
+Every call has a time-out; an agent that was restarted meanwhile is connected to again. Errors: see ``agent.errors``
+(``AgentError`` > ``AgentGoneError``, ``ProtocolError``, ``RefusedError`` and its kinds).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from recovery.agent.errors import AgentGoneError, ProtocolError, refusal
+from recovery.agent.framing import receive, send
+from recovery.agent.messages import (
+    ArenaInfo,
+    Committed,
+    ConfigureParity,
+    DiscardAfter,
+    Done,
+    Drop,
+    Failure,
+    Fence,
+    Fetch,
+    Fetched,
+    GetInventory,
+    GroupMember,
+    Hello,
+    Inventory,
+    LoadDisk,
+    Message,
+    OpenArena,
+    Ping,
+    Rebuild,
+    Reply,
+    Welcome,
+)
+from recovery.memory.layout import Layout
+
+CALL_SECONDS: Final = 10.0
+"""For calls that move no bytes."""
+TRANSFER_SECONDS: Final = 600.0
+"""For calls that bring a slot back, and for the first touch of an arena's pages."""
+_MAX_IDLE: Final = 4
+
+logger = logging.getLogger("mainstay.agent")
+R = TypeVar("R", bound=Message)
+
+
+class AgentClient:
+    """One process's way to its agent. ``generation`` may be raised as the job regroups; ``fence`` raises it itself."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        token: str,
+        *,
+        job: str,
+        generation: int,
+        role: str = "rank",
+        timeout: float = CALL_SECONDS,
+    ) -> None:
+        self.path = Path(path)
+        self.generation = generation
+        self._token = token
+        self._job = job
+        self._role = role
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._idle: list[tuple[socket.socket, int]] = []
+        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+    def open_arena(self, rank: int, layout: Layout) -> ArenaInfo:
+        """Make (or find again) the arena of ``rank``. The same layout keeps what is in it; another one replaces it.
+
+        Raises:
+            NoMemoryError: /dev/shm is too small; names the bytes.
+        """
+        return self._call(OpenArena(rank=rank, layout=layout.to_json()), ArenaInfo, TRANSFER_SECONDS)
+
+    def committed(self, rank: int, epoch: int, generation: int, slot: int) -> None:
+        """Tell the agent of a fresh slot. One-way and never fatal: the agent also finds it by itself."""
+        try:
+            with self._connection() as sock:
+                send(sock, Committed(rank=rank, epoch=epoch, generation=generation, slot=slot))
+        except (AgentGoneError, ProtocolError) as error:
+            logger.warning("the agent did not hear of rank %d epoch %d: %s", rank, epoch, error)
+
+    def inventory(self) -> Inventory:
+        """What this node holds. Freshly copied slots are verified first, so that ``verified`` is up to date."""
+        return self._call(GetInventory(), Inventory, TRANSFER_SECONDS)
+
+    def fetch(self, rank: int, epoch: int, from_rank: int, endpoint: str) -> Fetched:
+        """Pull a slot from a peer agent (``host:port``) into the arena of local ``rank``, which must be open.
+
+        Raises:
+            NoSuchSlotError, CorruptError, TornError, PeerError, StaleGenerationError.
+        """
+        order = Fetch(rank=rank, epoch=epoch, from_rank=from_rank, endpoint=endpoint)
+        return self._call(order, Fetched, TRANSFER_SECONDS)
+
+    def rebuild(self, rank: int, epoch: int, group: tuple[GroupMember, ...]) -> Fetched:
+        """Decode the slot of ``rank`` from the group's parity into its arena here, which must be open.
+
+        Args:
+            rank: the lost rank, which is named in ``group``.
+            epoch: one that the survivors' inventories list as parity.
+            group: the members in the order in which parity was configured; the lost one's endpoint is not used.
+
+        Raises:
+            NoSuchSlotError, CorruptError, TornError, PeerError, StaleGenerationError.
+        """
+        return self._call(Rebuild(rank=rank, epoch=epoch, group=group), Fetched, TRANSFER_SECONDS)
+
+    def load_disk(self, rank: int, epoch: int, directory: Path | str) -> Fetched:
+        """Read ``directory/rank-R/epoch-E.slot`` into the arena of ``rank``, which must be open.
+
+        Raises:
+            NoSuchSlotError, CorruptError.
+        """
+        return self._call(LoadDisk(rank=rank, epoch=epoch, directory=str(directory)), Fetched, TRANSFER_SECONDS)
+
+    def configure_parity(self, group: tuple[GroupMember, ...], every: int) -> None:
+        """Protect epochs divisible by ``every`` across ``group``, which includes this node; an empty group ends it."""
+        self._call(ConfigureParity(group=group, every=every), Done)
+
+    def fence(self, generation: int) -> None:
+        """Refuse all generations below ``generation``, on the wire and in the arenas; this client moves to it."""
+        self.generation = max(self.generation, generation)
+        self._call(Fence(generation=generation), Done)
+
+    def discard_after(self, epoch: int) -> None:
+        """Forget this node's slots and parity of epochs after ``epoch``. Only while no rank of the node writes."""
+        self._call(DiscardAfter(epoch=epoch), Done)
+
+    def drop(self) -> None:
+        """Remove the job's arenas on this node."""
+        self._call(Drop(), Done)
+
+    def ping(self) -> None:
+        """Raise ``AgentGoneError`` unless the agent answers."""
+        self._call(Ping(), Done)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for sock, _ in idle:
+            sock.close()
+
+    # Connections
+
+    def _call(self, request: Message, answer: type[R], timeout: float | None = None) -> R:
+        with self._connection() as sock:
+            sock.settimeout(max(timeout or 0, self._timeout))
+            send(sock, request)
+            reply = receive(sock, self._decoder)
+        if isinstance(reply, Failure):
+            raise refusal(reply.kind, reply.reason)
+        if not isinstance(reply, answer):
+            raise ProtocolError(f"the agent answered {type(request).__name__} with {type(reply).__name__}")
+        return reply
+
+    @contextmanager
+    def _connection(self) -> Iterator[socket.socket]:
+        """A connection of this call's own; kept for the next call unless it failed."""
+        sock = self._take() or self._connect()
+        try:
+            sock.settimeout(self._timeout)
+            yield sock
+        except BaseException:  # boundary: a connection in an unknown state is never used again
+            sock.close()
+            raise
+        self._keep(sock)
+
+    def _take(self) -> socket.socket | None:
+        """An idle connection of the present generation whose other side has not closed it."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                sock, generation = self._idle.pop()
+            if generation == self.generation and _quiet(sock):
+                return sock
+            sock.close()
+
+    def _keep(self, sock: socket.socket) -> None:
+        with self._lock:
+            if len(self._idle) < _MAX_IDLE:
+                self._idle.append((sock, self.generation))
+                return
+        sock.close()
+
+    def _connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self._timeout)
+            sock.connect(str(self.path))
+            greet(sock, self._decoder, token=self._token, job=self._job, generation=self.generation, role=self._role)
+        except OSError as error:
+            sock.close()
+            raise AgentGoneError(f"no agent answers at {self.path}: {error}") from error
+        except BaseException:  # boundary: not to leak the socket
+            sock.close()
+            raise
+        return sock
+
+
+def greet(
+    sock: socket.socket, decoder: msgspec.msgpack.Decoder[Reply], *, token: str, job: str, generation: int, role: str
+) -> Welcome:
+    """Say ``Hello`` and wait to be let in.
+
+    Raises:
+        AgentGoneError: closed without a word, as an agent does when the token is wrong.
+        StaleGenerationError: fenced.
+    """
+    send(sock, Hello(token=token, job=job, generation=generation, role=role))
+    reply = receive(sock, decoder)
+    if isinstance(reply, Failure):
+        raise refusal(reply.kind, reply.reason)
+    if not isinstance(reply, Welcome):
+        raise ProtocolError(f"the agent answered Hello with {type(reply).__name__}")
+    return reply
+
+
+def _quiet(sock: socket.socket) -> bool:
+    """Whether an idle connection still stands: nothing to read, not closed."""
+    sock.setblocking(False)
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

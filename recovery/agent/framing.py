@@ -1,0 +1,99 @@
+"""Messages and raw bytes on a stream socket: 4 bytes of length (little-endian), then msgpack, 1 MiB at most.
+
+Every receive has a deadline and a bound known beforehand, so neither a slow nor a hostile peer can hold memory or a
+thread for long. A broken frame ends the connection; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from recovery.agent.errors import AgentGoneError, ProtocolError
+from recovery.agent.messages import Message
+from recovery.memory.digest import Bytes
+
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+CHUNK: Final = 1024 * 1024
+"""Raw bytes handed to the kernel at once; also the unit in which the receiver works on them."""
+SOCKET_BUFFER: Final = 4 * 1024 * 1024
+
+_LENGTH = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder()
+M = TypeVar("M")
+
+
+def send(sock: socket.socket, message: Message) -> None:
+    """Write one message.
+
+    Raises:
+        ProtocolError: it is larger than a message may be.
+        AgentGoneError: the connection broke or stood still beyond its time-out.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"{type(message).__name__} has {len(body)} bytes, allowed are {MAX_MESSAGE_BYTES}")
+    send_bytes(sock, memoryview(_LENGTH.pack(len(body)) + body))
+
+
+def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> M:
+    """Read one message of the decoder's type.
+
+    Raises:
+        ProtocolError: too long, not msgpack, or none of the known messages.
+        AgentGoneError: the connection ended or stood still beyond its time-out.
+    """
+    head = bytearray(_LENGTH.size)
+    receive_into(sock, memoryview(head))
+    (length,) = _LENGTH.unpack(head)
+    if not 0 < length <= MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {length} bytes; allowed are 1 to {MAX_MESSAGE_BYTES}")
+    body = bytearray(length)
+    receive_into(sock, memoryview(body))
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message: {error}") from error
+
+
+def send_bytes(sock: socket.socket, data: memoryview | Bytes) -> None:
+    """Write raw bytes."""
+    try:
+        sock.sendall(data.data if isinstance(data, np.ndarray) else data)
+    except OSError as error:
+        raise AgentGoneError(f"the connection broke while sending: {error}") from error
+
+
+def receive_into(sock: socket.socket, out: memoryview) -> None:
+    """Fill ``out`` with raw bytes, straight from the kernel."""
+    done = 0
+    while done < len(out):
+        try:
+            count = sock.recv_into(out[done:])
+        except OSError as error:
+            raise AgentGoneError(f"the connection broke while receiving: {error}") from error
+        if not count:
+            raise AgentGoneError(f"the other side closed the connection ({done} of {len(out)} bytes came)")
+        done += count
+
+
+def same_token(mine: str, theirs: str) -> bool:
+    """Compare in a time that does not depend on where they differ."""
+    return hmac.compare_digest(mine.encode(), theirs.encode())
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """``host:port`` in parts.
+
+    Raises:
+        ValueError: names what is wrong.
+    """
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{endpoint!r} is not host:port")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,373 @@
+"""An arena: one rank's slots in one plain memory-mapped file, which outlives every process that maps it.
+
+The agent creates and pre-faults the file; trainers map it and write. A slot's bytes are believed only while its record
+is committed, and a reader looks at the record again after it has read: a torn slot is never accepted. Stores reach
+other processes in program order on x86; on ARM a torn slot would still be caught by its digest.
+
+Not ``multiprocessing.shared_memory``: before Python 3.13 the death of a process that merely attached unlinks the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from recovery.memory.digest import Bytes, digest
+from recovery.memory.errors import CorruptArenaError, FencedError, ShortMemoryError, SlotMissingError, TornSlotError
+from recovery.memory.layout import Layout, align
+from recovery.memory.records import (
+    CELL_BYTES,
+    MAX_SLOTS,
+    NO_EPOCH,
+    PAGE,
+    WORDS_AT,
+    Cell,
+    Header,
+    SlotRecord,
+    SlotState,
+    Word,
+    cell_at,
+    pack_cell,
+    pack_header,
+    unpack_cell,
+    unpack_header,
+)
+from recovery.memory.slots import Choice, Pins, choose, newest
+
+RANK_ARENA: Final = 0
+PARITY_ARENA: Final = 1
+
+ALIVE_SECONDS: Final = 3.0
+"""The agent beats every 0.2 s; fifteen missed beats on a loaded machine mean that it is gone."""
+
+_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; the constant is missing from Python 3.11's mmap
+_READ_TRIES: Final = 50
+
+
+class Arena:
+    """A mapped arena. Create with ``Arena.create`` (the agent) or ``Arena.attach`` (everyone else)."""
+
+    def __init__(self, path: Path, mapping: mmap.mmap, header: Header, layout: Layout) -> None:
+        self.path = path
+        self.header = header
+        self.layout = layout
+        self._mapping = mapping
+        self._bytes: Bytes = np.frombuffer(mapping, np.uint8)
+        self._words: npt.NDArray[np.int64] = self._bytes[WORDS_AT : WORDS_AT + 8 * len(Word)].view(np.int64)
+
+    # Making and mapping
+
+    @classmethod
+    def create(cls, path: Path, *, rank: int, layout: Layout, slots: int, kind: int = RANK_ARENA) -> Arena:
+        """Make the file, with every page already there, and map it. An existing file is replaced at once.
+
+        Raises:
+            ShortMemoryError: the file system cannot hold it; names the bytes needed and free.
+            ValueError: fewer than two slots, or more than eight.
+        """
+        if not 2 <= slots <= MAX_SLOTS:
+            raise ValueError(f"an arena has 2 to {MAX_SLOTS} slots, not {slots}")
+        text = layout.to_json()
+        slot_bytes, data_at = align(layout.nbytes, PAGE), PAGE + align(len(text), PAGE)
+        size = data_at + slots * slot_bytes
+        header = Header(slots, slot_bytes, layout.digest, len(text), rank, data_at, size, kind)
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        try:
+            _allocate(new, size)
+            with new.open("r+b") as file:
+                file.write(pack_header(header))
+                file.seek(PAGE)
+                file.write(text)
+            arena = cls._map(new, header, layout)
+            arena.reset()
+            new.replace(path)
+        except BaseException:  # boundary: whatever happened, half an arena must not stay in memory
+            new.unlink(missing_ok=True)
+            raise
+        arena.path = path
+        return arena
+
+    @classmethod
+    def attach(cls, path: Path) -> Arena:
+        """Map an existing arena.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptArenaError: header, size or layout do not hold together.
+        """
+        with path.open("rb") as file:
+            header = unpack_header(file.read(PAGE), str(path))
+            text = file.read(header.layout_bytes)
+            size = os.fstat(file.fileno()).st_size
+        if size != header.file_bytes or header.slot_at(header.slots) != size:
+            raise CorruptArenaError(f"{path} has {size} bytes, its header says {header.file_bytes}")
+        if digest(text) != header.layout_digest:
+            raise CorruptArenaError(f"{path}: the layout does not match its checksum")
+        layout = Layout.from_json(text)
+        if layout.nbytes > header.slot_bytes:
+            raise CorruptArenaError(f"{path}: the layout needs {layout.nbytes} bytes, a slot has {header.slot_bytes}")
+        return cls._map(path, header, layout)
+
+    @classmethod
+    def _map(cls, path: Path, header: Header, layout: Layout) -> Arena:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            mapping = mmap.mmap(fd, header.file_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        return cls(path, mapping, header, layout)
+
+    def prefault(self) -> None:
+        """Fill this process's page table, so that the first copy is as fast as the later ones. Optional."""
+        with contextlib.suppress(OSError):  # an old kernel: the first copy pays instead
+            self._mapping.madvise(_MADV_POPULATE_WRITE)
+
+    def close(self) -> None:
+        """Let go of the mapping. Views given out keep it alive until they go; the file stays in any case."""
+        self._words = np.zeros(len(Word), np.int64)
+        self._bytes = np.zeros(0, np.uint8)
+        with contextlib.suppress(BufferError):
+            self._mapping.close()
+
+    def _reset(self) -> None:
+        self._words[:] = NO_EPOCH
+        self.set_word(Word.PARITY_EVERY, 0)
+        self.set_word(Word.FENCE, 0)
+        self.set_word(Word.HEARTBEAT, time.monotonic_ns())
+        for slot in range(self.header.slots):
+            self._write_cell(self._blank(slot, 0), agent=False)
+            self._write_cell(self._blank(slot, 0), agent=True)
+
+    # Words
+
+    def word(self, which: Word) -> int:
+        return int(self._words[which])
+
+    def set_word(self, which: Word, value: int) -> None:
+        """The agent's alone: see ``Word``."""
+        self._words[which] = value
+
+    def pins(self) -> Pins:
+        return Pins(
+            parity_epoch=self.word(Word.PARITY_EPOCH),
+            parity_floor=self.word(Word.PARITY_FLOOR),
+            parity_every=self.word(Word.PARITY_EVERY),
+            disk_epoch=self.word(Word.DISK_EPOCH),
+        )
+
+    def agent_alive(self) -> bool:
+        return time.monotonic_ns() - self.word(Word.HEARTBEAT) < ALIVE_SECONDS * 1e9
+
+    # Records
+
+    def record(self, slot: int) -> SlotRecord:
+        """What may be believed about ``slot`` now. A cell that stays damaged makes it INVALID."""
+        cell = self._read_cell(slot, agent=False)
+        if cell is None or cell.slot != slot or cell.layout_digest != self.header.layout_digest:
+            return SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 0)
+        state, found = cell.state, 0
+        if state is SlotState.COPIED:
+            agent = self._read_cell(slot, agent=True)
+            if agent is not None and (agent.sequence, agent.epoch) == (cell.sequence, cell.epoch):
+                state, found = SlotState.VERIFIED, agent.digest
+        return SlotRecord(slot, state, cell.epoch, cell.generation, cell.nbytes, found, cell.sequence)
+
+    def records(self) -> list[SlotRecord]:
+        return [self.record(slot) for slot in range(self.header.slots)]
+
+    def newest(self) -> SlotRecord | None:
+        """The newest committed record, or None."""
+        return newest(self.records())
+
+    def find(self, epoch: int) -> SlotRecord:
+        """The committed record of ``epoch``, verified before merely copied.
+
+        Raises:
+            SlotMissingError: names the epochs that are there.
+        """
+        here = [r for r in self.records() if r.committed]
+        found = [r for r in here if r.epoch == epoch]
+        if not found:
+            epochs = sorted(r.epoch for r in here)
+            raise SlotMissingError(f"rank {self.header.rank} has no slot of epoch {epoch}, only of {epochs}")
+        return max(found, key=lambda r: (r.state, r.generation, r.sequence))
+
+    def unchanged(self, record: SlotRecord) -> bool:
+        """Whether the bytes that ``record`` spoke of are still the committed ones: ask after having read them."""
+        now = self.record(record.slot)
+        return now.committed and (now.sequence, now.epoch) == (record.sequence, record.epoch)
+
+    # Writing
+
+    def choose(self) -> Choice:
+        """The slot to write next; see ``slots.choose``."""
+        return choose(self.records(), self.pins())
+
+    def begin(self, slot: int, generation: int) -> Bytes:
+        """Invalidate ``slot`` and give its bytes out for writing: uint8 [slot bytes].
+
+        Raises:
+            FencedError: ``generation`` was revoked.
+        """
+        self.require_live(generation)
+        self._write_cell(self._blank(slot, self._sequence(slot) + 1), agent=False)
+        return self.slot_bytes(slot)
+
+    def commit(self, slot: int, epoch: int, generation: int, nbytes: int | None = None) -> SlotRecord:
+        """Declare the bytes of ``slot`` complete: COPIED.
+
+        Raises:
+            FencedError: ``generation`` was revoked while they were copied.
+        """
+        self.require_live(generation)
+        size = self.layout.nbytes if nbytes is None else nbytes
+        cell = Cell(SlotState.COPIED, slot, epoch, generation, self.header.layout_digest, size, 0, self._sequence(slot))
+        self._write_cell(cell, agent=False)
+        return self.record(slot)
+
+    def verify(self, record: SlotRecord) -> SlotRecord:
+        """Digest the bytes of a COPIED slot and write the agent's cell: VERIFIED. The agent's alone.
+
+        Raises:
+            TornSlotError: the slot was written meanwhile.
+        """
+        found = digest(self.slot_bytes(record.slot)[: record.nbytes])
+        if not self.unchanged(record):
+            raise TornSlotError(f"rank {self.header.rank}: slot {record.slot} changed while it was digested")
+        cell = Cell(
+            SlotState.VERIFIED,
+            record.slot,
+            record.epoch,
+            record.generation,
+            self.header.layout_digest,
+            record.nbytes,
+            found,
+            record.sequence,
+        )
+        self._write_cell(cell, agent=True)
+        return self.record(record.slot)
+
+    def discard_after(self, epoch: int) -> None:
+        """Invalidate every slot of a later epoch: the job went back to ``epoch``. Only while nobody writes."""
+        for record in self.records():
+            if record.committed and record.epoch > epoch:
+                self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)
+
+    def invalidate(self, record: SlotRecord) -> None:
+        """Declare a slot worthless, for instance because its digest does not hold."""
+        self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)
+
+    def require_live(self, generation: int) -> None:
+        fence = self.word(Word.FENCE)
+        if generation < fence:
+            raise FencedError(
+                f"rank {self.header.rank}: generation {generation} was fenced, {fence} is the lowest alive"
+            )
+
+    # Bytes
+
+    def slot_bytes(self, slot: int) -> Bytes:
+        """The raw room of a slot, uint8, without a copy."""
+        start = self.header.slot_at(slot)
+        return self._bytes[start : start + self.header.slot_bytes]
+
+    @contextlib.contextmanager
+    def reading(self, record: SlotRecord) -> Iterator[Bytes]:
+        """The bytes of a committed slot; leaving the block checks that they were still committed.
+
+        Raises:
+            TornSlotError: on leaving, when the slot was overwritten meanwhile.
+        """
+        yield self.slot_bytes(record.slot)[: record.nbytes]
+        if not self.unchanged(record):
+            raise TornSlotError(f"rank {self.header.rank}: slot {record.slot} of epoch {record.epoch} was overwritten")
+
+    def check(self, record: SlotRecord) -> None:
+        """Digest a VERIFIED slot again.
+
+        Raises:
+            CorruptArenaError: the bytes are not the ones that were verified.
+            TornSlotError: overwritten meanwhile.
+        """
+        with self.reading(record) as data:
+            found = digest(data)
+        if record.state is SlotState.VERIFIED and found != record.digest:
+            raise CorruptArenaError(
+                f"rank {self.header.rank}: epoch {record.epoch} in slot {record.slot} has digest {found:016x}, "
+                f"not {record.digest:016x}"
+            )
+
+    # Cells
+
+    def _blank(self, slot: int, sequence: int) -> Cell:
+        return Cell(SlotState.INVALID, slot, NO_EPOCH, 0, self.header.layout_digest, 0, 0, sequence)
+
+    def _sequence(self, slot: int) -> int:
+        """The number of the last write; from the agent's cell too, in case the writer's own was damaged."""
+        cells = (self._read_cell(slot, agent=False), self._read_cell(slot, agent=True))
+        return max((cell.sequence for cell in cells if cell is not None), default=0)
+
+    def _write_cell(self, cell: Cell, *, agent: bool) -> None:
+        at = cell_at(cell.slot, agent=agent)
+        self._bytes[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)
+
+    def _read_cell(self, slot: int, *, agent: bool) -> Cell | None:
+        at = cell_at(slot, agent=agent)
+        for _ in range(_READ_TRIES):
+            cell = unpack_cell(self._bytes[at : at + CELL_BYTES].tobytes())
+            if cell is not None:
+                return cell
+        return None
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Create ``path`` with ``size`` bytes of real pages, charged to this process, or refuse."""
+    free = free_bytes(path.parent)
+    if size > free:
+        raise ShortMemoryError(_short(path, size, free))
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.ENOMEM}:
+            raise ShortMemoryError(_short(path, size, free_bytes(path.parent))) from error
+        raise
+    finally:
+        os.close(fd)
+
+
+def free_bytes(directory: Path) -> int:
+    """Bytes that can still be stored in the file system of ``directory``."""
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
+
+
+def _short(path: Path, size: int, free: int) -> str:
+    return (
+        f"{path.parent} cannot hold an arena of {size} bytes, only {free} are free; make it larger "
+        f"(mount -o remount,size=…; in a container --shm-size) or name another directory in MAINSTAY_SHM_DIR"
+    )
+
+
+def read_slot(arena: Arena, epoch: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Checked copies of every tensor of ``epoch``: numpy arrays (types that numpy lacks as unsigned integers: bits).
+
+    Raises:
+        SlotMissingError, TornSlotError, CorruptArenaError: see ``errors``.
+    """
+    record = arena.find(epoch)
+    with arena.reading(record) as data:
+        copy = data.copy()
+    if record.state is SlotState.VERIFIED and digest(copy) != record.digest:
+        raise CorruptArenaError(f"rank {arena.header.rank}: epoch {epoch} does not match its digest")
+    return arena.layout.views(copy)

@@ -1,0 +1,235 @@
+"""The writer of snapshots: one background thread that copies a trainer's state into the next slot, and commits it.
+
+Between ``start`` and ``wait`` the state does not change (forward and backward leave it alone), so it is copied without
+stopping the trainer. What may change in that window (buffers, random numbers, scalars) is frozen by ``start`` itself.
+The newest committed slot is never written, so a crash at any moment leaves a whole snapshot behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from recovery.memory.arena import Arena
+from recovery.memory.digest import Bytes
+from recovery.memory.layout import DTYPES, Layout
+from recovery.memory.slots import Choice
+
+PIN_SECONDS: Final = 10.0
+"""How long a snapshot waits for parity before it gives protection up to let training go on."""
+_POLL_SECONDS: Final = 0.002
+
+logger = logging.getLogger("mainstay.memory")
+
+
+class Copier(Protocol):
+    """State that cannot be seen as host bytes: it knows how to put itself there."""
+
+    def copy_into(self, out: Bytes) -> None:
+        """Write exactly ``len(out)`` bytes."""
+
+
+Piece = npt.NDArray[np.generic] | Copier
+
+
+class Source(Protocol):
+    """What a snapshot is taken of."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def freeze(self) -> Mapping[str, Piece]:
+        """Called in the trainer's thread: each tensor of the layout, as bytes that stay as they are until ``wait``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """One snapshot, as it went."""
+
+    epoch: int
+    generation: int
+    slot: int
+    nbytes: int
+    freeze_seconds: float
+    """Spent in ``start``: the trainer stood still."""
+    pinned_seconds: float
+    """Spent waiting for a slot that parity or disk had pinned."""
+    copy_seconds: float
+    degraded: str | None
+    """Which protection was given up to make room, in words; None is good."""
+
+
+class ArraySource:
+    """A source over fixed numpy arrays, for tests and benches."""
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[np.generic]], dtypes: Mapping[str, str] | None = None) -> None:
+        self.arrays = arrays
+        names = dtypes or {}
+        self._layout = Layout.build({n: (names.get(n, str(a.dtype)), a.shape) for n, a in arrays.items()})
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    def freeze(self) -> Mapping[str, Piece]:
+        return dict(self.arrays)
+
+
+Committed = Callable[[int, int, int], None]
+"""Called from the copying thread with (epoch, generation, slot) once a slot is COPIED."""
+
+
+class SnapshotWriter:
+    """Copies ``source`` into ``arena``, one snapshot at a time.
+
+    ``start`` after ``optimizer.step``, ``wait`` before the next one. An error of the copy is raised by ``wait``.
+    """
+
+    def __init__(
+        self, arena: Arena, source: Source, *, on_committed: Committed | None = None, pin_seconds: float = PIN_SECONDS
+    ) -> None:
+        arena.layout.require_same(source.layout, f"arena {arena.path}")
+        self.arena = arena
+        self.source = source
+        self.last: CopyReport | None = None
+        """The newest finished snapshot."""
+        self._on_committed = on_committed
+        self._pin_seconds = pin_seconds
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="mainstay-snapshot", daemon=True)
+        self._thread.start()
+
+    def start(self, epoch: int, generation: int) -> None:
+        """Begin the snapshot of ``epoch``; returns as soon as what may change has been put aside.
+
+        Raises:
+            FencedError: the generation was revoked.
+            RuntimeError: the previous snapshot has not been waited for.
+        """
+        if not self._idle.is_set():
+            raise RuntimeError(f"snapshot of epoch {epoch} started before the previous one was waited for")
+        self.arena.require_live(generation)
+        begun = time.perf_counter()
+        pieces = self.source.freeze()
+        self._idle.clear()
+        self._orders.put(_Order(epoch, generation, pieces, time.perf_counter() - begun))
+
+    def wait(self, timeout: float | None = None) -> float:
+        """Block until the snapshot under way is committed; returns the seconds blocked (0.0 when there is none).
+
+        Raises:
+            FencedError: the generation was revoked; the slot stays invalid.
+            TimeoutError: not done within ``timeout`` seconds; it goes on.
+            ArenaError: the copy failed.
+        """
+        begun = time.perf_counter()
+        if not self._idle.wait(timeout):
+            raise TimeoutError(f"the snapshot was not copied within {timeout} s")
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return time.perf_counter() - begun
+
+    def rollback(self, epoch: int) -> None:
+        """The job went back to ``epoch``: forget the slots of later ones, which belong to a future that is not to be.
+
+        Call it after ``wait`` and before the first ``start`` of the new generation.
+        """
+        self._idle.wait()
+        self._error = None
+        self.arena.discard_after(epoch)
+
+    def close(self) -> None:
+        """Finish what is under way and end the thread. The arena stays mapped."""
+        self._orders.put(None)
+        self._thread.join()
+
+    # The copying thread
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                self.last = self._snapshot(order)
+            except Exception as error:  # noqa: BLE001 - boundary: the thread hands every error to wait()
+                self._error = error
+            finally:
+                self._idle.set()
+
+    def _snapshot(self, order: _Order) -> CopyReport:
+        choice, pinned = self._take_slot(order)
+        begun = time.perf_counter()
+        out = self.arena.begin(choice.slot, order.generation)
+        copy_pieces(self.arena.layout, order.pieces, out)
+        self.arena.commit(choice.slot, order.epoch, order.generation)
+        copied = time.perf_counter() - begun
+        if self._on_committed is not None:
+            self._on_committed(order.epoch, order.generation, choice.slot)
+        return CopyReport(
+            epoch=order.epoch,
+            generation=order.generation,
+            slot=choice.slot,
+            nbytes=self.arena.layout.nbytes,
+            freeze_seconds=order.freeze_seconds,
+            pinned_seconds=pinned,
+            copy_seconds=copied,
+            degraded=choice.sacrifices,
+        )
+
+    def _take_slot(self, order: _Order) -> tuple[Choice, float]:
+        """A slot to write, waiting while all are pinned and the agent lives, but never longer than ``pin_seconds``."""
+        begun = time.perf_counter()
+        while True:
+            choice, waited = self.arena.choose(), time.perf_counter() - begun
+            if choice.sacrifices is None:
+                return choice, waited
+            self.arena.require_live(order.generation)
+            alive = self.arena.agent_alive()
+            if not alive or waited > self._pin_seconds:
+                why = f"parity was not ready within {self._pin_seconds} s" if alive else "the snapshot agent is gone"
+                logger.error(
+                    "DEGRADED rank %d epoch %d: %s; a %s slot is overwritten and training goes on",
+                    self.arena.header.rank,
+                    order.epoch,
+                    why,
+                    choice.sacrifices,
+                )
+                return choice, waited
+            time.sleep(_POLL_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    epoch: int
+    generation: int
+    pieces: Mapping[str, Piece]
+    freeze_seconds: float
+
+
+def copy_pieces(layout: Layout, pieces: Mapping[str, Piece], out: Bytes) -> None:
+    """Copy every tensor of ``layout`` to its place in ``out`` (uint8 [slot bytes]).
+
+    Raises:
+        ValueError: a piece is missing or has another size than its place; names it.
+    """
+    for spec in layout.tensors:
+        piece = pieces.get(spec.name)
+        if piece is None:
+            raise ValueError(f"tensor {spec.name!r} is gone from the state")
+        if not isinstance(piece, np.ndarray):
+            piece.copy_into(out[spec.offset : spec.offset + spec.nbytes])
+        elif piece.nbytes != spec.nbytes:
+            raise ValueError(f"tensor {spec.name!r} has {piece.nbytes} bytes, its place has {spec.nbytes}")
+        else:
+            # Same type on both sides, so that numpy copies memory and lets go of the interpreter lock.
+            np.copyto(spec.view(out), piece.view(DTYPES[spec.dtype]).reshape(spec.shape))
