@@ -1,0 +1,181 @@
+"""The contract of a detector, on one page.
+
+A detector is pure mathematics: arrays or events in, findings out. It reads no clock, no file and no socket; its time is
+the data's. From that follow the rules that ``tests/detectors/test_conformance.py`` holds every registered one to:
+
+- ``__init__`` stores a frozen ``Config`` and nothing else; what is learned lives apart and ``reset`` forgets it.
+- Deterministic, and chunk-invariant: one update with 100 samples says what 10 updates with 10 samples say.
+- Input is never changed. NaN is a missing sample: it is no evidence of health, so it neither raises nor clears.
+- Entities come and go between updates: state grows and shrinks with them, and an entity that leaves while a finding
+  about it holds gets an inactive one ("no longer watched"), so that nobody waits for it for ever.
+- A finding is emitted when it begins to hold and, with ``active=False``, when it ceases to; never in between.
+- Evidence (sentence, numbers, series to draw) is made only for what is flagged.
+
+A new detector costs two files, ``detectors/x.py`` and ``tests/detectors/test_x.py``, and its line in ``registry.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.finding import Entity, Evidence, Finding, FindingKind
+from detectors.rows import Rows
+from probes.words import Event, Severity
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """A chunk of measurements of several entities.
+
+    Raises:
+        ValueError: shapes disagree, a time is not finite, or an entity stands twice; the message names which.
+    """
+
+    entities: tuple[Entity, ...]
+    """E rows, in the order of the arrays' last axis. Pass the same tuple again while the fleet does not change."""
+    groups: tuple[str, ...]
+    """Who may be compared with whom, one label an entity: cohort of a device, role (pipeline stage) of a rank."""
+    signals: tuple[str, ...]
+    """S names, the middle axis."""
+    t: Floats
+    """[T] Unix seconds, float64, not falling."""
+    x: Array
+    """[T, S, E] float32 or float64 (the latter where a value is itself a time); NaN = missing. Counters as rates."""
+    steps: npt.NDArray[np.int64] | None = None
+    """[T] step numbers where the samples are steps of a job; a step may come again after a rollback."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.t), len(self.signals), len(self.entities))
+        if self.x.shape != shape:
+            raise ValueError(f"x has shape {self.x.shape}, expected [time, signal, entity] = {shape}")
+        if len(self.groups) != len(self.entities):
+            raise ValueError(f"{len(self.groups)} group labels for {len(self.entities)} entities")
+        if self.steps is not None and len(self.steps) != len(self.t):
+            raise ValueError(f"{len(self.steps)} step numbers for {len(self.t)} times")
+        if not np.isfinite(self.t).all():
+            raise ValueError("a sample's time is not finite")
+
+    def part(self, start: int, stop: int) -> Samples:
+        """The samples ``start`` to ``stop`` (views, nothing is copied)."""
+        steps = None if self.steps is None else self.steps[start:stop]
+        return replace(self, t=self.t[start:stop], x=self.x[start:stop], steps=steps)
+
+
+class Detector(ABC):
+    """What both families share: a name, a frozen configuration, and what it can say."""
+
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[FindingKind]]
+    config: Any
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything learned, as if newly built."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config!r})"
+
+
+class EventDetector(Detector):
+    """Judges facts: things that happened once."""
+
+    @abstractmethod
+    def update(self, events: Sequence[Event]) -> list[Finding]:
+        """Take events in order of arrival; a repeated id changes nothing."""
+
+
+class ArrayDetector(Detector):
+    """Judges measurements: one vectorised step per sample, state in arrays whose last axis follows the entities."""
+
+    signals: ClassVar[tuple[str, ...]]
+    """What it reads; other signals in the samples are ignored, an absent one counts as all missing."""
+    by_step: ClassVar[bool] = False
+    """Whether it judges steps of a job (``Samples.steps``) instead of time."""
+
+    @abstractmethod
+    def _rows(self) -> Rows:
+        """Fresh state."""
+
+    @abstractmethod
+    def _tick(self, samples: Samples, k: int) -> list[Finding]:
+        """Judge sample ``k``; ``self.rows`` already follows ``samples.entities``."""
+
+    @abstractmethod
+    def _held(self, row: int) -> list[FindingKind]:
+        """Kinds of finding that hold for a row now."""
+
+    def reset(self) -> None:
+        self.rows = self._rows()
+        self._groups: tuple[tuple[str, ...], list[npt.NDArray[np.intp]]] = ((), [])
+
+    def update(self, samples: Samples) -> list[Finding]:
+        """Findings that begin or cease to hold within the chunk, in order of time.
+
+        Raises:
+            ValueError: the detector judges steps and the samples carry no step numbers.
+        """
+        if self.by_step and samples.steps is None:
+            raise ValueError(f"detector {self.name} judges steps: Samples.steps is missing")
+        if len(samples.t) == 0:
+            return []
+        findings = self._follow(samples)
+        for k in range(len(samples.t)):
+            findings.extend(self._tick(samples, k))
+        return findings
+
+    def _follow(self, samples: Samples) -> list[Finding]:
+        """Let the state follow the entities; withdraw what was said about those that left."""
+        if self.rows.follows(samples.entities):
+            return []
+        staying = set(samples.entities)
+        gone = [(row, e) for row, e in enumerate(self.rows.entities) if e not in staying]
+        said = [(entity, kind) for row, entity in gone for kind in self._held(row)]
+        self.rows.align(samples.entities)
+        evidence = Evidence(summary="It left the fleet and is no longer watched.")
+        return [self._finding(kind, entity, float(samples.t[0]), evidence, active=False) for entity, kind in said]
+
+    def _members(self, samples: Samples) -> list[npt.NDArray[np.intp]]:
+        """Row numbers of each group, groups in order of label."""
+        if self._groups[0] is not samples.groups and self._groups[0] != samples.groups:
+            labels = np.asarray(samples.groups)
+            self._groups = (samples.groups, [np.flatnonzero(labels == label) for label in np.unique(labels)])
+        return self._groups[1]
+
+    def _signal(self, samples: Samples, k: int, name: str) -> Floats:
+        """One signal at sample ``k`` as float64 [E]; all NaN where the samples do not carry it."""
+        if name not in samples.signals:
+            return np.full(len(samples.entities), np.nan)
+        column: Floats = samples.x[k, samples.signals.index(name)].astype(np.float64)
+        return column
+
+    def _finding(
+        self,
+        kind: FindingKind,
+        entity: Entity,
+        time: float,
+        evidence: Evidence,
+        *,
+        active: bool = True,
+        severity: Severity = Severity.WARNING,
+        confidence: float = 1.0,
+    ) -> Finding:
+        return Finding(
+            kind=kind,
+            entity=entity,
+            time=time,
+            severity=severity,
+            detector=self.name,
+            confidence=confidence,
+            evidence=evidence,
+            active=active,
+        )

@@ -1,0 +1,83 @@
+"""State of many entities in a few arrays, and the order statistics over them.
+
+Invariant: every array's last axis is as long as ``entities`` and in its order; a newcomer starts at the field's fill
+value, one that left is forgotten, and one that stayed keeps its numbers whatever its new place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.finding import Entity
+
+NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution per unit of its median absolute deviation."""
+
+
+class Rows:
+    """Named arrays ``[*lead, entity]`` that grow and shrink with the fleet."""
+
+    def __init__(self) -> None:
+        self.entities: tuple[Entity, ...] = ()
+        self._fills: dict[str, Any] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def field(
+        self, name: str, fill: float | bool, dtype: npt.DTypeLike = np.float64, lead: tuple[int, ...] = ()
+    ) -> Rows:
+        """Declare an array; newcomers start at ``fill``."""
+        self._fills[name] = fill
+        self._arrays[name] = np.full((*lead, 0), fill, dtype)
+        return self
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, value: npt.NDArray[Any]) -> None:
+        self._arrays[name][...] = value
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def follows(self, entities: tuple[Entity, ...]) -> bool:
+        return self.entities is entities or self.entities == entities
+
+    def align(self, entities: tuple[Entity, ...]) -> None:
+        """Follow a new list of entities.
+
+        Raises:
+            ValueError: an entity stands twice.
+        """
+        index = {entity: row for row, entity in enumerate(self.entities)}
+        if len(set(entities)) != len(entities):
+            twice = next(e for e in entities if entities.count(e) > 1)
+            raise ValueError(f"entity {twice.key} stands twice")
+        take = np.array([index.get(entity, -1) for entity in entities], dtype=np.intp)
+        known = take >= 0
+        for name, old in self._arrays.items():
+            new = np.full((*old.shape[:-1], len(entities)), self._fills[name], old.dtype)
+            new[..., known] = old[..., take[known]]
+            self._arrays[name] = new
+        self.entities = entities
+
+
+def median(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Median over the last axis without its NaN; NaN where nothing is there. Never warns."""
+    if x.shape[-1] == 0:
+        return np.full(x.shape[:-1], np.nan)
+    ordered = np.sort(x.astype(np.float64, copy=False), axis=-1)  # NaN sorts last
+    count = np.count_nonzero(~np.isnan(ordered), axis=-1)[..., None]
+    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(ordered, np.minimum(count // 2, x.shape[-1] - 1), axis=-1)
+    middle: npt.NDArray[np.float64] = np.where(count > 0, low + (high - low) / 2, np.nan)[..., 0]
+    return middle
+
+
+def robust_sigma(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """1.4826 x median absolute deviation over the last axis; NaN where nothing is there."""
+    spread: npt.NDArray[np.float64] = NORMAL_MAD * median(np.abs(x - median(x)[..., None]))
+    return spread
