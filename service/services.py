@@ -5,10 +5,12 @@ A feature that needs a part of its own adds a field here and builds it in ``serv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
+
+from service.kit.wake import Wakers
 
 if TYPE_CHECKING:
     from service.auth.tokens import TokenCache
@@ -27,6 +29,7 @@ class Services:
     database: Database
     tokens: TokenCache
     hub: ChangeHub
+    wakers: Wakers = field(default_factory=Wakers)
 
 
 def of(request: Request) -> Services:

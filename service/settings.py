@@ -60,11 +60,47 @@ class FleetSettings(BaseModel):
     silent_after: float = Field(default=10.0, gt=0, description="Age of a node's last word that makes it unknown, s.")
 
 
+class IncidentSettings(BaseModel):
+    """The judge and the life of an incident."""
+
+    judge_interval: float = Field(default=1.0, gt=0, le=60, description="Seconds between two looks at measurements.")
+    plan_seconds: float = Field(
+        default=15.0, gt=0, description="A stopped job without a plan for so long needs a human, s."
+    )
+    attention_seconds: float = Field(
+        default=120.0, gt=0, description="Any other open incident that does not clear by itself needs a human, s."
+    )
+    act_seconds: float = Field(default=300.0, gt=0, description="A recovery that takes longer needs a human, s.")
+    verify_seconds: float = Field(default=60.0, gt=0, description="A recovery not verified by then needs a human, s.")
+    clear_seconds: float = Field(
+        default=30.0, gt=0, description="Findings that stay away for so long verify an incident without a recovery, s."
+    )
+    quiet_seconds: float = Field(default=60.0, gt=0, description="A verified incident closes after this, s.")
+    replay_seconds: float = Field(
+        default=3600.0, ge=0, description="Events at least this far back are shown to the detectors after a restart, s."
+    )
+
+
+class ValidationSettings(BaseModel):
+    """Validations and sweeps."""
+
+    deadline_factor: float = Field(
+        default=5.0, ge=1, description="A validation expires after this many times its suite's expected seconds."
+    )
+    deadline_seconds: float = Field(default=300.0, gt=0, description="And never sooner than this, s.")
+    poll_interval: float = Field(default=0.5, gt=0, description="How often waiting nodes' orders are looked for, s.")
+    keep_runs: int = Field(default=20, ge=1, description="Runs of a sweep that its answer lists.")
+
+
 class CelerySettings(BaseModel):
     """Tasks and sweeps."""
 
     broker_url: str = Field(default="memory://", description="memory:// inside one process, or redis://… .")
     embedded: bool = Field(default=True, description="Run worker and beat inside this process with memory://.")
+    tick_seconds: float = Field(
+        default=5.0, gt=0, description="Beat looks for due sweeps and expired validations this often, s."
+    )
+    concurrency: int = Field(default=4, ge=1, le=256, description="Tasks that run at the same time in one worker.")
 
 
 class Settings(BaseSettings):
@@ -93,6 +129,8 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     stream: StreamSettings = StreamSettings()
     fleet: FleetSettings = FleetSettings()
+    incidents: IncidentSettings = IncidentSettings()
+    validation: ValidationSettings = ValidationSettings()
     celery: CelerySettings = CelerySettings()
 
     @property

@@ -39,7 +39,7 @@ class EntityRead(Output):
     rank: int | None
 
 
-class SeriesRead(Output):
+class EvidenceSeries(Output):
     name: str
     unit: str
     x: list[float]
@@ -52,7 +52,7 @@ class SeriesRead(Output):
 class EvidenceRead(Output):
     summary: str
     numbers: dict[str, float | None]
-    series: list[SeriesRead]
+    series: list[EvidenceSeries]
 
 
 class FindingRead(Output):
@@ -70,7 +70,7 @@ class FindingRead(Output):
     cleared_at: float | None
 
 
-class TimelineRead(Output):
+class TimelineEntry(Output):
     time: float
     kind: str
     text: str
@@ -123,13 +123,13 @@ class ActionRead(Output):
 
 
 class IncidentDetail(IncidentRead):
-    timeline: list[TimelineRead]
+    timeline: list[TimelineEntry]
     findings: list[FindingRead]
     plan: PlanRead | None
     actions: list[ActionRead]
 
 
-class Reason(Input):
+class ReasonBody(Input):
     """Why a human closes or acknowledges an incident."""
 
     reason: Annotated[Text, Field(min_length=1)]

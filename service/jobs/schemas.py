@@ -27,7 +27,7 @@ class RankState(StrEnum):
     RESTORING = "restoring"
 
 
-class RankPlace(Input):
+class TopologyRank(Input):
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK)]
     dp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
     pp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
@@ -43,7 +43,7 @@ class Topology(Input):
     pp: Count
     tp: Count
     world_size: Count
-    ranks: Annotated[list[RankPlace], Field(max_length=MAX_RANK)]
+    ranks: Annotated[list[TopologyRank], Field(max_length=MAX_RANK)]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -113,7 +113,7 @@ class RecoveryRead(Output):
     incident: str | None
 
 
-class Steps(Output):
+class StepsRead(Output):
     """Per-rank step times as columns: ``step_time_seconds[r][k]`` belongs to ``ranks[r]`` and ``steps[k]``."""
 
     steps: list[int]

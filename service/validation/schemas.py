@@ -45,20 +45,20 @@ class ValidationCreate(Input):
     suite: Label
 
 
-class CriterionLimits(Output):
+class ResultCriterion(Output):
     low: float | None
     high: float | None
     source: str
     n: int
 
 
-class ResultRead(Output):
+class ValidationResult(Output):
     benchmark: str
     metric: str
     unit: str
     value: float | None
     verdict: Verdict
-    criterion: CriterionLimits | None
+    criterion: ResultCriterion | None
     reason: str
 
 
@@ -73,7 +73,7 @@ class ValidationRead(Output):
     created_at: float
     started_at: float | None
     finished_at: float | None
-    results: list[ResultRead]
+    results: list[ValidationResult]
 
 
 class OrderRead(Output):
@@ -142,11 +142,7 @@ class CriteriaIn(Input):
     items: Annotated[list[CriterionIn], Field(max_length=10_000)]
 
 
-class CriteriaRead(Output):
-    items: list[CriterionRead]
-
-
-class LearnIn(Input):
+class CriteriaLearn(Input):
     cohort: Label | None = None
 
 
@@ -163,7 +159,7 @@ class SweepCreate(Input):
     enabled: bool = True
 
 
-class CountsRead(Output):
+class SweepCounts(Output):
     passed: Annotated[int, Field(serialization_alias="pass")]
     warn: int
     fail: int
@@ -171,11 +167,11 @@ class CountsRead(Output):
     pending: int
 
 
-class SweepRunRead(Output):
+class SweepRun(Output):
     id: str
     started_at: float
     finished_at: float | None
-    counts: CountsRead
+    counts: SweepCounts
 
 
 class SweepRead(Output):
@@ -188,4 +184,4 @@ class SweepRead(Output):
     created_at: float
     next_run_at: float | None
     last_run_at: float | None
-    runs: list[SweepRunRead]
+    runs: list[SweepRun]

@@ -1,0 +1,73 @@
+"""``/v1/events``: facts come in once however often they are sent; the judge hears of them when they are durable."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from probes.words import EventKind
+from service.auth.guard import Reader, Reporter
+from service.auth.tokens import Principal, TokenKind
+from service.events import repository
+from service.events.models import EventRow
+from service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepted
+from service.kit.clock import Now
+from service.kit.db import Reading, Writing, after_commit
+from service.kit.pagination import Page, Paging, paginate
+from service.kit.schemas import Name, UnixSeconds
+from service.services import ServicesDep
+from service.stream.changes import Topic, record_change
+
+router = APIRouter(tags=["events"])
+
+
+class EventPage(Page[EventRead]):
+    """Events, newest first."""
+
+
+def check_author(principal: Principal, event: EventIn) -> None:
+    """A node speaks for itself only, a job's token for its job only.
+
+    Raises:
+        NotYourNodeError, NotYourJobError: it does not.
+    """
+    if event.job is not None and principal.kind is not TokenKind.NODE:
+        principal.require_job(event.job)
+    else:
+        principal.require_node(event.node or "")
+
+
+@router.post("/events", operation_id="post_events")
+def post_events(
+    batch: EventBatch, principal: Reporter, session: Writing, services: ServicesDep, now: Now
+) -> EventsAccepted:
+    """Store events (at most 500 at once). An id that is known already changes nothing."""
+    for event in batch.items:
+        check_author(principal, event)
+    rows = [event.model_dump(mode="json") | {"received_at": now, "judged_at": None} for event in batch.items]
+    new = repository.insert_new(session, rows)
+    for event in batch.items:
+        if event.id in new:
+            told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
+            record_change(session, Topic.EVENT, told)
+    if new:
+        after_commit(session, lambda: services.wakers.wake("judge"))
+    return EventsAccepted(accepted=len(new), duplicates=len(rows) - len(new))
+
+
+@router.get("/events", operation_id="list_events")
+def list_events(
+    _: Reader,
+    session: Reading,
+    page: Paging,
+    *,
+    node: Annotated[Name | None, Query()] = None,
+    job: Annotated[Name | None, Query()] = None,
+    kind: EventKind | None = None,
+    since: Annotated[UnixSeconds | None, Query(description="Not older than this, Unix seconds.")] = None,
+) -> EventPage:
+    """Events, newest first."""
+    statement = repository.listing(node=node, job=job, kind=kind, since=since)
+    rows, cursor = paginate(session, statement, keys=(EventRow.time, EventRow.id), page=page)
+    return EventPage(items=[EventRead.model_validate(row) for row in rows], next_cursor=cursor)

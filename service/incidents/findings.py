@@ -1,0 +1,96 @@
+"""A detector's ``Finding`` as a row and as JSON. Numbers that JSON cannot carry become null: unknown, never zero."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from detectors.finding import Entity, Evidence, Finding, FindingKind
+from probes.words import Severity
+from service.incidents.models import FindingRow
+from service.incidents.schemas import EntityRead, EvidenceRead, FindingRead
+from service.kit.ids import new_id
+
+MAX_POINTS = 2000
+"""Points kept of one evidence series: more than a chart is wide."""
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def evidence_json(evidence: Evidence) -> dict[str, Any]:
+    """Evidence as finite JSON; the newest ``MAX_POINTS`` of each series."""
+    body: dict[str, Any] = _finite(dataclasses.asdict(evidence))
+    for series in body["series"]:
+        for axis in ("x", "y", "peers"):
+            series[axis] = series[axis][-MAX_POINTS:]
+    return body
+
+
+def to_row(finding: Finding, incident_id: str | None) -> FindingRow:
+    return FindingRow(
+        id=new_id(),
+        key=finding.key,
+        kind=finding.kind.value,
+        **dataclasses.asdict(finding.entity),
+        cleared_at=None if finding.active else finding.time,
+        incident_id=incident_id,
+        **said(finding),
+    )
+
+
+def said(finding: Finding) -> dict[str, Any]:
+    """The columns that a repeated statement about the same thing renews."""
+    return {
+        "time": finding.time,
+        "severity": finding.severity.value,
+        "detector": finding.detector,
+        "confidence": finding.confidence,
+        "evidence": evidence_json(finding.evidence),
+        "active": finding.active,
+        "event_id": finding.event,
+    }
+
+
+def entity_of(row: FindingRow) -> Entity:
+    return Entity(node=row.node, device=row.device, job=row.job, rank=row.rank)
+
+
+def from_row(row: FindingRow) -> Finding:
+    """The finding without its series: enough to correlate with, cheap to load."""
+    return Finding(
+        kind=FindingKind(row.kind),
+        entity=entity_of(row),
+        time=row.time,
+        severity=Severity(row.severity),
+        detector=row.detector,
+        confidence=row.confidence,
+        evidence=Evidence(summary=str(row.evidence["summary"])),
+        active=row.active,
+        event=row.event_id,
+    )
+
+
+def read(row: FindingRow) -> FindingRead:
+    return FindingRead(
+        id=row.id,
+        kind=FindingKind(row.kind),
+        entity=EntityRead(node=row.node, device=row.device, job=row.job, rank=row.rank),
+        time=row.time,
+        severity=Severity(row.severity),
+        detector=row.detector,
+        confidence=row.confidence,
+        evidence=EvidenceRead.model_validate(row.evidence),
+        active=row.active,
+        event=row.event_id,
+        incident=row.incident_id,
+        cleared_at=row.cleared_at,
+    )

@@ -1,0 +1,135 @@
+"""Incidents and what hangs on them. An incident's state changes only by compare-and-set on (state, version)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.incidents.life_cycle import IncidentState
+from service.kit.db import Base, UnixTime
+
+_STATES = ", ".join(f"'{state}'" for state in IncidentState)
+
+
+class IncidentRow(Base):
+    __tablename__ = "incidents"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    title: Mapped[str] = mapped_column(String(300))
+    summary: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(16))
+    version: Mapped[int]
+    """Grows with every change; the other half of compare-and-set."""
+    severity: Mapped[str] = mapped_column(String(16))
+    needs_human: Mapped[bool]
+    opened_at: Mapped[float] = mapped_column(UnixTime)
+    acting_at: Mapped[float | None] = mapped_column(UnixTime)
+    recovered_at: Mapped[float | None] = mapped_column(UnixTime)
+    verified_at: Mapped[float | None] = mapped_column(UnixTime)
+    closed_at: Mapped[float | None] = mapped_column(UnixTime)
+    updated_at: Mapped[float] = mapped_column(UnixTime)
+    """Time of the last finding or change, as correlation sees it."""
+    due_at: Mapped[float | None] = mapped_column(UnixTime)
+    """When the judge must look at it again; empty when only an event or a human can move it."""
+    job: Mapped[str | None] = mapped_column(String(128))
+    node: Mapped[str | None] = mapped_column(String(128))
+    device: Mapped[str | None] = mapped_column(String(128))
+    ranks: Mapped[list[int]]
+    kinds: Mapped[list[str]]
+
+    __table_args__ = (
+        CheckConstraint(f"state IN ({_STATES})", name="state"),
+        Index(None, "opened_at", "id"),
+        Index(None, "state"),
+        Index(None, "job"),
+        Index(None, "node"),
+        Index(
+            "ix_incidents_due",
+            "due_at",
+            sqlite_where=text("due_at IS NOT NULL"),
+            postgresql_where=text("due_at IS NOT NULL"),
+        ),
+    )
+
+
+class FindingRow(Base):
+    """A finding; at most one active row a key, so that a repeated statement is the same row again."""
+
+    __tablename__ = "findings"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    key: Mapped[str] = mapped_column(String(600))
+    kind: Mapped[str] = mapped_column(String(32))
+    node: Mapped[str | None] = mapped_column(String(128))
+    device: Mapped[str | None] = mapped_column(String(128))
+    job: Mapped[str | None] = mapped_column(String(128))
+    rank: Mapped[int | None]
+    time: Mapped[float] = mapped_column(UnixTime)
+    severity: Mapped[str] = mapped_column(String(16))
+    detector: Mapped[str] = mapped_column(String(64))
+    confidence: Mapped[float]
+    evidence: Mapped[dict[str, Any]]
+    active: Mapped[bool]
+    cleared_at: Mapped[float | None] = mapped_column(UnixTime)
+    event_id: Mapped[str | None] = mapped_column(String(36))
+    incident_id: Mapped[str | None] = mapped_column(ForeignKey("incidents.id"))
+
+    __table_args__ = (
+        Index(
+            "uq_findings_active_key", "key", unique=True, sqlite_where=text("active"), postgresql_where=text("active")
+        ),
+        Index(None, "time", "id"),
+        Index(None, "incident_id"),
+        Index(None, "node", "time"),
+        Index(None, "job", "time"),
+    )
+
+
+class TimelineRow(Base):
+    """One entry of an incident's story. Never changed, never deleted."""
+
+    __tablename__ = "incident_timeline"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id"))
+    time: Mapped[float] = mapped_column(UnixTime)
+    kind: Mapped[str] = mapped_column(String(32))
+    text: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]]
+
+    __table_args__ = (Index(None, "incident_id", "time", "id"),)
+
+
+class PlanRow(Base):
+    __tablename__ = "plans"
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    job: Mapped[str] = mapped_column(String(128))
+    generation: Mapped[int]
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    body: Mapped[dict[str, Any]]
+    """``recovery.plan.Plan`` as JSON."""
+    incident_id: Mapped[str | None] = mapped_column(ForeignKey("incidents.id"))
+
+    __table_args__ = (Index(None, "created_at", "id"), Index(None, "incident_id"), Index(None, "job"))
+
+
+class ActionRow(Base):
+    __tablename__ = "actions"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id"))
+    recovery: Mapped[str] = mapped_column(String(128))
+    name: Mapped[str] = mapped_column(String(128))
+    state: Mapped[str] = mapped_column(String(16))
+    started_at: Mapped[float] = mapped_column(UnixTime)
+    finished_at: Mapped[float | None] = mapped_column(UnixTime)
+    seconds: Mapped[float | None]
+    detail: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (
+        CheckConstraint("state IN ('running', 'done', 'failed')", name="state"),
+        Index(None, "incident_id", "started_at"),
+    )

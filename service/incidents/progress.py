@@ -1,0 +1,325 @@
+"""What a job's coordinator reports about its recovery, attached to the incident. The service follows; it never leads.
+
+Events match by recovery id, else by job. Invariant: each event is applied once, in the transaction that claims it, and
+an event that fits nothing changes no incident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import select
+
+from detectors.finding import FindingKind
+from probes.words import Event, EventKind, Severity
+from recovery.plan import Plan
+from service.incidents import repository
+from service.incidents.life_cycle import IncidentState, Trigger
+from service.incidents.models import ActionRow, IncidentRow, PlanRow
+from service.incidents.opening import open_incident
+from service.incidents.service import propose, tell
+from service.jobs.models import RecoveryRow
+from service.kit.db import WriteSession
+from service.kit.ids import new_id
+from service.settings import IncidentSettings
+
+PLAN: Final = TypeAdapter(Plan)
+
+
+class PlanError(ValueError):
+    """The event's plan cannot be read; the message names the field."""
+
+
+def read_plan(data: dict[str, Any]) -> Plan:
+    """The plan in a ``plan_chosen`` event.
+
+    Raises:
+        PlanError: it is missing or not one.
+    """
+    try:
+        return PLAN.validate_python(data.get("plan"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in ("plan", *first["loc"]))
+        raise PlanError(f"{where}: {first['msg']}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every handler needs."""
+
+    session: WriteSession
+    settings: IncidentSettings
+    now: float
+
+
+def follow(context: Context, event: Event) -> None:
+    """Apply one event of a recovery; other kinds are not for us."""
+    handler = _HANDLERS.get(event.kind)
+    if handler is not None and event.job is not None:
+        handler(context, event, event.job)
+
+
+def _recovery_id(event: Event) -> str | None:
+    value = event.data.get("recovery")
+    return value[:128] if isinstance(value, str) and value else None
+
+
+def _recovery(context: Context, event: Event, job: str) -> RecoveryRow | None:
+    """The recovery that the event names, else the job's newest that is not over."""
+    name = _recovery_id(event)
+    if name is not None:
+        row = context.session.get(RecoveryRow, name)
+        return row if row is not None and row.job == job else None
+    statement = select(RecoveryRow).where(RecoveryRow.job == job, RecoveryRow.outcome.in_(("acting", "recovered")))
+    return context.session.scalars(statement.order_by(RecoveryRow.failed_at.desc()).limit(1)).one_or_none()
+
+
+def _incident(context: Context, recovery: RecoveryRow | None, job: str) -> IncidentRow | None:
+    if recovery is not None and recovery.incident_id is not None:
+        return context.session.get(IncidentRow, recovery.incident_id)
+    return repository.live_of_job(context.session, job)
+
+
+def _plan_chosen(context: Context, event: Event, job: str) -> None:
+    try:
+        plan = read_plan(event.data)
+    except PlanError as error:
+        _note(context, event, job, f"A plan arrived that cannot be read: {error}.")
+        return
+    name = _recovery_id(event) or plan.id
+    known = context.session.get(RecoveryRow, name)
+    incident = _incident(context, known, job)
+    if incident is None or (known is None and incident.state in {IncidentState.VERIFIED, IncidentState.CLOSED}):
+        # The plan overtook the news of the failure: the coordinator and the launcher have spools of their own.
+        incident = _open_for(context, event, job, plan)
+    _store_plan(context, event, plan, incident, name)
+    chosen = next((a for a in plan.alternatives if a.strategy is plan.chosen and a.feasible), None)
+    data = {"plan": plan.id, "recovery": name, "chosen": plan.chosen, "failed_ranks": list(plan.failed_ranks)}
+    if chosen is None:
+        text, trigger = f"No way back is feasible: {plan.explanation}", Trigger.RECOVERY_FAILED
+    else:
+        text, trigger = f"Plan chosen: {chosen.strategy.replace('_', ' ')}. {plan.explanation}", Trigger.PLAN_CHOSEN
+    _propose(context, incident, trigger, event, text=text, data=data)
+
+
+def _open_for(context: Context, event: Event, job: str, plan: Plan) -> IncidentRow:
+    ranks = list(plan.failed_ranks)
+    who = ", ".join(str(rank) for rank in ranks) or "unknown"
+    return open_incident(
+        context.session,
+        context.settings,
+        now=context.now,
+        kinds=[FindingKind.PROCESS_EXIT.value],
+        severity=Severity.CRITICAL.value,
+        job=job,
+        node=event.node,
+        device=None,
+        ranks=ranks,
+        summary=f"The coordinator of job {job} chose a plan for failed rank(s) {who}.",
+    )
+
+
+def _store_plan(context: Context, event: Event, plan: Plan, incident: IncidentRow, name: str) -> None:
+    session = context.session
+    session.merge(
+        PlanRow(
+            id=plan.id[:128],
+            job=plan.job[:128],
+            generation=plan.generation,
+            created_at=event.time,
+            body=PLAN.dump_python(plan, mode="json"),
+            incident_id=incident.id,
+        )
+    )
+    chosen = next((a for a in plan.alternatives if a.strategy is plan.chosen), None)
+    row = session.get(RecoveryRow, name) or _new_recovery(context, event, incident, name)
+    row.plan_id, row.incident_id, row.planned_at = plan.id[:128], incident.id, event.time
+    row.generation, row.failed_ranks, row.outcome = plan.generation, list(plan.failed_ranks), "acting"
+    row.strategy = None if plan.chosen is None else plan.chosen.value
+    row.predicted_seconds = None if chosen is None else chosen.seconds
+    session.flush()
+
+
+def _new_recovery(context: Context, event: Event, incident: IncidentRow | None, name: str) -> RecoveryRow:
+    findings = [] if incident is None else repository.active_findings(context.session, incident.id)
+    failures = [row.time for row in findings if row.job == event.job]
+    row = RecoveryRow(
+        id=name,
+        job=event.job,
+        failed_at=min([event.time, *failures]),
+        failed_ranks=[],
+        parts={},
+        outcome="acting",
+        incident_id=None if incident is None else incident.id,
+    )
+    context.session.add(row)
+    return row
+
+
+def _action_started(context: Context, event: Event, job: str) -> None:
+    _action(context, event, job, state="running")
+
+
+def _action_finished(context: Context, event: Event, job: str) -> None:
+    _action(context, event, job, state="done" if event.data.get("ok") is True else "failed")
+
+
+def _action(context: Context, event: Event, job: str, *, state: str) -> None:
+    recovery = _recovery(context, event, job)
+    incident = _incident(context, recovery, job)
+    if incident is None:
+        return
+    session, name = context.session, _text(event.data.get("action"), "unnamed")[:128]
+    recovery_id = recovery.id if recovery is not None else (_recovery_id(event) or "")
+    row = _running(session, incident.id, recovery_id, name) if state != "running" else None
+    if row is None:
+        row = ActionRow(id=new_id(), incident_id=incident.id, recovery=recovery_id, name=name, detail="")
+        row.started_at = event.time
+        session.add(row)
+    row.state = state
+    row.detail = _text(event.data.get("detail"), row.detail)
+    if state != "running":
+        row.finished_at = event.time
+        row.seconds = _number(event.data.get("seconds")) or max(0.0, event.time - row.started_at)
+    took = "" if row.seconds is None else f" in {row.seconds:.3f} s"
+    verb = {"running": "began", "done": "done", "failed": "failed"}[state]
+    text = f"{name} {verb}{took}" + (f": {row.detail}" if row.detail else "") + "."
+    data = {"action": row.id, "name": name, "state": state, "seconds": row.seconds, "recovery": recovery_id}
+    tell(session, incident, time=event.time, kind=event.kind.value, text=text, data=data)
+
+
+def _running(session: WriteSession, incident_id: str, recovery: str, name: str) -> ActionRow | None:
+    statement = select(ActionRow).where(
+        ActionRow.incident_id == incident_id,
+        ActionRow.recovery == recovery,
+        ActionRow.name == name,
+        ActionRow.state == "running",
+    )
+    return session.scalars(statement.order_by(ActionRow.started_at.desc()).limit(1)).one_or_none()
+
+
+def _recovered(context: Context, event: Event, job: str) -> None:
+    recovery = _recovery(context, event, job)
+    incident = _incident(context, recovery, job)
+    if recovery is None:
+        recovery = _new_recovery(context, event, incident, _recovery_id(event) or event.id)
+    _note_actuals(recovery, event)
+    context.session.flush()
+    if incident is None:
+        return
+    took = "" if recovery.seconds is None else f" in {recovery.seconds:.2f} s"
+    lost = "" if recovery.steps_lost is None else f", {recovery.steps_lost} step(s) lost"
+    _propose(context, incident, Trigger.RECOVERED, event, text=f"Training goes on{took}{lost}.", data=_small(event))
+
+
+def _note_actuals(recovery: RecoveryRow, event: Event) -> None:
+    seconds = event.data.get("seconds")
+    parts = {k: v for k, v in seconds.items() if _number(v) is not None} if isinstance(seconds, dict) else {}
+    total = _number(parts.pop("total", None)) if parts else _number(seconds)
+    since = recovery.failed_at if recovery.planned_at is None else recovery.planned_at
+    recovery.parts = parts
+    recovery.seconds = total if total is not None else max(0.0, event.time - since)
+    if recovery.planned_at is None and parts:
+        recovery.failed_at = min(recovery.failed_at, event.time - sum(parts.values()))
+    recovery.recovered_at, recovery.outcome = event.time, "recovered"
+    recovery.steps_lost, recovery.epoch = _integer(event.data.get("steps_lost")), _integer(event.data.get("epoch"))
+
+
+def _recovery_failed(context: Context, event: Event, job: str) -> None:
+    recovery = _recovery(context, event, job)
+    incident = _incident(context, recovery, job)
+    why = _text(event.data.get("reason"), "no reason given")
+    if recovery is not None:
+        recovery.outcome, recovery.reason = "failed", why
+        context.session.flush()
+    if incident is not None:
+        _propose(context, incident, Trigger.RECOVERY_FAILED, event, text=f"Recovery failed: {why}.", data=_small(event))
+
+
+def _verified(context: Context, event: Event, job: str) -> None:
+    if event.data.get("digest_match") is False:
+        # The coordinator compared digests and they differ: what runs now is not what was saved.
+        why = "the restored parameters differ from the saved ones"
+        _recovery_failed(context, _with_reason(event, why), job)
+        return
+    recovery = _recovery(context, event, job)
+    incident = _incident(context, recovery, job)
+    if recovery is not None:
+        recovery.verified_at, recovery.outcome = event.time, "verified"
+        context.session.flush()
+    if incident is not None:
+        steps = _integer(event.data.get("steps_committed"))
+        text = "Verified: digests match" if event.data.get("digest_match") is True else "Verified"
+        text += "." if steps is None else f", {steps} step(s) committed since."
+        _propose(context, incident, Trigger.VERIFIED, event, text=text, data=_small(event))
+
+
+def _job_finished(context: Context, event: Event, job: str) -> None:
+    incident = repository.live_of_job(context.session, job)
+    if incident is None:
+        return
+    state = _text(event.data.get("state"), "finished")
+    if state == "failed" and incident.state in {IncidentState.OPEN, IncidentState.ACTING, IncidentState.RECOVERED}:
+        _propose(context, incident, Trigger.RECOVERY_FAILED, event, text=f"Job {job} failed.", data=_small(event))
+    else:
+        tell(
+            context.session, incident, time=event.time, kind=event.kind.value, text=f"Job {job} {state}.",
+            data=_small(event),
+        )  # fmt: skip
+
+
+def _note(context: Context, event: Event, job: str, text: str) -> None:
+    incident = repository.live_of_job(context.session, job)
+    if incident is not None:
+        tell(context.session, incident, time=event.time, kind="unreadable", text=text, data={"event": event.id})
+
+
+def _propose(
+    context: Context, incident: IncidentRow, trigger: Trigger, event: Event, *, text: str, data: dict[str, Any]
+) -> None:
+    propose(
+        context.session,
+        incident,
+        trigger,
+        settings=context.settings,
+        now=context.now,
+        at=event.time,
+        text=text[:2000],
+        data=data | {"event": event.id},
+    )
+
+
+def _with_reason(event: Event, reason: str) -> Event:
+    return Event(id=event.id, time=event.time, kind=event.kind, job=event.job, data=event.data | {"reason": reason})
+
+
+def _small(event: Event) -> dict[str, Any]:
+    """The event's data without what is stored elsewhere."""
+    return {key: value for key, value in event.data.items() if key != "plan"}
+
+
+def _text(value: Any, otherwise: str) -> str:
+    return value if isinstance(value, str) and value else otherwise
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None
+
+
+_HANDLERS: Final[dict[EventKind, Callable[[Context, Event, str], None]]] = {
+    EventKind.PLAN_CHOSEN: _plan_chosen,
+    EventKind.ACTION_STARTED: _action_started,
+    EventKind.ACTION_FINISHED: _action_finished,
+    EventKind.RECOVERED: _recovered,
+    EventKind.RECOVERY_FAILED: _recovery_failed,
+    EventKind.VERIFIED: _verified,
+    EventKind.JOB_FINISHED: _job_finished,
+}

@@ -1,0 +1,132 @@
+"""Queries over incidents, findings, plans and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Select, func, or_, select
+
+from detectors.finding import FindingKind
+from service.incidents.life_cycle import LIVE, IncidentState
+from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from service.jobs.models import RecoveryRow
+from service.kit.db import AnySession
+
+_LIVE = tuple(state.value for state in LIVE)
+
+
+def incidents(*, state: IncidentState | None, job: str | None, node: str | None) -> Select[IncidentRow]:
+    statement = select(IncidentRow)
+    if state is not None:
+        statement = statement.where(IncidentRow.state == state)
+    if job is not None:
+        statement = statement.where(IncidentRow.job == job)
+    return statement if node is None else statement.where(IncidentRow.id.in_(_touching(node)))
+
+
+def _touching(node: str) -> Select[str | None]:
+    """Incidents of a node: its own, and those with a finding about it."""
+    return select(FindingRow.incident_id).where(FindingRow.node == node, FindingRow.incident_id.is_not(None))
+
+
+def findings(*, node: str | None, job: str | None, kind: FindingKind | None) -> Select[FindingRow]:
+    statement = select(FindingRow)
+    for column, value in ((FindingRow.node, node), (FindingRow.job, job), (FindingRow.kind, kind)):
+        if value is not None:
+            statement = statement.where(column == value)
+    return statement
+
+
+def live(session: AnySession) -> list[IncidentRow]:
+    """Every incident that is not closed, oldest first."""
+    statement = select(IncidentRow).where(IncidentRow.state.in_(_LIVE)).order_by(IncidentRow.opened_at, IncidentRow.id)
+    return list(session.scalars(statement))
+
+
+def due(session: AnySession, now: float, limit: int = 100) -> list[IncidentRow]:
+    """Incidents whose deadline has passed, the most overdue first."""
+    statement = select(IncidentRow).where(IncidentRow.due_at <= now).order_by(IncidentRow.due_at).limit(limit)
+    return list(session.scalars(statement))
+
+
+def live_of_job(session: AnySession, job: str) -> IncidentRow | None:
+    """The newest incident of a job that is not closed."""
+    statement = (
+        select(IncidentRow)
+        .where(IncidentRow.job == job, IncidentRow.state.in_(_LIVE))
+        .order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc())
+        .limit(1)
+    )
+    return session.scalars(statement).one_or_none()
+
+
+def active_findings(session: AnySession, incident_id: str | None = None) -> list[FindingRow]:
+    statement = select(FindingRow).where(FindingRow.active)
+    if incident_id is not None:
+        statement = statement.where(FindingRow.incident_id == incident_id)
+    return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
+
+
+def active_finding(session: AnySession, key: str) -> FindingRow | None:
+    return session.scalars(select(FindingRow).where(FindingRow.key == key, FindingRow.active)).one_or_none()
+
+
+def findings_of(session: AnySession, incident_id: str) -> list[FindingRow]:
+    statement = select(FindingRow).where(FindingRow.incident_id == incident_id)
+    return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
+
+
+def timeline_of(session: AnySession, incident_id: str) -> list[TimelineRow]:
+    statement = select(TimelineRow).where(TimelineRow.incident_id == incident_id)
+    return list(session.scalars(statement.order_by(TimelineRow.time, TimelineRow.id)))
+
+
+def actions_of(session: AnySession, incident_id: str) -> list[ActionRow]:
+    statement = select(ActionRow).where(ActionRow.incident_id == incident_id)
+    return list(session.scalars(statement.order_by(ActionRow.started_at, ActionRow.id)))
+
+
+def newest_plan(session: AnySession, incident_id: str) -> PlanRow | None:
+    statement = select(PlanRow).where(PlanRow.incident_id == incident_id).order_by(PlanRow.created_at.desc()).limit(1)
+    return session.scalars(statement).one_or_none()
+
+
+def has_recovery(session: AnySession, incident_id: str) -> bool:
+    return session.scalar(select(RecoveryRow.id).where(RecoveryRow.incident_id == incident_id).limit(1)) is not None
+
+
+def recoveries_by_plan(session: AnySession, plans: Sequence[PlanRow]) -> dict[str, RecoveryRow]:
+    """Plan id → what became of it."""
+    ids = [plan.id for plan in plans]
+    rows = session.scalars(select(RecoveryRow).where(RecoveryRow.plan_id.in_(ids)))
+    return {row.plan_id: row for row in rows if row.plan_id is not None}
+
+
+def open_by_job(session: AnySession, jobs: Collection[str]) -> dict[str, int]:
+    """Job → how many of its incidents are not closed; jobs without are absent."""
+    statement = (
+        select(IncidentRow.job, func.count())
+        .where(IncidentRow.job.in_(jobs), IncidentRow.state.in_(_LIVE))
+        .group_by(IncidentRow.job)
+    )
+    return {job: count for job, count in session.execute(statement) if job is not None}
+
+
+def open_by_node(session: AnySession, nodes: Collection[str]) -> dict[str, int]:
+    """Node → how many incidents that are not closed touch it; nodes without are absent."""
+    statement = (
+        select(FindingRow.node, func.count(FindingRow.incident_id.distinct()))
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(FindingRow.node.in_(nodes), IncidentRow.state.in_(_LIVE))
+        .group_by(FindingRow.node)
+    )
+    return {node: count for node, count in session.execute(statement) if node is not None}
+
+
+def burning(session: AnySession, limit: int) -> list[IncidentRow]:
+    """Open and acting incidents, and all that need a human, newest first."""
+    statement = select(IncidentRow).where(
+        or_(IncidentRow.state.in_((IncidentState.OPEN, IncidentState.ACTING)), IncidentRow.needs_human),
+        IncidentRow.state != IncidentState.CLOSED,
+    )
+    return list(session.scalars(statement.order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc()).limit(limit)))

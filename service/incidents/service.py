@@ -1,0 +1,198 @@
+"""How an incident changes. Nothing else in the project writes an incident's state.
+
+Invariant: each change is a compare-and-set on (state, version), leaves an entry on the timeline that names the rules
+which judged it, and is told to watchers, all in one transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import update
+
+from detectors.finding import FindingKind
+from probes.words import Severity
+from service.incidents import repository
+from service.incidents.life_cycle import Decision, Facts, IncidentState, Trigger, decide
+from service.incidents.models import IncidentRow, TimelineRow
+from service.kit.db import AnySession, WriteSession
+from service.kit.ids import new_id
+from service.kit.problem import ConflictError, NotFoundError
+from service.settings import IncidentSettings
+from service.stream.changes import Topic, record_change
+
+_STAMP: Final = {
+    IncidentState.ACTING: "acting_at",
+    IncidentState.RECOVERED: "recovered_at",
+    IncidentState.VERIFIED: "verified_at",
+    IncidentState.CLOSED: "closed_at",
+}
+_RANK: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+_NEEDS_PLAN: Final = frozenset(
+    {
+        FindingKind.PROCESS_EXIT,
+        FindingKind.NODE_LOST,
+        FindingKind.GPU_LOST,
+        FindingKind.COMM_HANG,
+        FindingKind.NONCOMM_HANG,
+    }
+)
+"""Troubles that stop a job: its coordinator must answer them with a plan."""
+
+
+class UnknownIncidentError(NotFoundError):
+    slug, title = "unknown-incident", "Unknown incident"
+
+
+class IncidentChangedError(ConflictError):
+    slug, title = "incident-changed", "Incident changed meanwhile"
+
+
+class IllegalTransitionError(ConflictError):
+    slug, title = "illegal-transition", "Illegal transition"
+
+
+def require(session: AnySession, incident_id: str) -> IncidentRow:
+    """The incident.
+
+    Raises:
+        UnknownIncidentError: there is none with this id.
+    """
+    row = session.get(IncidentRow, incident_id)
+    if row is None:
+        raise UnknownIncidentError(f"no incident has the id {incident_id!r}")
+    return row
+
+
+def tell(
+    session: WriteSession,
+    incident: IncidentRow,
+    *,
+    time: float,
+    kind: str,
+    text: str,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Add one entry to the story and tell watchers."""
+    entry = TimelineRow(id=new_id(), incident_id=incident.id, time=time, kind=kind, text=text, data=data or {})
+    session.add(entry)
+    told = {"id": incident.id, "state": incident.state, "kind": kind, "job": incident.job, "node": incident.node}
+    record_change(session, Topic.INCIDENT, told | {"needs_human": incident.needs_human})
+
+
+def amend(session: WriteSession, incident: IncidentRow, **values: Any) -> None:
+    """Compare-and-set: write ``values`` if nobody changed the incident since it was read.
+
+    Raises:
+        IncidentChangedError: somebody did.
+    """
+    statement = (
+        update(IncidentRow)
+        .where(
+            IncidentRow.id == incident.id,
+            IncidentRow.state == incident.state,
+            IncidentRow.version == incident.version,
+        )
+        .values(version=incident.version + 1, **values)
+        .returning(IncidentRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    if session.scalar(statement) is None:
+        raise IncidentChangedError(f"incident {incident.id} was changed by someone else; read it again")
+    session.refresh(incident)
+
+
+def propose(
+    session: WriteSession,
+    incident: IncidentRow,
+    trigger: Trigger,
+    *,
+    settings: IncidentSettings,
+    now: float,
+    text: str,
+    at: float | None = None,
+    reason: str = "",
+    data: dict[str, Any] | None = None,
+) -> Decision:
+    """Propose a transition; whatever the answer, it goes on the timeline.
+
+    Args:
+        session: the transaction of the change.
+        incident: as read in this transaction.
+        trigger: why.
+        settings: the deadlines of each state.
+        now: the service's clock: deadlines count from here.
+        text: one line for the timeline.
+        at: when it happened by the reporter's clock; ``now`` if it happened here.
+        reason: what a human said.
+        data: for the timeline entry.
+    """
+    facts = _facts(session, incident, reason)
+    decision = decide(facts, trigger)
+    happened = now if at is None else at
+    entry = (data or {}) | {"trigger": trigger.value, "rules": list(decision.rules), "from": facts.state.value}
+    if not decision.accepted:
+        refusal = f"{text} Refused: {decision.reason}."
+        tell(session, incident, time=happened, kind="refused", text=refusal, data=entry | {"reason": decision.reason})
+        return decision
+    amend(session, incident, **_values(session, incident, decision, settings, now=now, at=happened))
+    entry |= {"to": decision.to.value} | ({"reason": reason} if reason else {})
+    tell(session, incident, time=happened, kind=_kind(decision, trigger), text=text, data=entry)
+    return decision
+
+
+def _facts(session: WriteSession, incident: IncidentRow, reason: str) -> Facts:
+    return Facts(
+        state=IncidentState(incident.state),
+        active_findings=len(repository.active_findings(session, incident.id)),
+        has_plan=repository.has_recovery(session, incident.id),
+        reason=reason,
+    )
+
+
+def _kind(decision: Decision, trigger: Trigger) -> str:
+    return "needs_human" if trigger is Trigger.OVERDUE and decision.needs_human else trigger.value
+
+
+def _values(
+    session: WriteSession,
+    incident: IncidentRow,
+    decision: Decision,
+    settings: IncidentSettings,
+    *,
+    now: float,
+    at: float,
+) -> dict[str, Any]:
+    needs_human = incident.needs_human if decision.needs_human is None else decision.needs_human
+    values: dict[str, Any] = {"state": decision.to.value, "needs_human": needs_human, "updated_at": now}
+    if decision.to.value != incident.state and decision.to in _STAMP:
+        # A reporter's clock may lag ours; a state never begins before the incident did.
+        values[_STAMP[decision.to]] = max(at, incident.opened_at)
+    planned = repository.has_recovery(session, incident.id)
+    values["due_at"] = due_after(incident, decision.to, settings, now=now, needs_human=needs_human, planned=planned)
+    return values
+
+
+def due_after(
+    incident: IncidentRow,
+    state: IncidentState,
+    settings: IncidentSettings,
+    *,
+    now: float,
+    needs_human: bool,
+    planned: bool,
+) -> float | None:
+    """When the judge must look again at an incident that enters ``state``; None: only an event or a human moves it."""
+    if state is IncidentState.CLOSED or (needs_human and state is not IncidentState.VERIFIED):
+        return None
+    if state is IncidentState.OPEN:
+        blocking = incident.job is not None and not _NEEDS_PLAN.isdisjoint(incident.kinds)
+        return now + (settings.plan_seconds if blocking else settings.attention_seconds)
+    if state is IncidentState.RECOVERED:
+        return now + (settings.verify_seconds if planned else settings.clear_seconds)
+    return now + {IncidentState.ACTING: settings.act_seconds, IncidentState.VERIFIED: settings.quiet_seconds}[state]
+
+
+def worse(one: str, other: str) -> str:
+    """The more severe of two severities."""
+    return max(Severity(one), Severity(other), key=_RANK.__getitem__).value

@@ -1,0 +1,65 @@
+"""A job as its coordinator last described it, and every way back that it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.jobs.schemas import JobState
+from service.kit.db import Base, UnixTime
+
+_STATES = ", ".join(f"'{state}'" for state in JobState)
+
+
+class JobRow(Base):
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    state: Mapped[str] = mapped_column(String(16))
+    generation: Mapped[int]
+    command: Mapped[list[str]]
+    topology: Mapped[dict[str, Any]]
+    protection: Mapped[dict[str, Any]]
+    steps_total: Mapped[int | None]
+    last_step: Mapped[int | None]
+    started_at: Mapped[float] = mapped_column(UnixTime)
+    finished_at: Mapped[float | None] = mapped_column(UnixTime)
+    last_seen_at: Mapped[float] = mapped_column(UnixTime)
+
+    __table_args__ = (CheckConstraint(f"state IN ({_STATES})", name="state"), Index(None, "started_at", "id"))
+
+
+class RecoveryRow(Base):
+    """One recovery of one job: from the failure to the verified step. Times are the coordinator's, not ours."""
+
+    __tablename__ = "recoveries"
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    job: Mapped[str] = mapped_column(String(128))
+    generation: Mapped[int | None]
+    failed_at: Mapped[float] = mapped_column(UnixTime)
+    planned_at: Mapped[float | None] = mapped_column(UnixTime)
+    recovered_at: Mapped[float | None] = mapped_column(UnixTime)
+    verified_at: Mapped[float | None] = mapped_column(UnixTime)
+    failed_ranks: Mapped[list[int]]
+    strategy: Mapped[str | None] = mapped_column(String(32))
+    steps_lost: Mapped[int | None]
+    predicted_seconds: Mapped[float | None]
+    seconds: Mapped[float | None]
+    parts: Mapped[dict[str, Any]]
+    epoch: Mapped[int | None]
+    outcome: Mapped[str] = mapped_column(String(16))
+    """acting, recovered, verified or failed."""
+    reason: Mapped[str | None] = mapped_column(Text)
+    plan_id: Mapped[str | None] = mapped_column(String(128))
+    incident_id: Mapped[str | None] = mapped_column(String(36))
+
+    __table_args__ = (
+        CheckConstraint("outcome IN ('acting', 'recovered', 'verified', 'failed')", name="outcome"),
+        Index(None, "job", "failed_at"),
+        Index(None, "incident_id"),
+        Index(None, "plan_id"),
+    )

@@ -1,0 +1,145 @@
+"""Validations, what they measured, what good looks like, and when to look again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from probes.words import Verdict
+from service.kit.db import Base, UnixTime
+from service.validation.schemas import ValidationState
+
+_STATES = ", ".join(f"'{state}'" for state in ValidationState)
+_PENDING = text("state IN ('queued', 'taken', 'running')")
+_VERDICTS = ", ".join(f"'{verdict}'" for verdict in Verdict)
+
+
+class SweepRow(Base):
+    __tablename__ = "sweeps"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    suite: Mapped[str] = mapped_column(String(200))
+    schedule: Mapped[str | None] = mapped_column(String(200))
+    nodes: Mapped[list[str] | None]
+    """Names, or empty for every node."""
+    enabled: Mapped[bool]
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    next_run_at: Mapped[float | None] = mapped_column(UnixTime)
+    last_run_at: Mapped[float | None] = mapped_column(UnixTime)
+
+    __table_args__ = (
+        Index(
+            "ix_sweeps_due",
+            "next_run_at",
+            sqlite_where=text("next_run_at IS NOT NULL"),
+            postgresql_where=text("next_run_at IS NOT NULL"),
+        ),
+    )
+
+
+class SweepRunRow(Base):
+    """One run of a sweep. ``fanned_out_at`` stays empty until its validations exist: a lost task is sent again."""
+
+    __tablename__ = "sweep_runs"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    sweep_id: Mapped[str] = mapped_column(ForeignKey("sweeps.id", ondelete="CASCADE"))
+    started_at: Mapped[float] = mapped_column(UnixTime)
+    fanned_out_at: Mapped[float | None] = mapped_column(UnixTime)
+    finished_at: Mapped[float | None] = mapped_column(UnixTime)
+
+    __table_args__ = (Index(None, "sweep_id", "started_at"),)
+
+
+class ValidationRow(Base):
+    __tablename__ = "validations"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    node: Mapped[str] = mapped_column(String(128))
+    suite: Mapped[str] = mapped_column(String(200))
+    sweep_id: Mapped[str | None] = mapped_column(ForeignKey("sweeps.id", ondelete="SET NULL"))
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("sweep_runs.id", ondelete="SET NULL"))
+    state: Mapped[str] = mapped_column(String(16))
+    verdict: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    deadline_at: Mapped[float] = mapped_column(UnixTime)
+    """Not finished by then: expired, and its verdict is UNKNOWN."""
+    started_at: Mapped[float | None] = mapped_column(UnixTime)
+    finished_at: Mapped[float | None] = mapped_column(UnixTime)
+
+    __table_args__ = (
+        CheckConstraint(f"state IN ({_STATES})", name="state"),
+        CheckConstraint(f"verdict IN ({_VERDICTS})", name="verdict"),
+        UniqueConstraint("run_id", "node"),
+        Index(None, "created_at", "id"),
+        Index(None, "node", "created_at"),
+        Index(None, "sweep_id"),
+        Index(
+            "ix_validations_pending",
+            "deadline_at",
+            sqlite_where=_PENDING,
+            postgresql_where=_PENDING,
+        ),
+    )
+
+
+class ResultRow(Base):
+    """One metric of one benchmark of one validation, with all its repetitions: what criteria are learned from."""
+
+    __tablename__ = "validation_results"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    validation_id: Mapped[str] = mapped_column(ForeignKey("validations.id", ondelete="CASCADE"))
+    position: Mapped[int]
+    cohort: Mapped[str] = mapped_column(String(200))
+    benchmark: Mapped[str] = mapped_column(String(200))
+    metric: Mapped[str] = mapped_column(String(200))
+    unit: Mapped[str] = mapped_column(String(32))
+    better: Mapped[str] = mapped_column(String(8))
+    values: Mapped[list[Any]]
+    value: Mapped[float | None]
+    """What was judged."""
+    digest: Mapped[str | None] = mapped_column(String(128))
+    verdict: Mapped[str] = mapped_column(String(16))
+    criterion: Mapped[dict[str, Any] | None]
+    reason: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (
+        CheckConstraint(f"verdict IN ({_VERDICTS})", name="verdict"),
+        Index(None, "validation_id", "position"),
+        Index(None, "cohort", "benchmark", "metric"),
+    )
+
+
+class CriterionRow(Base):
+    __tablename__ = "criteria"
+
+    benchmark: Mapped[str] = mapped_column(String(200), primary_key=True)
+    metric: Mapped[str] = mapped_column(String(200), primary_key=True)
+    cohort: Mapped[str] = mapped_column(String(200), primary_key=True)
+    better: Mapped[str] = mapped_column(String(8))
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    n: Mapped[int]
+    source: Mapped[str] = mapped_column(String(200))
+    learned_at: Mapped[float] = mapped_column(UnixTime)
+
+
+class NodeVerdictRow(Base):
+    """A node's standing verdict: it latches until a check of equal or greater power passes."""
+
+    __tablename__ = "node_verdicts"
+
+    node: Mapped[str] = mapped_column(String(128), primary_key=True)
+    verdict: Mapped[str] = mapped_column(String(16))
+    power: Mapped[int]
+    suite: Mapped[str] = mapped_column(String(200))
+    """The suite that set it."""
+    validation_id: Mapped[str] = mapped_column(String(36))
+    at: Mapped[float] = mapped_column(UnixTime)
+
+    __table_args__ = (CheckConstraint(f"verdict IN ({_VERDICTS})", name="verdict"),)
