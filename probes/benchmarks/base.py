@@ -1,0 +1,155 @@
+"""The contract of a benchmark, on one page.
+
+A benchmark is a class with a nested ``Config`` (sizes and a time budget: data, JSON both ways) that says, without
+importing torch, what it is called, which defect it catches, which metrics it will report for a device and whether it
+can run at all. Only ``measure`` touches torch, in a process of its own that may hang or die without harm.
+
+Invariant: the metrics that ``run`` reports are exactly those that ``metrics`` declares, in that order. One that could
+not be measured has no values and a reason; a value that is not finite and positive is such a case, never a number.
+
+To add one: a module here with the class, a test beside the others, a line in ``suites.BENCHMARKS``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import msgspec
+
+from probes.benchmarks.result import BenchmarkResult, Better, Metric, MetricValues, State
+
+Clock = Callable[[], float]
+"""Seconds that only ever grow; injected, so that a test can hold it."""
+
+Kind = Literal["cpu", "cuda"]
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """What a benchmark runs on."""
+
+    kind: Kind
+    model: str
+    count: int = 1
+    """How many of these the machine has: GPUs, or the processor cores that this process may use."""
+    index: int | None = None
+    """Which GPU; None means all of them, or the host."""
+    software: str = ""
+
+    @property
+    def label(self) -> str:
+        """Torch's name of the device: ``cpu``, ``cuda`` or ``cuda:3``."""
+        return self.kind if self.index is None else f"{self.kind}:{self.index}"
+
+
+@dataclass(slots=True)
+class Readings:
+    """What ``measure`` hands back."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """Metric name -> one value a repetition."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Metric name -> why it could not be measured."""
+    digest: str | None = None
+
+
+class Benchmark(ABC):
+    """One micro-benchmark. The constructor only stores; everything static is a class attribute."""
+
+    name: ClassVar[str]
+    catches: ClassVar[str]
+    """The class of defect that this benchmark finds, or finds best."""
+    each_device: ClassVar[bool] = True
+    """Run once for every GPU of the machine; False: once for all of them, or for the host."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        budget_seconds: float = 0.3
+        """Time to spend measuring one metric; warm-up comes on top."""
+        threads: int = 0
+        """Threads that torch may use on the processor; 0: every core that this process may use."""
+
+        def __post_init__(self) -> None:
+            for name, value in vars(self).items():
+                if isinstance(value, int | float) and (value < 0 or not math.isfinite(value)):
+                    raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @classmethod
+    def build(cls, config: dict[str, Any]) -> Self:
+        """From JSON.
+
+        Raises:
+            ValueError: names the field that is wrong (msgspec.ValidationError is one).
+        """
+        return cls(msgspec.convert(config, cls.Config))
+
+    @abstractmethod
+    def metrics(self, device: Device) -> tuple[Metric, ...]:
+        """What will be reported on such a device, in this order."""
+
+    def supported(self, device: Device) -> tuple[bool, str]:
+        """Whether it can run here and, if not, the reason. A cheap look, never a measurement."""
+        del device
+        return True, ""
+
+    @abstractmethod
+    def measure(self, device: Device, clock: Clock) -> Readings:
+        """Do the work. Raises whatever goes wrong: the process around it is the boundary."""
+
+    def run(self, device: Device, clock: Clock) -> BenchmarkResult:
+        """Measure and report: ``ok``, or ``unsupported`` with the reason."""
+        able, reason = self.supported(device)
+        if not able:
+            return self.failed(device, State.UNSUPPORTED, reason)
+        begun = clock()
+        readings = self.measure(device, clock)
+        return self._report(device, readings, clock() - begun)
+
+    def failed(self, device: Device, state: State, reason: str, seconds: float = 0.0) -> BenchmarkResult:
+        """The result of a benchmark that gave none: every declared metric is there, without values."""
+        return BenchmarkResult(
+            benchmark=self.name,
+            state=state,
+            error=reason[:500],
+            seconds=seconds,
+            device=device.label,
+            metrics=tuple(_valued(metric, ()) for metric in self.metrics(device)),
+        )
+
+    def _report(self, device: Device, readings: Readings, seconds: float) -> BenchmarkResult:
+        declared = self.metrics(device)
+        surplus = (readings.values.keys() | readings.problems.keys()) - {metric.name for metric in declared}
+        assert not surplus, f"{self.name} reports metrics that it does not declare: {sorted(surplus)}"
+        problems = dict(readings.problems)
+        values: list[MetricValues] = []
+        for metric in declared:
+            taken = tuple(float(v) for v in readings.values.get(metric.name, ()))
+            if not taken or not all(_plausible(v, metric.better) for v in taken):
+                problems.setdefault(metric.name, f"measured {list(taken)[:3]}" if taken else "not measured")
+                taken = ()
+            values.append(_valued(metric, taken))
+        return BenchmarkResult(
+            benchmark=self.name,
+            state=State.OK,
+            error="; ".join(f"{name}: {why}" for name, why in problems.items())[:500] or None,
+            seconds=seconds,
+            device=device.label,
+            metrics=tuple(values),
+            digest=readings.digest,
+        )
+
+
+def _valued(metric: Metric, values: tuple[float, ...]) -> MetricValues:
+    return MetricValues(name=metric.name, unit=metric.unit, better=metric.better, values=values)
+
+
+def _plausible(value: float, better: Better) -> bool:
+    return math.isfinite(value) and (value > 0 or better is Better.EQUAL)
