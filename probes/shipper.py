@@ -16,8 +16,8 @@ from typing import Final, Self
 import msgspec
 
 from probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
-from probes.signals import Catalogue
 from probes.segments import write_durably
+from probes.signals import Catalogue
 from probes.spool import Entry, Spool
 from probes.transport import Backoff, Later, Receipt, Refused, Transport
 

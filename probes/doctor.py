@@ -1,0 +1,176 @@
+"""What is missing on this machine and how to get it. Nothing is changed, nothing is loaded that could hang.
+
+An *essential* check is one without which the node daemon cannot work; every other one says which part needs it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_GIB: Final = 1024**3
+_SHM: Final = Path("/dev/shm")  # noqa: S108 - where snapshots live, not a scratch file
+_SHM_WANTED: Final = _GIB
+"""Two snapshots of the demo model fit in a tenth; a real model needs two to three times its state per node."""
+_DISK_WANTED: Final = 2 * _GIB
+"""A day of telemetry of a small fleet, and a full spool."""
+_NODE_MODULES: Final = ("msgspec", "urllib3", "cyclopts", "rich")
+_SERVICE_MODULES: Final = ("fastapi", "sqlalchemy", "alembic", "celery", "uvicorn")
+_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing looked at. ``remedy`` says how to get what is missing; empty when nothing is."""
+
+    name: str
+    ok: bool
+    essential: bool
+    found: str
+    needed_for: str
+    remedy: str = ""
+
+
+def examine() -> list[Check]:
+    """Look at everything, in the order in which a newcomer would need it."""
+    return [check() for check in CHECKS]
+
+
+def healthy(checks: Iterable[Check]) -> bool:
+    """Whether every essential is there."""
+    return all(check.ok for check in checks if check.essential)
+
+
+def to_json(checks: list[Check]) -> str:
+    document = {"ok": healthy(checks), "checks": [asdict(check) for check in checks]}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def render(checks: list[Check]) -> None:
+    """A table for people, then what to do."""
+    from rich.console import Console  # noqa: PLC0415 - the JSON form does without
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("", "check", "found", "needed for")
+    for check in checks:
+        mark = "[green]ok[/]" if check.ok else "[red]missing[/]" if check.essential else "[yellow]missing[/]"
+        table.add_row(mark, escape(check.name), escape(check.found), escape(check.needed_for))
+    console = Console()
+    console.print(table)
+    for check in checks:
+        if check.remedy:
+            console.print(f"{check.name}: {check.remedy}", markup=False)
+
+
+def _check(name: str, ok: bool, found: str, needed_for: str, remedy: str, *, essential: bool = False) -> Check:
+    return Check(name=name, ok=ok, essential=essential, found=found, needed_for=needed_for, remedy="" if ok else remedy)
+
+
+def _python() -> Check:
+    found = ".".join(str(part) for part in sys.version_info[:3])
+    remedy = "sudo apt-get install -y python3.11 python3.11-venv, then make PYTHON=python3.11 install"
+    return _check("python >= 3.11", sys.version_info >= (3, 11), found, "everything", remedy, essential=True)
+
+
+def _modules(extra: str, modules: tuple[str, ...], needed_for: str, *, essential: bool) -> Check:
+    missing = [name for name in modules if find_spec(name) is None]
+    found = f"without {', '.join(missing)}" if missing else "installed"
+    remedy = f"pip install 'mainstay[{extra}]'"
+    return _check(f"mainstay[{extra}]", not missing, found, needed_for, remedy, essential=essential)
+
+
+def _torch() -> Check:
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        found = ""
+    remedy = "pip install 'mainstay[train]' (choose the CUDA build that fits your driver)"
+    return _check("torch", bool(found), found or "not installed", "mainstay run, mainstay validate", remedy)
+
+
+def _proc() -> Check:
+    readable = os.access("/proc/stat", os.R_OK)
+    found = "readable" if readable else "not readable"
+    return _check("/proc", readable, found, "measuring the host", "run on Linux, with /proc mounted", essential=True)
+
+
+def _driver() -> Check:
+    """The library must load and the kernel module be there; NVML itself is not called: it may hang."""
+    module = Path("/proc/driver/nvidia/version")
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        found = "kernel module without libnvidia-ml.so.1" if module.exists() else "none"
+        return _check("NVIDIA driver", False, found, "GPU signals", "install the NVIDIA driver, if there are GPUs")
+    remedy = "load the kernel module: sudo modprobe nvidia"
+    found = "library and kernel module" if module.exists() else "library without kernel module"
+    return _check("NVIDIA driver", module.exists(), found, "GPU signals", remedy)
+
+
+def _shm() -> Check:
+    free = _free(_SHM)
+    remedy = "mount -o remount,size=50% /dev/shm; in a container: --shm-size (compose: shm_size)"
+    return _check(str(_SHM), free >= _SHM_WANTED, f"{free / _GIB:.1f} GiB free", "snapshots in memory", remedy)
+
+
+def _disk() -> Check:
+    from probes.cli import default_data_dir  # noqa: PLC0415 - cli imports this module
+
+    place = next(path for path in (default_data_dir(), *default_data_dir().parents) if path.exists())
+    free, writable = _free(place), os.access(place, os.W_OK)
+    found = f"{free / _GIB:.1f} GiB free under {place}" + ("" if writable else ", not writable")
+    remedy = "free some space, or name another place with --data-dir"
+    ok = free >= _DISK_WANTED and writable
+    return _check("disk", ok, found, "spool and telemetry", remedy, essential=True)
+
+
+def _program(name: str, candidates: tuple[str, ...], needed_for: str, remedy: str) -> Check:
+    paths = [path for path in map(shutil.which, candidates) if path]
+    return _check(name, bool(paths), paths[0] if paths else "not found", needed_for, remedy)
+
+
+def _postgres_server() -> Check:
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    found = str(installed[-1]) if installed else shutil.which("postgres") or ""
+    remedy = "sudo apt-get install -y postgresql, or set MAINSTAY_TEST_POSTGRES_URL"
+    return _check("postgres", bool(found), found or "not found", "make test; the scaled service", remedy)
+
+
+def _free(path: Path) -> int:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return 0
+
+
+def _apt(package: str) -> str:
+    return f"sudo apt-get install -y {package}"
+
+
+CHECKS: Final[tuple[Callable[[], Check], ...]] = (
+    _python,
+    lambda: _modules("node", _NODE_MODULES, "mainstay node", essential=True),
+    _proc,
+    _disk,
+    _shm,
+    _driver,
+    lambda: _modules("node", ("pynvml",), "GPU signals", essential=False),
+    _torch,
+    lambda: _modules("service", _SERVICE_MODULES, "mainstay up, serve, worker, demo", essential=False),
+    lambda: _program("node", ("node",), "building the dashboard", "install Node 20 or newer from nodejs.org"),
+    lambda: _program("chromium", _BROWSERS, "browser tests in make test", _apt("chromium")),
+    lambda: _program("C compiler", ("cc", "gcc"), "the tests of GPU signals in make test", _apt("gcc")),
+    _postgres_server,
+    lambda: _program("redis", ("redis-server",), "make test; the scaled service", _apt("redis-server")),
+)

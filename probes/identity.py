@@ -1,0 +1,148 @@
+"""Who this node is: what it reports about itself, and the credential that it was given when it enrolled.
+
+A join token is used once, for a credential that may write only this node's data; it is kept in a file that only its
+owner can read, and is used again for as long as the service and the name stay the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from probes.samplers.base import DeviceIdentity
+from probes.segments import write_durably
+from probes.signals import Catalogue
+from probes.transport import Transport
+from probes.words import check_name
+
+log = logging.getLogger(__name__)
+
+_CREDENTIAL: Final = "credential.json"
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of ``PUT /v1/nodes/{name}``."""
+
+    hostname: str
+    os: str
+    kernel: str
+    version: str
+    boot_id: str
+    cohort: str
+    cpu_count: int
+    memory_bytes: int
+    devices: tuple[DeviceIdentity, ...]
+    catalogue: Catalogue
+    started_at: float
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """What enrolment gave: valid for this node at this service."""
+
+    service: str
+    node: str
+    token: str
+
+
+class _Enrolled(msgspec.Struct):
+    node: str
+    token: str
+
+
+def default_name() -> str:
+    """The host's name, as a legal id.
+
+    Raises:
+        ValueError: it has none that would do; the operator must choose.
+    """
+    return check_name(socket.gethostname(), "host name")
+
+
+def default_cohort(devices: tuple[DeviceIdentity, ...]) -> str:
+    """Nodes that may be compared: same cards, same number of them; hosts without cards by processor."""
+    gpus = [device for device in devices if device.kind == "gpu"]
+    model = gpus[0].model if gpus else devices[0].model if devices else "unknown"
+    count = len(gpus) or os.cpu_count() or 1
+    words = "".join(letter if letter.isalnum() else "-" for letter in model).strip("-")
+    return f"{count}x-{'-'.join(filter(None, words.split('-')))}"[:128].rstrip("-")
+
+
+def describe(
+    devices: tuple[DeviceIdentity, ...], catalogue: Catalogue, *, cohort: str | None, started_at: float
+) -> NodeReport:
+    """The report of this machine with the devices that its samplers found."""
+    uname = os.uname()
+    return NodeReport(
+        hostname=uname.nodename,
+        os=_os_name(),
+        kernel=uname.release,
+        version=_version(),
+        boot_id=_read(Path("/proc/sys/kernel/random/boot_id")) or "unknown",
+        cohort=cohort or default_cohort(devices),
+        cpu_count=os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        devices=devices,
+        catalogue=catalogue,
+        started_at=started_at,
+    )
+
+
+def enrol(url: str, name: str, join_token: str, data_dir: Path) -> str:
+    """The node's own token: the stored one if there is one for this service and name, else a new one.
+
+    Raises:
+        Refused: the service does not take the join token.
+        Later: the service cannot be reached.
+    """
+    stored = load_credential(url, name, data_dir)
+    if stored is not None:
+        return stored
+    transport = Transport(url, join_token)
+    try:
+        answer = msgspec.convert(transport.json("POST", "/nodes:enrol", {"name": name}), _Enrolled)
+    finally:
+        transport.close()
+    credential = Credential(service=url, node=answer.node, token=answer.token)
+    write_durably(data_dir / _CREDENTIAL, msgspec.json.encode(credential))
+    log.info("enrolled as %s at %s", answer.node, url)
+    return answer.token
+
+
+def load_credential(url: str, name: str, data_dir: Path) -> str | None:
+    """The stored token for this service and name, if enrolment left one."""
+    try:
+        credential = msgspec.json.decode((data_dir / _CREDENTIAL).read_bytes(), type=Credential)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        log.warning("%s is unreadable (%s): enrolling again", data_dir / _CREDENTIAL, error)
+        return None
+    return credential.token if (credential.service, credential.node) == (url, name) else None
+
+
+def _version() -> str:
+    try:
+        return version("mainstay")
+    except PackageNotFoundError:  # run from a bare checkout
+        return "0"
+
+
+def _os_name() -> str:
+    for line in _read(Path("/etc/os-release")).splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip('"')
+    return os.uname().sysname
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
