@@ -1,0 +1,192 @@
+"""The contract of a strategy, and what all of them share: the choice of the epoch, and the price.
+
+Feasibility first, with a sentence for a human; then the price: seconds by phase (they add up to the total), committed
+steps that must be repeated, and the objective, seconds + steps lost x step time.
+
+The epoch is the newest that *every* rank can provide: a survivor from its own tensors or its own verified slot, a
+failed rank from the strategy's source or, where its node lives, its own slot. At least one failed rank uses the
+strategy's own source, so that no two strategies are the same plan under two names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from recovery.plan import Alternative, Restore, RestoreSource, StrategyName
+from recovery.situation import Case
+
+_LISTED = 4  # epochs named in a sentence: enough to see that two ranks do not meet
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way in which one rank can have one epoch."""
+
+    source: RestoreSource
+    from_rank: int | None = None
+    from_nodes: tuple[str, ...] = ()
+
+
+Offers = Mapping[int, Offer]
+"""Epoch -> offer, of one rank."""
+
+
+class Strategy(Protocol):
+    """One way back. Pure: the same case gives the same alternative."""
+
+    @property
+    def name(self) -> StrategyName: ...
+
+    def price(self, case: Case) -> Alternative:
+        """The alternative: feasible with a price and a restore for every rank, or infeasible with the reason."""
+        ...
+
+
+def local_offers(case: Case, rank: int) -> dict[int, Offer]:
+    """Verified slots of the rank on the node where it runs next."""
+    node = case.node[rank]
+    return {epoch: Offer(RestoreSource.LOCAL_SLOT) for epoch, at in case.slots.get(rank, {}).items() if node in at}
+
+
+def survivor_offers(case: Case, rank: int) -> dict[int, Offer]:
+    """What a survivor has without help: its slots and, better, its own tensors."""
+    live = case.situation.live.get(rank)
+    return local_offers(case, rank) | ({} if live is None else {live: Offer(RestoreSource.LIVE)})
+
+
+def infeasible(name: StrategyName, reason: str) -> Alternative:
+    return Alternative(strategy=name, feasible=False, reason=reason)
+
+
+def homeless(case: Case) -> str | None:
+    """Why no strategy can work, or None."""
+    if case.homeless is None:
+        return None
+    node = case.situation.ranks[case.homeless].node
+    return f"Node {node} is lost and no other node has a free standby or room for rank {case.homeless}."
+
+
+def choose(offers: Mapping[int, Offers], own: Mapping[int, Offers]) -> tuple[int | None, str]:
+    """The newest epoch that every rank offers and at least one has from the strategy's own source; else the reason."""
+    common: set[int] | None = None
+    for rank in range(len(offers)):
+        met = offers[rank].keys() if common is None else common & offers[rank].keys()
+        if not met:
+            return None, _disagreement(offers, rank)
+        common = set(met)
+    assert common is not None
+    if own:
+        common &= {epoch for rank in own for epoch in own[rank] if offers[rank][epoch] is own[rank][epoch]}
+    if not common:
+        return None, "The steps that this source has are not held by all ranks."
+    return max(common), ""
+
+
+def _disagreement(offers: Mapping[int, Offers], rank: int) -> str:
+    if not offers[rank]:
+        return f"Rank {rank} has no whole state in memory and no verified snapshot on its node."
+    other = next((r for r in range(rank) if not offers[r].keys() & offers[rank].keys()), None)
+    if other is None:
+        return f"No step is held by all of ranks 0 to {rank}."
+    return (
+        f"No step is held by all ranks: rank {other} has {_steps(offers[other])}, rank {rank} {_steps(offers[rank])}."
+    )
+
+
+def _steps(offers: Offers) -> str:
+    newest = sorted(offers, reverse=True)[:_LISTED]
+    return "step " + " and ".join(map(str, newest)) if newest else "none"
+
+
+def feasible(name: StrategyName, reason: str, case: Case, epoch: int, offers: Mapping[int, Offers]) -> Alternative:
+    """Price the chosen epoch."""
+    restores = tuple(
+        Restore(
+            rank=rank,
+            node=case.node[rank],
+            source=offers[rank][epoch].source,
+            from_rank=offers[rank][epoch].from_rank,
+            from_nodes=offers[rank][epoch].from_nodes,
+        )
+        for rank in range(len(offers))
+    )
+    parts = _seconds(case, restores)
+    seconds, lost = sum(parts.values()), max(0, case.newest - epoch)
+    return Alternative(
+        strategy=name,
+        feasible=True,
+        reason=reason,
+        epoch=epoch,
+        seconds=seconds,
+        steps_lost=lost,
+        cost_seconds=seconds + lost * case.situation.step_seconds,
+        parts=parts,
+        restores=restores,
+    )
+
+
+def _seconds(case: Case, restores: tuple[Restore, ...]) -> dict[str, float]:
+    """Seconds by phase, one after the other. Within a phase nodes work at the same time: the busiest one counts."""
+    costs, work = case.situation.costs, _Work()
+    for restore in restores:
+        work.add(restore, case.situation.state_bytes[restore.rank])
+    parts = {"fence": costs.fence_s, "spawn": _spawn_seconds(case)} if case.failed else {}
+    parts |= {
+        "fetch": max(_most(work.received), _most(work.sent)) / costs.net_Bps + _most(work.handed) / costs.copy_Bps,
+        "decode": _most(work.decoded) / costs.xor_Bps,
+        "read": _most(work.read) / costs.disk_Bps,
+        "load": _most(work.loaded) / costs.copy_Bps,
+    }
+    return {phase: s for phase, s in parts.items() if s > 0.0} | {"regroup": costs.regroup_s}
+
+
+def _spawn_seconds(case: Case) -> float:
+    costs = case.situation.costs
+    return costs.spawn_warm_s if case.warm.issuperset(case.failed) else costs.spawn_cold_s
+
+
+def _most(counter: Counter[str]) -> float:
+    return max(counter.values(), default=0)
+
+
+class _Work:
+    """Bytes that each node receives, sends, hands over within itself, decodes, reads and loads."""
+
+    def __init__(self) -> None:
+        self.received, self.sent, self.handed = Counter[str](), Counter[str](), Counter[str]()
+        self.decoded, self.read, self.loaded = Counter[str](), Counter[str](), Counter[str]()
+
+    def add(self, restore: Restore, nbytes: int) -> None:
+        if restore.source is not RestoreSource.LIVE:
+            self.loaded[restore.node] += nbytes
+        if restore.source is RestoreSource.DISK:
+            self.read[restore.node] += nbytes
+        elif restore.source is RestoreSource.PEER_COPY:
+            self._copy(restore, nbytes)
+        elif restore.source is RestoreSource.PARITY:
+            self._rebuild(restore, nbytes)
+
+    def _copy(self, restore: Restore, nbytes: int) -> None:
+        (source,) = restore.from_nodes
+        if source == restore.node:
+            self.handed[source] += nbytes
+        else:
+            self.sent[source] += nbytes
+            self.received[restore.node] += nbytes
+
+    def _rebuild(self, restore: Restore, nbytes: int) -> None:
+        """Each of m - 1 survivors gathers the others' data of one stripe, decodes it and sends it on.
+
+        A stripe is nbytes / (m - 1); a survivor gathers m - 2 of them, XORs m - 1, and sends out m - 1: one for the
+        newcomer, and its data for the other decoders.
+        """
+        survivors = len(restore.from_nodes)
+        stripe = -(-nbytes // survivors)
+        for node in restore.from_nodes:
+            self.received[node] += (survivors - 1) * stripe
+            self.sent[node] += survivors * stripe
+            self.decoded[node] += survivors * stripe
+        self.received[restore.node] += nbytes

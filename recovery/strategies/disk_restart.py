@@ -1,0 +1,37 @@
+"""Everybody goes back to a checkpoint on disk: slowest, oldest, and the one that survives the loss of all memory.
+
+A rank that still holds the checkpoint's step in memory uses that instead of the disk.
+"""
+
+from __future__ import annotations
+
+from recovery.plan import Alternative, RestoreSource, StrategyName
+from recovery.situation import Case
+from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, survivor_offers
+
+
+class DiskRestart:
+    """Restart from a persistent checkpoint (the baseline of every paper; Varuna's morphing)."""
+
+    name = StrategyName.DISK_RESTART
+
+    def price(self, case: Case) -> Alternative:
+        """See ``Strategy``; infeasible where some rank has no checkpoint that its node can read."""
+        if why := homeless(case):
+            return infeasible(self.name, why)
+        own = {rank: self._offers(case, rank) for rank in range(len(case.node))}
+        bare = next((rank for rank in case.failed if not own[rank]), None)
+        if bare is not None:
+            return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
+        offers = own | {rank: own[rank] | survivor_offers(case, rank) for rank in case.survivors}
+        epoch, why_not = choose(offers, own)
+        if epoch is None:
+            return infeasible(self.name, why_not)
+        return feasible(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", case, epoch, offers)
+
+    def _offers(self, case: Case, rank: int) -> dict[int, Offer]:
+        return {
+            epoch: Offer(RestoreSource.DISK, from_nodes=() if node is None else (node,))
+            for epoch, node in sorted(case.disk.get(rank, []), key=lambda held: held[1] is None)
+            if node in (None, case.node[rank])
+        }

@@ -1,0 +1,62 @@
+"""A failed rank copies the snapshot of a data-parallel peer, which holds the same state, from the peer's agent.
+
+The peer's process need not live, only its node. A second copy of the rank's own slot on another node serves as well.
+"""
+
+from __future__ import annotations
+
+from recovery.plan import Alternative, RestoreSource, StrategyName
+from recovery.situation import Case
+from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, local_offers, survivor_offers
+
+
+class PeerCopy:
+    """Restore from a replica (FlashRecovery, TrainMover, torchft's healing; GEMINI's peer tier)."""
+
+    name = StrategyName.PEER_COPY
+
+    def price(self, case: Case) -> Alternative:
+        """See ``Strategy``; infeasible where nobody else holds the same state."""
+        if why := homeless(case):
+            return infeasible(self.name, why)
+        if not case.failed:
+            return infeasible(self.name, "No rank is gone, so there is nothing to copy.")
+        own = {rank: self._offers(case, rank) for rank in case.failed}
+        offers = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
+        bare = next((rank for rank in case.failed if not offers[rank]), None)
+        if bare is not None or not any(own.values()):
+            return infeasible(self.name, self._missing(case, case.failed[0] if bare is None else bare))
+        offers |= {rank: survivor_offers(case, rank) for rank in case.survivors}
+        epoch, why_not = choose(offers, own)
+        if epoch is None:
+            return infeasible(self.name, why_not)
+        return feasible(self.name, self._reason(case, epoch, own), case, epoch, offers)
+
+    def _offers(self, case: Case, rank: int) -> dict[int, Offer]:
+        """Per epoch the best source: on the same node, else the peer with the lowest number on the first node."""
+        here, best = case.node[rank], dict[int, tuple[bool, int, str]]()
+        for peer in case.peers(rank) if case.situation.replicated else [rank]:
+            for epoch, nodes in case.slots.get(peer, {}).items():
+                for node in nodes:
+                    if peer != rank or node != here:
+                        best[epoch] = min(best.get(epoch, (True, peer, node)), (node != here, peer, node))
+        return {
+            epoch: Offer(RestoreSource.PEER_COPY, from_rank=peer, from_nodes=(node,))
+            for epoch, (_, peer, node) in best.items()
+        }
+
+    def _missing(self, case: Case, rank: int) -> str:
+        if not case.situation.replicated:
+            return f"This job shards its state among data-parallel peers: what rank {rank} held, no peer holds."
+        if len(case.peers(rank)) == 1:
+            return f"Rank {rank} has no data-parallel peer that holds the same state."
+        return f"No living node holds a verified snapshot of a data-parallel peer of rank {rank}."
+
+    def _reason(self, case: Case, epoch: int, own: dict[int, dict[int, Offer]]) -> str:
+        copies = [
+            f"rank {rank} from rank {own[rank][epoch].from_rank} on {own[rank][epoch].from_nodes[0]}"
+            for rank in case.failed
+            if epoch in own[rank]
+        ]
+        shown = ", ".join(copies[:4]) + (f" and {len(copies) - 4} more" if len(copies) > 4 else "")
+        return f"A replica of step {epoch} is in memory elsewhere: {shown}."
