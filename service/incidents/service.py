@@ -196,3 +196,32 @@ def due_after(
 def worse(one: str, other: str) -> str:
     """The more severe of two severities."""
     return max(Severity(one), Severity(other), key=_RANK.__getitem__).value
+
+
+def decide_by_hand(
+    session: WriteSession,
+    incident: IncidentRow,
+    trigger: Trigger,
+    *,
+    settings: IncidentSettings,
+    now: float,
+    text: str,
+    reason: str,
+) -> None:
+    """A human's transition; what was found is settled with it when the incident closes.
+
+    Raises:
+        IllegalTransitionError: the life cycle does not allow it; nothing is written.
+    """
+    decision = decide(_facts(session, incident, reason), trigger)
+    if not decision.accepted:
+        raise IllegalTransitionError(f"incident {incident.id} is {incident.state}: {decision.reason}")
+    propose(session, incident, trigger, settings=settings, now=now, text=text, reason=reason)
+    if decision.to is IncidentState.CLOSED:
+        settle(session, incident, now)
+
+
+def settle(session: WriteSession, incident: IncidentRow, now: float) -> None:
+    """What a closed incident was about no longer counts as active: if it begins anew, it opens a new one."""
+    for row in repository.active_findings(session, incident.id):
+        row.active, row.cleared_at = False, now

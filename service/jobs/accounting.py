@@ -22,8 +22,8 @@ def effective_ratio(
     """Productive seconds over wall seconds, 0..1; None where it cannot be known.
 
     ``wall = until - started_at``; ``up = wall - (union of the outages within it)``. Of the steps executed while up,
-    ``done = last_step + 1`` count and ``lost = sum(steps_lost)`` were thrown away and repeated, each taking the same
-    time on average, so
+    ``done = last_step`` count (steps are numbered from 1) and ``lost = sum(steps_lost)`` were thrown away and repeated,
+    each taking the same time on average, so
 
         ratio = up / wall * done / (done + lost)
 
@@ -36,13 +36,8 @@ def effective_ratio(
     if wall <= 0 or (lost and last_step is None):
         return None
     down = _union(known, started_at, until)
-    repeated = 1.0 if not lost else _share_kept(last_step or 0, lost)
-    return max(0.0, min(1.0, (wall - down) / wall * repeated))
-
-
-def _share_kept(last_step: int, lost: int) -> float:
-    done = last_step + 1
-    return done / (done + lost)
+    kept = 1.0 if not lost else (last_step or 0) / ((last_step or 0) + lost)
+    return max(0.0, min(1.0, (wall - down) / wall * kept))
 
 
 def _union(outages: list[Outage], start: float, end: float) -> float:

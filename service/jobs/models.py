@@ -20,7 +20,7 @@ class JobRow(Base):
     name: Mapped[str] = mapped_column(String(200))
     state: Mapped[str] = mapped_column(String(16))
     generation: Mapped[int]
-    command: Mapped[list[str]]
+    command: Mapped[str] = mapped_column(Text)
     topology: Mapped[dict[str, Any]]
     protection: Mapped[dict[str, Any]]
     steps_total: Mapped[int | None]

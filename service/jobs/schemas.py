@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from service.events.schemas import MAX_RANK
 from service.kit.schemas import Bytes, Input, Name, Output, ShortText, Text, UnixSeconds
@@ -69,23 +70,41 @@ class Protection(Input):
     state_bytes: Annotated[list[Bytes], Field(max_length=MAX_RANK)]
 
 
+def _as_text(command: Any) -> Any:
+    if isinstance(command, list) and all(isinstance(part, str) for part in command):
+        return shlex.join(command)
+    return command
+
+
 class JobReport(Input):
     """What the coordinator says about its job; sent when something changes and every few seconds."""
 
     name: Annotated[ShortText, Field(min_length=1)]
     state: JobState
     generation: Annotated[int, Field(ge=0, lt=2**31)]
-    command: Annotated[list[Text], Field(max_length=1000)]
+    command: Annotated[Text, BeforeValidator(_as_text)]
+    """As one would type it; a list of arguments is accepted too."""
     topology: Topology
     protection: Protection
     steps_total: Step | None
     last_step: Step | None
+    """Number of steps committed so far: steps count from 1."""
     started_at: UnixSeconds
     finished_at: UnixSeconds | None
 
 
-class JobRead(JobReport):
+class JobRead(Output):
     id: str
+    name: str
+    state: JobState
+    generation: int
+    command: str
+    topology: Topology
+    protection: Protection
+    steps_total: int | None
+    last_step: int | None
+    started_at: float
+    finished_at: float | None
     last_seen_at: float
     open_incidents: int
     recoveries: int

@@ -105,6 +105,7 @@ class ResultRow(Base):
     """What was judged."""
     digest: Mapped[str | None] = mapped_column(String(128))
     verdict: Mapped[str] = mapped_column(String(16))
+    device: Mapped[str] = mapped_column(String(128))
     criterion: Mapped[dict[str, Any] | None]
     reason: Mapped[str] = mapped_column(Text)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.jobs.accounting import Outage, effective_ratio
 
 
-def ratio(*outages: Outage, last_step: int | None = 89, until: float = 200.0) -> float | None:
+def ratio(*outages: Outage, last_step: int | None = 90, until: float = 200.0) -> float | None:
     return effective_ratio(started_at=100.0, until=until, last_step=last_step, outages=outages)
 
 

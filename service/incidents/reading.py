@@ -1,0 +1,51 @@
+"""Incidents and plans as answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.incidents import findings, repository
+from service.incidents.models import IncidentRow, PlanRow
+from service.incidents.schemas import ActionRead, IncidentDetail, IncidentRead, PlanRead, TimelineEntry
+from service.jobs.models import RecoveryRow
+from service.kit.db import AnySession
+
+
+def read(row: IncidentRow) -> IncidentRead:
+    return IncidentRead.model_validate(row)
+
+
+def read_plans(session: AnySession, rows: Sequence[PlanRow]) -> list[PlanRead]:
+    """Plans with what became of them; one further query whatever their number."""
+    recoveries = repository.recoveries_by_plan(session, rows)
+    return [_plan(row, recoveries.get(row.id)) for row in rows]
+
+
+def _plan(row: PlanRow, recovery: RecoveryRow | None) -> PlanRead:
+    done = recovery is not None and recovery.recovered_at is not None
+    return PlanRead(
+        id=row.id,
+        job=row.job,
+        generation=row.generation,
+        failed_ranks=row.body["failed_ranks"],
+        alternatives=row.body["alternatives"],
+        chosen=row.body["chosen"],
+        explanation=row.body["explanation"],
+        created_at=row.created_at,
+        incident=row.incident_id,
+        actual_seconds=recovery.seconds if recovery is not None and done else None,
+        actual_steps_lost=recovery.steps_lost if recovery is not None and done else None,
+        actual_parts=recovery.parts if recovery is not None and done else {},
+    )
+
+
+def read_detail(session: AnySession, row: IncidentRow) -> IncidentDetail:
+    """The incident with its whole story."""
+    plan = repository.newest_plan(session, row.id)
+    return IncidentDetail(
+        **read(row).model_dump(),
+        timeline=[TimelineEntry.model_validate(entry) for entry in repository.timeline_of(session, row.id)],
+        findings=[findings.read(finding) for finding in repository.findings_of(session, row.id)],
+        plan=read_plans(session, [plan])[0] if plan is not None else None,
+        actions=[ActionRead.model_validate(action) for action in repository.actions_of(session, row.id)],
+    )

@@ -1,0 +1,117 @@
+"""What a job says about itself, and what the service knows about it besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.incidents import repository as incidents
+from service.jobs import repository
+from service.jobs.accounting import Outage, effective_ratio
+from service.jobs.models import JobRow, RecoveryRow
+from service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
+from service.kit.db import AnySession, WriteSession
+from service.kit.problem import ConflictError, NotFoundError
+from service.stream.changes import Topic, record_change
+
+
+class UnknownJobError(NotFoundError):
+    slug, title = "unknown-job", "Unknown job"
+
+
+class StaleGenerationError(ConflictError):
+    slug, title = "stale-generation", "Stale generation"
+
+
+def require_job(session: AnySession, job_id: str) -> JobRow:
+    """The job's row.
+
+    Raises:
+        UnknownJobError: nobody reported a job with this id.
+    """
+    row = session.get(JobRow, job_id)
+    if row is None:
+        raise UnknownJobError(f"no job has the id {job_id!r}")
+    return row
+
+
+def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -> JobRow:
+    """Store what the coordinator says.
+
+    Raises:
+        StaleGenerationError: a later generation of the same run has reported already; the reporter is fenced.
+    """
+    row = session.get(JobRow, job_id)
+    if row is not None and row.started_at == said.started_at and said.generation < row.generation:
+        raise StaleGenerationError(
+            f"job {job_id!r} is at generation {row.generation}; a report of generation {said.generation} is too late"
+        )
+    values = said.model_dump(mode="json")
+    if row is None:
+        row = JobRow(id=job_id, last_seen_at=now, **values)
+        session.add(row)
+    else:
+        for name, value in values.items():
+            setattr(row, name, value)
+        row.last_seen_at = now
+    told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
+    record_change(session, Topic.JOB, told)
+    return row
+
+
+def read_many(session: AnySession, rows: Sequence[JobRow], *, now: float) -> list[JobRead]:
+    """Jobs as answered; two queries whatever their number."""
+    ids = [row.id for row in rows]
+    incidents_of, recoveries_of = incidents.open_by_job(session, ids), repository.recoveries_of(session, ids)
+    return [_read(row, incidents_of.get(row.id, 0), recoveries_of.get(row.id, []), now) for row in rows]
+
+
+def _read(row: JobRow, open_incidents: int, recoveries: Sequence[RecoveryRow], now: float) -> JobRead:
+    return JobRead(
+        id=row.id,
+        name=row.name,
+        state=JobState(row.state),
+        generation=row.generation,
+        command=row.command,
+        topology=Topology.model_validate(row.topology),
+        protection=Protection.model_validate(row.protection),
+        steps_total=row.steps_total,
+        last_step=row.last_step,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        last_seen_at=row.last_seen_at,
+        open_incidents=open_incidents,
+        recoveries=len([r for r in recoveries if r.failed_at >= row.started_at]),
+        effective_ratio=_ratio(row, recoveries, now),
+    )
+
+
+def _ratio(row: JobRow, recoveries: Sequence[RecoveryRow], now: float) -> float | None:
+    """Until the job ended, else until it was last heard: of silence nothing is claimed."""
+    outages = [
+        Outage(failed_at=r.failed_at, recovered_at=r.recovered_at, steps_lost=r.steps_lost or 0)
+        for r in recoveries
+        if r.failed_at >= row.started_at
+    ]
+    until = row.finished_at if row.finished_at is not None else min(now, row.last_seen_at)
+    return effective_ratio(started_at=row.started_at, until=until, last_step=row.last_step, outages=outages)
+
+
+def read_recovery(row: RecoveryRow) -> RecoveryRead:
+    return RecoveryRead(
+        id=row.id,
+        job=row.job,
+        generation=row.generation,
+        failed_at=row.failed_at,
+        planned_at=row.planned_at,
+        recovered_at=row.recovered_at,
+        verified_at=row.verified_at,
+        failed_ranks=row.failed_ranks,
+        strategy=row.strategy,
+        steps_lost=row.steps_lost,
+        predicted_seconds=row.predicted_seconds,
+        seconds=row.seconds,
+        parts=row.parts,
+        epoch=row.epoch,
+        outcome=row.outcome,
+        incident=row.incident_id,
+    )
