@@ -98,8 +98,9 @@ def run_benchmarks(
 
 
 def cohort_of(device: Device) -> str:
-    """Machines that may be compared, as a legal id: ``nvidia-h100-80gb-hbm3-x8``."""
-    return re.sub(r"[^a-z0-9.]+", "-", f"{device.model} x{device.count}".lower()).strip("-.")[:128]
+    """Machines that may be compared, named as the node daemon names them: ``8x-NVIDIA-H100-80GB-HBM3``."""
+    words = re.sub(r"[\W_]+", "-", device.model).strip("-")
+    return f"{device.count}x-{words}"[:128].rstrip("-")
 
 
 def _find_devices(nursery: Nursery, wanted: str) -> tuple[Device | None, str | None]:

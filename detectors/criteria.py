@@ -1,0 +1,377 @@
+"""Criteria: what a healthy machine measures, learned from runs, and the verdict of a run against them.
+
+Invariant: unknown is never healthy. PASS is said only of a finite value that a criterion of the same benchmark, metric
+and cohort covers; whatever is missing, broken, hung, unsupported or without a criterion is UNKNOWN with its reason. And
+a worse value never gets a better verdict.
+
+Pure: results and criteria in, verdicts out. The clock is the data's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from detectors.limits import LimitEstimator, NotAGateError, RobustLimits
+from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State, SuiteResult, show
+from probes.words import Verdict
+
+BADNESS = {Verdict.PASS: 0, Verdict.WARN: 1, Verdict.UNKNOWN: 2, Verdict.FAIL: 3}
+"""A known fault is worse than ignorance; ignorance is worse than a known blemish."""
+
+FALSE_ALARMS = 0.005
+"""Chance that a healthy machine fails a run, over all of its metrics together: one node in 200 looked at in vain."""
+
+WHOLE = "*"
+"""In place of a metric's name: the benchmark as a whole."""
+
+HOW_TO_LEARN = (
+    "No criteria, so nothing can pass. Learn some from machines you trust: run `mainstay validate --out run-N.json` "
+    "five times or more, then `mainstay criteria fit run-*.json --out criteria.json`, "
+    "then `mainstay validate --criteria criteria.json`."
+)
+
+
+class Criterion(msgspec.Struct, frozen=True, kw_only=True):
+    """The healthy region of one metric in one cohort.
+
+    A value beyond ``low`` (``higher`` is better) or ``high`` (``lower`` is better) fails, one beyond ``warn`` warns.
+    For ``equal`` the ``allowed`` values are right, or, where a store kept only two columns, ``low`` and ``high``.
+    """
+
+    benchmark: str
+    metric: str
+    cohort: str
+    better: Better
+    low: float | None
+    high: float | None
+    n: int
+    """Runs it was learned from; 0 if somebody stated it."""
+    source: str
+    unit: str = ""
+    """Empty: not recorded."""
+    warn: float | None = None
+    center: float | None = None
+    """The typical value."""
+    allowed: tuple[float, ...] = ()
+    learned_at: float | None = None
+    """Unix seconds: when the last of its runs ended."""
+
+    def __post_init__(self) -> None:
+        numbers = (self.low, self.high, self.warn, self.center, *self.allowed)
+        if not all(math.isfinite(number) for number in numbers if number is not None):
+            raise ValueError(f"criterion {self.benchmark}/{self.metric}: limits must be finite")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"criterion {self.benchmark}/{self.metric}: low is above high")
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.benchmark, self.metric, self.cohort)
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that gets no criterion, and why: its verdict stays UNKNOWN."""
+
+    benchmark: str
+    metric: str
+    cohort: str
+    reason: str
+
+
+class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``mainstay criteria fit`` writes."""
+
+    criteria: tuple[Criterion, ...]
+    refused: tuple[Refusal, ...] = ()
+    false_alarms: float | None = None
+    """The budget per run and machine, over all metrics."""
+
+
+class MetricVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one metric on one device."""
+
+    benchmark: str
+    device: str
+    metric: str
+    unit: str
+    value: float | None
+    """The median of the repetitions."""
+    verdict: Verdict
+    criterion: Criterion | None
+    reason: str
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on a run: the worst of its metrics, FAIL > UNKNOWN > WARN > PASS."""
+
+    verdict: Verdict
+    reason: str
+    verdicts: tuple[MetricVerdict, ...]
+
+
+class JudgedSuite(SuiteResult, frozen=True, kw_only=True):
+    """A suite's result with its verdicts: what ``mainstay validate --json`` prints."""
+
+    verdict: Verdict
+    reason: str
+    verdicts: tuple[MetricVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What one run measured of one metric on one device; a criterion is learned from several."""
+
+    benchmark: str
+    metric: str
+    unit: str
+    better: Better
+    cohort: str
+    values: tuple[float, ...]
+    time: float | None = None
+    """Unix seconds, when the run ended."""
+
+
+def samples_of(result: SuiteResult) -> Iterator[Sample]:
+    """The samples in a suite's result; metrics that were not measured give none."""
+    for run in result.benchmarks:
+        for metric in run.metrics:
+            values = tuple(value for value in metric.values if math.isfinite(value))
+            if run.state is State.OK and values:
+                yield Sample(
+                    benchmark=run.benchmark,
+                    metric=metric.name,
+                    unit=metric.unit,
+                    better=metric.better,
+                    cohort=result.cohort,
+                    values=values,
+                    time=result.finished_at,
+                )
+
+
+def learn(
+    samples: Iterable[Sample],
+    *,
+    false_alarms: float = FALSE_ALARMS,
+    estimator: Callable[[float], LimitEstimator] = RobustLimits,
+) -> Criteria:
+    """One criterion per benchmark, metric and cohort, or the reason why there is none.
+
+    Args:
+        samples: of any number of runs; cohorts are kept apart.
+        false_alarms: chance that a healthy machine fails a run, shared equally among the metrics of its cohort.
+        estimator: makes an estimator for a metric's share of that budget.
+
+    Raises:
+        ValueError: samples of one metric disagree about its unit or direction.
+    """
+    groups: dict[tuple[str, str, str], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.benchmark, sample.metric, sample.cohort), []).append(sample)
+    criteria: list[Criterion] = []
+    refused: list[Refusal] = []
+    for key, group in sorted(groups.items()):
+        share = false_alarms / sum(cohort == key[2] for _, _, cohort in groups)
+        try:
+            criteria.append(_criterion(group, estimator(share)))
+        except NotAGateError as error:
+            refused.append(Refusal(benchmark=key[0], metric=key[1], cohort=key[2], reason=str(error)))
+    return Criteria(criteria=tuple(criteria), refused=tuple(refused), false_alarms=false_alarms)
+
+
+def _criterion(group: Sequence[Sample], estimator: LimitEstimator) -> Criterion:
+    first = group[0]
+    if any((sample.unit, sample.better) != (first.unit, first.better) for sample in group):
+        raise ValueError(f"{first.benchmark}/{first.metric}: runs disagree about its unit or direction")
+    limits = estimator.fit([np.array(sample.values) for sample in group], first.better).limits_
+    return Criterion(
+        benchmark=first.benchmark,
+        metric=first.metric,
+        cohort=first.cohort,
+        better=first.better,
+        unit=first.unit,
+        low=limits.low,
+        high=limits.high,
+        warn=limits.warn,
+        center=limits.center,
+        allowed=limits.allowed,
+        n=len(group),
+        source=f"learned:{type(estimator).__name__}",
+        learned_at=max((sample.time for sample in group if sample.time is not None), default=None),
+    )
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of several verdicts; nothing at all is UNKNOWN."""
+    return max(verdicts, key=BADNESS.__getitem__, default=Verdict.UNKNOWN)
+
+
+def judge(
+    results: Iterable[BenchmarkResult],
+    criteria: Iterable[Criterion],
+    *,
+    cohort: str,
+    expected: Collection[str] = (),
+) -> Judgement:
+    """The verdict on every metric of a run, and on the run.
+
+    Args:
+        results: what was measured.
+        criteria: of any cohort; only those of ``cohort`` are used.
+        cohort: the machine's.
+        expected: names of benchmarks that must be among the results (the suite's).
+    """
+    results, known = tuple(results), {criterion.key: criterion for criterion in criteria}
+    verdicts = [verdict for result in results for verdict in _judge_result(result, known, cohort)]
+    absent = sorted(set(expected) - {result.benchmark for result in results})
+    verdicts += [_unknown(name, "", WHOLE, "the benchmark is missing from the result") for name in absent]
+    overall = worst(verdict.verdict for verdict in verdicts)
+    return Judgement(verdict=overall, reason=_headline(overall, verdicts), verdicts=tuple(verdicts))
+
+
+def judge_suite(result: SuiteResult, criteria: Iterable[Criterion], *, expected: Collection[str] = ()) -> JudgedSuite:
+    """``judge`` for a whole suite; one that ended early is at best UNKNOWN."""
+    judged = judge(result.benchmarks, criteria, cohort=result.cohort, expected=expected)
+    verdict, reason = judged.verdict, judged.reason
+    if result.error is not None:
+        verdict, reason = worst((verdict, Verdict.UNKNOWN)), f"{result.error} ({reason})"
+    return JudgedSuite(**msgspec.structs.asdict(result), verdict=verdict, reason=reason, verdicts=judged.verdicts)
+
+
+def _judge_result(
+    result: BenchmarkResult, known: dict[tuple[str, str, str], Criterion], cohort: str
+) -> Iterator[MetricVerdict]:
+    present = {metric.name for metric in result.metrics}
+    for metric in result.metrics:
+        yield _judge_metric(result, metric, known, cohort)
+    for (benchmark, name, group), criterion in sorted(known.items()):
+        if benchmark == result.benchmark and group == cohort and name not in present:
+            reason = "a criterion is known but the metric is missing from the result"
+            yield _unknown(benchmark, result.device, name, reason, unit=criterion.unit, criterion=criterion)
+    if not result.metrics:
+        yield _unknown(result.benchmark, result.device, WHOLE, _why_nothing(result))
+
+
+def _judge_metric(
+    result: BenchmarkResult, metric: MetricValues, known: dict[tuple[str, str, str], Criterion], cohort: str
+) -> MetricVerdict:
+    criterion = known.get((result.benchmark, metric.name, cohort))
+    value = _typical(metric)
+    if result.state is not State.OK or value is None:
+        verdict, reason = Verdict.UNKNOWN, _why_no_value(result, metric)
+    elif (broken := _broken(metric)) is not None:
+        verdict, reason = broken
+    elif criterion is None:
+        verdict, reason = Verdict.UNKNOWN, f"no criterion for cohort {cohort}"
+    elif (mismatch := _mismatch(metric, criterion)) is not None:
+        verdict, reason = Verdict.UNKNOWN, mismatch
+    else:
+        verdict, reason = _compare(value, criterion, metric.unit)
+    return MetricVerdict(
+        benchmark=result.benchmark,
+        device=result.device,
+        metric=metric.name,
+        unit=metric.unit,
+        value=value if result.state is State.OK else None,
+        verdict=verdict,
+        criterion=criterion,
+        reason=reason,
+    )
+
+
+def _unknown(
+    benchmark: str, device: str, metric: str, reason: str, *, unit: str = "", criterion: Criterion | None = None
+) -> MetricVerdict:
+    return MetricVerdict(
+        benchmark=benchmark,
+        device=device,
+        metric=metric,
+        unit=unit,
+        value=None,
+        verdict=Verdict.UNKNOWN,
+        criterion=criterion,
+        reason=reason,
+    )
+
+
+def _typical(metric: MetricValues) -> float | None:
+    """The median of the repetitions; None if there are none or one of them is not a number."""
+    if not metric.values or not all(math.isfinite(value) for value in metric.values):
+        return None
+    return float(np.median(metric.values))
+
+
+def _why_no_value(result: BenchmarkResult, metric: MetricValues) -> str:
+    if result.state is State.OK and metric.values:
+        return "the measurement is broken: it has values that are not finite"
+    return _why_nothing(result)
+
+
+def _why_nothing(result: BenchmarkResult) -> str:
+    said = result.error or "no reason given"
+    return f"not measured: {said}" if result.state is State.OK else f"{result.state}: {said}"
+
+
+def _broken(metric: MetricValues) -> tuple[Verdict, str] | None:
+    """A measurement that no criterion is needed to distrust."""
+    if metric.better is Better.EQUAL:
+        different = len(set(metric.values))
+        words = f"the same computation gave {different} different answers in {len(metric.values)} repetitions"
+        return (Verdict.FAIL, words) if different > 1 else None
+    if min(metric.values) <= 0:
+        return Verdict.UNKNOWN, "the measurement is broken: a rate or a time that is not above zero"
+    return None
+
+
+def _mismatch(metric: MetricValues, criterion: Criterion) -> str | None:
+    """Why a criterion of the right name cannot be used, if so."""
+    if criterion.better is not metric.better:
+        return f"the criterion says that {criterion.better} is better, the benchmark {metric.better}"
+    if criterion.unit and criterion.unit != metric.unit:
+        return f"the criterion is in {criterion.unit}, the benchmark in {metric.unit}"
+    return None
+
+
+def _compare(value: float, criterion: Criterion, unit: str) -> tuple[Verdict, str]:
+    """A sound value against a criterion of its own kind."""
+    if criterion.better is Better.EQUAL:
+        allowed = criterion.allowed or tuple(v for v in (criterion.low, criterion.high) if v is not None)
+        if not allowed:
+            return Verdict.UNKNOWN, "the criterion allows no value"
+        right = value in allowed
+        words = (
+            "the right answer" if right else f"a wrong answer: {show(value, unit)} instead of {_listed(allowed, unit)}"
+        )
+        return (Verdict.PASS if right else Verdict.FAIL), words
+    higher = criterion.better is Better.HIGHER
+    limit = criterion.low if higher else criterion.high
+    if limit is None:
+        return Verdict.UNKNOWN, f"the criterion has no {'low' if higher else 'high'} limit"
+    sign = 1 if higher else -1
+    gap = "" if not criterion.center else f"{value / criterion.center - 1:+.1%} against typical, "
+    if sign * value < sign * limit:
+        return Verdict.FAIL, f"{gap}beyond the limit of {show(limit, unit)}"
+    if criterion.warn is not None and sign * value < sign * criterion.warn:
+        return Verdict.WARN, f"{gap}the limit is {show(limit, unit)}"
+    return Verdict.PASS, f"{gap}the limit is {show(limit, unit)}"
+
+
+def _listed(values: Sequence[float], unit: str) -> str:
+    return " or ".join(show(value, unit) for value in values[:3])
+
+
+def _headline(overall: Verdict, verdicts: Sequence[MetricVerdict]) -> str:
+    """One sentence: how many, and the first that decided it."""
+    if not verdicts:
+        return "nothing was measured"
+    deciding = [verdict for verdict in verdicts if verdict.verdict is overall]
+    if overall is Verdict.PASS:
+        return f"all {len(verdicts)} metrics are within their criteria"
+    first = deciding[0]
+    words = {Verdict.FAIL: "failed", Verdict.WARN: "are near their limit", Verdict.UNKNOWN: "are unknown"}[overall]
+    where = f"{first.benchmark} {first.metric}".replace(f" {WHOLE}", "")
+    more = f" (and {len(deciding) - 1} more)" if len(deciding) > 1 else ""
+    return f"{len(deciding)} of {len(verdicts)} metrics {words}: {where}: {first.reason}{more}"

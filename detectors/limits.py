@@ -1,0 +1,173 @@
+"""Where a metric stops being healthy, learned from runs of machines that are trusted.
+
+Every estimator has scikit-learn's manners: the constructor only stores parameters, ``fit`` learns and returns self,
+what was learned ends in an underscore. Invariant: data that cannot carry a limit raise ``NotAGateError`` with the
+reason; no estimator ever answers with a limit that could not fire.
+
+The distribution Validator of the SuperBench paper (one-sided similarity to a medoid, ATC'24) is another estimator with
+the same two names, ``fit`` and ``limits_``; nothing else changes when it comes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.benchmarks.result import Better
+
+Run = NDArray[np.float64]
+"""The repetitions of one run of one metric on one device, shape [repetitions], finite."""
+
+MIN_RUNS = 5
+"""The median and the MAD of fewer runs are decided by any one of them."""
+FAIL_SLACK = 0.05
+"""No failure for less than 5 %: healthy devices of one cohort differ by a few percent. On TACC Longhorn 4 of 376 V100s
+lie beyond a SGEMM limit of 5.3 %, 13 beyond 3.1 %, and 39 of 336 do for the noisier ResNet."""
+WARN_SLACK = 0.02
+"""No warning for less than 2 %: below it, temperature and placement move a healthy device."""
+MAX_SLACK = math.log(2)
+"""Twice as slow is a failure however few runs were seen: the loosest limit in use elsewhere (DLRover, 2 x median)."""
+MAX_SCATTER = 0.15
+"""Runs that scatter more than this (robust coefficient of variation) make no gate: ``MAX_SLACK`` would be within reach
+of a healthy run (4.6 sigma). Known benchmarks lie between 0.1 % and 12 %."""
+MIN_SHARE = 0.25
+"""A fingerprint seen in fewer runs than this is somebody's wrong bits, not a legitimate second answer."""
+WARN_FACTOR = 10.0
+"""A warning costs a look, a failure costs a node: ten times the false-alarm budget."""
+
+
+class NotAGateError(ValueError):
+    """No limit can be learned from these runs; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The edges of the healthy region. A failure lies beyond ``low`` or ``high``, a warning beyond ``warn``."""
+
+    low: float | None = None
+    high: float | None = None
+    warn: float | None = None
+    center: float | None = None
+    """The typical value."""
+    allowed: tuple[float, ...] = ()
+    """For fingerprints: the values that are right."""
+
+
+class LimitEstimator(Protocol):
+    """Learns the limits of one metric in one cohort."""
+
+    @property
+    def limits_(self) -> Limits: ...
+
+    def fit(self, runs: Sequence[Run], better: Better) -> Self:
+        """Learn from at least a handful of runs.
+
+        Raises:
+            NotAGateError: these runs cannot carry a limit.
+        """
+        ...
+
+
+class RobustLimits:
+    """One-sided prediction limits on the logarithm of each run's median.
+
+    The next healthy run falls beyond the failure limit with probability ``false_alarms``, beyond the warning limit with
+    ten times that. Center: median. Scale: MAD, corrected for small samples (Croux & Rousseeuw 1992). Quantile:
+    Student's t with (n - 1) / 2 degrees of freedom, because the MAD is worth about half its sample; in simulation the
+    realised rate is within twice the budget from n = 5 to 80. Logarithms, because times and rates are ratios: a limit
+    can then never reach zero, where it could not fire.
+    """
+
+    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS) -> None:
+        self.false_alarms = false_alarms
+        self.min_runs = min_runs
+
+    @property
+    def limits_(self) -> Limits:
+        return self._limits
+
+    def fit(self, runs: Sequence[Run], better: Better) -> Self:
+        if len(runs) < self.min_runs:
+            raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
+        self._limits = _values(runs) if better is Better.EQUAL else self._one_sided(runs, better)
+        return self
+
+    def _one_sided(self, runs: Sequence[Run], better: Better) -> Limits:
+        medians = np.array([np.median(run) for run in runs])
+        if not np.all(medians > 0):
+            raise NotAGateError("some runs measured nothing above zero")
+        logs = np.log(medians)
+        center, n = float(np.median(logs)), len(logs)
+        scatter = 1.4826 * float(np.median(np.abs(logs - center))) * _small_sample(n)
+        if scatter > MAX_SCATTER:
+            raise NotAGateError(f"runs scatter by {scatter:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
+        fail = self._slack(scatter, n, self.false_alarms, FAIL_SLACK)
+        warn = min(fail, self._slack(scatter, n, min(0.1, WARN_FACTOR * self.false_alarms), WARN_SLACK))
+        sign = -1.0 if better is Better.HIGHER else 1.0
+        limit = math.exp(center + sign * fail)
+        return Limits(
+            low=limit if better is Better.HIGHER else None,
+            high=limit if better is Better.LOWER else None,
+            warn=math.exp(center + sign * warn),
+            center=math.exp(center),
+        )
+
+    def _slack(self, scatter: float, n: int, probability: float, least: float) -> float:
+        """Distance from center to limit, in logarithms."""
+        quantile = student_t(1.0 - probability, max(2, (n - 1) // 2))
+        return min(MAX_SLACK, max(least, quantile * scatter * math.sqrt(1.0 + 1.0 / n)))
+
+
+def _values(runs: Sequence[Run]) -> Limits:
+    """The fingerprints that enough runs agree on."""
+    seen = Counter(float(run[0]) for run in runs if np.all(run == run[0]))
+    allowed = tuple(sorted(value for value, count in seen.items() if count >= MIN_SHARE * len(runs)))
+    if not allowed:
+        raise NotAGateError(f"{len(seen)} different values in {len(runs)} runs: no value is repeated often enough")
+    return Limits(low=allowed[0], high=allowed[-1], center=seen.most_common(1)[0][0], allowed=allowed)
+
+
+_MAD_FACTORS = {5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
+
+
+def _small_sample(n: int) -> float:
+    """The MAD of n normal values is too small by this factor (Croux & Rousseeuw 1992, section 3)."""
+    return _MAD_FACTORS.get(n, n / (n - 0.8))
+
+
+def student_t(probability: float, freedom: int) -> float:
+    """Quantile of Student's t, by bisection of the closed form for whole degrees of freedom.
+
+    Args:
+        probability: 0.5 < probability < 1.
+        freedom: degrees of freedom, at least 1; above 200 the normal quantile is returned (0.3 % off).
+    """
+    if freedom > 200:
+        return NormalDist().inv_cdf(probability)
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_below(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _t_below(t: float, freedom: int) -> float:
+    """P(T < t) for t >= 0 (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2
+    term, total = (cosine, cosine) if odd else (1.0, 1.0)
+    if freedom == 1:
+        total = 0.0
+    for k in range(2 + odd, freedom - 1, 2):
+        term *= (k - 1) / k * cosine * cosine
+        total += term
+    both = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return 0.5 + both / 2
