@@ -247,11 +247,19 @@ class Fetched(Message, frozen=True):
     """xxh3_64 of the slot."""
 
 
-class SlotHeader(Message, frozen=True):
-    """``nbytes`` raw bytes follow unless this answers ``ReadHead``."""
+class Head(Message, frozen=True):
+    """Answers ``ReadHead``: whether the slot is there and verified; if not, ``newest`` tells if it will still come."""
 
-    rank: int
-    epoch: int
+    present: bool
+    newest: int
+    """Newest committed epoch of the rank here, or -1."""
+    slot_nbytes: int
+    digest: int
+
+
+class SlotHeader(Message, frozen=True):
+    """``nbytes`` raw bytes follow, then a ``Tail``."""
+
     generation: int
     layout_digest: int
     slot_nbytes: int
@@ -260,7 +268,7 @@ class SlotHeader(Message, frozen=True):
 
 
 class StripeHeader(Message, frozen=True):
-    """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; digest and sizes are those of the whole slot."""
+    """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; the rest is about the whole slot."""
 
     generation: int
     layout_digest: int
@@ -283,4 +291,4 @@ class Tail(Message, frozen=True):
     reason: str
 
 
-Reply = Welcome | Done | Failure | ArenaInfo | Inventory | Fetched | SlotHeader | StripeHeader | RowState | Tail
+Reply = Welcome | Done | Failure | ArenaInfo | Inventory | Fetched | Head | SlotHeader | StripeHeader | RowState | Tail

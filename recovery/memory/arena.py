@@ -138,9 +138,11 @@ class Arena:
         with contextlib.suppress(BufferError):
             self._mapping.close()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """A fresh arena's words and records. Only ``create`` may."""
         self._words[:] = NO_EPOCH
         self.set_word(Word.PARITY_EVERY, 0)
+        self.set_word(Word.DISK_EVERY, 0)
         self.set_word(Word.FENCE, 0)
         self.set_word(Word.HEARTBEAT, time.monotonic_ns())
         for slot in range(self.header.slots):
@@ -161,7 +163,8 @@ class Arena:
             parity_epoch=self.word(Word.PARITY_EPOCH),
             parity_floor=self.word(Word.PARITY_FLOOR),
             parity_every=self.word(Word.PARITY_EVERY),
-            disk_epoch=self.word(Word.DISK_EPOCH),
+            disk_floor=self.word(Word.DISK_FLOOR),
+            disk_every=self.word(Word.DISK_EVERY),
         )
 
     def agent_alive(self) -> bool:

@@ -42,11 +42,13 @@ class Word(IntEnum):
     """Parity epochs up to here are done or given up; later ones are pending and their slots pinned."""
     PARITY_EVERY = 2
     """Epochs divisible by this get parity; 0 means none do."""
-    DISK_EPOCH = 3
-    """Epoch that is being written to disk, or -1."""
-    FENCE = 4
+    DISK_FLOOR = 3
+    """Disk epochs up to here are written or given up; later ones are pending and their slots pinned."""
+    DISK_EVERY = 4
+    """Epochs divisible by this go to disk; 0 means none do."""
+    FENCE = 5
     """Lowest generation that may still write."""
-    HEARTBEAT = 5
+    HEARTBEAT = 6
     """The agent's ``time.monotonic_ns()``; the clock is the machine's, not the process's."""
 
 

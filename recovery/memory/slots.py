@@ -20,20 +20,21 @@ class Pins:
     parity_epoch: int = NO_EPOCH
     parity_floor: int = NO_EPOCH
     parity_every: int = 0
-    disk_epoch: int = NO_EPOCH
+    disk_floor: int = NO_EPOCH
+    disk_every: int = 0
 
     def reason(self, epoch: int) -> str | None:
-        """Why ``epoch`` must stay, or None. The order of the tests is the order of ``_RELUCTANCE``."""
+        """Why ``epoch`` must stay, or None; the gravest reason of several."""
         if self.parity_every and epoch == self.parity_epoch:
             return "parity_complete"
-        if epoch == self.disk_epoch:
-            return "disk"
+        if self.disk_every and epoch > self.disk_floor and epoch % self.disk_every == 0:
+            return "disk_pending"
         if self.parity_every and epoch > self.parity_floor and epoch % self.parity_every == 0:
             return "parity_pending"
         return None
 
 
-_RELUCTANCE = {"parity_pending": 0, "disk": 1, "parity_complete": 2}
+_RELUCTANCE = {"parity_pending": 0, "disk_pending": 1, "parity_complete": 2}
 """What is given up first when all is pinned: work not finished before protection already had."""
 
 

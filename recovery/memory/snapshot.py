@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from recovery.memory.arena import Arena
 from recovery.memory.digest import Bytes
-from recovery.memory.layout import DTYPES, Layout
+from recovery.memory.layout import Layout
 from recovery.memory.slots import Choice
 
 PIN_SECONDS: Final = 10.0
@@ -37,7 +37,15 @@ class Copier(Protocol):
         """Write exactly ``len(out)`` bytes."""
 
 
-Piece = npt.NDArray[np.generic] | Copier
+class Zeros:
+    """State that does not exist yet: its place is cleared."""
+
+    def copy_into(self, out: Bytes) -> None:
+        out.fill(0)
+
+
+Piece = Bytes | Copier
+"""Host bytes (uint8, 1-D, C order), or something that puts itself in place."""
 
 
 class Source(Protocol):
@@ -80,7 +88,7 @@ class ArraySource:
         return self._layout
 
     def freeze(self) -> Mapping[str, Piece]:
-        return dict(self.arrays)
+        return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
 
 
 Committed = Callable[[int, int, int], None]
@@ -231,5 +239,5 @@ def copy_pieces(layout: Layout, pieces: Mapping[str, Piece], out: Bytes) -> None
         elif piece.nbytes != spec.nbytes:
             raise ValueError(f"tensor {spec.name!r} has {piece.nbytes} bytes, its place has {spec.nbytes}")
         else:
-            # Same type on both sides, so that numpy copies memory and lets go of the interpreter lock.
-            np.copyto(spec.view(out), piece.view(DTYPES[spec.dtype]).reshape(spec.shape))
+            # Bytes on both sides: numpy copies memory and lets go of the interpreter lock meanwhile.
+            np.copyto(out[spec.offset : spec.offset + spec.nbytes], piece)

@@ -1,54 +1,203 @@
 """A trainer's state under stable names: parameters, buffers, optimizer state, random numbers, and a blob of scalars.
 
-What ``collect_state`` names, ``TrainerState.load`` puts back in place, bit for bit. An optimizer that creates its state
-at its first step keeps that manner: a snapshot of one that has not stepped restores to one that has not stepped.
+What ``freeze`` names, ``load`` puts back in place, bit for bit. The layout depends on model and optimizer alone, never
+on how far training is, so a restarted process finds its arena again. An optimizer that creates its state at its
+first step keeps that manner: a snapshot of one that has not stepped restores to one that has not stepped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from recovery.memory import blob, generators
+from recovery.memory.arena import Arena
+from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
+from recovery.memory.digest import Bytes
 from recovery.memory.layout import Layout
-from recovery.memory.snapshot import Piece
+from recovery.memory.optimizer import OptimizerState
+from recovery.memory.snapshot import Piece, Zeros
 
-
-class Stateful(Protocol):
-    """Anything like a scheduler or a sampler: plain data (numbers, text, bytes, lists, dicts) out and in."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> object: ...
-
+BLOB: Final = "mainstay.blob"
+_BLOB_BASE: Final = 64 * 1024
+_BLOB_PER_TENSOR: Final = 256
+"""Room for the scalars that some optimizers keep for each parameter."""
 
 Extra = Mapping[str, Any]
-"""name -> Stateful, or a plain dict that is filled in place on restore."""
+"""name -> object with ``state_dict``/``load_state_dict`` of plain data, or a plain dict that is refilled in place."""
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 class TrainerState:
-    """A ``Source`` over a live model and optimizer: hand it to ``SnapshotWriter``."""
+    """A ``Source`` over a live model and optimizer: hand it to ``SnapshotWriter``, and ``load`` a slot back into it."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, extra: Extra | None = None
+    ) -> None:
+        self.model = model
+        self.extra = dict(extra or {})
+        self._check_extra()
+        self._optimizer = None if optimizer is None else OptimizerState(optimizer, dict(model.named_parameters()))
+        self._generators = generators.Generators(_devices(model))
+        self._bounce = Bounce()
+        self._layout = Layout.build(dict(self._describe()))
+        self._scratch = {name: np.zeros(_nbytes(t), np.uint8) for name, t in self._buffers()}
+        self._blob: Bytes = np.zeros(self._layout.specs()[BLOB].nbytes, np.uint8)
 
     @property
     def layout(self) -> Layout:
-        raise NotImplementedError
+        return self._layout
+
+    # Out
 
     def freeze(self) -> Mapping[str, Piece]:
-        raise NotImplementedError
+        """Copy what may change during forward and backward; refer to the rest.
 
-    def load(self, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        raise NotImplementedError
+        Raises:
+            ValueError: the scalars have outgrown their room, or are not plain data.
+        """
+        pieces: dict[str, Piece] = {}
+        ready = self._bounce.mark()
+        for name, parameter in self._parameters():
+            pieces[name] = self._piece(parameter, ready)
+        for name, buffer in self._buffers():
+            pieces[name] = _copied(buffer, self._scratch[name])
+        scalars: dict[str, Any] = {"extra": {name: _state_of(item) for name, item in self.extra.items()}}
+        if self._optimizer is not None:
+            tensors, scalars["optimizer"] = self._optimizer.take()
+            for name, tensor in tensors.items():
+                pieces[name] = Zeros() if tensor is None else self._piece(tensor, ready)
+        arrays, scalars["generators"] = self._generators.take()
+        blob.write(scalars, self._blob)
+        return pieces | {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()} | {BLOB: self._blob}
+
+    def _piece(self, tensor: torch.Tensor, ready: object) -> Piece:
+        tensor = tensor.detach()
+        if tensor.device.type != "cpu":
+            return DeviceCopier(tensor, self._bounce, ready)
+        return host_bytes(tensor) if tensor.is_contiguous() else StridedCopier(tensor)
+
+    # In
+
+    def load(self, arrays: Arrays) -> None:
+        """Put the tensors of a slot (by name, as ``read_slot`` gives them) back in place.
+
+        Raises:
+            ValueError: a tensor is missing or has another size; nothing was changed then.
+        """
+        for spec in self._layout.tensors:
+            if spec.name not in arrays or arrays[spec.name].nbytes != spec.nbytes:
+                raise ValueError(f"the snapshot does not fit this model: tensor {spec.name!r} is missing or differs")
+        scalars = blob.read(_raw(arrays[BLOB]))
+        with torch.no_grad():
+            for name, tensor in (*self._parameters(), *self._buffers()):
+                put(tensor.detach(), arrays[name])
+            if self._optimizer is not None:
+                self._optimizer.put(arrays, scalars["optimizer"])
+        for name, item in self.extra.items():
+            _restore_extra(item, scalars["extra"].get(name))
+        self._generators.put(arrays, scalars["generators"])
+
+    # Names
+
+    def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in self.model.named_parameters():
+            yield f"param.{name}", parameter
+
+    def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, buffer in self.model.named_buffers():
+            yield f"buffer.{name}", buffer
+
+    def _describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+        count = 0
+        for name, tensor in (*self._parameters(), *self._buffers()):
+            yield name, (dtype_name(tensor), tuple(tensor.shape))
+            count += 1
+        if self._optimizer is not None:
+            yield from self._optimizer.describe()
+        yield from self._generators.describe()
+        yield BLOB, ("uint8", (_BLOB_BASE + _BLOB_PER_TENSOR * count,))
+
+    def _check_extra(self) -> None:
+        for name, item in self.extra.items():
+            if not isinstance(item, dict) and not hasattr(item, "load_state_dict"):
+                raise ValueError(f"extra {name!r} is neither a dict nor has it state_dict and load_state_dict")
 
 
 def collect_state(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, extra: Extra | None = None
 ) -> TrainerState:
-    raise NotImplementedError
+    """The state of a trainer. Changes nothing that can be seen (see ``OptimizerState`` for how that is ensured)."""
+    return TrainerState(model, optimizer, extra)
 
 
-def load_state(state: TrainerState, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
-    """Put a slot's tensors (``read_slot``) back into the live model, optimizer, generators and extras, in place."""
+def load_state(state: TrainerState, arrays: Arrays) -> None:
+    """Put ``arrays`` (``read_slot``) back into the live model, optimizer, generators and extras, in place."""
     state.load(arrays)
+
+
+def restore(arena: Arena, epoch: int, state: TrainerState) -> int:
+    """Check the slot of ``epoch`` and load it, straight from the arena; returns the bytes of the slot.
+
+    Raises:
+        SlotMissingError, CorruptArenaError: nothing was changed.
+        TornSlotError: the slot was overwritten meanwhile; the state is a mixture and must be restored again.
+    """
+    record = arena.find(epoch)
+    arena.check(record)
+    with arena.reading(record) as data:
+        state.load(arena.layout.views(data))
+    return record.nbytes
+
+
+def host_bytes(tensor: torch.Tensor) -> Bytes:
+    """The memory of a contiguous CPU tensor, without a copy."""
+    array: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
+def put(tensor: torch.Tensor, array: npt.NDArray[np.generic]) -> None:
+    """Copy bits into ``tensor`` in place, whatever its dtype, device and strides."""
+    bits = torch.from_numpy(_raw(array)).view(tensor.dtype).reshape(tensor.shape)
+    tensor.copy_(bits)
+
+
+def _raw(array: npt.NDArray[np.generic]) -> Bytes:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _copied(tensor: torch.Tensor, scratch: Bytes) -> Bytes:
+    torch.from_numpy(scratch).view(tensor.dtype).reshape(tensor.shape).copy_(tensor.detach())
+    return scratch
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _devices(model: torch.nn.Module) -> tuple[int, ...]:
+    """Indices of the CUDA devices that the parameters live on."""
+    return tuple(sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"}))
+
+
+def _state_of(item: Any) -> Any:
+    return item if isinstance(item, dict) else item.state_dict()
+
+
+def _restore_extra(item: Any, state: Any) -> None:
+    if state is None:
+        return
+    if isinstance(item, dict):
+        item.clear()
+        item.update(state)
+    else:
+        item.load_state_dict(state)

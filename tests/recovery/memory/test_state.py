@@ -1,0 +1,166 @@
+"""What a snapshot takes, a restore puts back bit for bit, at any moment of an optimizer's life."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recovery.memory.arena import Arena, read_slot
+from recovery.memory.snapshot import SnapshotWriter
+from recovery.memory.state import collect_state, load_state, restore
+
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=torch.tensor(1e-2), amsgrad=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2),
+    "dampened": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, dampening=0.5),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2),
+}
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.last = torch.nn.Linear(16, 4).to(torch.bfloat16)
+        self.last.weight.data = self.last.weight.data.t().contiguous().t()  # not contiguous on purpose
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.dropout(self.norm(self.first(x)), 0.2)
+        return self.last(hidden.to(torch.bfloat16)).float()
+
+
+def _train(model, optimizer, steps: int, scheduler=None) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        noise = torch.randn(4, 8) + random.random() + np.random.standard_normal()  # noqa: NPY002 - what user code does
+        model(noise).square().mean().backward()
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+
+
+def _fingerprint(model, optimizer) -> list[bytes]:
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [
+        v for p in model.parameters() for _, v in sorted(optimizer.state.get(p, {}).items()) if torch.is_tensor(v)
+    ]
+    return [t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors]
+
+
+def _snapshot(tmp_path: Path, state, epoch: int) -> Arena:
+    arena = Arena.create(tmp_path / "rank-0.arena", rank=0, layout=state.layout, slots=2)
+    writer = SnapshotWriter(arena, state)
+    writer.start(epoch, 1)
+    writer.wait()
+    writer.close()
+    return arena
+
+
+def _seed() -> None:
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002 - as above
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_a_restored_run_is_bit_equal_to_the_uninterrupted_one(tmp_path, kind, before):
+    _seed()
+    model = Net()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    notes = {"best": float("inf"), "seen": []}
+    state = collect_state(model, optimizer, {"scheduler": scheduler, "notes": notes})
+    _train(model, optimizer, before, scheduler)
+    notes["seen"].append(before)
+    arena = _snapshot(tmp_path, state, before)
+    _train(model, optimizer, 3, scheduler)
+    expected = _fingerprint(model, optimizer)
+
+    torch.manual_seed(99)  # another process: other weights, other generators
+    other = Net()
+    other_optimizer = OPTIMIZERS[kind](other.parameters())
+    other_scheduler = torch.optim.lr_scheduler.StepLR(other_optimizer, 2, gamma=0.5)
+    other_notes: dict = {}
+    other_state = collect_state(other, other_optimizer, {"scheduler": other_scheduler, "notes": other_notes})
+    assert other_state.layout == state.layout
+    restore(arena, before, other_state)
+    assert other_notes == {"best": float("inf"), "seen": [before]}
+    _train(other, other_optimizer, 3, other_scheduler)
+    assert _fingerprint(other, other_optimizer) == expected
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_going_back_in_the_same_process_is_bit_equal(tmp_path, kind):
+    _seed()
+    model = Net()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    state = collect_state(model, optimizer)
+    arena = _snapshot(tmp_path, state, 0)  # before the first step: no optimizer state yet
+    _train(model, optimizer, 3)
+    expected = _fingerprint(model, optimizer)
+    load_state(state, read_slot(arena, 0))
+    assert not optimizer.state or kind == "adagrad"
+    _train(model, optimizer, 3)
+    assert _fingerprint(model, optimizer) == expected
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_attaching_changes_nothing(kind):
+    _seed()
+    model = Net()
+    model.first.weight.data[0, 0] = -0.0
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+    before = _fingerprint(model, optimizer)
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    collect_state(model, optimizer)
+    assert _fingerprint(model, optimizer) == before
+    assert [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups] == groups
+    assert not calls
+    assert not optimizer.state or kind == "adagrad"  # which makes its state when it is made itself
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused_by_name():
+    model = Net()
+    with pytest.raises(ValueError, match="LBFGS"):
+        collect_state(model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_buffers_and_generators_are_those_of_the_moment_of_start(tmp_path):
+    """They change during forward, which is when the copy runs."""
+    _seed()
+    model = Net()
+    state = collect_state(model, None)
+    pieces = state.freeze()
+    frozen = {n: bytes(pieces[n]) for n in state.layout.specs() if n.startswith(("buffer.", "rng."))}
+    model(torch.randn(4, 8))
+    random.random()
+    assert {n: bytes(pieces[n]) for n in frozen} == frozen
+
+
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [({"x": {"object": object()}}, "object"), ({"x": {"long": "y" * 10**6}}, "room"), ({"x": 3}, "neither")],
+)
+def test_extras_that_cannot_be_kept_are_refused(extra, word):
+    with pytest.raises(ValueError, match=word):
+        collect_state(Net(), None, extra).freeze()
+
+
+def test_a_snapshot_of_another_model_is_refused_before_anything_changes(tmp_path):
+    arena = _snapshot(tmp_path, collect_state(Net(), None), 1)
+    other = torch.nn.Linear(3, 3)
+    before = other.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"param\.weight"):
+        load_state(collect_state(other, None), read_slot(arena, 1))
+    assert torch.equal(other.weight, before)
