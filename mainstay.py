@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "token": ("service.cli:token", "service", "Create, list and revoke access tokens and join tokens."),
     "node": ("probes.cli:node", "node", "The node daemon: measures this machine and fetches its orders."),
     "doctor": ("probes.cli:doctor", "node", "What is missing on this machine and how to get it."),
-    "validate": ("probes.benchmarks.cli:validate", "train", "Benchmarks on this machine, a verdict per benchmark."),
+    "validate": ("detectors.cli:validate", "train", "Benchmarks on this machine, a verdict per benchmark."),
     "criteria": ("detectors.cli:criteria", "node", "Learn criteria from result files; judge results by them."),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),

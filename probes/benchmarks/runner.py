@@ -9,35 +9,20 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.isolation import Nursery, NurseryError, Outcome
+from probes.benchmarks.isolation import Nursery, Outcome
+from probes.benchmarks.progress import Progress, Watcher
 from probes.benchmarks.result import BenchmarkResult, State, SuiteResult
 from probes.benchmarks.suites import Suite
 
-__all__ = ["NurseryError", "Progress", "run_benchmarks", "run_suite"]
+__all__ = ["NurseryError", "cohort_of", "run_benchmarks", "run_suite"]
 
 DESCRIBE_SECONDS = 60.0
 """For asking the driver what there is: on an 8-GPU machine without persistence mode this takes up to 20 s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """One benchmark begins (``result`` is None) or has ended."""
-
-    index: int
-    """Counted from 0."""
-    total: int
-    benchmark: str
-    device: str
-    result: BenchmarkResult | None = None
-
-
-Watcher = Callable[[Progress], None]
 
 
 def run_suite(

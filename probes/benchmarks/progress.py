@@ -1,0 +1,59 @@
+"""What somebody who waits for a suite sees, on standard error only: standard output belongs to the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from probes.benchmarks.result import BenchmarkResult, State
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One benchmark begins (``result`` is None) or has ended."""
+
+    index: int
+    """Counted from 0."""
+    total: int
+    benchmark: str
+    device: str
+    result: BenchmarkResult | None = None
+
+
+Watcher = Callable[[Progress], None]
+
+
+@contextmanager
+def watching(*, quiet: bool) -> Iterator[Watcher]:
+    """A watcher for ``run_suite``: a moving line on a terminal, a line per benchmark in a log, nothing if quiet.
+
+    A terminal is never quiet: whoever sits there sees it, and a program that reads the result does not.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with console.status("Starting: looking for devices") as status:
+            yield lambda step: status.update(_doing(step)) if step.result is None else _done(console, step)
+    elif quiet:
+        yield lambda _: None
+    else:
+        yield lambda step: _done(console, step)
+
+
+def _doing(step: Progress) -> str:
+    return f"{step.index + 1} of {step.total}: {step.benchmark} on {step.device}"
+
+
+def _done(console: Console, step: Progress) -> None:
+    """A benchmark that ended well leaves its time, any other its reason."""
+    if step.result is None:
+        return
+    result = step.result
+    end = f"{result.seconds:.1f} s" if result.state is State.OK else f"{result.state}: {result.error}"
+    console.print(f"{_doing(step)}: {end}", markup=False)
