@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.isolation import Nursery, Outcome
+from probes.benchmarks.isolation import Nursery, NurseryError, Outcome
 from probes.benchmarks.progress import Progress, Watcher
 from probes.benchmarks.result import BenchmarkResult, State, SuiteResult
 from probes.benchmarks.suites import Suite
