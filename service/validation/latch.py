@@ -6,14 +6,11 @@ not passing result clears nothing, and an unknown is never taken for healthy: it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from detectors.criteria import BADNESS
 from probes.words import Verdict
-
-_BADNESS: Final = {Verdict.PASS: 0, Verdict.WARN: 1, Verdict.UNKNOWN: 2, Verdict.FAIL: 3}
-"""A known fault is worse than ignorance; ignorance is worse than a known blemish."""
 
 POWER: Final = {"quick": 1, "standard": 2, "deep": 3}
 """How much each suite can prove. A suite that is not listed proves the least."""
@@ -27,11 +24,6 @@ class Latch:
     power: int
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of several verdicts; nothing at all is UNKNOWN."""
-    return max(verdicts, key=_BADNESS.__getitem__, default=Verdict.UNKNOWN)
-
-
 def power_of(suite: str) -> int:
     return POWER.get(suite, 0)
 
@@ -43,7 +35,7 @@ def latched(standing: Latch | None, verdict: Verdict, suite: str) -> Latch:
         return Latch(verdict, power)
     if verdict is Verdict.PASS:
         return Latch(verdict, power) if power >= standing.power else standing
-    if _BADNESS[verdict] > _BADNESS[standing.verdict]:
+    if BADNESS[verdict] > BADNESS[standing.verdict]:
         bad_before = standing.verdict is not Verdict.PASS
         return Latch(verdict, max(power, standing.power) if bad_before else power)
     return Latch(standing.verdict, max(power, standing.power)) if verdict is standing.verdict else standing

@@ -68,6 +68,7 @@ class ValidationRow(Base):
     created_at: Mapped[float] = mapped_column(UnixTime)
     deadline_at: Mapped[float] = mapped_column(UnixTime)
     """Not finished by then: expired, and its verdict is UNKNOWN."""
+    taken_at: Mapped[float | None] = mapped_column(UnixTime)
     started_at: Mapped[float | None] = mapped_column(UnixTime)
     finished_at: Mapped[float | None] = mapped_column(UnixTime)
 
@@ -125,9 +126,15 @@ class CriterionRow(Base):
     better: Mapped[str] = mapped_column(String(8))
     low: Mapped[float | None]
     high: Mapped[float | None]
+    unit: Mapped[str] = mapped_column(String(32))
+    warn: Mapped[float | None]
+    center: Mapped[float | None]
+    allowed: Mapped[list[Any]]
     n: Mapped[int]
     source: Mapped[str] = mapped_column(String(200))
     learned_at: Mapped[float] = mapped_column(UnixTime)
+
+    __table_args__ = (CheckConstraint("better IN ('higher', 'lower', 'equal')", name="better"),)
 
 
 class NodeVerdictRow(Base):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
+from probes.benchmarks.result import Better, State
 from probes.words import Verdict
-from service.kit.schemas import Count, Input, Name, Output, ShortText, Text, UnixSeconds
+from service.kit.schemas import Count, Input, Name, Output, ShortText, UnixSeconds
 from service.validation.schedule import next_run
 
-Better = Literal["higher", "lower", "equal"]
 Label = Annotated[ShortText, Field(min_length=1)]
+
+
+MAX_ERROR = 2000
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class ValidationState(StrEnum):
@@ -21,6 +26,20 @@ class ValidationState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     EXPIRED = "expired"
+
+
+class Lenient(Input):
+    """Results of a node that may be newer than we are: what we do not know is left aside, not refused."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+def _cut(text: Any) -> Any:
+    """An error message is kept as far as it fits: the result matters more than its whole complaint."""
+    return _UNSTORABLE.sub("\ufffd", text)[:MAX_ERROR] if isinstance(text, str) else text
+
+
+CutText = Annotated[str, BeforeValidator(_cut)]
 
 
 class MetricRead(Output):
@@ -54,6 +73,7 @@ class ResultCriterion(Output):
 
 class ValidationResult(Output):
     benchmark: str
+    device: str
     metric: str
     unit: str
     value: float | None
@@ -88,42 +108,59 @@ class OrdersRead(Output):
     items: list[OrderRead]
 
 
-class MetricIn(Input):
+class MetricIn(Lenient):
     name: Label
-    unit: Annotated[str, Field(max_length=32)]
+    unit: Annotated[ShortText, Field(max_length=32)]
     better: Better
     values: Annotated[list[float], Field(max_length=10_000)]
 
 
-class BenchmarkResultIn(Input):
-    """What ``probes.benchmarks`` measured, before anyone judged it."""
+class BenchmarkResultIn(Lenient):
+    """What ``probes.benchmarks`` measured. A verdict that the node added itself is not looked at."""
 
     benchmark: Label
-    state: Literal["ok", "error", "timeout", "unsupported"]
-    error: Text | None
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    device: Label
+    state: State
+    error: CutText | None
+    seconds: Annotated[float, Field(ge=0)]
+    device: ShortText
     metrics: Annotated[list[MetricIn], Field(max_length=256)]
-    digest: Annotated[str, Field(max_length=128)] | None
+    digest: Annotated[ShortText, Field(max_length=128)] | None = None
 
 
-class ResultsIn(Input):
+class ResultsIn(Lenient):
     suite: Label
     started_at: UnixSeconds
     finished_at: UnixSeconds
-    benchmarks: Annotated[list[BenchmarkResultIn], Field(max_length=256)]
-    error: Text | None
+    benchmarks: Annotated[list[BenchmarkResultIn], Field(max_length=1024)]
+    error: CutText | None = None
 
 
 class CriterionIn(Input):
+    """A criterion that somebody states, or one learned elsewhere (``mainstay criteria fit``)."""
+
     benchmark: Label
     metric: Label
     cohort: Label
     better: Better
     low: float | None
     high: float | None
+    unit: Annotated[ShortText, Field(max_length=32)] = ""
+    warn: float | None = None
+    center: float | None = None
+    allowed: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
     n: Count = 0
     source: Label = "stated"
+
+    @model_validator(mode="after")
+    def _can_judge(self) -> Self:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        needed = {Better.HIGHER: self.low, Better.LOWER: self.high}
+        if self.better in needed and needed[self.better] is None:
+            raise ValueError(
+                f"where {self.better} is better, {'low' if self.better is Better.HIGHER else 'high'} is needed"
+            )
+        return self
 
 
 class CriterionRead(Output):
@@ -136,6 +173,10 @@ class CriterionRead(Output):
     n: int
     source: str
     learned_at: float
+    unit: str
+    warn: float | None
+    center: float | None
+    allowed: list[float]
 
 
 class CriteriaIn(Input):

@@ -1,0 +1,249 @@
+"""Sweeps: a suite over many nodes, again and again.
+
+``next_run_at`` is a precomputed deadline. A run is claimed by compare-and-set on it, so two beats start one run; a run
+is a row before it is a task, so a lost task is sent again; and a sweep never overtakes itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import IntegrityError
+
+from probes.words import Verdict
+from service.fleet.models import NodeRow
+from service.fleet.service import require_node
+from service.kit.db import AnySession, WriteSession
+from service.kit.ids import new_id
+from service.kit.problem import ConflictError, NotFoundError
+from service.settings import Settings
+from service.stream.changes import Topic, record_change
+from service.validation import service
+from service.validation.models import SweepRow, SweepRunRow, ValidationRow
+from service.validation.schedule import next_run
+from service.validation.schemas import SweepCounts, SweepCreate, SweepRead, SweepRun
+from service.validation.suites import require_suite
+
+RESEND_SECONDS: Final = 10.0
+"""A run without validations for so long lost its task; sending it twice does no harm."""
+
+
+class UnknownSweepError(NotFoundError):
+    slug, title = "unknown-sweep", "Unknown sweep"
+
+
+class NameTakenError(ConflictError):
+    slug, title = "name-taken", "Name taken"
+
+
+class SweepRunningError(ConflictError):
+    slug, title = "sweep-running", "Sweep is running"
+
+
+def require(session: AnySession, sweep_id: str) -> SweepRow:
+    """The sweep.
+
+    Raises:
+        UnknownSweepError: there is none with this id.
+    """
+    row = session.get(SweepRow, sweep_id)
+    if row is None:
+        raise UnknownSweepError(f"no sweep has the id {sweep_id!r}")
+    return row
+
+
+def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
+    """Store a sweep; its first run comes when the schedule says so.
+
+    Raises:
+        UnknownSuiteError, UnknownNodeError: there is no such thing.
+        NameTakenError: another sweep has this name.
+    """
+    require_suite(body.suite)
+    for node in body.nodes or ():
+        require_node(session, node)
+    due = next_run(body.schedule, now) if body.schedule is not None and body.enabled else None
+    row = SweepRow(
+        id=new_id(),
+        name=body.name,
+        suite=body.suite,
+        schedule=body.schedule,
+        nodes=None if body.nodes is None else sorted(set(body.nodes)),
+        enabled=body.enabled,
+        created_at=now,
+        next_run_at=due,
+    )
+    session.add(row)
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise NameTakenError(f"another sweep is called {body.name!r}") from error
+    return row
+
+
+def start(session: WriteSession, sweep: SweepRow, *, now: float) -> SweepRunRow:
+    """Begin a run by hand.
+
+    Raises:
+        SweepRunningError: the last run has not ended.
+    """
+    if _unfinished(session, sweep.id):
+        raise SweepRunningError(f"the last run of sweep {sweep.name!r} has not ended yet")
+    sweep.last_run_at = now
+    return _begin(session, sweep.id, now)
+
+
+def _begin(session: WriteSession, sweep_id: str, now: float) -> SweepRunRow:
+    run = SweepRunRow(id=new_id(), sweep_id=sweep_id, started_at=now)
+    session.add(run)
+    session.flush()
+    return run
+
+
+def _unfinished(session: AnySession, sweep_id: str) -> bool:
+    statement = select(SweepRunRow.id).where(SweepRunRow.sweep_id == sweep_id, SweepRunRow.finished_at.is_(None))
+    return session.scalar(statement.limit(1)) is not None
+
+
+def claim_due(session: WriteSession, *, now: float) -> list[str]:
+    """Start a run of each sweep that is due and not still running; ids of the runs."""
+    statement = select(SweepRow).where(SweepRow.next_run_at <= now, SweepRow.enabled).order_by(SweepRow.next_run_at)
+    due = list(session.scalars(statement.limit(100)))
+    claimed = [sweep.id for sweep in due if _claim(session, sweep, now) and not _unfinished(session, sweep.id)]
+    return [_begin(session, sweep_id, now).id for sweep_id in claimed]
+
+
+def _claim(session: WriteSession, sweep: SweepRow, now: float) -> bool:
+    """Move the deadline on, if nobody else did since it was read."""
+    assert sweep.schedule is not None
+    statement = (
+        update(SweepRow)
+        .where(SweepRow.id == sweep.id, SweepRow.next_run_at == sweep.next_run_at)
+        .values(next_run_at=next_run(sweep.schedule, now), last_run_at=now)
+        .returning(SweepRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    claimed = session.scalar(statement) is not None
+    session.refresh(sweep)
+    return claimed
+
+
+def waiting_runs(session: AnySession, *, now: float) -> list[str]:
+    """Runs whose validations do not exist although their task had the time to make them."""
+    statement = select(SweepRunRow.id).where(
+        SweepRunRow.fanned_out_at.is_(None), SweepRunRow.started_at <= now - RESEND_SECONDS
+    )
+    return list(session.scalars(statement.limit(100)))
+
+
+def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Settings) -> int:
+    """Order a validation on each node of a run; how many. A second call finds the run claimed and does nothing."""
+    statement = (
+        update(SweepRunRow)
+        .where(SweepRunRow.id == run_id, SweepRunRow.fanned_out_at.is_(None))
+        .values(fanned_out_at=now)
+        .returning(SweepRunRow.sweep_id)
+        .execution_options(synchronize_session=False)
+    )
+    sweep_id = session.scalar(statement)
+    if sweep_id is None:
+        return 0
+    sweep = require(session, sweep_id)
+    nodes = _nodes(session, sweep)
+    for node in nodes:
+        service.order(session, settings, node=node, suite=sweep.suite, now=now, sweep_id=sweep.id, run_id=run_id)
+    return len(nodes)
+
+
+def _nodes(session: AnySession, sweep: SweepRow) -> list[str]:
+    statement = select(NodeRow.name).order_by(NodeRow.name)
+    if sweep.nodes is not None:
+        statement = statement.where(NodeRow.name.in_(sweep.nodes))  # a node may have left since the sweep was made
+    return list(session.scalars(statement))
+
+
+def finish_runs(session: WriteSession, *, now: float) -> list[str]:
+    """Close runs without a pending validation; their ids."""
+    pending = select(ValidationRow.run_id).where(
+        ValidationRow.state.in_(service.PENDING), ValidationRow.run_id.is_not(None)
+    )
+    statement = (
+        update(SweepRunRow)
+        .where(
+            SweepRunRow.finished_at.is_(None), SweepRunRow.fanned_out_at.is_not(None), SweepRunRow.id.not_in(pending)
+        )
+        .values(finished_at=now)
+        .returning(SweepRunRow.id, SweepRunRow.sweep_id)
+        .execution_options(synchronize_session=False)
+    )
+    finished = session.execute(statement).all()
+    for run_id, sweep_id in finished:
+        record_change(session, Topic.VALIDATION, {"id": run_id, "sweep": sweep_id, "state": "finished"})
+    return [run_id for run_id, _ in finished]
+
+
+def read_many(session: AnySession, rows: Sequence[SweepRow], *, keep_runs: int) -> list[SweepRead]:
+    """Sweeps with their last runs."""
+    runs = _runs(session, [row.id for row in rows], keep_runs)
+    counts = _counts(session, [run.id for of_sweep in runs.values() for run in of_sweep])
+    return [_read(row, runs[row.id], counts) for row in rows]
+
+
+def _runs(session: AnySession, sweeps: Collection[str], keep: int) -> dict[str, list[SweepRunRow]]:
+    place = func.row_number().over(
+        partition_by=SweepRunRow.sweep_id, order_by=(SweepRunRow.started_at.desc(), SweepRunRow.id.desc())
+    )
+    ranked = select(SweepRunRow.id, place.label("place")).where(SweepRunRow.sweep_id.in_(sweeps)).subquery()
+    statement = (
+        select(SweepRunRow)
+        .join(ranked, ranked.c.id == SweepRunRow.id)
+        .where(ranked.c.place <= keep)
+        .order_by(SweepRunRow.started_at.desc(), SweepRunRow.id.desc())
+    )
+    found: dict[str, list[SweepRunRow]] = defaultdict(list)
+    for run in session.scalars(statement):
+        found[run.sweep_id].append(run)
+    return found
+
+
+def _counts(session: AnySession, runs: Collection[str]) -> dict[str, dict[str, int]]:
+    statement = (
+        select(ValidationRow.run_id, ValidationRow.state, ValidationRow.verdict, func.count())
+        .where(ValidationRow.run_id.in_(runs))
+        .group_by(ValidationRow.run_id, ValidationRow.state, ValidationRow.verdict)
+    )
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for run_id, state, verdict, count in session.execute(statement):
+        found[run_id or ""]["pending" if state in service.PENDING else verdict] += count
+    return found
+
+
+def _read(row: SweepRow, runs: Sequence[SweepRunRow], counts: dict[str, dict[str, int]]) -> SweepRead:
+    return SweepRead(
+        id=row.id,
+        name=row.name,
+        suite=row.suite,
+        schedule=row.schedule,
+        nodes=row.nodes,
+        enabled=row.enabled,
+        created_at=row.created_at,
+        next_run_at=row.next_run_at,
+        last_run_at=row.last_run_at,
+        runs=[
+            SweepRun(id=run.id, started_at=run.started_at, finished_at=run.finished_at, counts=_count(counts[run.id]))
+            for run in runs
+        ],
+    )
+
+
+def _count(counts: dict[str, int]) -> SweepCounts:
+    return SweepCounts(
+        passed=counts.get(Verdict.PASS, 0),
+        warn=counts.get(Verdict.WARN, 0),
+        fail=counts.get(Verdict.FAIL, 0),
+        unknown=counts.get(Verdict.UNKNOWN, 0),
+        pending=counts.get("pending", 0),
+    )
