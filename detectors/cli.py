@@ -88,7 +88,7 @@ def validate(
         raise InputError(f"unknown device {device!r}: choose auto, cpu or cuda")
     if directory is not None and not directory.is_dir():
         raise InputError(f"{directory}: not a directory")
-    known = _load(criteria, Criteria).criteria if criteria else ()
+    known = _load(criteria, Criteria) if criteria else Criteria(criteria=())
     _check_writable(out)
     try:
         with watching(quiet=as_json) as watcher:
@@ -160,7 +160,7 @@ def check(
     as_json
         Print a JSON list, one entry per file, and nothing else, on standard output.
     """
-    known = _load(criteria, Criteria).criteria
+    known = _load(criteria, Criteria)
     judged = [judge_suite(_load(file, SuiteResult), known) for file in files]
     _show(judged, as_json=as_json, document=judged)
     return EXIT_CODES[worst(one.verdict for one in judged)]

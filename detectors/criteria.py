@@ -17,8 +17,27 @@ import msgspec
 import numpy as np
 
 from detectors.limits import LimitEstimator, NotAGateError, RobustLimits
-from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State, SuiteResult, show
+from detectors.verdict import Criteria, Criterion, JudgedSuite, Judgement, MetricVerdict, Refusal
+from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State, SuiteResult, disturbance, show
 from probes.words import Verdict
+
+__all__ = [
+    "BADNESS",
+    "FALSE_ALARMS",
+    "HOW_TO_LEARN",
+    "Criteria",
+    "Criterion",
+    "JudgedSuite",
+    "Judgement",
+    "MetricVerdict",
+    "Refusal",
+    "Sample",
+    "judge",
+    "judge_suite",
+    "learn",
+    "samples_of",
+    "worst",
+]
 
 BADNESS = {Verdict.PASS: 0, Verdict.WARN: 1, Verdict.UNKNOWN: 2, Verdict.FAIL: 3}
 """A known fault is worse than ignorance; ignorance is worse than a known blemish."""
@@ -34,91 +53,6 @@ HOW_TO_LEARN = (
     "five times or more, then `mainstay criteria fit run-*.json --out criteria.json`, "
     "then `mainstay validate --criteria criteria.json`."
 )
-
-
-class Criterion(msgspec.Struct, frozen=True, kw_only=True):
-    """The healthy region of one metric in one cohort.
-
-    A value beyond ``low`` (``higher`` is better) or ``high`` (``lower`` is better) fails, one beyond ``warn`` warns.
-    For ``equal`` the ``allowed`` values are right, or, where a store kept only two columns, ``low`` and ``high``.
-    """
-
-    benchmark: str
-    metric: str
-    cohort: str
-    better: Better
-    low: float | None
-    high: float | None
-    n: int
-    """Runs it was learned from; 0 if somebody stated it."""
-    source: str
-    unit: str = ""
-    """Empty: not recorded."""
-    warn: float | None = None
-    center: float | None = None
-    """The typical value."""
-    allowed: tuple[float, ...] = ()
-    learned_at: float | None = None
-    """Unix seconds: when the last of its runs ended."""
-
-    def __post_init__(self) -> None:
-        numbers = (self.low, self.high, self.warn, self.center, *self.allowed)
-        if not all(math.isfinite(number) for number in numbers if number is not None):
-            raise ValueError(f"criterion {self.benchmark}/{self.metric}: limits must be finite")
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"criterion {self.benchmark}/{self.metric}: low is above high")
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return (self.benchmark, self.metric, self.cohort)
-
-
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric that gets no criterion, and why: its verdict stays UNKNOWN."""
-
-    benchmark: str
-    metric: str
-    cohort: str
-    reason: str
-
-
-class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``mainstay criteria fit`` writes."""
-
-    criteria: tuple[Criterion, ...]
-    refused: tuple[Refusal, ...] = ()
-    false_alarms: float | None = None
-    """The budget per run and machine, over all metrics."""
-
-
-class MetricVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one metric on one device."""
-
-    benchmark: str
-    device: str
-    metric: str
-    unit: str
-    value: float | None
-    """The median of the repetitions."""
-    verdict: Verdict
-    criterion: Criterion | None
-    reason: str
-
-
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a run: the worst of its metrics, FAIL > UNKNOWN > WARN > PASS."""
-
-    verdict: Verdict
-    reason: str
-    verdicts: tuple[MetricVerdict, ...]
-
-
-class JudgedSuite(SuiteResult, frozen=True, kw_only=True):
-    """A suite's result with its verdicts: what ``mainstay validate --json`` prints."""
-
-    verdict: Verdict
-    reason: str
-    verdicts: tuple[MetricVerdict, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +143,27 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=BADNESS.__getitem__, default=Verdict.UNKNOWN)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of one cohort, by benchmark and metric."""
+
+    cohort: str
+    criteria: dict[tuple[str, str], Criterion]
+    refused: dict[tuple[str, str], str]
+
+    def why_not(self, benchmark: str, metric: str) -> str:
+        """Why there is no criterion."""
+        refused = self.refused.get((benchmark, metric))
+        return f"no criterion: {refused}" if refused else f"no criterion for cohort {self.cohort}"
+
+
 def judge(
     results: Iterable[BenchmarkResult],
     criteria: Iterable[Criterion],
     *,
     cohort: str,
     expected: Collection[str] = (),
+    refused: Iterable[Refusal] = (),
 ) -> Judgement:
     """The verdict on every metric of a run, and on the run.
 
@@ -223,53 +172,63 @@ def judge(
         criteria: of any cohort; only those of ``cohort`` are used.
         cohort: the machine's.
         expected: names of benchmarks that must be among the results (the suite's).
+        refused: what was refused when the criteria were learned; only makes reasons clearer.
     """
-    results, known = tuple(results), {criterion.key: criterion for criterion in criteria}
-    verdicts = [verdict for result in results for verdict in _judge_result(result, known, cohort)]
+    results = tuple(results)
+    known = _Known(
+        cohort=cohort,
+        criteria={(c.benchmark, c.metric): c for c in criteria if c.cohort == cohort},
+        refused={(r.benchmark, r.metric): r.reason for r in refused if r.cohort == cohort},
+    )
+    verdicts = [verdict for result in results for verdict in _judge_result(result, known)]
     absent = sorted(set(expected) - {result.benchmark for result in results})
     verdicts += [_unknown(name, "", WHOLE, "the benchmark is missing from the result") for name in absent]
     overall = worst(verdict.verdict for verdict in verdicts)
     return Judgement(verdict=overall, reason=_headline(overall, verdicts), verdicts=tuple(verdicts))
 
 
-def judge_suite(result: SuiteResult, criteria: Iterable[Criterion], *, expected: Collection[str] = ()) -> JudgedSuite:
+def judge_suite(result: SuiteResult, criteria: Criteria, *, expected: Collection[str] = ()) -> JudgedSuite:
     """``judge`` for a whole suite; one that ended early is at best UNKNOWN."""
-    judged = judge(result.benchmarks, criteria, cohort=result.cohort, expected=expected)
+    judged = judge(
+        result.benchmarks,
+        criteria.criteria,
+        cohort=result.cohort,
+        expected=expected,
+        refused=criteria.refused,
+    )
     verdict, reason = judged.verdict, judged.reason
     if result.error is not None:
         verdict, reason = worst((verdict, Verdict.UNKNOWN)), f"{result.error} ({reason})"
     return JudgedSuite(**msgspec.structs.asdict(result), verdict=verdict, reason=reason, verdicts=judged.verdicts)
 
 
-def _judge_result(
-    result: BenchmarkResult, known: dict[tuple[str, str, str], Criterion], cohort: str
-) -> Iterator[MetricVerdict]:
+def _judge_result(result: BenchmarkResult, known: _Known) -> Iterator[MetricVerdict]:
     present = {metric.name for metric in result.metrics}
     for metric in result.metrics:
-        yield _judge_metric(result, metric, known, cohort)
-    for (benchmark, name, group), criterion in sorted(known.items()):
-        if benchmark == result.benchmark and group == cohort and name not in present:
+        yield _judge_metric(result, metric, known)
+    for (benchmark, name), criterion in sorted(known.criteria.items()):
+        if benchmark == result.benchmark and name not in present:
             reason = "a criterion is known but the metric is missing from the result"
             yield _unknown(benchmark, result.device, name, reason, unit=criterion.unit, criterion=criterion)
     if not result.metrics:
         yield _unknown(result.benchmark, result.device, WHOLE, _why_nothing(result))
 
 
-def _judge_metric(
-    result: BenchmarkResult, metric: MetricValues, known: dict[tuple[str, str, str], Criterion], cohort: str
-) -> MetricVerdict:
-    criterion = known.get((result.benchmark, metric.name, cohort))
+def _judge_metric(result: BenchmarkResult, metric: MetricValues, known: _Known) -> MetricVerdict:
+    criterion = known.criteria.get((result.benchmark, metric.name))
     value = _typical(metric)
     if result.state is not State.OK or value is None:
         verdict, reason = Verdict.UNKNOWN, _why_no_value(result, metric)
     elif (broken := _broken(metric)) is not None:
         verdict, reason = broken
     elif criterion is None:
-        verdict, reason = Verdict.UNKNOWN, f"no criterion for cohort {cohort}"
+        verdict, reason = Verdict.UNKNOWN, known.why_not(result.benchmark, metric.name)
     elif (mismatch := _mismatch(metric, criterion)) is not None:
         verdict, reason = Verdict.UNKNOWN, mismatch
     else:
         verdict, reason = _compare(value, criterion, metric.unit)
+        if verdict in (Verdict.FAIL, Verdict.WARN) and (words := disturbance(result)) is not None:
+            reason = f"{reason}; {words} meanwhile"
     return MetricVerdict(
         benchmark=result.benchmark,
         device=result.device,
@@ -372,6 +331,10 @@ def _headline(overall: Verdict, verdicts: Sequence[MetricVerdict]) -> str:
         return f"all {len(verdicts)} metrics are within their criteria"
     first = deciding[0]
     words = {Verdict.FAIL: "failed", Verdict.WARN: "are near their limit", Verdict.UNKNOWN: "are unknown"}[overall]
+    counted = f"{len(deciding)} of {len(verdicts)} metrics {words}"
+    if len(deciding) > 1 and len({verdict.reason for verdict in deciding}) == 1:
+        return f"{counted}: {first.reason}"
     where = f"{first.benchmark} {first.metric}".replace(f" {WHOLE}", "")
+    device = f" on {first.device}" if first.device else ""
     more = f" (and {len(deciding) - 1} more)" if len(deciding) > 1 else ""
-    return f"{len(deciding)} of {len(verdicts)} metrics {words}: {where}: {first.reason}{more}"
+    return f"{counted}: {where}{device}: {first.reason}{more}"

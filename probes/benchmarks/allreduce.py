@@ -47,6 +47,9 @@ class AllReduce(Benchmark):
         rates = (Metric(name=f"{backend}_busbw_{_named(n)}", unit="B/s", better=Better.HIGHER) for n in large)
         return (latency, *rates)
 
+    def where(self, device: Device) -> str:
+        return "cuda" if _backend(device) == "nccl" else "cpu"
+
     def measure(self, device: Device, clock: Clock) -> Readings:
         from probes.benchmarks.ranks import run_ranks
 

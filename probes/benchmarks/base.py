@@ -95,6 +95,10 @@ class Benchmark(ABC):
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         """What will be reported on such a device, in this order."""
 
+    def where(self, device: Device) -> str:
+        """What the result calls the device: torch's name, unless the benchmark tests something else."""
+        return device.label
+
     def supported(self, device: Device) -> tuple[bool, str]:
         """Whether it can run here and, if not, the reason. A cheap look, never a measurement."""
         del device
@@ -120,7 +124,7 @@ class Benchmark(ABC):
             state=state,
             error=reason[:500],
             seconds=seconds,
-            device=device.label,
+            device=self.where(device),
             metrics=tuple(_valued(metric, ()) for metric in self.metrics(device)),
         )
 
@@ -141,7 +145,7 @@ class Benchmark(ABC):
             state=State.OK,
             error="; ".join(f"{name}: {why}" for name, why in problems.items())[:500] or None,
             seconds=seconds,
-            device=device.label,
+            device=self.where(device),
             metrics=tuple(values),
             digest=readings.digest,
         )

@@ -49,6 +49,10 @@ class Disk(Benchmark):
             Metric(name="fsync_4KiB", unit="s", better=Better.LOWER),
         )
 
+    def where(self, device: Device) -> str:
+        del device
+        return "host"
+
     def supported(self, device: Device) -> tuple[bool, str]:
         del device
         folder = self._folder()

@@ -66,7 +66,7 @@ class Gemm(Benchmark):
 
         n = self._size(kind)
         if device.kind == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+            torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
         random = torch.Generator().manual_seed(n)
         if kind == "int8":
             left, right = (

@@ -22,7 +22,8 @@ from typing import Any, TextIO
 import msgspec
 
 from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.result import BenchmarkResult, State
+from probes.benchmarks.contention import Processor
+from probes.benchmarks.result import BenchmarkResult, State, disturbed
 from probes.benchmarks.suites import BENCHMARKS
 
 _LOOK_SECONDS = 0.02
@@ -90,7 +91,9 @@ def perform(benchmark: Benchmark, device: Device) -> BenchmarkResult:
     begun = time.perf_counter()
     try:
         _prepare(benchmark, device)
-        return benchmark.run(device, time.perf_counter)
+        before = Processor.now(time.perf_counter)
+        result = benchmark.run(device, time.perf_counter)
+        return disturbed(result, Processor.now(time.perf_counter).since(before))
     except Exception as error:  # noqa: BLE001 - boundary: a benchmark may fail in any way that torch can
         words = f"{type(error).__name__}: {error}".splitlines()[0]
         return benchmark.failed(device, State.ERROR, words, time.perf_counter() - begun)

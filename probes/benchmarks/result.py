@@ -51,12 +51,29 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     benchmark: str
     state: State
     error: str | None
-    """Why the state is not ``ok``; or, when it is, which metrics could not be measured and why."""
+    """Why the state is not ``ok``; when it is, which metrics could not be measured, and what disturbed the others."""
     seconds: float
     device: str
-    """``cpu``, ``cuda:0`` … or ``cuda`` for a benchmark that takes all devices at once."""
+    """``cpu``, ``cuda:0`` …, ``cuda`` for a benchmark that takes all of them at once, ``host`` for the disk."""
     metrics: tuple[MetricValues, ...]
     digest: str | None = None
+
+
+_DISTURBED = "disturbed: "
+
+
+def disturbed(result: BenchmarkResult, by: str | None) -> BenchmarkResult:
+    """The result with the remark that the machine was not idle; ``by`` None: as it was."""
+    if by is None or result.state is not State.OK:
+        return result
+    said = "; ".join(filter(None, (result.error, _DISTURBED + by)))
+    return msgspec.structs.replace(result, error=said)
+
+
+def disturbance(result: BenchmarkResult) -> str | None:
+    """What disturbed the measurement, if something did."""
+    _, found, words = (result.error or "").rpartition(_DISTURBED)
+    return words if found else None
 
 
 class SuiteResult(msgspec.Struct, frozen=True, kw_only=True):

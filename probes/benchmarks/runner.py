@@ -70,7 +70,7 @@ def run_benchmarks(
 ) -> Iterator[BenchmarkResult]:
     """Run each benchmark on its device; one that hangs ends within ``timeout`` plus five seconds."""
     for index, (benchmark, device) in enumerate(pairs):
-        about = Progress(index=index, total=len(pairs), benchmark=benchmark.name, device=device.label)
+        about = Progress(index=index, total=len(pairs), benchmark=benchmark.name, device=benchmark.where(device))
         watcher(about)
         order = {
             "benchmark": benchmark.name,
@@ -78,7 +78,11 @@ def run_benchmarks(
             "device": msgspec.to_builtins(device),
         }
         result = _result(benchmark, device, nursery.call(order, timeout))
-        watcher(Progress(index=index, total=len(pairs), benchmark=benchmark.name, device=device.label, result=result))
+        watcher(
+            Progress(
+                index=index, total=len(pairs), benchmark=benchmark.name, device=benchmark.where(device), result=result
+            )
+        )
         yield result
 
 

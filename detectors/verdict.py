@@ -1,0 +1,91 @@
+"""The words of a judgement as data: criterion, verdict on a metric, verdict on a run. JSON both ways."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from probes.benchmarks.result import Better, SuiteResult
+from probes.words import Verdict
+
+
+class Criterion(msgspec.Struct, frozen=True, kw_only=True):
+    """The healthy region of one metric in one cohort.
+
+    A value beyond ``low`` (``higher`` is better) or ``high`` (``lower`` is better) fails, one beyond ``warn`` warns.
+    For ``equal`` the ``allowed`` values are right, or, where a store kept only two columns, ``low`` and ``high``.
+    """
+
+    benchmark: str
+    metric: str
+    cohort: str
+    better: Better
+    low: float | None
+    high: float | None
+    n: int
+    """Runs it was learned from; 0 if somebody stated it."""
+    source: str
+    unit: str = ""
+    """Empty: not recorded."""
+    warn: float | None = None
+    center: float | None = None
+    """The typical value."""
+    allowed: tuple[float, ...] = ()
+    learned_at: float | None = None
+    """Unix seconds: when the last of its runs ended."""
+
+    def __post_init__(self) -> None:
+        numbers = (self.low, self.high, self.warn, self.center, *self.allowed)
+        if not all(math.isfinite(number) for number in numbers if number is not None):
+            raise ValueError(f"criterion {self.benchmark}/{self.metric}: limits must be finite")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"criterion {self.benchmark}/{self.metric}: low is above high")
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that gets no criterion, and why: its verdict stays UNKNOWN."""
+
+    benchmark: str
+    metric: str
+    cohort: str
+    reason: str
+
+
+class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``mainstay criteria fit`` writes."""
+
+    criteria: tuple[Criterion, ...]
+    refused: tuple[Refusal, ...] = ()
+    false_alarms: float | None = None
+    """The budget per run and machine, over all metrics."""
+
+
+class MetricVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one metric on one device."""
+
+    benchmark: str
+    device: str
+    metric: str
+    unit: str
+    value: float | None
+    """The median of the repetitions."""
+    verdict: Verdict
+    criterion: Criterion | None
+    reason: str
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on a run: the worst of its metrics, FAIL > UNKNOWN > WARN > PASS."""
+
+    verdict: Verdict
+    reason: str
+    verdicts: tuple[MetricVerdict, ...]
+
+
+class JudgedSuite(SuiteResult, frozen=True, kw_only=True):
+    """A suite's result with its verdicts: what ``mainstay validate --json`` prints."""
+
+    verdict: Verdict
+    reason: str
+    verdicts: tuple[MetricVerdict, ...]
