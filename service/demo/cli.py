@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from service.demo.scenario import DemoError, DemoOptions, Scenario
+from service.demo.stack import free_port
 from service.demo.story import Story
 from service.demo.view import TerminalView, summary_table
 
@@ -60,7 +61,7 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="mainstay-demo-"))
     options = DemoOptions(
         directory=directory, port=_choose_port(port, console), steps=steps, kill_rank=kill_rank,
-        kill_at_step=kill_at_step, seed=seed, rdzv_port=_free_port(),
+        kill_at_step=kill_at_step, seed=seed,
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     story = Story()
@@ -86,7 +87,7 @@ def _play(options: DemoOptions, story: Story, console: Console, *, stay: bool) -
             story.tell(story.error, "bad")
         if not stay or story.error:
             refresh()
-            scenario.close()
+            scenario.stack.close()
     console.print(summary_table(story))
     if stay and not story.error:
         console.print(f"\nThe dashboard stays up: [bold cyan]{story.sign_in}[/]\nCtrl-C ends everything.")
@@ -95,12 +96,12 @@ def _play(options: DemoOptions, story: Story, console: Console, *, stay: bool) -
 
 def _wait_for_interrupt(scenario: Scenario) -> None:
     try:
-        while scenario.children.exit_code("service") is None:
+        while scenario.stack.children.exit_code("service") is None:
             time.sleep(0.5)
     except KeyboardInterrupt:
         pass
     finally:
-        scenario.close()
+        scenario.stack.close()
 
 
 def _check(steps: int, kill_rank: int, kill_at_step: int) -> None:
@@ -117,13 +118,13 @@ def _check(steps: int, kill_rank: int, kill_at_step: int) -> None:
 
 def _choose_port(asked: int | None, console: Console) -> int:
     if asked is None and not _port_is_free(DEFAULT_PORT):
-        free = _free_port()
+        free = free_port()
         console.print(f"port {DEFAULT_PORT} is taken; using {free}")
         return free
     if asked is not None and asked and not _port_is_free(asked):
         print(f"mainstay demo: --port {asked} is taken", file=sys.stderr)
         sys.exit(2)
-    return asked or (DEFAULT_PORT if asked is None else _free_port())
+    return asked or (DEFAULT_PORT if asked is None else free_port())
 
 
 def _port_is_free(port: int) -> bool:
@@ -134,9 +135,3 @@ def _port_is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,14 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.demo.client import ApiClient, ApiError, Json
-from service.demo.processes import ChildFailedError, Children, mainstay_command
-from service.demo.reference import compare_parameters, examples_dir, start_reference
+from service.demo.client import ApiError, Json
+from service.demo.processes import ChildFailedError
+from service.demo.reference import compare_parameters, start_reference
+from service.demo.stack import JOB, NODES, Stack
 from service.demo.story import Story
-
-JOB = "demo"
-NODES = ("demo-a", "demo-b")
-_POLL = 0.05
 
 
 class DemoError(RuntimeError):
@@ -34,7 +31,6 @@ class DemoOptions:
     kill_rank: int
     kill_at_step: int
     seed: int
-    rdzv_port: int
 
 
 class Scenario:
@@ -44,8 +40,7 @@ class Scenario:
         self.options = options
         self.story = story
         self.refresh = refresh
-        self.children = Children(options.directory / "logs")
-        self.api = ApiClient(f"http://127.0.0.1:{options.port}")
+        self.stack = Stack(options.directory, options.port)
 
     def play(self) -> None:
         """All acts.
@@ -63,33 +58,24 @@ class Scenario:
         except (ChildFailedError, ApiError, TimeoutError) as error:
             raise DemoError(str(error)) from error
 
-    def close(self) -> None:
-        self.children.stop_all()
-
     # Acts
 
     def start_service(self) -> None:
         """Service, dashboard, worker, beat and this machine's own node daemon, with embedded defaults."""
-        data = self.options.directory / "service"
         self.story.tell("starting the service with embedded defaults (SQLite, Celery in memory)")
-        self.children.start(
-            "service", mainstay_command("up", "--port", str(self.options.port), "--data-dir", str(data))
-        )
-        self._until(self.api.ready, 60.0, "the service to be ready", watch=("service",))
-        token = (data / "admin-token").read_text().strip()
-        self.api = ApiClient(self.api.base_url, token)
-        self.story.url = self.api.base_url
-        self.story.sign_in = f"{self.api.base_url}/sign-in#token={token}"
+        self.stack.start_service()
+        self.story.url = self.stack.api.base_url
+        self.story.sign_in = f"{self.stack.api.base_url}/sign-in#token={self.stack.token}"
         self.story.tell("service is ready", "good")
 
     def start_training(self) -> None:
         """Two node daemons and two launchers on this host, as if they were two nodes."""
         for node in NODES:
-            self.children.start(f"node-{node}", self._node_command(node))
-        for number, node in enumerate(NODES):
-            self.children.start(f"run-{node}", self._run_command(number, node))
+            self.stack.start_node(node)
+        options = self.options
+        self.stack.start_job(steps=options.steps, seed=options.seed, save=options.directory / "job")
         self.story.tell("two nodes train a small transformer: data parallel 2 × pipeline 2", "act")
-        target = self.options.kill_at_step
+        target = options.kill_at_step
         self._until(lambda: (self._job().get("last_step") or 0) >= target, 120.0, f"step {target}")
         self.story.tell(f"step {self.story.job['last_step']} committed; snapshots live in agent-owned memory", "good")
 
@@ -126,10 +112,7 @@ class Scenario:
 
     def finish(self) -> None:
         """Wait until every launcher has ended well."""
-        for node in NODES:
-            code = self.children.wait(f"run-{node}", 180.0)
-            if code:
-                raise DemoError(f"training on {node} ended with code {code}:\n{self.children.tail(f'run-{node}')}")
+        self.stack.wait_for_job(180.0)
         self._until(lambda: self._job()["state"] == "finished", 30.0, "the job to be reported finished")
         self.story.finished = True
         self.story.job_s = (self.story.job["finished_at"] or time.time()) - self.story.job["started_at"]
@@ -138,12 +121,11 @@ class Scenario:
     def compare(self) -> None:
         """Train the same seed again with no Mainstay and no fault; the parameters must be equal to the bit."""
         self.story.tell("training the same seed again, undisturbed and unprotected, to compare")
-        directory = self.options.directory / "reference"
+        directory, children = self.options.directory / "reference", self.stack.children
         started = time.monotonic()
-        names = start_reference(self.children, directory, steps=self.options.steps, seed=self.options.seed)
-        for name in names:
-            if code := self.children.wait(name, 180.0):
-                raise DemoError(f"the reference run ended with code {code}:\n{self.children.tail(name)}")
+        for name in start_reference(children, directory, steps=self.options.steps, seed=self.options.seed):
+            if children.wait(name, 180.0):
+                raise DemoError(f"the undisturbed run failed:\n{children.tail(name)}")
         self.story.reference_s = time.monotonic() - started
         differing = compare_parameters(self.options.directory / "job", directory)
         self.story.bit_equal = not differing
@@ -156,40 +138,10 @@ class Scenario:
 
     # What the acts need
 
-    def _node_command(self, node: str) -> list[str]:
-        join = self.api.post("/auth/tokens", {"name": f"join {node}", "kind": "join", "scopes": ["report"]})["token"]
-        data = self.options.directory / f"node-{node}"
-        return mainstay_command(
-            "node", "--service", self.api.base_url, "--name", node, "--join-token", join, "--data-dir", str(data)
-        )
-
-    def _run_command(self, number: int, node: str) -> list[str]:
-        token = self.options.directory / "job-token"
-        if not token.exists():
-            created = self.api.post("/auth/tokens", {"name": "demo job", "kind": "job", "scopes": ["report"]})
-            token.touch(mode=0o600)
-            token.write_text(created["token"])
-        options = {
-            "--nnodes": len(NODES),
-            "--node-rank": number,
-            "--nproc-per-node": 2,
-            "--rdzv-endpoint": f"127.0.0.1:{self.options.rdzv_port}",
-            "--node-name": node,
-            "--job-id": JOB,
-            "--parity-every": 5,
-            "--service": self.api.base_url,
-            "--service-token-file": token,
-            "--state-dir": self.options.directory / f"run-{node}",
-        }
-        flags = [str(part) for pair in options.items() for part in pair]
-        script, saved = examples_dir() / "train.py", self.options.directory / "job"
-        training = ["--steps", self.options.steps, "--seed", self.options.seed, "--save", saved]
-        return mainstay_command("run", *flags, str(script), *map(str, training))
-
     def _job(self) -> Json:
         """The job as the API shows it now; an empty job before it is known."""
         try:
-            self.story.job = self.api.get(f"/jobs/{JOB}")
+            self.story.job = self.stack.api.get(f"/jobs/{JOB}")
         except ApiError:
             if self.story.job:
                 raise
@@ -197,35 +149,21 @@ class Scenario:
 
     def _find_incident(self) -> bool:
         """Whether an incident of the job opened after the kill."""
-        for incident in self.api.get("/incidents", job=JOB)["items"]:
+        for incident in self.stack.api.get("/incidents", job=JOB)["items"]:
             if incident["opened_at"] >= (self.story.killed_at or 0.0):
                 self.story.incident = incident
                 return True
         return False
 
     def _incident(self) -> Json:
-        self.story.incident = self.api.get(f"/incidents/{self.story.incident['id']}")
+        self.story.incident = self.stack.api.get(f"/incidents/{self.story.incident['id']}")
         return self.story.incident
 
     def _timeline(self, kind: str) -> Json | None:
         entries: list[Json] = self._incident()["timeline"]
         return next((entry for entry in entries if entry["kind"] == kind), None)
 
-    def _until(self, happened: Callable[[], bool], seconds: float, what: str, watch: tuple[str, ...] = ()) -> None:
-        """Poll until ``happened``; a child that dies meanwhile ends the wait at once."""
-        deadline = time.monotonic() + seconds
-        vital = watch or ("service", *(f"run-{node}" for node in NODES))
-        while not happened():
-            self.refresh()
-            if time.monotonic() > deadline:
-                raise DemoError(f"{what} did not come within {seconds:.0f} s (logs: {self.children.log_dir})")
-            self._check(vital)
-            time.sleep(_POLL)
+    def _until(self, happened: Callable[[], bool], seconds: float, what: str) -> None:
+        vital = ("service", *(f"run-{node}" for node in NODES))
+        self.stack.until(happened, seconds, what, vital=vital, between=self.refresh)
         self.refresh()
-
-    def _check(self, vital: tuple[str, ...]) -> None:
-        """A launcher may end well while we still look at the API; nothing else may end."""
-        for name in vital:
-            code = self.children.exit_code(name)
-            if code is not None and (code or not name.startswith("run-")):
-                self.children.check(name)
