@@ -6,44 +6,98 @@ A feature joins by one line in ``ROUTERS`` and, where it runs in the background 
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from prometheus_client.registry import Collector
+from starlette.routing import Route
 
 from mainstay import __version__
+from service import health
+from service.auth import endpoints as auth
+from service.auth.service import ensure_admin
 from service.auth.tokens import TokenCache
+from service.events import endpoints as events
+from service.fleet import endpoints as fleet
+from service.fleet import loops as fleet_loops
+from service.fleet.snapshot import LayoutCache
+from service.incidents import endpoints as incidents
+from service.jobs import endpoints as jobs
+from service.jobs.repository import world_size
 from service.kit import idempotency, migrate, problem
+from service.kit.body import BodyLimit
 from service.kit.clock import Clock, SystemClock
 from service.kit.db import Database
 from service.kit.loops import Loop, Loops
+from service.kit.web import Dashboard, SecurityHeaders
 from service.services import Services
 from service.settings import Settings
+from service.stream import endpoints as stream
+from service.stream import loops as stream_loops
 from service.stream.hub import ChangeHub
+from service.telemetry import endpoints as telemetry
+from service.telemetry import loops as telemetry_loops
+from service.telemetry import route as frames
+from service.telemetry.history import History
+from service.telemetry.parts import build_ingest
 
-ROUTERS: tuple[APIRouter, ...] = ()
+_log: Final = logging.getLogger(__name__)
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+"""Five hundred events with all their data; the frame route has a bound of its own."""
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    auth.router,
+    fleet.router,
+    telemetry.router,
+    events.router,
+    jobs.router,
+    incidents.router,
+    stream.router,
+)
 """One line a feature."""
-LOOPS: tuple[Callable[[Services], list[Loop]], ...] = ()
+LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
+    fleet_loops.make,
+    telemetry_loops.make,
+    stream_loops.make,
+)
 """What runs in the background: each makes its loops from the services."""
+COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (
+    health.IngestCollector,
+    health.FleetCollector,
+)
+"""What ``/metrics`` reads when it is asked."""
 
 
 def build_services(settings: Settings, clock: Clock | None = None) -> Services:
-    """Open everything that a process of the control plane needs (a Celery worker calls this too)."""
+    """Open everything that a process of the control plane needs (a Celery worker calls this too); starts nothing."""
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    clock = clock or SystemClock()
     database = Database(settings.resolved_database_url)
     if settings.migrate:
         migrate.upgrade(database)
+    ingest = build_ingest(settings, database, clock, world_size)
     return Services(
         settings=settings,
-        clock=clock or SystemClock(),
+        clock=clock,
         database=database,
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
-        hub=ChangeHub(),
+        hub=ChangeHub(database),
+        ingest=ingest,
+        history=History(ingest.ring, ingest.store, ingest.catalogues),
+        layout=LayoutCache(database),
     )
+
+
+def close_services(services: Services) -> None:
+    services.blocks.close()
+    services.database.close()
 
 
 def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
@@ -54,20 +108,45 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         services = build_services(settings, clock)
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
-        app.state.loops = loops
-        loops.start()
-        _calm_collector()
+        app.state.loops, app.state.collectors = loops, COLLECTORS
+        app.state.first_token = _first_token(services)
+        _start(services, loops)
         yield
+        services.hub.close()
         loops.stop()
-        services.database.close()
+        services.ingest.writer.stop()
+        close_services(services)
 
     app = FastAPI(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, except_paths=frozenset({frames.PATH}))
+    app.add_middleware(SecurityHeaders)
     problem.install(app)
     idempotency.install(app)
+    _add_routes(app)
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.router.routes.append(frames.ROUTE)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
+    for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
+        app.router.routes.append(Route(path, endpoint, methods=["GET"]))
+    app.router.routes.append(Route("/{path:path}", Dashboard().__call__, methods=["GET"]))
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return app
+
+
+def _first_token(services: Services) -> str | None:
+    with services.database.session() as session:
+        return ensure_admin(session, services.settings.data_dir, now=services.clock.now())
+
+
+def _start(services: Services, loops: Loops) -> None:
+    restored = services.ingest.refill()
+    _log.info("telemetry of the last minutes restored from %d blocks", restored)
+    services.ingest.writer.start(asyncio.get_running_loop())
+    loops.start()
+    _calm_collector()
 
 
 def _calm_collector() -> None:
@@ -80,5 +159,7 @@ def _calm_collector() -> None:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        app.openapi_schema = problem.document(schema)
+        problem.document(schema)
+        frames.document(schema)
+        app.openapi_schema = schema
     return app.openapi_schema

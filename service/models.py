@@ -7,5 +7,6 @@ from service.fleet import models as fleet
 from service.kit import idempotency
 from service.kit.db import Base
 from service.stream import models as stream
+from service.telemetry import models as telemetry
 
-__all__ = ["Base", "auth", "fleet", "idempotency", "stream"]
+__all__ = ["Base", "auth", "fleet", "idempotency", "stream", "telemetry"]

@@ -14,10 +14,17 @@ from service.kit.wake import Wakers
 
 if TYPE_CHECKING:
     from service.auth.tokens import TokenCache
+    from service.fleet.seen import Seen
+    from service.fleet.snapshot import LayoutCache
     from service.kit.clock import Clock
     from service.kit.db import Database
     from service.settings import Settings
     from service.stream.hub import ChangeHub
+    from service.telemetry.blocks import BlockStore
+    from service.telemetry.history import History
+    from service.telemetry.ingest import Ingest
+    from service.telemetry.ring import Ring
+    from service.telemetry.steps import StepStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,30 @@ class Services:
     database: Database
     tokens: TokenCache
     hub: ChangeHub
+    ingest: Ingest
+    history: History
+    layout: LayoutCache
     wakers: Wakers = field(default_factory=Wakers)
+
+    @property
+    def ring(self) -> Ring:
+        """The last minutes of every device."""
+        return self.ingest.ring
+
+    @property
+    def steps(self) -> StepStore:
+        """The last steps of every job."""
+        return self.ingest.steps
+
+    @property
+    def seen(self) -> Seen:
+        """When each node last spoke."""
+        return self.ingest.seen
+
+    @property
+    def blocks(self) -> BlockStore:
+        """Frames as they came."""
+        return self.ingest.store
 
 
 def of(request: Request) -> Services:

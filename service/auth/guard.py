@@ -125,8 +125,7 @@ class _Requires:
         self.scope = scope
 
     async def __call__(self, principal: Annotated[Principal, Depends(identify)]) -> Principal:
-        if principal.kind is TokenKind.JOIN:
-            raise ForbiddenError("a join token can only enrol a node")
+        refuse_join_token(principal)
         principal.require(self.scope)
         return principal
 
@@ -136,3 +135,9 @@ Reader = Annotated[Principal, Depends(_Requires(Scope.READ))]
 Reporter = Annotated[Principal, Depends(_Requires(Scope.REPORT))]
 Actor = Annotated[Principal, Depends(_Requires(Scope.ACT))]
 Admin = Annotated[Principal, Depends(_Requires(Scope.ADMIN))]
+
+
+def refuse_join_token(principal: Principal) -> None:
+    """A join token opens one door only."""
+    if principal.kind is TokenKind.JOIN:
+        raise ForbiddenError("a join token can only enrol a node")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, ForeignKey, String
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.kit.db import Base, UnixTime
@@ -12,7 +12,7 @@ KINDS = ("admin", "user", "node", "job", "join")
 
 class TokenRow(Base):
     __tablename__ = "tokens"
-    __table_args__ = (CheckConstraint(f"kind IN {KINDS}", name="kind"),)
+    __table_args__ = (CheckConstraint(f"kind IN {KINDS}", name="kind"), Index(None, "created_at", "id"))
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)

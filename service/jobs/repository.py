@@ -41,3 +41,9 @@ def by_node(session: AnySession) -> dict[str, list[str]]:
         for node in sorted({place["node"] for place in job.topology["ranks"]}):
             found[node].append(job.id)
     return found
+
+
+def world_size(session: AnySession, job: str) -> int | None:
+    """How many ranks a job has, or None when nobody announced it."""
+    row = session.get(JobRow, job)
+    return None if row is None else int(row.topology["world_size"])

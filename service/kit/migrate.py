@@ -38,6 +38,12 @@ def downgrade(database: Database, revision: str) -> None:
         command.downgrade(config(connection), revision)
 
 
+def drift(database: Database) -> None:
+    """Raise ``alembic.util.CommandError`` when models and migrations disagree."""
+    with database.engine.execution_options(mainstay_writes=True).begin() as connection:
+        command.check(config(connection))
+
+
 def is_current(database: Database) -> bool:
     """Whether the schema stands at the newest revision."""
     with database.engine.connect() as connection:

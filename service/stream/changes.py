@@ -10,7 +10,7 @@ import time
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from service.kit.db import AnySession, WriteSession, before_commit
 from service.stream.models import ChangeRow
@@ -49,3 +49,13 @@ def newest_id(session: AnySession) -> int:
 def after(session: AnySession, last: int, limit: int = 500) -> list[ChangeRow]:
     """Changes after id ``last``, oldest first."""
     return list(session.scalars(select(ChangeRow).where(ChangeRow.id > last).order_by(ChangeRow.id).limit(limit)))
+
+
+def oldest_id(session: AnySession) -> int | None:
+    return session.scalar(select(func.min(ChangeRow.id)))
+
+
+def prune(session: WriteSession, keep: int) -> None:
+    """Forget all but the newest ``keep`` changes."""
+    newest = newest_id(session)
+    session.execute(delete(ChangeRow).where(ChangeRow.id <= newest - keep))

@@ -1,7 +1,128 @@
-"""Fan-out of changes to the watchers of this process."""
+"""Fan-out of changes to the watchers of this process.
+
+One loop reads what was committed, by whichever process, and hands it to every watcher's bounded queue. A watcher that
+cannot keep up is cut off: it comes back with its Last-Event-ID and misses nothing.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from service.kit.db import Database
+from service.stream import changes
+from service.stream.changes import Topic
+from service.stream.models import ChangeRow
+
+QUEUE_LENGTH: Final = 2000
+"""A watcher this far behind is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event of a stream. Without an id it is not resumed."""
+
+    topic: str
+    data: str
+    """JSON."""
+    id: int | None
+
+
+@dataclass(eq=False)
+class Watcher:
+    """One open stream."""
+
+    topics: frozenset[Topic]
+    loop: asyncio.AbstractEventLoop
+    queue: asyncio.Queue[Message | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_LENGTH))
+    """None ends the stream."""
+
+    def offer(self, messages: Iterable[Message]) -> None:
+        """On the event loop: queue what the watcher asked for."""
+        for message in messages:
+            if message.topic not in self.topics:
+                continue
+            if self.queue.qsize() >= QUEUE_LENGTH - 1:
+                self.end()
+                return
+            self.queue.put_nowait(message)
+
+    def end(self) -> None:
+        """On the event loop: end the stream after what is queued, or at once when nothing more fits."""
+        if self.queue.full():
+            self.queue.get_nowait()
+        self.queue.put_nowait(None)
+
 
 class ChangeHub:
-    """Placeholder shape; filled by the stream feature."""
+    """The watchers of this process, and how far they were told."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._watchers: set[Watcher] = set()
+        self._lock = threading.Lock()
+        self._last: int | None = None
+        self.sent = 0
+        self.closed = False
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
+    def join(self, watcher: Watcher) -> int:
+        """Add a watcher; what is after the returned id will reach its queue."""
+        with self._database.reading() as session:
+            newest = changes.newest_id(session)
+        with self._lock:
+            if self._last is None:
+                self._last = newest
+            self._watchers.add(watcher)
+            return self._last
+
+    def leave(self, watcher: Watcher) -> None:
+        with self._lock:
+            self._watchers.discard(watcher)
+            if not self._watchers:
+                self._last = None  # nobody listens: the loop rests, and starts from the newest when somebody comes
+
+    def poll(self) -> None:
+        """One turn of the loop: tell the watchers what was committed since the last. Only one thread may call it."""
+        last = self._last
+        if last is None:
+            return
+        with self._database.reading() as session:
+            rows = changes.after(session, last)
+        # The database is not asked under the lock: the event loop takes it too.
+        with self._lock:
+            if rows and self._last == last:
+                self._last = rows[-1].id
+                self._tell([message_of(row) for row in rows])
+
+    def tell(self, topic: Topic, data: dict[str, Any]) -> None:
+        """Send what is true only now and need not be resumed."""
+        with self._lock:
+            if self._watchers:
+                self._tell([Message(topic.value, to_json(data), None)])
+
+    def _tell(self, messages: list[Message]) -> None:
+        for watcher in self._watchers:
+            watcher.loop.call_soon_threadsafe(watcher.offer, messages)
+            self.sent += len(messages)
+
+    def close(self) -> None:
+        """End every stream: the service stops. Safe from a signal handler's thread."""
+        self.closed = True
+        for watcher in list(self._watchers):
+            watcher.loop.call_soon_threadsafe(watcher.end)
+
+
+def message_of(row: ChangeRow) -> Message:
+    return Message(row.topic, to_json(row.data), row.id)
+
+
+def to_json(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,99 @@
+"""Routes of auth: signing in, tokens, enrolling a node."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from sqlalchemy import select
+
+from service.auth import guard, service
+from service.auth.guard import COOKIE, Admin, Anyone, Reader
+from service.auth.models import TokenRow
+from service.auth.schemas import Enrol, Enrolled, Me, SignIn, TokenCreate, TokenCreated, TokenRead
+from service.auth.service import NewToken
+from service.auth.tokens import TokenKind
+from service.kit.clock import Now
+from service.kit.db import Reading, Writing, after_commit
+from service.kit.pagination import Page, Paging, paginate
+from service.kit.schemas import Uuid
+from service.services import ServicesDep
+
+router = APIRouter(tags=["auth"])
+
+
+class TokenPage(Page[TokenRead]):
+    """Tokens, newest first."""
+
+
+@router.post("/auth/session", status_code=204, operation_id="sign_in", response_class=Response)
+def sign_in(body: SignIn, request: Request, services: ServicesDep, session: Writing, now: Now) -> Response:
+    """Exchange a token for a session cookie."""
+    if request.headers.get("sec-fetch-site") is not None:
+        guard.require_same_origin(request)
+    cookie, seconds = service.sign_in(session, body.token, now=now, hours=services.settings.auth.session_hours)
+    response = Response(status_code=204)
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, cookie, max_age=int(seconds), path="/", secure=secure, httponly=True, samesite="strict")
+    return response
+
+
+@router.delete("/auth/session", status_code=204, operation_id="sign_out", response_class=Response)
+def sign_out(_anyone: Anyone, request: Request, services: ServicesDep, session: Writing) -> Response:
+    """End the browser's session."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is not None:
+        service.sign_out(session, cookie)
+        after_commit(session, services.tokens.clear)
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/auth/me", operation_id="get_me")
+async def get_me(reader: Reader) -> Me:
+    """Who is asking, and what they may do."""
+    return Me(subject=reader.node or reader.job or reader.name, scopes=sorted(reader.scopes), kind=reader.kind)
+
+
+@router.get("/auth/tokens", operation_id="list_tokens")
+def list_tokens(_admin: Admin, session: Reading, page: Paging) -> TokenPage:
+    """Tokens, newest first; never their secrets."""
+    keys = (TokenRow.created_at, TokenRow.id)
+    rows, cursor = paginate(session, select(TokenRow), keys=keys, page=page)
+    return TokenPage(items=[TokenRead.model_validate(row) for row in rows], next_cursor=cursor)
+
+
+@router.post("/auth/tokens", status_code=201, operation_id="create_token")
+def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, session: Writing, now: Now) -> TokenCreated:
+    """Make a token; the answer is the only place where its secret appears."""
+    life = body.expires_in
+    if life is None and body.kind is TokenKind.JOIN:
+        life = services.settings.auth.join_token_hours * 3600
+    new = NewToken(
+        name=body.name,
+        kind=body.kind,
+        scopes=tuple(body.scopes),
+        node=body.node,
+        job=body.job,
+        expires_at=None if life is None else now + life,
+    )
+    row, secret = service.create_token(session, new, now=now)
+    return TokenCreated(**TokenRead.model_validate(row).model_dump(), token=secret)
+
+
+@router.delete("/auth/tokens/{token_id}", status_code=204, operation_id="revoke_token", response_class=Response)
+def revoke_token(
+    token_id: Annotated[Uuid, Path()], _admin: Admin, services: ServicesDep, session: Writing, now: Now
+) -> None:
+    """End a token and the sessions opened with it, at once."""
+    service.revoke_token(session, token_id, now=now)
+    after_commit(session, services.tokens.clear)
+
+
+@router.post("/nodes:enrol", status_code=201, operation_id="enrol_node")
+def enrol_node(body: Enrol, joining: Anyone, services: ServicesDep, session: Writing, now: Now) -> Enrolled:
+    """Exchange a join token for the credential of one node."""
+    secret = service.enrol(session, joining, body.name, now=now)
+    after_commit(session, services.tokens.clear)
+    return Enrolled(node=body.name, token=secret)

@@ -1,0 +1,64 @@
+"""What the auth routes take and give. A secret is shown once, in the answer that made it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from service.auth.tokens import Scope, TokenKind
+from service.kit.schemas import Input, Name, Output, ShortText
+
+Secret = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SignIn(Input):
+    token: Secret
+
+
+class Me(Output):
+    """Who is asking."""
+
+    subject: str
+    scopes: list[Scope]
+    kind: TokenKind
+
+
+class TokenCreate(Input):
+    """A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job."""
+
+    name: Annotated[ShortText, Field(min_length=1)]
+    kind: Literal[TokenKind.USER, TokenKind.JOIN, TokenKind.JOB] = TokenKind.USER
+    scopes: list[Scope] = Field(default_factory=list, max_length=4)
+    node: Name | None = None
+    job: Name | None = None
+    expires_in: Annotated[float | None, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)] = None
+    """Seconds; null is for ever (join tokens: the configured default)."""
+
+
+class TokenRead(Output):
+    id: str
+    name: str
+    kind: TokenKind
+    prefix: str
+    scopes: list[Scope]
+    node: str | None
+    job: str | None
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+
+
+class TokenCreated(TokenRead):
+    token: str
+    """The secret, shown this once."""
+
+
+class Enrol(Input):
+    name: Name
+
+
+class Enrolled(Output):
+    node: str
+    token: str
+    """The node's credential, shown this once."""

@@ -1,0 +1,158 @@
+"""Making and ending tokens and sessions; the first admin; how a node joins."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from service.auth import repository
+from service.auth.models import SessionRow, TokenRow
+from service.auth.tokens import Principal, Scope, TokenKind, digest, make_secret
+from service.fleet.models import NodeRow
+from service.kit.db import WriteSession
+from service.kit.ids import new_id
+from service.kit.problem import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError, UnprocessableError
+from service.stream.changes import Topic, record_change
+
+ADMIN_TOKEN_FILE: Final = "admin-token"  # noqa: S105 - a file name
+_PREFIX_CHARACTERS: Final = 6
+_BOUND_SCOPES: Final = {TokenKind.JOB: (Scope.REPORT,), TokenKind.NODE: (Scope.REPORT,), TokenKind.JOIN: ()}
+
+
+class NodeExistsError(ConflictError):
+    slug, title = "node-exists", "Node exists"
+
+
+class UnknownTokenError(NotFoundError):
+    slug, title = "unknown-token", "Unknown token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken:
+    """What a token shall be."""
+
+    name: str
+    kind: TokenKind
+    scopes: tuple[Scope, ...] = ()
+    node: str | None = None
+    job: str | None = None
+    expires_at: float | None = None
+
+
+def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[TokenRow, str]:
+    """The row and the secret, which is not kept.
+
+    Raises:
+        UnprocessableError: scopes that this kind cannot have, or none where some are needed.
+    """
+    scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
+    if new.kind in _BOUND_SCOPES and set(scopes) != set(_BOUND_SCOPES[new.kind]):
+        allowed = ", ".join(_BOUND_SCOPES[new.kind]) or "none"
+        raise UnprocessableError(f"a {new.kind} token has the scopes {allowed} and no others")
+    if new.kind not in _BOUND_SCOPES and not scopes:
+        raise UnprocessableError("a token needs at least one of the scopes read, report, act, admin")
+    secret = make_secret(new.kind)
+    row = TokenRow(
+        id=new_id(),
+        digest=digest(secret),
+        prefix=secret[: len(f"mst_{new.kind.value}_") + _PREFIX_CHARACTERS],
+        kind=new.kind.value,
+        name=new.name,
+        scopes=[scope.value for scope in dict.fromkeys(scopes)],
+        node=new.node,
+        job=new.job,
+        created_at=now,
+        expires_at=new.expires_at,
+        revoked_at=None,
+        used_at=None,
+    )
+    session.add(row)
+    session.flush()
+    return row, secret
+
+
+def revoke_token(session: WriteSession, token_id: str, *, now: float) -> None:
+    """End a token and the sessions opened with it.
+
+    Raises:
+        UnknownTokenError: there is no such live token.
+    """
+    if not repository.revoke(session, token_id, now):
+        raise UnknownTokenError(f"no live token has the id {token_id}")
+
+
+def sign_in(session: WriteSession, secret: str, *, now: float, hours: float) -> tuple[str, float]:
+    """A new browser session: its secret and its seconds of life.
+
+    Raises:
+        UnauthorizedError: the token opens nothing.
+    """
+    token = repository.valid_token(session, digest(secret), now)
+    if token is None or token.kind == TokenKind.JOIN:
+        raise UnauthorizedError("this token is unknown, expired or revoked", error="invalid_token")
+    repository.prune_sessions(session, now)
+    cookie = make_secret(TokenKind.USER).removeprefix("mst_user_")
+    ends = min(now + hours * 3600, token.expires_at or float("inf"))
+    session.add(SessionRow(digest=digest(cookie), token_id=token.id, created_at=now, expires_at=ends))
+    return cookie, ends - now
+
+
+def sign_out(session: WriteSession, cookie: str) -> None:
+    row = session.get(SessionRow, digest(cookie))
+    if row is not None:
+        session.delete(row)
+
+
+def enrol(session: WriteSession, principal: Principal, name: str, *, now: float) -> str:
+    """Spend a join token: the node's row and the secret of its credential.
+
+    An unbound join token opens a new name only, so that nobody who finds one can take over a node that exists.
+
+    Raises:
+        ForbiddenError: not a join token, or one bound to another node.
+        NodeExistsError: the name is taken and the join token is not bound to it.
+        UnauthorizedError: the join token was spent.
+    """
+    if principal.kind is not TokenKind.JOIN:
+        raise ForbiddenError("enrolling needs a join token: create one with 'mainstay token join'")
+    if principal.node not in {None, name}:
+        raise ForbiddenError(f"this join token is for node {principal.node!r} only")
+    known = session.get(NodeRow, name)
+    if known is not None and principal.node != name:
+        raise NodeExistsError(f"node {name!r} exists: to enrol it again, make a join token bound to its name")
+    if not repository.spend_join_token(session, principal.token_id, now):
+        raise UnauthorizedError("this join token was used before", error="invalid_token")
+    if known is None:
+        session.add(NodeRow(name=name, first_seen_at=now, last_seen_at=None, started_at=None))
+        record_change(session, Topic.NODE, {"id": name, "state": "unknown", "reason": "enrolled"})
+    repository.revoke_node_tokens(session, name, now)
+    new = NewToken(name=f"node {name}", kind=TokenKind.NODE, node=name)
+    return create_token(session, new, now=now)[1]
+
+
+def ensure_admin(session: WriteSession, data_dir: Path, *, now: float) -> str | None:
+    """On the first start: make the admin token and keep it, readable by us alone, for the command line.
+
+    Returns:
+        The secret when it was made now, else None.
+    """
+    if repository.has_admin(session):
+        return None
+    new = NewToken(name="first admin", kind=TokenKind.ADMIN, scopes=(Scope.ADMIN,))
+    _, secret = create_token(session, new, now=now)
+    write_secret(data_dir / ADMIN_TOKEN_FILE, secret)
+    return secret
+
+
+def write_secret(path: Path, secret: str) -> None:
+    """Write a file that only its owner can read, whatever stood there before."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,94 @@
+"""Queries over nodes and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Select, bindparam, func, or_, select, update
+
+from probes.words import HealthState
+from service.fleet.models import DeviceRow, NodeRow
+from service.kit.db import AnySession, WriteSession
+
+
+def nodes(*, state: HealthState | None, text: str | None) -> Select[NodeRow]:
+    """Nodes in a state whose name, host name or cohort contains ``text``."""
+    statement = select(NodeRow)
+    if state is not None:
+        statement = statement.where(NodeRow.state == state.value)
+    if text:
+        columns = (NodeRow.name, NodeRow.hostname, NodeRow.cohort)
+        statement = statement.where(or_(*(column.icontains(text, autoescape=True) for column in columns)))
+    return statement
+
+
+def devices(*, node: str | None) -> Select[DeviceRow]:
+    statement = select(DeviceRow)
+    return statement if node is None else statement.where(DeviceRow.node == node)
+
+
+def devices_of(session: AnySession, node: str) -> list[DeviceRow]:
+    return list(session.scalars(select(DeviceRow).where(DeviceRow.node == node).order_by(DeviceRow.index)))
+
+
+def devices_by_node(session: AnySession, names: Collection[str]) -> dict[str, list[DeviceRow]]:
+    """Node → its devices, the host first."""
+    found: dict[str, list[DeviceRow]] = {name: [] for name in names}
+    statement = select(DeviceRow).where(DeviceRow.node.in_(names))
+    for row in session.scalars(statement.order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index)):
+        found[row.node].append(row)
+    return found
+
+
+def earlier_home(session: AnySession, hardware: str, node: str) -> str | None:
+    """Another node where this hardware was, and is no longer reported."""
+    statement = (
+        select(DeviceRow.node)
+        .where(DeviceRow.hardware == hardware, DeviceRow.node != node, DeviceRow.present.is_(False))
+        .order_by(DeviceRow.last_seen_at.desc())
+        .limit(1)
+    )
+    return session.scalar(statement)
+
+
+def layout(session: AnySession) -> list[tuple[str, str, str, str]]:
+    """(node, device, kind, node state) of every present device, in the stable order of the fleet."""
+    statement = (
+        select(DeviceRow.node, DeviceRow.id, DeviceRow.kind, NodeRow.state)
+        .join(NodeRow, NodeRow.name == DeviceRow.node)
+        .where(DeviceRow.present)
+        .order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id)
+    )
+    return [(node, device, kind, state) for node, device, kind, state in session.execute(statement)]
+
+
+def note_seen(session: WriteSession, heard: Mapping[str, float]) -> None:
+    if not heard:
+        return
+    nodes_table = NodeRow.__table__
+    statement = (
+        update(nodes_table)  # type: ignore[arg-type]
+        .where(nodes_table.c.name == bindparam("node"))
+        .values(last_seen_at=bindparam("at"))
+    )
+    session.connection().execute(statement, [{"node": node, "at": at} for node, at in heard.items()])
+
+
+def fallen_silent(session: AnySession, before: float) -> list[NodeRow]:
+    statement = select(NodeRow).where(NodeRow.state == HealthState.HEALTHY.value, NodeRow.last_seen_at < before)
+    return list(session.scalars(statement))
+
+
+def speaking_again(session: AnySession, since: float) -> list[NodeRow]:
+    statement = select(NodeRow).where(NodeRow.state == HealthState.UNKNOWN.value, NodeRow.last_seen_at >= since)
+    return list(session.scalars(statement))
+
+
+def count_by_state(session: AnySession) -> dict[str, int]:
+    """How many nodes are in each state; states without nodes are absent."""
+    rows = session.execute(select(NodeRow.state, func.count()).group_by(NodeRow.state))
+    return {state: count for state, count in rows}  # noqa: C416 - rows are not tuples to a type checker
+
+
+def count_devices(session: AnySession) -> int:
+    return session.scalar(select(func.count()).select_from(DeviceRow).where(DeviceRow.present)) or 0

@@ -1,0 +1,106 @@
+"""``/v1/watch``: what changes, as it changes, by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse
+
+from service.auth.guard import Reader
+from service.kit.problem import UnavailableError, UnprocessableError
+from service.services import Services, ServicesDep
+from service.stream import changes
+from service.stream.changes import Topic
+from service.stream.hub import Message, Watcher, message_of
+
+router = APIRouter(tags=["stream"])
+RETRY_MS: Final = 1000
+RESET: Final = "reset"
+"""Event name that says: too much was missed, read everything again."""
+_REPLAY: Final = 2000
+
+
+class TooManyWatchersError(UnavailableError):
+    slug, title = "too-many-watchers", "Too many streams"
+
+
+@router.get("/watch", operation_id="watch", response_class=EventSourceResponse)
+async def watch(
+    _reader: Reader,
+    services: ServicesDep,
+    topics: Annotated[str, Query(max_length=200)] = "incident,node,job,validation,event",
+    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+) -> StreamingResponse:
+    """Events named by topic, each ``data`` a small JSON object with an ``id``.
+
+    A stream ends after ten minutes and the browser reconnects with ``Last-Event-ID``: nothing is missed. An event
+    ``reset`` says that too much was, and that everything has to be read again.
+    """
+    wanted = _topics(topics)
+    resume = _resume(last_event_id)
+    if services.hub.watchers >= services.settings.stream.max_watchers or services.hub.closed:
+        raise TooManyWatchersError(f"{services.hub.watchers} streams are open; try again", headers={"Retry-After": "5"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventSourceResponse(_stream(services, wanted, resume), headers=headers)
+
+
+def _topics(text: str) -> frozenset[Topic]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in set(Topic)]
+    if unknown or not names:
+        raise UnprocessableError(f"topic {(unknown or [text])[0][:50]!r} is none of {', '.join(Topic)}")
+    return frozenset(Topic(name) for name in names)
+
+
+def _resume(header: str | None) -> int | None:
+    if header is None or not header.strip():
+        return None
+    if not (header.isascii() and header.isdigit() and int(header) < 2**63):
+        raise UnprocessableError("Last-Event-ID must be a number that this stream gave")
+    return int(header)
+
+
+async def _stream(services: Services, topics: frozenset[Topic], resume: int | None) -> AsyncIterator[bytes]:
+    settings = services.settings.stream
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + settings.max_life
+    watcher = Watcher(topics, loop)
+    try:
+        joined = await run_in_threadpool(services.hub.join, watcher)
+        yield f"retry: {RETRY_MS}\n: mainstay\n\n".encode()
+        if resume is not None:
+            for message in await run_in_threadpool(_missed, services, resume, joined):
+                if message.topic in topics or message.topic == RESET:
+                    yield _format(message)
+        while (left := ends - loop.time()) > 0:
+            try:
+                next_message = await asyncio.wait_for(watcher.queue.get(), min(settings.keep_alive, left))
+            except TimeoutError:
+                yield b": keep-alive\n\n"
+                continue
+            if next_message is None:
+                return
+            yield _format(next_message)
+    finally:
+        services.hub.leave(watcher)
+
+
+def _missed(services: Services, resume: int, joined: int) -> list[Message]:
+    """What was committed after ``resume`` up to ``joined``; one ``reset`` when that cannot be told any more."""
+    with services.database.reading() as session:
+        oldest = changes.oldest_id(session)
+        lost = resume > joined or (oldest is not None and resume < oldest - 1)
+        rows = [] if lost else [row for row in changes.after(session, resume, _REPLAY + 1) if row.id <= joined]
+    if lost or len(rows) > _REPLAY:
+        return [Message(RESET, f'{{"id":{joined}}}', joined)]
+    return [message_of(row) for row in rows]
+
+
+def _format(message: Message) -> bytes:
+    head = "" if message.id is None else f"id: {message.id}\n"
+    return f"{head}event: {message.topic}\ndata: {message.data}\n\n".encode()

@@ -1,0 +1,64 @@
+"""Blocks: frames as they came, kept durably by the hour of their data.
+
+A block's key is (subject, stream, sequence); its hour follows from its content alone, so the same frame sent again
+meets itself in the same place however late it comes. That makes "none double" a property of the primary key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from probes.frame import Axis
+
+HOUR: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One stored frame and what is needed to find it."""
+
+    subject: str
+    axis: Axis
+    stream: str
+    sequence: int
+    start: float
+    """Unix seconds of the first sample."""
+    stop: float
+    """Unix seconds of the last sample, at most an hour later on the time axis."""
+    body: bytes
+    """The encoded frame."""
+
+    @property
+    def hour(self) -> int:
+        return int(self.start) // HOUR
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.subject, self.stream, self.sequence
+
+
+class BlockStore(Protocol):
+    """Where blocks live. One thread appends; any thread reads."""
+
+    def append(self, blocks: Sequence[Block]) -> list[bool]:
+        """Store the blocks durably; for each, whether it is new (a block that is there already is left as it is).
+
+        Either the call returns and every block is durable, or it raises and may be repeated.
+        """
+        ...
+
+    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[Block]:
+        """Blocks that touch ``[start, stop)``, of one subject or of all, oldest first within an hour."""
+        ...
+
+    def hours(self) -> list[int]:
+        """Hours that hold anything, ascending (Unix hours)."""
+        ...
+
+    def drop_before(self, hour: int) -> int:
+        """Forget whole hours older than ``hour``; how many."""
+        ...
+
+    def close(self) -> None: ...

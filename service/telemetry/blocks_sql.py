@@ -1,0 +1,59 @@
+"""What both block stores share: the table and its statements, in SQLAlchemy Core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Double, LargeBinary, MetaData, Select, Table, Text, select
+
+from probes.frame import Axis
+from service.telemetry.blocks import HOUR, Block
+
+LATE_WRITE_HOURS: Final = 1
+
+
+def block_table(name: str, metadata: MetaData) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("hour", BigInteger, nullable=False),
+        Column("subject", Text, nullable=False),
+        Column("stream", Text, nullable=False),
+        Column("sequence", BigInteger, nullable=False),
+        Column("axis", Text, nullable=False),
+        Column("start", Double, nullable=False),
+        Column("stop", Double, nullable=False),
+        Column("body", LargeBinary, nullable=False),
+    )
+
+
+def as_row(block: Block) -> dict[str, Any]:
+    return {
+        "hour": block.hour,
+        "subject": block.subject,
+        "stream": block.stream,
+        "sequence": block.sequence,
+        "axis": block.axis.value,
+        "start": block.start,
+        "stop": block.stop,
+        "body": block.body,
+    }
+
+
+def in_range(table: Table, start: float, stop: float, subject: str | None, axis: Axis) -> Select[Any]:
+    """Blocks of ``table`` that touch ``[start, stop)``, oldest first."""
+    statement = select(table).where(table.c.start < stop, table.c.stop >= start, table.c.axis == axis.value)
+    if subject is not None:
+        statement = statement.where(table.c.subject == subject)
+    return statement.order_by(table.c.start, table.c.subject, table.c.stream, table.c.sequence)
+
+
+def as_blocks(rows: Iterable[Any]) -> Iterator[Block]:
+    for row in rows:
+        yield Block(row.subject, Axis(row.axis), row.stream, row.sequence, row.start, row.stop, bytes(row.body))
+
+
+def touched(hours: Sequence[int], start: float, stop: float) -> list[int]:
+    """Those of ``hours`` that may hold data of ``[start, stop)``: a block reaches at most an hour past its own."""
+    return [hour for hour in hours if int(start) // HOUR - 1 <= hour <= int(stop) // HOUR]

@@ -1,0 +1,117 @@
+"""Catalogues compiled for the hot path: limits of every signal, and where each one lives in the rings."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from probes.signals import SIGNALS, Catalogue, Signal, SignalSource, catalogue, names
+from probes.words import HOST_DEVICE
+from service.kit.db import Database, WriteSession
+from service.telemetry.models import CatalogueRow
+
+_F32_MAX: Final = float(np.finfo(np.float32).max)
+_I64_MAX: Final = 2**63 - 1
+RING_SOURCES: Final = (SignalSource.HOST, SignalSource.GPU)
+
+
+def ring_signals(source: SignalSource) -> tuple[str, ...]:
+    """Rows of a source's ring: its narrow signals, then its wide ones (as rates)."""
+    return names(source, wide=False) + names(source, wide=True)
+
+
+def source_of(entity: str) -> SignalSource:
+    """A node's own signals stand under the pseudo-device ``host``; every other device is a GPU."""
+    return SignalSource.HOST if entity == HOST_DEVICE else SignalSource.GPU
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which signals of a catalogue belong to one ring, and to which of its rows."""
+
+    narrow: NDArray[np.intp]
+    narrow_rows: NDArray[np.intp]
+    wide: NDArray[np.intp]
+    wide_counters: NDArray[np.intp]
+    """Index among the ring's counters; its row is the number of narrow rows plus this."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A catalogue with everything that checking and placing a frame needs."""
+
+    catalogue: Catalogue
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    wide_low: NDArray[np.int64]
+    wide_high: NDArray[np.int64]
+    placements: dict[SignalSource, Placement]
+
+
+def compile_catalogue(made: Catalogue) -> Compiled:
+    narrow, wide = [SIGNALS[n] for n in made.narrow], [SIGNALS[n] for n in made.wide]
+    return Compiled(
+        catalogue=made,
+        # An open limit becomes the largest finite number: the same two comparisons then refuse infinity as well.
+        low=np.array([max(s.low, -_F32_MAX) for s in narrow], np.float32),
+        high=np.array([min(s.high, _F32_MAX) for s in narrow], np.float32),
+        wide_low=np.array([int(max(s.low, -_I64_MAX)) for s in wide], np.int64),
+        wide_high=np.array([_I64_MAX if s.high > _I64_MAX else int(s.high) for s in wide], np.int64),
+        placements={source: _place(source, narrow, wide) for source in SignalSource},
+    )
+
+
+def _place(source: SignalSource, narrow: list[Signal], wide: list[Signal]) -> Placement:
+    rows = {name: row for row, name in enumerate(names(source, wide=False))}
+    counters = {name: row for row, name in enumerate(names(source, wide=True))}
+    mine = [(i, rows[s.name]) for i, s in enumerate(narrow) if s.name in rows]
+    mine_wide = [(i, counters[s.name]) for i, s in enumerate(wide) if s.name in counters]
+    pairs, wide_pairs = np.array(mine, np.intp).reshape(-1, 2), np.array(mine_wide, np.intp).reshape(-1, 2)
+    return Placement(pairs[:, 0], pairs[:, 1], wide_pairs[:, 0], wide_pairs[:, 1])
+
+
+@dataclass
+class CatalogueIndex:
+    """Digest → compiled catalogue. Our own are known from the start; others are announced and stored."""
+
+    database: Database
+    _known: dict[str, Compiled] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        host, gpu, rank = SignalSource.HOST, SignalSource.GPU, SignalSource.RANK
+        for made in (catalogue(host), catalogue(host, gpu), catalogue(gpu), catalogue(rank)):
+            self._known[made.digest] = compile_catalogue(made)
+
+    def get(self, digest: str) -> Compiled | None:
+        """From memory only: never blocks."""
+        return self._known.get(digest)
+
+    def load(self, digest: str) -> Compiled | None:
+        """From memory, else from the database (another process may have been told)."""
+        known = self._known.get(digest)
+        if known is not None:
+            return known
+        with self.database.reading() as session:
+            row = session.scalar(select(CatalogueRow).where(CatalogueRow.digest == digest))
+        if row is None:
+            return None
+        return self._keep(Catalogue(tuple(row.narrow), tuple(row.wide)))
+
+    def add(self, session: WriteSession, made: Catalogue, now: float) -> None:
+        """Store an announced catalogue; harmless when it is known."""
+        if session.get(CatalogueRow, made.digest) is None:
+            row = CatalogueRow(digest=made.digest, narrow=list(made.narrow), wide=list(made.wide), created_at=now)
+            session.add(row)
+            session.flush()
+
+    def _keep(self, made: Catalogue) -> Compiled:
+        compiled = compile_catalogue(made)
+        with self._lock:
+            self._known[made.digest] = compiled
+        return compiled

@@ -1,0 +1,112 @@
+"""What a frame must satisfy beyond its envelope before anything of it is kept. Errors name signal, device and value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.frame import Axis, Frame, FrameError, check_shape
+from probes.signals import WIDE_MISSING
+from service.kit.problem import UnprocessableError
+from service.telemetry.catalogues import Compiled
+
+MAX_DEVICES: Final = 256
+"""Devices of one node; more is an error, not a machine."""
+MAX_SPAN_SECONDS: Final = 3600.0
+"""A frame lies in its own hour or reaches into the next, never further: readers look back one hour."""
+_STEP_END: Final = "step_end_nanoseconds"
+
+
+class BadFrameError(UnprocessableError):
+    slug, title = "bad-frame", "Not an acceptable frame"
+
+
+class ValueOutOfRangeError(UnprocessableError):
+    slug, title = "value-out-of-range", "Value out of range"
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """A checked frame's tensors, and the data time it spans."""
+
+    frame: Frame
+    compiled: Compiled
+    narrow: NDArray[np.float32]
+    """[entity, narrow signal, time]"""
+    wide: NDArray[np.int64]
+    """[entity, wide signal, time]"""
+    start: float
+    stop: float
+    """Unix seconds of the first and the last sample."""
+
+
+def check(frame: Frame, compiled: Compiled) -> Samples:
+    """The frame's tensors.
+
+    Raises:
+        BadFrameError: shape, span, ranks or step times do not fit.
+        ValueOutOfRangeError: a value is infinite or outside its signal's limits (NaN is "missing" and passes).
+    """
+    made = compiled.catalogue
+    try:
+        check_shape(frame, narrow=len(made.narrow), wide=len(made.wide))
+    except FrameError as error:
+        raise BadFrameError(str(error)) from error
+    entities = len(frame.entities)
+    narrow = np.frombuffer(frame.values, "<f4").reshape(entities, len(made.narrow), frame.samples)
+    wide = np.frombuffer(frame.wide, "<i8").reshape(entities, len(made.wide), frame.samples)
+    _check_narrow(frame, compiled, narrow)
+    _check_wide(frame, compiled, wide)
+    start, stop = _span(frame, compiled, wide)
+    return Samples(frame, compiled, narrow, wide, start, stop)
+
+
+def _check_narrow(frame: Frame, compiled: Compiled, values: NDArray[np.float32]) -> None:
+    # Comparisons with NaN are false: a missing sample passes, as it should.
+    bad = (values < compiled.low[:, None]) | (values > compiled.high[:, None])
+    if bad.any():
+        _refuse(frame, compiled.catalogue.narrow, values, bad)
+
+
+def _check_wide(frame: Frame, compiled: Compiled, values: NDArray[np.int64]) -> None:
+    if not values.size:
+        return
+    outside = (values < compiled.wide_low[:, None]) | (values > compiled.wide_high[:, None])
+    bad = outside & (values != WIDE_MISSING)
+    if bad.any():
+        _refuse(frame, compiled.catalogue.wide, values, bad)
+
+
+def _refuse(frame: Frame, names: tuple[str, ...], values: NDArray[np.generic], bad: NDArray[np.bool_]) -> None:
+    entity, signal, sample = (int(i) for i in np.argwhere(bad)[0])
+    value = values[entity, signal, sample].item()
+    raise ValueOutOfRangeError(
+        f"{names[signal]} of {frame.entities[entity]} at sample {sample} is {value}: outside the signal's limits"
+    )
+
+
+def _span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
+    if frame.axis is Axis.TIME:
+        if len(frame.entities) > MAX_DEVICES:
+            raise BadFrameError(f"{len(frame.entities)} devices in one node, at most {MAX_DEVICES} are allowed")
+        length = (frame.samples - 1) * frame.dt
+        if length > MAX_SPAN_SECONDS:
+            raise BadFrameError(f"the frame spans {length:.0f} s, at most {MAX_SPAN_SECONDS:.0f} s are allowed")
+        return frame.t0, frame.t0 + length
+    return _step_span(frame, compiled, wide)
+
+
+def _step_span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
+    if not (frame.t0.is_integer() and frame.t0 < 2**53 and math.isclose(frame.dt, 1.0)):
+        raise BadFrameError(f"a step frame starts at a whole step with dt 1, not t0={frame.t0}, dt={frame.dt}")
+    if _STEP_END not in compiled.catalogue.wide:
+        raise BadFrameError(f"a step frame needs the signal {_STEP_END}")
+    ends = wide[:, compiled.catalogue.wide.index(_STEP_END), :]
+    known = ends[ends != WIDE_MISSING]
+    if not known.size:
+        raise BadFrameError(f"{_STEP_END} is missing for every rank: the frame has no place in time")
+    return float(known.min()) / 1e9, float(known.max()) / 1e9

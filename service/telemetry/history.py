@@ -1,0 +1,136 @@
+"""Series of one node for a chart: from the ring where it reaches, from the blocks where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.frame import Axis, FrameError, decode
+from probes.signals import SIGNALS, SignalSource
+from service.kit.problem import UnprocessableError
+from service.telemetry.blocks import BlockStore
+from service.telemetry.catalogues import CatalogueIndex, source_of
+from service.telemetry.check import Samples, check
+from service.telemetry.envelope import Buckets, Envelope
+from service.telemetry.rates import CounterRates
+from service.telemetry.ring import Ring
+
+MAX_BLOCK_SECONDS: Final = 24 * 3600.0
+"""Longest span read from blocks at once; roll-ups will lift this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One signal of one device."""
+
+    device: str
+    signal: str
+    envelope: Envelope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a chart asks for: ``signals`` of a node's ``device`` (or all) over ``[start, stop)`` Unix seconds."""
+
+    node: str
+    device: str | None
+    signals: tuple[str, ...]
+    start: float
+    stop: float
+    points: int
+
+
+@dataclass(frozen=True)
+class History:
+    """Reads telemetry back."""
+
+    ring: Ring
+    store: BlockStore
+    catalogues: CatalogueIndex
+
+    def answer(self, question: Question, now: float) -> tuple[Buckets, list[Line]]:
+        """Buckets and one line a (device, signal) that has any data.
+
+        Raises:
+            UnprocessableError: the span is longer than can be read at once.
+        """
+        buckets = Buckets.over(question.start, question.stop, question.points)
+        if question.start >= now - self.ring.depth + 2:
+            return buckets, self._from_ring(question, buckets)
+        if question.stop - question.start > MAX_BLOCK_SECONDS:
+            raise UnprocessableError(f"at most {MAX_BLOCK_SECONDS / 3600:.0f} h can be read at once")
+        return buckets, self._from_blocks(question, buckets)
+
+    def _from_ring(self, question: Question, buckets: Buckets) -> list[Line]:
+        lines: list[Line] = []
+        for source in (SignalSource.HOST, SignalSource.GPU):
+            signals = [s for s in question.signals if SIGNALS[s].source is source]
+            columns = [
+                (node, device)
+                for node, device in self.ring.columns(source)
+                if node == question.node and question.device in {None, device}
+            ]
+            if signals and columns:
+                start, stop = int(question.start), int(np.ceil(question.stop))
+                window = self.ring.window(source, start, stop, signals=signals, columns=columns)
+                times = window.seconds.astype(np.float64)
+                lines += [
+                    Line(device, signal, buckets.thin(times, window.values[:, s, d]))
+                    for d, (_, device) in enumerate(window.columns)
+                    for s, signal in enumerate(window.signals)
+                ]
+        return lines
+
+    def _from_blocks(self, question: Question, buckets: Buckets) -> list[Line]:
+        reader = _BlockReader(question)
+        for block in self.store.read(question.start, question.stop, subject=question.node, axis=Axis.TIME):
+            try:
+                frame = decode(block.body)
+                compiled = self.catalogues.load(frame.catalogue)
+                if compiled is not None:
+                    reader.take(check(frame, compiled))
+            except (FrameError, UnprocessableError):
+                continue  # a block written by a version with other limits is unknown, not an error of the reader
+        return [
+            Line(device, signal, buckets.thin(np.concatenate(times), np.concatenate(values)))
+            for (device, signal), (times, values) in sorted(reader.series.items())
+        ]
+
+
+Chunks = tuple[list[NDArray[np.float64]], list[NDArray[np.floating]]]
+
+
+class _BlockReader:
+    """Collects the asked-for series from frames in order of time."""
+
+    def __init__(self, question: Question) -> None:
+        self.series: dict[tuple[str, str], Chunks] = {}
+        self._question = question
+        self._rates: dict[tuple[str, str], CounterRates] = {}
+
+    def take(self, samples: Samples) -> None:
+        frame, made = samples.frame, samples.compiled.catalogue
+        times = np.float64(frame.t0) + np.float64(frame.dt) * np.arange(frame.samples, dtype=np.float64)
+        for place, device in enumerate(frame.entities):
+            if self._question.device not in {None, device}:
+                continue
+            for signal in self._wanted(device, made.narrow):
+                self._add(device, signal, times, samples.narrow[place, made.narrow.index(signal)])
+            for signal in self._wanted(device, made.wide):
+                rates = self._rates.setdefault((device, signal), CounterRates(1))
+                readings = samples.wide[place, made.wide.index(signal)][None, None, :]
+                rated = rates.feed(np.zeros(1, np.intp), readings, t0=frame.t0, dt=frame.dt)
+                self._add(device, signal, times, rated[0, 0])
+
+    def _wanted(self, device: str, carried: Sequence[str]) -> list[str]:
+        source = source_of(device)
+        return [s for s in self._question.signals if s in carried and SIGNALS[s].source is source]
+
+    def _add(self, device: str, signal: str, times: NDArray[np.float64], values: NDArray[np.floating]) -> None:
+        chunks = self.series.setdefault((device, signal), ([], []))
+        chunks[0].append(times)
+        chunks[1].append(values)

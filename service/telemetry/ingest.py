@@ -1,0 +1,134 @@
+"""From bytes to durable: decode, authorise, check, store, acknowledge. Nothing of a refused frame is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from fastapi.concurrency import run_in_threadpool
+
+from probes.frame import Axis, Frame, FrameError, decode
+from service.auth.tokens import Principal
+from service.fleet.seen import Seen
+from service.kit.clock import Clock
+from service.kit.problem import ConflictError, UnprocessableError
+from service.settings import TelemetrySettings
+from service.telemetry.blocks import Block, BlockStore
+from service.telemetry.catalogues import CatalogueIndex, Compiled
+from service.telemetry.check import BadFrameError, Samples, check
+from service.telemetry.ring import Ring
+from service.telemetry.steps import StepStore
+from service.telemetry.subjects import Subjects
+from service.telemetry.writer import GroupWriter
+
+_log: Final = logging.getLogger(__name__)
+_LARGE: Final = 256 * 1024
+"""Bodies above this are checked in a thread: the event loop has other nodes to serve."""
+
+
+class UnknownCatalogueError(ConflictError):
+    slug, title = "unknown-catalogue", "Unknown catalogue"
+
+
+class OutOfTimeError(UnprocessableError):
+    slug, title = "out-of-time", "Outside the time that is kept"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingest:
+    """The data path of one process."""
+
+    settings: TelemetrySettings
+    clock: Clock
+    catalogues: CatalogueIndex
+    subjects: Subjects
+    ring: Ring
+    steps: StepStore
+    seen: Seen
+    store: BlockStore
+    writer: GroupWriter
+    keep: Callable[[Samples], None]
+    """Puts a stored frame into memory."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Frames refused, by problem slug."""
+
+    async def accept(self, principal: Principal, body: bytes) -> bool:
+        """Store one frame; False when it was stored before.
+
+        Raises:
+            ProblemError: it was not stored; the problem says why.
+        """
+        try:
+            frame = decode(body)
+        except FrameError as error:
+            raise BadFrameError(str(error)) from error
+        await self._authorise(principal, frame)
+        compiled = await self._compiled(frame.catalogue)
+        samples = check(frame, compiled) if len(body) < _LARGE else await run_in_threadpool(check, frame, compiled)
+        self._check_time(samples)
+        if frame.axis is Axis.TIME:
+            # The node spoke, whether or not this was a repetition.
+            self.seen.note(frame.subject, self.clock.now())
+        return await self.writer.submit(_block(samples, body), samples)
+
+    async def _authorise(self, principal: Principal, frame: Frame) -> None:
+        if frame.axis is Axis.TIME:
+            principal.require_node(frame.subject)
+            if not self.subjects.has_node(frame.subject):
+                await run_in_threadpool(self.subjects.find_node, frame.subject)
+            return
+        principal.require_job(frame.subject)
+        highest = _highest_rank(frame)
+        if highest >= self.subjects.ranks(frame.subject):
+            await run_in_threadpool(self.subjects.find_job, frame.subject)
+        size = self.subjects.ranks(frame.subject)
+        if highest >= size:
+            raise BadFrameError(f"rank {highest} is not one of the {size} ranks of job {frame.subject!r}")
+
+    async def _compiled(self, digest: str) -> Compiled:
+        compiled = self.catalogues.get(digest) or await run_in_threadpool(self.catalogues.load, digest)
+        if compiled is None:
+            raise UnknownCatalogueError(f"catalogue {digest} is not known: PUT /v1/telemetry/catalogues/{digest} first")
+        return compiled
+
+    def _check_time(self, samples: Samples) -> None:
+        now = self.clock.now()
+        if samples.stop > now + self.settings.max_future_seconds:
+            raise OutOfTimeError(f"the frame ends {samples.stop - now:.0f} s in the future: set the node's clock")
+        if samples.start < now - self.settings.retention_hours * 3600:
+            raise OutOfTimeError(f"the frame is older than the {self.settings.retention_hours} h that are kept")
+
+    def refill(self) -> int:
+        """Fill the rings from the last minutes of blocks; how many blocks. Call before the writer starts."""
+        now, count = self.clock.now(), 0
+        for axis in Axis:
+            for block in self.store.read(now - self.settings.ring_seconds, now + 1, axis=axis):
+                count += self._restore(block)
+        return count
+
+    def _restore(self, block: Block) -> bool:
+        try:
+            frame = decode(block.body)
+            compiled = self.catalogues.load(frame.catalogue)
+            if compiled is None:
+                return False
+            self.keep(check(frame, compiled))
+        except (FrameError, UnprocessableError):
+            _log.exception("stored block %s cannot be read again", block.key)
+            return False
+        return True
+
+
+def _highest_rank(frame: Frame) -> int:
+    ranks = [int(e) for e in frame.entities if e.isascii() and e.isdigit() and len(e) <= 6]
+    if len(ranks) != len(frame.entities):
+        raise BadFrameError("an entity of a step frame is not a rank number")
+    return max(ranks)
+
+
+def _block(samples: Samples, body: bytes) -> Block:
+    frame = samples.frame
+    return Block(frame.subject, frame.axis, frame.stream, frame.sequence, samples.start, samples.stop, body)

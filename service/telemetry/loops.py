@@ -1,0 +1,27 @@
+"""Background work of telemetry: the tick that watchers see, and retention."""
+
+from __future__ import annotations
+
+from service.kit.loops import Loop
+from service.services import Services
+from service.stream.changes import Topic
+from service.telemetry.blocks import HOUR
+
+TICK_SECONDS = 1.0
+RETENTION_SECONDS = 300.0
+
+
+def make(services: Services) -> list[Loop]:
+    stats = services.ingest.writer.stats
+
+    def tick() -> None:
+        now = services.clock.now()
+        data = {"id": f"{now:.3f}", "time": now, "frames": stats.stored, "samples": stats.samples}
+        services.hub.tell(Topic.TELEMETRY, data | {"newest": stats.newest_stop})
+
+    def retain() -> None:
+        oldest = services.clock.now() - services.settings.telemetry.retention_hours * HOUR
+        # A block reaches at most an hour past its own: the hour before the limit may still hold something to keep.
+        services.blocks.drop_before(int(oldest) // HOUR - 1)
+
+    return [Loop("telemetry-tick", TICK_SECONDS, tick), Loop("telemetry-retention", RETENTION_SECONDS, retain)]

@@ -1,0 +1,66 @@
+"""The frame route: a bare Starlette route, because per-request Python is what ingest costs (measured).
+
+Authorisation, the size bound and every refusal are the same as elsewhere; only validation by pydantic is not needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from service import services as running
+from service.auth import guard
+from service.kit.body import read_body
+from service.kit.problem import MEDIA_TYPE, ProblemError, TooLargeError
+from service.telemetry.ingest import Ingest
+
+PATH: Final = "/v1/telemetry/frames"
+_DUPLICATE: Final = {"X-Mainstay-Duplicate": "1"}
+
+
+class FrameTooLargeError(TooLargeError):
+    slug, title = "frame-too-large", "Frame too large"
+
+
+async def _post(request: Request) -> Response:
+    services = running.of(request)
+    ingest: Ingest = services.ingest
+    try:
+        principal = await guard.identify(request)
+        guard.refuse_join_token(principal)
+        body = await read_body(request, services.settings.telemetry.max_frame_bytes, FrameTooLargeError)
+        fresh = await ingest.accept(principal, body)
+    except ProblemError as error:
+        ingest.refused[error.slug] += 1
+        raise
+    return Response(status_code=204, headers=None if fresh else _DUPLICATE)
+
+
+ROUTE: Final = Route(PATH, _post, methods=["POST"])
+
+
+def document(schema: dict[str, Any]) -> None:
+    """Add the route to an OpenAPI ``schema``: it is not FastAPI's, so FastAPI does not know it."""
+    answers = {
+        "204": {"description": "Durable. X-Mainstay-Duplicate: 1 when it was stored before."},
+        "default": {
+            "description": "A problem (RFC 9457): nothing was stored",
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        },
+    }
+    schema["paths"][PATH] = {
+        "post": {
+            "tags": ["telemetry"],
+            "summary": "Store one telemetry frame",
+            "description": "The body is one frame (probes/frame.py): msgpack envelope, raw little-endian payload.",
+            "operationId": "post_frame",
+            "requestBody": {
+                "required": True,
+                "content": {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}},
+            },
+            "responses": answers,
+        }
+    }

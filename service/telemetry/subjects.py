@@ -1,0 +1,59 @@
+"""Whose data may arrive: nodes that enrolled or reported, jobs that were announced. Looked up once, then remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.fleet.models import NodeRow
+from service.kit.db import AnySession, Database
+from service.kit.problem import NotFoundError
+
+
+class UnknownSubjectError(NotFoundError):
+    slug, title = "unknown-subject", "Unknown node or job"
+
+
+WorldSize = Callable[[AnySession, str], int | None]
+"""The number of ranks of a job, or None when nobody announced it. Features hand theirs in."""
+
+
+@dataclass
+class Subjects:
+    """Nodes and jobs that exist. ``world_size`` comes from the jobs feature."""
+
+    database: Database
+    world_size: WorldSize
+    _nodes: set[str] = field(default_factory=set, init=False, repr=False)
+    _ranks: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def has_node(self, name: str) -> bool:
+        """From memory only."""
+        return name in self._nodes
+
+    def ranks(self, job: str) -> int:
+        """From memory only; 0 for a job not looked up."""
+        return self._ranks.get(job, 0)
+
+    def find_node(self, name: str) -> None:
+        """Ask the database.
+
+        Raises:
+            UnknownSubjectError: no such node.
+        """
+        with self.database.reading() as session:
+            if session.get(NodeRow, name) is None:
+                raise UnknownSubjectError(f"no node is called {name!r}: enrol it, or send its report first")
+        self._nodes.add(name)
+
+    def find_job(self, job: str) -> None:
+        """Ask the database.
+
+        Raises:
+            UnknownSubjectError: no such job.
+        """
+        with self.database.reading() as session:
+            size = self.world_size(session, job)
+        if size is None:
+            raise UnknownSubjectError(f"no job is called {job!r}: announce it before sending its steps")
+        self._ranks[job] = size
