@@ -55,7 +55,7 @@ class Stack:
         """
         line = mainstay_command(command, "--port", str(self.port), "--data-dir", str(self.data_dir), *options)
         self.children.start("service", line, self.env)
-        self.until(lambda: self.api.ready(), seconds, "the service to be ready", vital=("service",))
+        self.until(self.api.ready, seconds, "the service to be ready", vital=("service",))
         self.token = (self.data_dir / "admin-token").read_text().strip()
         self.api = ApiClient(self.api.base_url, self.token)
 
