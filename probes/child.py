@@ -231,7 +231,7 @@ class Supervisor:
             killed=dead,
             retry_seconds=delay,
         )
-        log.error("sampler child %d: %s (in %s)", silence.pid, silence.reason, silence.sampler or "start-up")
+        log.error("sampler child %d: %s (in %s)", silence.pid, silence.reason, silence.sampler or "no source")
         self.on_silence(silence)
 
     def _unbench(self, now: float) -> None:

@@ -25,7 +25,7 @@ def check_name(value: str, what: str) -> str:
     Raises:
         ValueError: names ``what`` and the offending value.
     """
-    if not isinstance(value, str) or not _NAME.match(value):
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
         rule = "1 to 128 letters, digits and . _ : -, the first a letter or digit"
         raise ValueError(f"{what} {value!r} is not a legal id ({rule})")
     return value

@@ -1,0 +1,353 @@
+"""The spool: nothing that was appended is lost, doubled, reordered or renumbered, wherever the process is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from probes.spool import Spool, SpoolError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def drain(spool: Spool) -> list[tuple[int, bytes]]:
+    return [(entry.sequence, entry.payload) for entry in spool.peek(1 << 20)]
+
+
+def abandon(spool: Spool) -> None:
+    """Let go of the directory as a killed process does: nothing is synced, nothing is said."""
+    spool._file.close()
+    os.close(spool._acked_descriptor)
+    spool._lock.close()
+
+
+def test_entries_leave_in_order_and_only_when_acknowledged(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        assert [spool.append(payload) for payload in (b"a", b"b", b"c")] == [1, 2, 3]
+        assert drain(spool) == [(1, b"a"), (2, b"b"), (3, b"c")]
+        spool.ack(2)
+        assert drain(spool) == [(3, b"c")]
+        assert len(spool) == 1
+
+
+def test_a_payload_may_carry_its_own_number(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(b"first")
+        spool.append(lambda sequence: f"I am {sequence}".encode())
+        assert drain(spool)[1] == (2, b"I am 2")
+
+
+def test_numbers_and_stream_outlive_the_process_even_when_nothing_is_pending(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        stream = spool.stream
+        spool.ack(spool.append(b"x"))
+    with Spool(tmp_path) as spool:
+        assert (spool.stream, len(spool), spool.append(b"y")) == (stream, 0, 2)
+
+
+def test_another_directory_is_another_stream(tmp_path: Path) -> None:
+    with Spool(tmp_path / "a") as one, Spool(tmp_path / "b") as other:
+        assert one.stream != other.stream
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    with Spool(tmp_path), pytest.raises(SpoolError, match="in use by another process"):
+        Spool(tmp_path)
+
+
+def test_a_foreign_file_is_not_taken_for_a_segment(tmp_path: Path) -> None:
+    (tmp_path / "0000000000000001.seg").write_text("somebody else's")
+    with pytest.raises(SpoolError, match="not a spool segment"):
+        Spool(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 1025])
+def test_an_impossible_entry_is_refused_in_words(tmp_path: Path, size: int) -> None:
+    with Spool(tmp_path, max_bytes=4096) as spool:
+        with pytest.raises(ValueError, match=f"entry has {size} bytes, allowed are 1 to 1024"):
+            spool.append(bytes(size))
+        assert spool.append(b"x") == 1
+
+
+def test_when_full_the_oldest_go_and_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Spool(tmp_path, max_bytes=4096) as spool:
+        for _ in range(100):
+            spool.append(bytes(100))
+        left = drain(spool)
+        assert [sequence for sequence, _ in left] == list(range(101 - len(left), 101))
+        assert spool.dropped == 100 - len(left) > 0
+        assert spool.bytes_on_disk <= 4096
+    assert "oldest entries are lost" in caplog.text
+
+
+def test_a_rejected_entry_is_kept_aside_with_its_reason_and_blocks_nobody(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(b"bad")
+        spool.append(b"good")
+        spool.reject(spool.peek()[0], "422 nonsense")
+        assert drain(spool) == [(2, b"good")]
+    aside = tmp_path / "rejected"
+    assert (aside / "0000000000000001.entry").read_bytes() == b"bad"
+    assert "422 nonsense" in (aside / "0000000000000001.reason").read_text()
+
+
+def test_what_is_kept_aside_is_bounded(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        for _ in range(70):
+            spool.append(b"bad")
+            spool.reject(spool.peek()[0], "no")
+    assert len(list((tmp_path / "rejected").iterdir())) == 128
+
+
+def test_a_damaged_record_costs_the_rest_of_its_segment_and_never_blocks(tmp_path: Path) -> None:
+    with Spool(tmp_path, max_bytes=4096) as spool:
+        for _ in range(6):
+            spool.append(bytes(80))
+        assert len(spool._segments) == 3
+    first = min(tmp_path.glob("*.seg"))
+    body = bytearray(first.read_bytes())
+    body[-1] ^= 1
+    first.write_bytes(body)
+    with Spool(tmp_path, max_bytes=4096) as spool:
+        assert [sequence for sequence, _ in drain(spool)] == [1, 3, 4, 5, 6]
+        assert len(spool) == 5
+        spool.ack(6)
+        assert len(spool) == 0
+
+
+def test_a_lost_tail_does_not_free_acknowledged_numbers(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        for _ in range(3):
+            spool.append(b"x")
+        spool.ack(3)
+    (segment,) = tmp_path.glob("*.seg")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with Spool(tmp_path) as spool:
+        assert len(spool) == 0
+        assert spool.append(b"y") == 4
+        assert drain(spool) == [(4, b"y")]
+
+
+def test_a_lost_record_of_acknowledgements_means_sending_again(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(b"x")
+        spool.ack(1)
+    (tmp_path / "acked").write_bytes(b"junk junk junk")
+    with Spool(tmp_path) as spool:
+        assert drain(spool) == [(1, b"x")]
+
+
+def test_nothing_is_lent_before_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (synced.append(1), real(descriptor)))
+    with Spool(tmp_path) as spool:
+        spool.append(b"x")
+        spool.append(b"y")
+        before = len(synced)
+        assert len(spool.peek(2)) == 2
+        assert len(synced) == before + 1, "one sync for both"
+        spool.peek(2)
+        assert len(synced) == before + 1, "nothing new, nothing to sync"
+
+
+def test_a_disk_that_refuses_costs_nothing_but_the_entry(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(b"first")
+        good = spool._file
+        with Path("/dev/full").open("r+b", buffering=0) as full:
+            spool._file = _Full(full, good)
+            with pytest.raises(OSError, match="No space left"):
+                spool.append(b"second")
+            spool._file = good
+        assert spool.append(b"again") == 2
+        assert drain(spool) == [(1, b"first"), (2, b"again")]
+
+
+class _Full:
+    """Writes go to a full device, everything else to the real file."""
+
+    def __init__(self, full, good) -> None:
+        self.write = full.write
+        self.truncate, self.seek, self.fileno = good.truncate, good.seek, good.fileno
+
+
+def test_wait_returns_as_soon_as_something_is_there(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        assert not spool.wait(0.01)
+        thread = threading.Timer(0.05, lambda: spool.append(b"x"))
+        thread.start()
+        started = time.monotonic()
+        assert spool.wait(10)
+        assert time.monotonic() - started < 5
+        thread.join()
+
+
+def test_many_threads_may_append_while_one_drains(tmp_path: Path) -> None:
+    with Spool(tmp_path, max_bytes=1 << 16) as spool:
+        threads = [threading.Thread(target=lambda: [spool.append(b"x" * 50) for _ in range(200)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        seen: list[int] = []
+        deadline = time.monotonic() + 30
+        while len(seen) + spool.dropped < 800 and time.monotonic() < deadline:
+            for entry in spool.peek(64):
+                seen.append(entry.sequence)
+                spool.ack(entry.sequence)
+        for thread in threads:
+            thread.join()
+        assert seen == sorted(set(seen))
+        assert len(seen) + spool.dropped == 800
+
+
+class SpoolModel(RuleBasedStateMachine):
+    """A spool against a list: appends, acknowledgements, rejections, restarts and crashes in any order."""
+
+    MAX_BYTES = 2048
+
+    @initialize()
+    def make(self) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.spool = Spool(self.directory, self.MAX_BYTES)
+        self.stream = self.spool.stream
+        self.model: list[tuple[int, bytes]] = []
+        self.next = 1
+        self.lent = 0
+
+    @rule(size=st.integers(1, MAX_BYTES // 4), filler=st.binary(min_size=1, max_size=1))
+    def append(self, size: int, filler: bytes) -> None:
+        dropped = self.spool.dropped
+        sequence = self.spool.append(filler * size)
+        assert sequence == self.next
+        self.next += 1
+        self.model.append((sequence, filler * size))
+        del self.model[: self.spool.dropped - dropped]
+
+    @rule(limit=st.integers(1, 5))
+    def peek(self, limit: int) -> None:
+        entries = [(entry.sequence, entry.payload) for entry in self.spool.peek(limit)]
+        assert entries == self.model[:limit]
+        self.lent = max([self.lent, *(sequence for sequence, _ in entries)])
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, len(self.model)))
+        entries = self.spool.peek(count)
+        self.lent = max(self.lent, entries[-1].sequence)
+        self.spool.ack(entries[-1].sequence)
+        del self.model[:count]
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def reject(self) -> None:
+        (entry,) = self.spool.peek()
+        self.lent = max(self.lent, entry.sequence)
+        self.spool.reject(entry, "the model says so")
+        del self.model[0]
+
+    @rule()
+    def restart(self) -> None:
+        self.spool.close()
+        self._open()
+
+    @rule()
+    def killed(self) -> None:
+        """SIGKILL: what was written stays, synced or not."""
+        abandon(self.spool)
+        self._open()
+
+    @rule(data=st.data())
+    def power_lost(self, data: st.DataObject) -> None:
+        """What was not synced may be cut anywhere, or be followed by rubbish."""
+        synced, last = self.spool._synced, self.spool._segments[-1]
+        abandon(self.spool)
+        body = last.path.read_bytes()
+        floor = last.size - sum(16 + len(payload) for sequence, payload in self.model if sequence >= synced)
+        cut = data.draw(st.integers(floor, len(body)))
+        last.path.write_bytes(body[:cut] + data.draw(st.binary(max_size=20)))
+        before, self.next = self.next, None
+        self._open(torn=True)
+        survivors = drain(self.spool)
+        assert survivors == self.model[: len(survivors)]
+        assert all(sequence >= synced for sequence, _ in self.model[len(survivors) :]), "synced entries survive"
+        self.model = survivors
+        self.next = self.spool._next
+        self.lent = max([self.lent, *(sequence for sequence, _ in survivors)])
+        assert self.lent < self.next <= before
+
+    def _open(self, *, torn: bool = False) -> None:
+        self.spool = Spool(self.directory, self.MAX_BYTES)
+        assert self.spool.stream == self.stream
+        assert torn or self.spool._next == self.next
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "spool"):
+            assert len(self.spool) == len(self.model)
+            assert sum(path.stat().st_size for path in self.directory.glob("*.seg")) <= self.MAX_BYTES
+
+    def teardown(self) -> None:
+        if hasattr(self, "spool"):
+            self.spool.close()
+            shutil.rmtree(self.directory)
+
+
+SpoolModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+test_against_a_model = pytest.mark.slow(SpoolModel.TestCase)
+
+
+APPENDER = """
+import sys
+from pathlib import Path
+from probes.spool import Spool
+spool = Spool(Path(sys.argv[1]), 16384)
+out = open(1, "wb", buffering=0)
+while True:
+    sequence = spool.append(lambda n: n.to_bytes(8, "little") * (1 + n % 40))
+    out.write(b"+%d\\n" % sequence)
+    if sequence % 7 == 0:
+        head = spool.peek(8)
+        out.write(b"-%d\\n" % head[-1].sequence)
+        spool.ack(head[-1].sequence)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_sigkill_at_any_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """Twenty lives of one spool, each ended by SIGKILL while it appends, acknowledges and starts segments."""
+    last = acked = said = 0
+    for life in range(20):
+        process = subprocess.Popen([sys.executable, "-c", APPENDER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(1 + 23 * life % 90)]
+        process.kill()
+        lines += process.stdout.read().splitlines(keepends=True)
+        process.stdout.close()
+        process.wait()
+        for line in lines:
+            if line.startswith(b"+") and line.endswith(b"\n"):
+                assert int(line[1:]) in (last + 1, last + 2), "one append may have gone unsaid"
+                last = int(line[1:])
+            elif line.startswith(b"-") and line.endswith(b"\n"):
+                acked, said = said, int(line[1:])
+        with Spool(tmp_path, 16384) as spool:
+            entries = spool.peek(10_000)
+            assert all(e.payload == e.sequence.to_bytes(8, "little") * (1 + e.sequence % 40) for e in entries)
+            found = [entry.sequence for entry in entries]
+            kept = spool._next - 1
+            assert kept in (last, last + 1), "everything that was appended is there"
+            assert found in (list(range(said + 1, kept + 1)), list(range(acked + 1, kept + 1))), "no gap, none twice"
+            last, acked, said = kept, kept - len(found), kept - len(found)
