@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from service.auth import models as auth
+from service.events import models as events
 from service.fleet import models as fleet
+from service.incidents import models as incidents
+from service.jobs import models as jobs
 from service.kit import idempotency
 from service.kit.db import Base
 from service.stream import models as stream
 from service.telemetry import models as telemetry
+from service.validation import models as validation
 
-__all__ = ["Base", "auth", "fleet", "idempotency", "stream", "telemetry"]
+__all__ = [
+    "Base",
+    "auth",
+    "events",
+    "fleet",
+    "idempotency",
+    "incidents",
+    "jobs",
+    "stream",
+    "telemetry",
+    "validation",
+]

@@ -35,6 +35,7 @@ class Trigger(StrEnum):
     OVERDUE = "overdue"  # no plan, no recovery or no verification within its deadline
     ACKNOWLEDGED = "acknowledged"
     CLOSED_BY_HUMAN = "closed_by_human"
+    MERGED = "merged"  # it turned out to be the same thing as an older incident
 
 
 LIVE = frozenset(set(IncidentState) - {IncidentState.CLOSED})
@@ -72,6 +73,7 @@ def _table() -> dict[tuple[IncidentState, Trigger], Step]:
     for state in LIVE:
         table[state, t.ACKNOWLEDGED] = Step(state, needs_human=False)
         table[state, t.CLOSED_BY_HUMAN] = Step(s.CLOSED, needs_human=False)
+        table[state, t.MERGED] = Step(s.CLOSED, needs_human=False)
     return table
 
 

@@ -119,6 +119,7 @@ def _open_for(context: Context, event: Event, job: str, plan: Plan) -> IncidentR
         node=event.node,
         device=None,
         ranks=ranks,
+        title=f"Rank(s) {who} of job {job} failed.",
         summary=f"The coordinator of job {job} chose a plan for failed rank(s) {who}.",
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, func, or_, select, update
 
 from detectors.finding import FindingKind
 from service.incidents.life_cycle import LIVE, IncidentState
 from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
 from service.jobs.models import RecoveryRow
-from service.kit.db import AnySession
+from service.kit.db import AnySession, WriteSession
 
 _LIVE = tuple(state.value for state in LIVE)
 
@@ -130,3 +130,10 @@ def burning(session: AnySession, limit: int) -> list[IncidentRow]:
         IncidentRow.state != IncidentState.CLOSED,
     )
     return list(session.scalars(statement.order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc()).limit(limit)))
+
+
+def move(session: WriteSession, *, from_id: str, to_id: str) -> None:
+    """Give an incident's findings, plans, recoveries and actions to another one; its timeline stays its own."""
+    session.flush()
+    for table in (FindingRow, PlanRow, RecoveryRow, ActionRow):
+        session.execute(update(table).where(table.incident_id == from_id).values(incident_id=to_id))

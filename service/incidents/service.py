@@ -186,11 +186,15 @@ def due_after(
     if state is IncidentState.CLOSED or (needs_human and state is not IncidentState.VERIFIED):
         return None
     if state is IncidentState.OPEN:
-        blocking = incident.job is not None and not _NEEDS_PLAN.isdisjoint(incident.kinds)
-        return now + (settings.plan_seconds if blocking else settings.attention_seconds)
+        return now + (settings.plan_seconds if needs_plan(incident) else settings.attention_seconds)
     if state is IncidentState.RECOVERED:
         return now + (settings.verify_seconds if planned else settings.clear_seconds)
     return now + {IncidentState.ACTING: settings.act_seconds, IncidentState.VERIFIED: settings.quiet_seconds}[state]
+
+
+def needs_plan(incident: IncidentRow) -> bool:
+    """Whether a job stands still because of it."""
+    return incident.job is not None and not _NEEDS_PLAN.isdisjoint(incident.kinds)
 
 
 def worse(one: str, other: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Index, String, Text
+from sqlalchemy import BigInteger, CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.jobs.schemas import JobState
@@ -23,8 +23,8 @@ class JobRow(Base):
     command: Mapped[str] = mapped_column(Text)
     topology: Mapped[dict[str, Any]]
     protection: Mapped[dict[str, Any]]
-    steps_total: Mapped[int | None]
-    last_step: Mapped[int | None]
+    steps_total: Mapped[int | None] = mapped_column(BigInteger)
+    last_step: Mapped[int | None] = mapped_column(BigInteger)
     started_at: Mapped[float] = mapped_column(UnixTime)
     finished_at: Mapped[float | None] = mapped_column(UnixTime)
     last_seen_at: Mapped[float] = mapped_column(UnixTime)

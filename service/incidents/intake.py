@@ -1,0 +1,283 @@
+"""Findings into rows, rows into incidents. ``detectors.correlate`` decides; here its decisions are carried out.
+
+Invariant: one active row a finding key, and never a second incident for the same thing: a repeated statement renews its
+row, news of a failure that a recovery already answers joins that recovery's incident, and a finding that comes back
+before its incident is closed reopens it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqlalchemy import select
+
+from detectors import correlate as pure
+from detectors.finding import Finding, FindingKind
+from service.incidents import findings as wire
+from service.incidents import health, repository, service
+from service.incidents.life_cycle import LIVE, IncidentState, Trigger
+from service.incidents.models import FindingRow, IncidentRow
+from service.incidents.opening import open_incident
+from service.incidents.progress import Context
+from service.jobs import repository as jobs
+from service.jobs.models import RecoveryRow
+
+_STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
+_BEFORE: Final = frozenset({IncidentState.RECOVERED.value, IncidentState.VERIFIED.value})
+_ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.ACTING.value})
+_EARLY_SECONDS: Final = 30.0
+"""How much older than the first sign of a recovery its cause may be: clocks and spools differ."""
+
+
+def take(context: Context, findings: Iterable[Finding], *, silent_after: float) -> None:
+    """Store a batch of findings and let incidents open, grow and clear."""
+    batch = list(findings)
+    if not batch:
+        return
+    fresh = [f for f in batch if f.active and not _known(context, f)]
+    ended = [f for f in batch if not f.active]
+    decisions = pure.correlate([*fresh, *ended], _incidents(context), _topology(context))
+    for decision in decisions:
+        if decision.verb is not pure.Verb.CLEAR:
+            _apply(context, decision)
+    placed = {id(f) for d in decisions for f in d.findings}
+    for finding in fresh:
+        if id(finding) not in placed:  # advice, and what is mere information
+            context.session.add(wire.to_row(finding, None))
+    context.session.flush()
+    for finding in ended:
+        _clear(context, finding)
+    nodes = {f.entity.node for f in batch if f.entity.node is not None}
+    health.reconsider(context.session, nodes, now=context.now, silent_after=silent_after)
+
+
+def _known(context: Context, finding: Finding) -> bool:
+    """Whether the finding is no news: it holds already, was answered already, or came back."""
+    return _renewed(context, finding) or _answered(context, finding) or _returned(context, finding)
+
+
+def _renewed(context: Context, finding: Finding) -> bool:
+    row = repository.active_finding(context.session, finding.key)
+    if row is None:
+        return False
+    again = finding.event is not None and finding.event != row.event_id
+    _write(row, finding)
+    incident = None if row.incident_id is None else context.session.get(IncidentRow, row.incident_id)
+    if again and incident is not None:
+        _grow(context, incident, [finding], f"Again: {finding.evidence.summary}")
+    return True
+
+
+def _write(row: FindingRow, finding: Finding) -> None:
+    for name, value in wire.said(finding).items():
+        setattr(row, name, value)
+    row.cleared_at = None
+
+
+def _answered(context: Context, finding: Finding) -> bool:
+    """The coordinator's report of the recovery overtook the launcher's report of the failure."""
+    recovery = _recovery_of(context, finding)
+    if recovery is None or recovery.incident_id is None:
+        return False
+    incident = context.session.get(IncidentRow, recovery.incident_id)
+    if incident is None:
+        return False
+    recovery.failed_at = min(recovery.failed_at, finding.time)
+    row = wire.to_row(finding, incident.id)
+    if recovery.recovered_at is not None:
+        row.active, row.cleared_at = False, recovery.recovered_at
+    context.session.add(row)
+    service.tell(
+        context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary,
+        data={"finding": row.id, "kind": finding.kind.value},
+    )  # fmt: skip
+    if incident.state != IncidentState.CLOSED:
+        _widen(context, incident, [finding])
+    return True
+
+
+def _recovery_of(context: Context, finding: Finding) -> RecoveryRow | None:
+    entity = finding.entity
+    if finding.kind not in _STOPPED or entity.job is None:
+        return None
+    statement = select(RecoveryRow).where(RecoveryRow.job == entity.job, RecoveryRow.planned_at.is_not(None))
+    for row in context.session.scalars(statement.order_by(RecoveryRow.failed_at.desc()).limit(5)):
+        # A failure after the plan is another failure, unless it is the plan's own and only its clock differs.
+        until = row.planned_at if row.planned_at is not None else row.failed_at
+        in_time = row.failed_at - _EARLY_SECONDS <= finding.time <= until
+        mine = entity.rank is None or entity.rank in row.failed_ranks
+        if in_time and mine:
+            return row
+    return None
+
+
+def _returned(context: Context, finding: Finding) -> bool:
+    """What had cleared by itself is back before its incident was closed."""
+    statement = (
+        select(FindingRow)
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(FindingRow.key == finding.key, IncidentRow.state.in_(_BEFORE))
+        .order_by(FindingRow.time.desc())
+        .limit(1)
+    )
+    row = context.session.scalars(statement).one_or_none()
+    if row is None or row.incident_id is None or repository.has_recovery(context.session, row.incident_id):
+        return False
+    _write(row, finding)
+    context.session.flush()
+    _grow(context, service.require(context.session, row.incident_id), [finding], f"Back: {finding.evidence.summary}")
+    return True
+
+
+def _incidents(context: Context) -> list[pure.OpenIncident]:
+    held: dict[str, list[Finding]] = defaultdict(list)
+    for row in repository.active_findings(context.session):
+        if row.incident_id is not None:
+            held[row.incident_id].append(wire.from_row(row))
+    return [
+        pure.OpenIncident(
+            id=row.id, opened_at=row.opened_at, findings=tuple(held[row.id]), accepts=row.state in _ACCEPTS
+        )
+        for row in repository.live(context.session)
+    ]
+
+
+def _topology(context: Context) -> pure.Topology:
+    nodes: dict[tuple[str, int], str] = {}
+    devices: dict[tuple[str, int], str] = {}
+    for job in jobs.current(context.session, limit=500):
+        for place in job.topology["ranks"]:
+            nodes[job.id, place["rank"]] = place["node"]
+            if place["device"] is not None:
+                devices[job.id, place["rank"]] = place["device"]
+    return pure.Topology(rank_node=nodes, rank_device=devices)
+
+
+def _apply(context: Context, decision: pure.Decision) -> None:
+    if decision.verb is pure.Verb.OPEN or decision.incident is None:
+        incident = _open(context, decision)
+        _attach(context, incident, decision.findings)
+        return
+    incident = service.require(context.session, decision.incident)
+    _attach(context, incident, decision.findings)
+    for other in decision.also:
+        _merge(context, service.require(context.session, other), incident)
+    _describe(context, incident, decision)
+    _propose(context, incident, Trigger.RELAPSED, f"{len(decision.findings)} further finding(s): {decision.title}")
+
+
+def _open(context: Context, decision: pure.Decision) -> IncidentRow:
+    return open_incident(
+        context.session,
+        context.settings,
+        now=context.now,
+        kinds=[kind.value for kind in decision.kinds],
+        severity=decision.severity.value,
+        job=decision.job,
+        node=decision.node,
+        device=decision.device,
+        ranks=decision.ranks,
+        title=decision.title,
+        summary=_summary(decision.causes),
+    )
+
+
+def _summary(causes: Sequence[Finding]) -> str:
+    """The likeliest cause first; what follows from it after."""
+    return " ".join(dict.fromkeys(finding.evidence.summary for finding in causes[:5]))
+
+
+def _attach(context: Context, incident: IncidentRow, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        row = wire.to_row(finding, incident.id)
+        context.session.add(row)
+        data = {"finding": row.id, "kind": finding.kind.value, "detector": finding.detector, "event": finding.event}
+        service.tell(
+            context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary, data=data
+        )
+    context.session.flush()
+
+
+def _describe(context: Context, incident: IncidentRow, decision: pure.Decision) -> None:
+    """Bring the incident's face up to date: an earlier cause found later changes the title."""
+    service.amend(
+        context.session,
+        incident,
+        title=decision.title[:300],
+        summary=_summary(decision.causes),
+        severity=service.worse(incident.severity, decision.severity.value),
+        job=incident.job or decision.job,
+        node=decision.node or incident.node,
+        device=decision.device or incident.device,
+        ranks=sorted({*incident.ranks, *decision.ranks}),
+        kinds=list(dict.fromkeys([*(kind.value for kind in decision.kinds), *incident.kinds])),
+        updated_at=context.now,
+    )
+
+
+def _widen(context: Context, incident: IncidentRow, findings: Sequence[Finding]) -> None:
+    """Add what findings say to an incident that keeps its title."""
+    ranks = {f.entity.rank for f in findings if f.entity.rank is not None}
+    severity = incident.severity
+    for finding in findings:
+        severity = service.worse(severity, finding.severity.value)
+    service.amend(
+        context.session,
+        incident,
+        severity=severity,
+        node=incident.node or findings[0].entity.node,
+        ranks=sorted({*incident.ranks, *ranks}),
+        kinds=list(dict.fromkeys([*incident.kinds, *(f.kind.value for f in findings)])),
+        updated_at=context.now,
+    )
+
+
+def _grow(context: Context, incident: IncidentRow, findings: Sequence[Finding], text: str) -> None:
+    if IncidentState(incident.state) in LIVE:
+        _widen(context, incident, findings)
+        _propose(context, incident, Trigger.RELAPSED, text)
+
+
+def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
+    """Two incidents turned out to be one: everything moves to the older."""
+    repository.move(context.session, from_id=younger.id, to_id=older.id)
+    _propose(context, younger, Trigger.MERGED, f"The same thing as incident {older.id}.", other=older.id)
+    service.tell(
+        context.session, older, time=context.now, kind="merged", text=f"Took in incident {younger.id}.",
+        data={"incident": younger.id},
+    )  # fmt: skip
+
+
+def _clear(context: Context, finding: Finding) -> None:
+    row = repository.active_finding(context.session, finding.key)
+    if row is None:
+        return
+    row.active, row.cleared_at = False, finding.time
+    context.session.flush()
+    if row.incident_id is None:
+        return
+    incident = service.require(context.session, row.incident_id)
+    service.tell(
+        context.session, incident, time=finding.time, kind="finding_cleared", text=finding.evidence.summary,
+        data={"finding": row.id, "kind": row.kind},
+    )  # fmt: skip
+    if _over(context, incident, row):
+        _propose(context, incident, Trigger.CLEARED, "Everything that was found is over.")
+
+
+def _over(context: Context, incident: IncidentRow, row: FindingRow) -> bool:
+    """Whether an incident is over by itself. A job that died and ended is not: a human has to look at that."""
+    stopped = {kind.value for kind in _STOPPED}
+    if incident.state != IncidentState.OPEN or (incident.needs_human and row.kind in stopped):
+        return False
+    held = repository.active_findings(context.session, incident.id)
+    return not held and not repository.has_recovery(context.session, incident.id)
+
+
+def _propose(context: Context, incident: IncidentRow, trigger: Trigger, text: str, *, other: str | None = None) -> None:
+    data = {} if other is None else {"incident": other}
+    service.propose(
+        context.session, incident, trigger, settings=context.settings, now=context.now, text=text, data=data
+    )

@@ -1,0 +1,228 @@
+"""The judge: events and measurements in, incidents out. It looks once a second, and at once when an event is stored.
+
+Invariant: nothing is judged twice and nothing is lost. An event is claimed in the transaction that judges it, so a
+crash leaves it for the next turn; findings of the array detectors wait in memory until they are stored. After a restart
+the event detectors are shown the recent events again, and what was found before the restart holds until the detectors
+have looked long enough to say otherwise. One judge runs in a service; a second one would find every event claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from detectors.finding import Entity, Evidence, Finding
+from detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
+from probes.words import Event
+from service.events import repository as events
+from service.events.models import EventRow
+from service.fleet.models import DeviceRow, NodeRow
+from service.incidents import deadlines, intake, repository
+from service.incidents import findings as wire
+from service.incidents.progress import Context, follow
+from service.incidents.service import IncidentChangedError
+from service.incidents.watch import Fleet, Watch
+from service.jobs import repository as jobs
+from service.kit.db import AnySession, WriteSession
+from service.kit.loops import Loop
+from service.services import Services
+from service.settings import IncidentSettings
+
+_log: Final = logging.getLogger(__name__)
+BATCH: Final = 64
+"""Events judged in one transaction: one fsync for a burst, and not long in nobody else's way."""
+REPLAYED: Final = 4096
+"""Events shown again after a restart: what the event detectors themselves remember."""
+SETTLE_SECONDS: Final = 60.0
+"""How long the detectors look before silence about an inherited finding means that it is over: calm ends an outlier
+after 30 samples, and a heartbeat is trusted after 10 s."""
+FLEET_SECONDS: Final = 5.0
+"""How old the cached list of nodes and devices may be."""
+
+
+class Judge:
+    """The state of judging; its loop is the only caller."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._detectors = [cls() for cls in EVENT_DETECTORS.values()]
+        self._watch = Watch(services.ring, services.steps)
+        self._said: dict[str, list[Finding]] = {}
+        """Findings of events whose transaction has not been committed."""
+        self._pending: list[Finding] = []
+        """Findings from measurements that are not stored yet."""
+        self._inherited: dict[str, Finding] = {}
+        self._began: float | None = None
+        self._measured_at = 0.0
+        self._fleet, self._fleet_at = Fleet(), -FLEET_SECONDS
+
+    def turn(self) -> None:
+        """One look: events first, then (once an interval) measurements and deadlines."""
+        now = self._services.clock.now()
+        if self._began is None:
+            self._restore(now)
+            self._began = now
+        while self._judge_events():
+            pass
+        if now - self._measured_at >= self._settings.judge_interval or now < self._measured_at:
+            self._measured_at = now
+            self._judge_measurements(now)
+            self._pass_time(now)
+
+    @property
+    def _settings(self) -> IncidentSettings:
+        return self._services.settings.incidents
+
+    # after a restart
+
+    def _restore(self, now: float) -> None:
+        """Show the event detectors what they had seen; remember what the array detectors had found."""
+        with self._services.database.reading() as session:
+            active = [wire.from_row(row) for row in repository.active_findings(session)]
+            since = min([now - self._settings.replay_seconds, *(finding.time for finding in active)])
+            seen = [events.to_event(row) for row in events.judged_since(session, since, REPLAYED)]
+        for detector in self._detectors:
+            detector.update(seen)
+        self._inherited = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
+
+    def _disown(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
+        """Inherited findings that nobody has repeated although their entity could be looked at long enough."""
+        for finding in found:
+            self._inherited.pop(finding.key, None)
+        assert self._began is not None
+        if not self._inherited or now - self._began < SETTLE_SECONDS:
+            return []
+        running = {job.id for job in fleet.jobs}
+        over = [f for f in self._inherited.values() if _looked_at(f.entity, fleet, running, now)]
+        for finding in over:
+            del self._inherited[finding.key]
+        evidence = Evidence(summary="It no longer holds since the service restarted.")
+        return [_ended(finding, evidence, now) for finding in over]
+
+    # events
+
+    def _judge_events(self) -> bool:
+        """Judge a batch of stored events; whether there may be more."""
+        with self._services.database.reading() as session:
+            rows = events.unjudged(session, BATCH)
+        if not rows:
+            return False
+        try:
+            self._judge_together(rows)
+        except OperationalError:
+            raise  # the database is away: the loop comes back
+        except Exception:  # noqa: BLE001 - named boundary: one event must not keep the others from being judged
+            _log.exception("judging %d events together failed; one by one", len(rows))
+            for row in rows:
+                self._judge_alone(row)
+            return False
+        return len(rows) == BATCH
+
+    def _judge_together(self, rows: Sequence[EventRow]) -> None:
+        with self._services.database.session() as session:
+            for row in rows:
+                self._judge_event(session, row)
+        for row in rows:
+            self._said.pop(row.id, None)
+
+    def _judge_alone(self, row: EventRow) -> None:
+        try:
+            self._judge_together([row])
+        except OperationalError:
+            raise
+        except IncidentChangedError:
+            _log.info("an incident changed while event %s was judged; the next turn tries again", row.id)
+        except Exception:  # noqa: BLE001 - named boundary: a poisoned event is set aside, and says so
+            _log.exception("event %s (%s) cannot be judged and is set aside", row.id, row.kind)
+            with self._services.database.session() as session:
+                events.claim(session, row.id, self._services.clock.now())
+
+    def _judge_event(self, session: WriteSession, row: EventRow) -> None:
+        now = self._services.clock.now()
+        if not events.claim(session, row.id, now):
+            return
+        event = events.to_event(row)
+        if event.node is not None:
+            self._watch.others[event.node] = row.received_at
+        context = Context(session, self._settings, now)
+        follow(context, event)
+        intake.take(context, self._findings(event), silent_after=self._services.settings.fleet.silent_after)
+
+    def _findings(self, event: Event) -> list[Finding]:
+        """What the detectors say of an event: asked once, since they take an id only once."""
+        if event.id not in self._said:
+            self._said[event.id] = [f for detector in self._detectors for f in detector.update([event])]
+        return self._said[event.id]
+
+    # measurements
+
+    def _judge_measurements(self, now: float) -> None:
+        with self._services.database.reading() as session:
+            self._refresh(session, now)
+        found = self._watch.judge(self._fleet, now)
+        self._pending += [*found, *self._disown(self._fleet, found, now)]
+        if not self._pending:
+            return
+        with self._services.database.session() as session:
+            context = Context(session, self._settings, now)
+            intake.take(context, self._pending, silent_after=self._services.settings.fleet.silent_after)
+        self._pending = []
+
+    def _refresh(self, session: AnySession, now: float) -> None:
+        if abs(now - self._fleet_at) >= FLEET_SECONDS:
+            self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session))
+            self._fleet_at = now
+        heard = {node: self._services.seen.get(node) or at for node, at in self._fleet.heard.items()}
+        self._fleet = Fleet(cohorts=self._fleet.cohorts, heard=heard, jobs=jobs.current(session, limit=256))
+
+    def _pass_time(self, now: float) -> None:
+        with self._services.database.reading() as session:
+            if not repository.due(session, now, limit=1):
+                return
+        with self._services.database.session() as session:
+            deadlines.pass_time(Context(session, self._settings, now))
+
+
+def _cohorts(session: AnySession) -> dict[tuple[str, str], str]:
+    """(node, device) → label of those it may be compared with: the node's cohort and the device's model."""
+    statement = select(DeviceRow.node, DeviceRow.id, NodeRow.cohort, DeviceRow.model).join(
+        NodeRow, NodeRow.name == DeviceRow.node
+    )
+    return {(node, device): f"{cohort}/{model}" for node, device, cohort, model in session.execute(statement)}
+
+
+def _last_words(session: AnySession) -> dict[str, float]:
+    statement = select(NodeRow.name, NodeRow.last_seen_at).where(NodeRow.last_seen_at.is_not(None))
+    return {node: at for node, at in session.execute(statement) if at is not None}
+
+
+def _looked_at(entity: Entity, fleet: Fleet, running: set[str], now: float) -> bool:
+    """Whether the detectors could have seen it: its node speaks, or its job is over and nobody will look again."""
+    if entity.job is not None and entity.job not in running:
+        return True
+    return entity.node is not None and now - fleet.heard.get(entity.node, 0.0) < SETTLE_SECONDS
+
+
+def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:
+    return Finding(
+        kind=finding.kind,
+        entity=finding.entity,
+        time=now,
+        severity=finding.severity,
+        detector=finding.detector,
+        confidence=finding.confidence,
+        evidence=evidence,
+        active=False,
+    )
+
+
+def make_loops(services: Services) -> list[Loop]:
+    """The judge's loop, woken by ``services.wakers.wake("judge")``."""
+    judge = Judge(services)
+    loop = Loop("judge", services.settings.incidents.judge_interval, judge.turn)
+    services.wakers.listen("judge", loop.wake)
+    return [loop]
