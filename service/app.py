@@ -7,11 +7,10 @@ A feature joins by one line in ``ROUTERS`` and, where it runs in the background 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
@@ -49,6 +48,7 @@ from service.telemetry.history import History
 from service.telemetry.parts import build_ingest
 
 _log: Final = logging.getLogger(__name__)
+Extra = Callable[[Services], AbstractContextManager[object]]
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Five hundred events with all their data; the frame route has a bound of its own."""
 
@@ -80,7 +80,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     clock = clock or SystemClock()
     database = Database(settings.resolved_database_url)
-    if settings.migrate:
+    if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
     return Services(
@@ -100,8 +100,14 @@ def close_services(services: Services) -> None:
     services.database.close()
 
 
-def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
-    """The ASGI app; resources open in its lifespan, not here."""
+def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[Extra] = ()) -> FastAPI:
+    """The ASGI app; resources open in its lifespan, not here.
+
+    Args:
+        settings: read once by the caller.
+        clock: the system's unless a test brings its own.
+        extras: what shall live as long as the services do: an embedded worker, this machine's probe.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -111,7 +117,10 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         app.state.loops, app.state.collectors = loops, COLLECTORS
         app.state.first_token = _first_token(services)
         _start(services, loops)
-        yield
+        with ExitStack() as stack:
+            for extra in extras:
+                stack.enter_context(extra(services))
+            yield
         services.hub.close()
         loops.stop()
         services.ingest.writer.stop()
@@ -146,14 +155,6 @@ def _start(services: Services, loops: Loops) -> None:
     _log.info("telemetry of the last minutes restored from %d blocks", restored)
     services.ingest.writer.start(asyncio.get_running_loop())
     loops.start()
-    _calm_collector()
-
-
-def _calm_collector() -> None:
-    """What lives as long as the process is not looked at again: less CPU a request and no long pauses (measured)."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

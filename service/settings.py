@@ -6,6 +6,7 @@ Every field is an environment variable: prefix ``MAINSTAY_``, nested by two unde
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -122,7 +123,9 @@ class Settings(BaseSettings):
     blocks: Literal["auto", "sqlite", "postgresql"] = Field(
         default="auto", description="Where blocks are stored; auto: where the state is."
     )
-    migrate: bool = Field(default=True, description="Bring the database schema up to date at start.")
+    migrate: bool | None = Field(
+        default=None, description="Bring the database schema up to date at start; unset: on SQLite only."
+    )
     log_format: Literal["console", "json"] = Field(default="console", description="How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe line.")
     telemetry: TelemetrySettings = TelemetrySettings()
@@ -136,6 +139,20 @@ class Settings(BaseSettings):
     @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.data_dir / 'mainstay.db'}"
+
+    @property
+    def migrates(self) -> bool:
+        return self.resolved_database_url.startswith("sqlite") if self.migrate is None else self.migrate
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach us."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def base_url(self) -> str:

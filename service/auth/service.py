@@ -18,7 +18,12 @@ from service.stream.changes import Topic, record_change
 
 ADMIN_TOKEN_FILE: Final = "admin-token"  # noqa: S105 - a file name
 _PREFIX_CHARACTERS: Final = 6
-_BOUND_SCOPES: Final = {TokenKind.JOB: (Scope.REPORT,), TokenKind.NODE: (Scope.REPORT,), TokenKind.JOIN: ()}
+_BOUND_SCOPES: Final = {
+    TokenKind.JOB: (Scope.REPORT,),
+    TokenKind.NODE: (Scope.REPORT,),
+    TokenKind.JOIN: (Scope.REPORT,),
+}
+"""Kinds that can have these scopes and no others (a join token hands its own on to the node)."""
 
 
 class NodeExistsError(ConflictError):
@@ -49,8 +54,8 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     """
     scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
     if new.kind in _BOUND_SCOPES and set(scopes) != set(_BOUND_SCOPES[new.kind]):
-        allowed = ", ".join(_BOUND_SCOPES[new.kind]) or "none"
-        raise UnprocessableError(f"a {new.kind} token has the scopes {allowed} and no others")
+        allowed = ", ".join(_BOUND_SCOPES[new.kind])
+        raise UnprocessableError(f"a {new.kind} token has the scope {allowed} and no other")
     if new.kind not in _BOUND_SCOPES and not scopes:
         raise UnprocessableError("a token needs at least one of the scopes read, report, act, admin")
     secret = make_secret(new.kind)

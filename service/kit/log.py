@@ -1,0 +1,36 @@
+"""Log lines: readable in a terminal, one JSON object each where machines read them. Everything goes to stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final
+
+import structlog
+
+_QUIET: Final = ("alembic", "uvicorn.error", "uvicorn.access", "celery.beat", "kombu")
+"""Their chatter at level info tells an operator nothing."""
+
+
+def configure(level: str, form: str) -> None:
+    """Route the standard library's logging through structlog; call once, in a command."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    last = as_json if form == "json" else [plain]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
