@@ -1,0 +1,74 @@
+"""Who a node is, and how it gets and keeps its credential."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import uuid
+from pathlib import Path
+
+import pytest
+
+from bench.lib_receiver import Receiver, problem
+from probes.identity import default_cohort, default_name, describe, enrol, load_credential
+from probes.ids import uuid7
+from probes.samplers.base import DeviceIdentity
+from probes.signals import SignalSource, catalogue
+from probes.transport import Later
+from probes.words import check_name
+
+
+def gpu(index: int) -> DeviceIdentity:
+    return DeviceIdentity(id=f"GPU-{index}", index=index, kind="gpu", model="NVIDIA H100 80GB HBM3")
+
+
+HOST = DeviceIdentity(id="host", index=0, kind="host", model="Some(R) CPU @ 2.0GHz")
+
+
+def test_enrolment_keeps_the_credential_for_its_owner_only(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.token = "own"
+    assert enrol(receiver.url, "node-1", "join", tmp_path) == "own"
+    file = tmp_path / "credential.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    receiver.token = "another"
+    assert enrol(receiver.url, "node-1", "join", tmp_path) == "own", "used once"
+    assert enrol(receiver.url, "node-2", "join", tmp_path) == "another", "another name is another node"
+    assert load_credential("http://elsewhere:1", "node-2", tmp_path) is None, "no token for a stranger"
+
+
+def test_an_unreadable_credential_is_replaced(receiver: Receiver, tmp_path: Path) -> None:
+    (tmp_path / "credential.json").write_text("{}")
+    assert load_credential(receiver.url, "node-1", tmp_path) is None
+    assert enrol(receiver.url, "node-1", "join", tmp_path) == "a-token"
+
+
+def test_a_join_token_that_is_not_taken_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.answer = lambda *_: problem(401, "unauthorized", "the join token has expired")
+    with pytest.raises(Later, match="has expired"):
+        enrol(receiver.url, "node-1", "join", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("devices", "start"), [
+    ((HOST, gpu(0), gpu(1)), "2x-NVIDIA-H100-80GB-HBM3"), ((HOST,), ""), ((), "")])  # fmt: skip
+def test_a_cohort_is_a_legal_name(devices: tuple[DeviceIdentity, ...], start: str) -> None:
+    cohort = default_cohort(devices)
+    assert check_name(cohort, "cohort").startswith(start)
+
+
+def test_the_report_describes_this_machine() -> None:
+    report = describe((HOST,), catalogue(SignalSource.HOST), cohort="mine", started_at=5.0)
+    assert report.hostname == socket.gethostname()
+    assert report.cohort == "mine"
+    assert report.memory_bytes > 1 << 20
+    assert uuid.UUID(report.boot_id)
+    assert report.version
+    assert check_name(default_name(), "name")
+
+
+def test_ids_are_uuid7_distinct_and_in_order_of_time() -> None:
+    made = [uuid7() for _ in range(2000)]
+    assert len(set(made)) == len(made)
+    assert all(uuid.UUID(text).version == 7 and uuid.UUID(text).variant == uuid.RFC_4122 for text in made)
+    milliseconds = [text[:13] for text in made]
+    assert milliseconds == sorted(milliseconds)

@@ -1,0 +1,214 @@
+"""Orders: whatever becomes of one is posted, and a run that fails is an error result, never silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.lib_receiver import Receiver, problem
+from probes.identity import NodeReport, describe
+from probes.orders import ControlLoop, Order, Result, ResultOutbox, Validator
+from probes.samplers.host import HostConfig
+from probes.signals import SignalSource, catalogue
+from probes.spool import Spool
+from probes.transport import Transport
+
+pytestmark = pytest.mark.processes
+
+GOOD = {"suite": "quick", "benchmarks": [{"benchmark": "gemm", "state": "ok"}]}
+
+
+def says(code: str) -> Validator:
+    """A validator whose command is this Python code."""
+    return Validator((sys.executable, "-c", f"import json, os, sys, time\n{code}"))
+
+
+def order(**changes: Any) -> Order:
+    fields: dict[str, Any] = {
+        "id": "o1",
+        "kind": "validate",
+        "suite": "quick",
+        "validation_id": "v1",
+        "deadline_at": time.time() + 60,
+    }
+    return Order(**(fields | changes))
+
+
+def report() -> NodeReport:
+    devices = HostConfig().build().devices()
+    return describe(devices, catalogue(SignalSource.HOST), cohort=None, started_at=1.0)
+
+
+def test_a_run_gives_its_benchmarks() -> None:
+    result = says(f"print(json.dumps({GOOD!r}))").run(order())
+    assert result.error is None
+    assert result.benchmarks == GOOD["benchmarks"]
+    assert result.suite == "quick"
+    assert result.started_at <= result.finished_at
+
+
+def test_it_is_called_with_the_suite_niced_and_in_its_own_session() -> None:
+    code = "print(json.dumps({'benchmarks': [{'argv': sys.argv[1:], 'nice': os.nice(0), 'sid': os.getsid(0)}]}))"
+    (seen,) = says(f"time.sleep(0.1)\n{code}").run(order(suite="deep")).benchmarks
+    assert seen["argv"] == ["--suite", "deep", "--json"]
+    assert seen["nice"] >= 10
+    assert seen["sid"] != os.getsid(0)
+
+
+def test_a_failing_verdict_is_a_result_and_no_error() -> None:
+    result = says(f"print(json.dumps({GOOD!r})); sys.exit(1)").run(order())
+    assert result.error is None
+    assert result.benchmarks
+
+
+@pytest.mark.parametrize(("code", "fault"), [
+    ("sys.exit('no such suite: quick')", "status 1 and no result: no such suite: quick"),
+    ("pass", "it said nothing"),
+    ("print('not json')", "no result"),
+    ("print('[]')", "without benchmarks"),
+    ("print('{\"benchmarks\": []}')", "without benchmarks"),
+    ("os.kill(os.getpid(), 9)", "status -9"),
+])  # fmt: skip
+def test_a_failure_to_run_is_an_error_that_says_why(code: str, fault: str) -> None:
+    result = says(code).run(order())
+    assert result.benchmarks == []
+    assert result.error is not None
+    assert fault in result.error
+
+
+def test_a_command_that_is_not_there_is_an_error() -> None:
+    result = Validator(("/nonexistent/mainstay",)).run(order())
+    assert "No such file" in (result.error or "")
+
+
+def test_a_run_past_its_deadline_is_killed_with_its_children(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"""
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(pid)!r}, "w").write(str(child.pid))
+time.sleep(600)
+"""
+    result = says(code).run(order(deadline_at=time.time() + 1.5))
+    assert "did not end within" in (result.error or "")
+    assert pid.exists()
+    deadline = time.monotonic() + 10
+    while _alive(int(pid.read_text())):
+        assert time.monotonic() < deadline
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_order_that_came_too_late_is_not_begun() -> None:
+    result = Validator(("/nonexistent/mainstay",)).run(order(deadline_at=time.time() - 1))
+    assert "had passed" in (result.error or "")
+
+
+def test_stopping_ends_the_run_and_says_so() -> None:
+    validator = says("time.sleep(600)")
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(validator.run(order())))
+    thread.start()
+    deadline = time.monotonic() + 10
+    while validator._process is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    validator.stop()
+    thread.join(10)
+    assert "was stopped" in (results[0].error or "")
+    assert "is stopping" in (validator.run(order()).error or "")
+
+
+@contextmanager
+def loop(receiver: Receiver, directory: Path, validator: Validator, **options: Any) -> Iterator[ControlLoop]:
+    transport = Transport(receiver.url, "t")
+    with Spool(directory) as spool:
+        results = ResultOutbox(spool, transport)
+        control = ControlLoop("node-1", transport, validator, results, **options)
+        with results.shipper:
+            control.start()
+            try:
+                yield control
+            finally:
+                control.stop()
+
+
+def test_the_node_reports_then_obeys_then_posts(receiver: Receiver, tmp_path: Path) -> None:
+    with loop(receiver, tmp_path, says(f"print(json.dumps({GOOD!r}))")) as control:
+        control.report(report())
+        receiver.wait(lambda r: "node-1" in r.reports)
+        assert control.reported.wait(10)
+        receiver.orders = [
+            {"id": "o0", "kind": "dance", "deadline_at": 0},
+            {"id": "o1", "kind": "validate", "suite": "quick", "validation_id": "v1", "deadline_at": time.time() + 60},
+        ]
+        receiver.wait(lambda r: "v1" in r.results)
+    assert receiver.results["v1"]["benchmarks"] == GOOD["benchmarks"]
+    assert receiver.results["v1"]["error"] is None
+    seen = receiver.reports["node-1"]
+    assert {"hostname", "os", "kernel", "version", "boot_id", "cohort", "cpu_count", "memory_bytes", "devices",
+            "catalogue", "started_at"} == set(seen)  # fmt: skip
+    assert seen["devices"][0]["id"] == "host"
+
+
+def test_a_result_waits_for_a_service_that_is_away(tmp_path: Path) -> None:
+    receiver = Receiver().start()
+    receiver.away()
+    with Spool(tmp_path) as spool:
+        outbox = ResultOutbox(spool, Transport(receiver.url))
+        outbox.put("v1", says("pass").run(order()))
+    receiver.start()
+    with Spool(tmp_path) as spool, ResultOutbox(spool, Transport(receiver.url)).shipper:
+        receiver.wait(lambda r: "v1" in r.results)
+    assert "no result" in receiver.results["v1"]["error"]
+    receiver.away()
+
+
+def test_a_result_that_nobody_waits_for_is_set_aside(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.answer = lambda *_: problem(404, "unknown-validation", "no such validation")
+    with Spool(tmp_path) as spool:
+        outbox = ResultOutbox(spool, Transport(receiver.url))
+        with outbox.shipper:
+            outbox.put("gone", says("pass").run(order()))
+            assert spool.wait_empty(10)
+        assert spool.rejected == 1
+
+
+def test_a_node_that_the_service_forgot_reports_again(receiver: Receiver, tmp_path: Path) -> None:
+    with loop(receiver, tmp_path, says("pass")) as control:
+        control.report(report())
+        receiver.wait(lambda r: "node-1" in r.reports)
+        with receiver.changed:
+            receiver.reports.clear()
+        receiver.wait(lambda r: "node-1" in r.reports)
+
+
+def test_enrolment_is_tried_until_the_service_is_there(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.token = "own"
+    with loop(receiver, tmp_path, says("pass"), enrol=lambda: "own") as control:
+        control._transport.token = ""
+        control.report(report())
+        assert control.reported.wait(10)
+        assert control._transport.token == "own"
+
+
+def test_the_real_command_is_what_it_should_be() -> None:
+    """The daemon relies on ``mainstay validate --suite S --json``; this asks it for a suite that is not there."""
+    result = Validator().run(order(suite="no-such-suite"))
+    assert result.benchmarks == []
+    assert "no-such-suite" in (result.error or ""), json.dumps(result.error)
+    assert subprocess.call([sys.executable, "-c", "import mainstay; assert 'validate' in mainstay.COMMANDS"]) == 0
