@@ -16,6 +16,8 @@ Work = Callable[[], Any]
 
 SLICE_SECONDS = 0.01
 """Length of one repetition: a thousand times what reading the clock and synchronising a GPU cost (about 10 µs)."""
+QUICKEST_SECONDS = 1e-7
+"""No call of Python into torch returns sooner: a clock that claims so was not looked at twice."""
 LEAST = 3
 """Repetitions, whatever the budget: a median of fewer is a lottery."""
 MOST = 200
@@ -46,7 +48,7 @@ class Stopwatch:
     def repeat(self, work: Work, budget: float) -> list[float]:
         """Seconds per call, one value a repetition, until ``budget`` seconds are spent; warmed up before."""
         work()  # allocates, plans, faults pages in
-        calls = max(1, math.ceil(SLICE_SECONDS / max(self.seconds(work), 1e-9)))
+        calls = max(1, math.ceil(SLICE_SECONDS / max(self.seconds(work), QUICKEST_SECONDS)))
         end = self.clock() + budget
         taken: list[float] = []
         while len(taken) < LEAST or (len(taken) < MOST and self.clock() < end):

@@ -1,0 +1,80 @@
+"""Benchmarks that do what real ones do on a sick machine. Run as a program, this is a nursery that knows them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from probes.benchmarks import nursery
+from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.ranks import run_ranks
+from probes.benchmarks.result import Better, Metric
+
+
+class Misbehaving(Benchmark):
+    name: ClassVar[str] = "misbehaving"
+    catches: ClassVar[str] = "nothing"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Benchmark.Config):
+        how: str = "well"
+        path: str = ""
+
+    config: Config
+
+    def metrics(self, device: Device) -> tuple[Metric, ...]:
+        del device
+        return (Metric(name="speed", unit="B/s", better=Better.HIGHER),)
+
+    def measure(self, device: Device, clock: Clock) -> Readings:
+        del device, clock
+        value = getattr(self, self.config.how)()
+        return Readings(values={"speed": [1.0 if value is None else value]})
+
+    def well(self) -> None: ...
+
+    def hang(self) -> None:
+        """Deaf to everything but SIGKILL, with a grandchild that is as deaf."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = os.fork()
+        if child:
+            Path(self.config.path).write_text(f"{os.getpid()} {child}")
+        while True:
+            time.sleep(60)
+
+    def be_killed(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def leave(self) -> None:
+        os._exit(7)
+
+    def throw(self) -> None:
+        raise RuntimeError("the link is down")
+
+    def chatter(self) -> None:
+        """Print as a C library would: straight to standard output."""
+        os.write(1, b'{"result": "nonsense"}\n' * 3)
+
+    def nan(self) -> float:
+        return float("nan")
+
+    def lose_a_rank(self) -> None:
+        run_ranks(2, "gloo", _die_on_rank_1)
+
+
+def _die_on_rank_1(rank: int) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    return {}
+
+
+if __name__ == "__main__":
+    nursery.BENCHMARKS = {**nursery.BENCHMARKS, Misbehaving.name: Misbehaving}  # type: ignore[misc]
+    nursery.main()
