@@ -126,7 +126,7 @@ class OutlierDetector(ArrayDetector):
             count = np.count_nonzero(np.isfinite(group), axis=1)
             middle[count < self.config.least_cohort] = np.nan
             floor = np.maximum(_QUANTUM, _SHARE * np.abs(middle))
-            scale = np.fmax(robust_sigma(group), floor) * _tail(count)
+            scale = np.fmax(robust_sigma(group) * _tail(count), floor)
             z[:, rows] = _SIDE[:, None] * (group - middle[:, None]) / scale[:, None]
             peers[:, rows] = middle[:, None]
         return z, peers

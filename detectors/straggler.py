@@ -173,8 +173,8 @@ class StragglerDetector(ArrayDetector):
             valid = int(np.count_nonzero(np.isfinite(group)))
             if len(members) < _PAIR or valid < min(len(members), _PAIR + 1):
                 continue  # nobody to compare with, or not enough of them reported this step
-            middle[members] = median(group)
-            ratio[members] = (group - median(group)) * (_PAIR_SCALE if len(members) == _PAIR else 1.0)
+            middle[members] = centre = float(median(group))
+            ratio[members] = (group - centre) * (_PAIR_SCALE if len(members) == _PAIR else 1.0)
         return middle, ratio
 
     def _learn(self) -> None:
@@ -206,10 +206,11 @@ class StragglerDetector(ArrayDetector):
     def _score(self, ratio: Floats, step: int) -> None:
         rows = self.rows
         base = np.where(rows["pair"], rows["base"], 0.0)
-        own = rows["x"][-1] - rows["own_base"]
         started = rows["score"] <= 0.0
         rows["score"] = self._cusum(rows["score"], (ratio - base) / self._noise())
-        rows["own_score"] = self._cusum(rows["own_score"], (own - _drift(own[None])[0]) / self._sigma_own)
+        if rows["pair"].any():
+            own = rows["x"][-1] - rows["own_base"]
+            rows["own_score"] = self._cusum(rows["own_score"], (own - _drift(own[None])[0]) / self._sigma_own)
         rows["onset"] = np.where(started & (rows["score"] > 0.0), step, rows["onset"])
         stale = (rows["missing"] >= self.config.missing_steps) & ~rows["state"]
         rows["score"][stale] = 0.0
@@ -231,10 +232,10 @@ class StragglerDetector(ArrayDetector):
         return [self._say(int(row), time, active=bool(begins[row])) for row in order]
 
     def _directed(self, row: int) -> bool:
-        """A pair's slow side must be slow by its own history too; that history need only tell who moved, hence h/2."""
+        """A pair's slow side must be slow by its own history too, or a peer that became faster would accuse it."""
         if not self.rows["pair"][row]:
             return True
-        return bool(self.rows["own_score"][row] >= self.config.h / 2) and self._slowdown(row) >= self.config.pair_ratio
+        return bool(self.rows["own_score"][row] >= self.config.h) and self._slowdown(row) >= self.config.pair_ratio
 
     def _slowdown(self, row: int) -> float:
         """Compute time over the peers' since the suspicion began (a pair: over what it was before)."""

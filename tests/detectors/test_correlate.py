@@ -1,0 +1,188 @@
+"""One story, one incident: who belongs together, who caused it, and that the order of arrival does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.correlate import Decision, OpenIncident, Topology, Verb, correlate, rank_causes
+from detectors.finding import ADVICE, Entity, Evidence, Finding, FindingKind
+from probes.words import Severity
+
+K = FindingKind
+TOPOLOGY = Topology(
+    rank_node={("demo", 0): "a", ("demo", 1): "a", ("demo", 2): "b", ("demo", 3): "b", ("other", 0): "c"},
+    rank_device={("demo", r): f"GPU-{r}" for r in range(4)},
+    device_node={"GPU-0": "a", "GPU-1": "a", "GPU-2": "b", "GPU-3": "b"},
+)
+
+
+def finding(
+    kind: K, time: float = 100.0, *, severity: Severity = Severity.CRITICAL, active: bool = True, **entity: Any
+) -> Finding:
+    return Finding(
+        kind=kind,
+        entity=Entity(**entity),
+        time=time,
+        severity=severity,
+        detector="test",
+        confidence=0.9,
+        evidence=Evidence(summary=f"{kind} happened."),
+        active=active,
+    )
+
+
+def rank(number: int, kind: K = K.PROCESS_EXIT, time: float = 100.0, job: str = "demo", **over: Any) -> Finding:
+    return finding(kind, time, job=job, rank=number, **over)
+
+
+def decide(*findings: Finding, incidents: Iterable[OpenIncident] = ()) -> tuple[Decision, ...]:
+    return correlate(findings, tuple(incidents), TOPOLOGY)
+
+
+def test_one_finding_opens_one_incident_that_says_everything() -> None:
+    (decision,) = decide(rank(3))
+    assert (decision.verb, decision.incident) == (Verb.OPEN, None)
+    assert (decision.job, decision.node, decision.device, decision.ranks) == ("demo", "b", "GPU-3", (3,))
+    assert (decision.severity, decision.kinds, decision.title) == (
+        Severity.CRITICAL,
+        (K.PROCESS_EXIT,),
+        "process_exit happened.",
+    )
+
+
+def test_a_lost_node_explains_the_exits_of_its_ranks_and_of_their_peers() -> None:
+    (decision,) = decide(
+        rank(2, time=100.0), rank(3, time=100.1), rank(0, time=104.0), finding(K.NODE_LOST, 103.0, node="b")
+    )
+    assert decision.causes[0].kind is K.NODE_LOST
+    assert (decision.node, decision.job, decision.ranks) == ("b", "demo", (0, 2, 3))
+    assert decision.title == "node_lost happened."
+
+
+def test_a_throttling_gpu_explains_its_slow_rank_and_the_slow_job() -> None:
+    warning = Severity.WARNING
+    (decision,) = decide(
+        rank(1, K.COMPUTE_SLOW, 110.0, severity=warning),
+        finding(K.JOB_SLOWDOWN, 120.0, job="demo", severity=warning),
+        finding(K.THERMAL_THROTTLE, 105.0, node="a", device="GPU-1", severity=warning),
+    )
+    assert [f.kind for f in decision.causes] == [K.THERMAL_THROTTLE, K.COMPUTE_SLOW, K.JOB_SLOWDOWN]
+    assert (decision.device, decision.severity) == ("GPU-1", warning)
+
+
+def test_two_slow_ranks_on_different_nodes_are_two_incidents() -> None:
+    assert len(decide(rank(0, K.COMPUTE_SLOW), rank(3, K.COMPUTE_SLOW))) == 2
+    assert len(decide(rank(0, K.COMPUTE_SLOW), rank(1, K.COMPUTE_SLOW))) == 1, "one host-wide cause is one incident"
+
+
+def test_other_jobs_other_nodes_and_other_times_stay_apart() -> None:
+    assert len(decide(rank(3), rank(0, job="other"))) == 2
+    assert len(decide(rank(3, time=100.0), rank(0, time=131.0))) == 2
+    assert len(decide(rank(3, time=100.0), rank(0, time=130.0))) == 1
+
+
+def test_a_chain_of_close_findings_is_one_incident_however_long() -> None:
+    assert len(decide(*(rank(3, time=t) for t in (100.0,)), *(rank(r % 4, time=100.0 + 25 * r) for r in range(8)))) == 1
+
+
+def test_advice_opens_nothing_and_neither_does_mere_information() -> None:
+    assert decide(*(rank(1, kind) for kind in ADVICE)) == ()
+    assert decide(rank(1, K.GC_JITTER), rank(1, K.LEMON_NODE, severity=Severity.INFO)) == ()
+
+
+def test_new_trouble_joins_the_open_incident_it_belongs_to() -> None:
+    mine = OpenIncident(id="i1", opened_at=100.0, findings=(rank(3),))
+    other = OpenIncident(id="i0", opened_at=90.0, findings=(rank(0, job="other", time=90.0),))
+    (decision,) = decide(finding(K.NODE_LOST, 102.0, node="b"), incidents=[other, mine])
+    assert (decision.verb, decision.incident, decision.also) == (Verb.ATTACH, "i1", ())
+    assert [f.kind for f in decision.findings] == [K.NODE_LOST]
+    assert [f.kind for f in decision.causes] == [K.NODE_LOST, K.PROCESS_EXIT], "the ranking is over the whole incident"
+
+
+def test_the_same_key_joins_its_incident_however_late() -> None:
+    mine = OpenIncident(id="i1", opened_at=100.0, findings=(rank(3, K.COMPUTE_SLOW),))
+    (decision,) = decide(rank(3, K.COMPUTE_SLOW, time=5000.0), incidents=[mine])
+    assert (decision.verb, decision.incident) == (Verb.ATTACH, "i1")
+
+
+def test_a_recovered_incident_takes_no_new_trouble_but_learns_what_cleared() -> None:
+    over = OpenIncident(id="i1", opened_at=100.0, findings=(rank(3),), accepts=False)
+    again, clear = decide(rank(3, time=120.0), rank(3, time=110.0, active=False), incidents=[over])
+    assert (again.verb, again.incident) == (Verb.OPEN, None)
+    assert (clear.verb, clear.incident) == (Verb.CLEAR, "i1")
+
+
+def test_a_clear_that_concerns_nobody_is_dropped() -> None:
+    assert decide(rank(3, active=False)) == ()
+
+
+def test_a_finding_that_ties_two_incidents_names_both_and_goes_to_the_older() -> None:
+    young = OpenIncident(id="i2", opened_at=105.0, findings=(rank(3, time=105.0),))
+    old = OpenIncident(id="i1", opened_at=100.0, findings=(finding(K.XID, 100.0, node="a", device="GPU-0"),))
+    (decision,) = decide(rank(0, time=103.0), incidents=[young, old])
+    assert (decision.incident, decision.also) == ("i1", ("i2",))
+
+
+def test_the_pseudo_device_host_does_not_tie_hosts_together() -> None:
+    one = finding(K.CPU_CONTENTION, node="a", device="host")
+    assert len(decide(one, replace(one, entity=Entity(node="b", device="host")))) == 2
+
+
+def test_every_kind_has_its_place_between_cause_and_symptom() -> None:
+    everything = [rank(0, kind) for kind in K if kind not in ADVICE]
+    ranked = [f.kind for f in rank_causes(everything)]
+    assert set(ranked) == {f.kind for f in everything}
+    assert ranked[0] is K.NODE_LOST
+    assert set(ranked[-2:]) == {K.JOB_SLOWDOWN, K.PROBE_SILENT}
+
+
+FINDINGS = st.lists(
+    st.builds(
+        finding,
+        st.sampled_from(sorted(K)),
+        st.integers(0, 200).map(float),
+        severity=st.sampled_from(Severity),
+        active=st.booleans(),
+        job=st.sampled_from(["demo", "other"]),
+        rank=st.sampled_from([0, 1, 2, 3, None]),
+        node=st.sampled_from(["a", "b", "c", None]),
+    ),
+    max_size=12,
+)
+
+
+@given(FINDINGS, st.randoms(use_true_random=False))
+def test_the_order_of_a_batch_does_not_matter(batch: list[Finding], random: Any) -> None:
+    shuffled = list(batch)
+    random.shuffle(shuffled)
+    assert decide(*shuffled) == decide(*batch)
+
+
+@given(FINDINGS, FINDINGS)
+def test_every_new_finding_lands_in_exactly_one_place(batch: list[Finding], held: list[Finding]) -> None:
+    incidents = [
+        OpenIncident(id=f"i{n}", opened_at=f.time, findings=(f,), accepts=n % 3 != 0) for n, f in enumerate(held)
+    ]
+    decisions = decide(*batch, incidents=incidents)
+    placed = [f for d in decisions if d.verb is not Verb.CLEAR for f in d.findings]
+    wanted = [f for f in batch if f.active and f.kind not in ADVICE]
+    assert all(placed.count(f) <= wanted.count(f) for f in placed)
+    assert all(f in placed for f in wanted if f.severity is not Severity.INFO)
+    changed = [i for d in decisions if d.verb is Verb.ATTACH for i in (d.incident, *d.also)]
+    assert len(changed) == len(set(changed)), "an incident is changed by one decision only"
+    accepting = {i.id for i in incidents if i.accepts}
+    assert set(changed) <= accepting
+
+
+@pytest.mark.parametrize("ranks", [4096])
+def test_a_whole_job_dying_is_one_incident_in_a_moment(ranks: int) -> None:
+    topology = Topology(rank_node={("big", r): f"n{r // 8}" for r in range(ranks)})
+    batch = [finding(K.PROCESS_EXIT, 100.0 + r / ranks, job="big", rank=r) for r in range(ranks)]
+    (decision,) = correlate(batch, (), topology)
+    assert len(decision.findings) == ranks

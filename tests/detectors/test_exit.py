@@ -1,0 +1,90 @@
+"""An exit is a finding unless it was asked for, and its words say how the process ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from detectors.exit import ExitDetector, how_it_ended
+from detectors.finding import FindingKind
+from probes.words import Event, EventKind, Severity
+
+
+def event(number: int, kind: EventKind = EventKind.PROCESS_EXIT, **over: Any) -> Event:
+    given = {"node": "node-b", "job": "demo", "rank": 3, "data": {"pid": 7, "signal": 9, "expected": False}} | over
+    return Event(id=f"e{number}", time=100.0 + number, kind=kind, **given)
+
+
+def example(seed: int) -> list[Event]:
+    return [
+        event(seed),
+        event(1000 + seed, rank=1, data={"exit_code": 1, "expected": False}),
+        event(2000 + seed, EventKind.NODE_LOST, rank=None, data={}),
+        event(3000 + seed, EventKind.RECOVERED, rank=None, node=None, data={}),
+    ] * 3
+
+
+def later(events: list[Event], lap: int) -> list[Event]:
+    return [replace(e, id=f"{e.id}-{lap}") for e in events]
+
+
+def test_a_killed_rank_is_a_critical_finding_with_its_event() -> None:
+    (finding,) = ExitDetector().update([event(1)])
+    assert (finding.kind, finding.severity, finding.confidence) == (FindingKind.PROCESS_EXIT, Severity.CRITICAL, 1.0)
+    assert (finding.entity.job, finding.entity.rank, finding.entity.node) == ("demo", 3, "node-b")
+    assert (finding.event, finding.time) == ("e1", 101.0)
+    assert finding.evidence.summary == "Rank 3 of job demo was killed by SIGKILL (signal 9) on node node-b."
+    assert finding.evidence.numbers == {"pid": 7.0, "signal": 9.0}
+
+
+def test_an_exit_that_was_asked_for_is_no_finding() -> None:
+    assert ExitDetector().update([event(1, data={"exit_code": -15, "expected": True})]) == []
+
+
+@pytest.mark.parametrize("data", [{}, {"exit_code": 0}, {"exit_code": 0, "expected": None}])
+def test_what_is_not_said_to_be_expected_is_not(data: dict[str, Any]) -> None:
+    (finding,) = ExitDetector().update([event(1, data=data)])
+    assert finding.active
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_a_retry_changes_nothing() -> None:
+    detector = ExitDetector()
+    assert len(detector.update([event(1), event(1)])) == 1
+    assert detector.update([event(1)]) == []
+
+
+def test_recovery_clears_what_was_said_about_that_job_only() -> None:
+    detector = ExitDetector()
+    detector.update([event(1), event(2, job="other")])
+    cleared = detector.update([event(3, EventKind.RECOVERED, rank=None)])
+    assert [(f.entity.job, f.active, f.time) for f in cleared] == [("demo", False, 103.0)]
+    assert detector.update([event(4, EventKind.RECOVERED, rank=None)]) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"signal": 11}, "was killed by SIGSEGV (signal 11)"),
+        ({"signal": "SIGKILL"}, "was killed by SIGKILL"),
+        ({"signal": 99}, "was killed by signal 99"),
+        ({"exit_code": -9}, "was killed by SIGKILL (signal 9)"),
+        ({"exit_code": 137}, "exited with code 137, which a shell gives for SIGKILL (signal 9)"),
+        ({"exit_code": 1, "signal": None}, "exited with code 1"),
+        ({"exit_code": 0}, "exited with code 0"),
+        ({}, "ended in an unknown way"),
+        ({"exit_code": "odd"}, "ended in an unknown way"),
+        ({"exit_code": True}, "ended in an unknown way"),
+    ],
+)
+def test_the_words_say_how_it_ended(data: dict[str, Any], words: str) -> None:
+    assert how_it_ended(data) == words
+
+
+def test_a_lost_node_is_named_with_its_reason() -> None:
+    lost = event(1, EventKind.NODE_LOST, rank=None, data={"reason": "connection reset"})
+    (finding,) = ExitDetector().update([lost])
+    assert finding.kind is FindingKind.NODE_LOST
+    assert finding.evidence.summary == "Node node-b is lost: connection reset."

@@ -1,0 +1,127 @@
+"""Which device stands apart from its cohort, and that nobody does in a healthy one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.base import Samples
+from detectors.finding import Entity, Finding, FindingKind
+from detectors.outlier import BUSY_SIGNAL, RULES, OutlierDetector
+
+HOT = "gpu_temperature_celsius"
+CLOCK = "gpu_sm_clock_hertz"
+REPLAY = "gpu_pcie_replay_total"
+SIGNALS = (HOT, CLOCK, REPLAY, BUSY_SIGNAL)
+
+
+def fleet(seed: int, *, devices: int = 16, cohorts: int = 2, ticks: int = 200) -> Samples:
+    """Busy GPUs: temperatures around their cohort's level, quantised clocks, no replays."""
+    rng = np.random.default_rng(seed)
+    level = np.arange(devices) % cohorts
+    x = np.empty((ticks, len(SIGNALS), devices), np.float32)
+    x[:, 0] = 60 + 12 * level + rng.normal(0, 1.0, devices) + rng.normal(0, 0.7, (ticks, devices))
+    x[:, 1] = (1.4e9 + 15e6 * rng.integers(-1, 2, (ticks, devices))) * (1 - 0.2 * level)
+    x[:, 2] = 0.0
+    x[:, 3] = 0.97
+    return Samples(
+        entities=tuple(Entity(node=f"n{d // 8}", device=f"GPU-{d}") for d in range(devices)),
+        groups=tuple(f"model-{c}" for c in level),
+        signals=SIGNALS,
+        t=1.7e9 + np.arange(ticks, dtype=np.float64),
+        x=x,
+    )
+
+
+def example(seed: int) -> Samples:
+    data = fleet(seed)
+    data.x[100:, 0, 5] += 30.0
+    return data
+
+
+def say(data: Samples) -> list[Finding]:
+    return OutlierDetector().update(data)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hot_device_is_named_within_seconds(seed: int) -> None:
+    (finding,) = say(example(seed))
+    assert finding.kind is FindingKind.SIGNAL_OUTLIER
+    assert finding.entity == Entity(node="n0", device="GPU-5")
+    assert 102 <= finding.time - 1.7e9 <= 110, "three loud samples; a cohort of eight has an unsteady MAD"
+    (line,) = finding.evidence.series
+    assert (line.name, line.unit) == (HOT, "C")
+    assert line.y[-1] > line.peers[-1] + 20
+    assert "above its cohort's" in finding.evidence.summary
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_healthy_cohorts_are_quiet_however_they_differ_from_each_other(seed: int) -> None:
+    assert say(fleet(seed, devices=64, ticks=1000)) == []
+
+
+def test_a_low_clock_under_load_is_named_and_an_idle_one_is_not() -> None:
+    busy, idle = fleet(0), fleet(0)
+    busy.x[100:, 1, 3] = 0.5e9
+    idle.x[100:, 1, 3] = 0.2e9
+    idle.x[100:, 3, 3] = 0.0
+    assert [f.entity.device for f in say(busy)] == ["GPU-3"]
+    assert say(idle) == []
+
+
+def test_a_counter_that_never_moves_elsewhere_needs_no_spread_to_stand_out() -> None:
+    data = fleet(0)
+    data.x[100:, 2, 7] = 40.0
+    (finding,) = say(data)
+    assert finding.kind is FindingKind.PCIE_DEGRADED
+    assert (finding.evidence.numbers["value"], finding.evidence.numbers["peers_median"]) == (40.0, 0.0)
+
+
+def test_one_spike_is_noise() -> None:
+    data = fleet(0)
+    data.x[100, 0, 5] += 80.0
+    data.x[103, 0, 5] += 80.0
+    assert say(data) == []
+
+
+def test_the_good_side_is_no_fault() -> None:
+    data = fleet(0)
+    data.x[:, 0, 5] -= 30.0
+    assert say(data) == []
+
+
+def test_a_cohort_too_small_to_have_a_middle_is_not_judged() -> None:
+    data = fleet(0, devices=7, cohorts=1)
+    data.x[:, 0, 5] += 60.0
+    assert say(data) == []
+    missing = fleet(0, devices=16, cohorts=2)
+    missing.x[:, 0, 6:] = np.nan  # of eight peers three report
+    missing.x[:, 0, 4] += 60.0
+    assert say(missing) == []
+
+
+def test_it_clears_after_half_a_minute_of_calm() -> None:
+    data = example(0)
+    data.x[140:, 0, 5] -= 30.0
+    begins, ends = say(data)
+    assert (begins.active, ends.active) == (True, False)
+    assert ends.time == 1.7e9 + 140 + 29
+
+
+def test_flapping_is_one_finding() -> None:
+    data = fleet(0, ticks=400)
+    for start in range(100, 300, 20):
+        data.x[start : start + 10, 0, 5] += 30.0
+    assert [f.active for f in say(data)] == [True, False]
+
+
+def test_a_heat_wave_over_the_whole_cohort_blames_nobody() -> None:
+    data = fleet(0)
+    data.x[100:, 0, :] += 20.0
+    assert say(data) == []
+
+
+def test_every_rule_names_a_declared_signal() -> None:
+    from probes.signals import SIGNALS as DECLARED
+
+    assert {*RULES, BUSY_SIGNAL} <= DECLARED.keys()

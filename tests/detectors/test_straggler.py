@@ -1,0 +1,226 @@
+"""The right rank, within stated steps; and nobody where the imbalance is no fault."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detectors.base import Samples
+from detectors.finding import Entity, Finding, FindingKind
+from detectors.straggler import StragglerDetector
+
+STAGES = np.array([1.0, 1.0, 1.62, 1.1])
+"""Stage 2 is slower for every replica, as in a real job with the vocabulary head."""
+
+
+def job(seed: int, *, dp: int = 8, steps: int = 150, noise: float = 0.01, stages: np.ndarray = STAGES) -> Samples:
+    """Compute times [step, 1, rank] of a dp x pp job; rank = dp index x pp + stage."""
+    rng = np.random.default_rng(seed)
+    base = np.tile(stages, dp)
+    drift = 1 + 0.05 * np.sin(np.arange(steps) / 40)[:, None]  # the whole job breathes
+    seconds = 2.0 * base * drift * np.exp(rng.normal(0, noise, (steps, len(base))))
+    return samples(seconds, stages=len(stages))
+
+
+def samples(seconds: np.ndarray, *, stages: int, first: int = 0) -> Samples:
+    steps, ranks = seconds.shape
+    return Samples(
+        entities=tuple(Entity(job="demo", rank=r, node=f"node-{r // 4}") for r in range(ranks)),
+        groups=tuple(f"stage {r % stages}" for r in range(ranks)),
+        signals=StragglerDetector.signals,
+        t=1.7e9 + 4.0 * np.arange(steps),
+        x=seconds[:, None, :].astype(np.float32),
+        steps=np.arange(first, first + steps),
+    )
+
+
+def slow(data: Samples, rank: int, by: float, start: int, stop: int | None = None) -> Samples:
+    data.x[start:stop, :, rank] *= 1 + by
+    return data
+
+
+def example(seed: int) -> Samples:
+    return slow(job(seed), rank=13, by=0.10, start=100)
+
+
+def say(data: Samples) -> list[Finding]:
+    return StragglerDetector().update(data)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("by", "noise", "within"), [(0.10, 0.01, 6), (0.05, 0.01, 8), (0.05, 0.004, 6), (0.03, 0.008, 14)]
+)
+def test_the_slow_rank_is_named_in_few_steps(seed: int, by: float, noise: float, within: int) -> None:
+    data = slow(job(seed, noise=noise), rank=13, by=by, start=100)
+    found = say(data)
+    assert [(f.kind, f.entity.rank) for f in found] == [(FindingKind.COMPUTE_SLOW, 13)]
+    step = (found[0].time - 1.7e9) / 4.0
+    assert 100 + 3 <= step < 100 + within
+    numbers = found[0].evidence.numbers
+    assert numbers["ratio"] == pytest.approx(1 + by, abs=max(0.02, 2 * noise))
+    assert abs(numbers["since_step"] - 100) <= 3
+    assert numbers["score"] > numbers["next_score"]
+
+
+def test_the_evidence_can_be_drawn_in_steps() -> None:
+    (finding,) = say(example(0))
+    seconds, score = finding.evidence.series
+    assert (seconds.x_is, seconds.unit, score.threshold) == ("step", "s", 12.0)
+    assert seconds.x[-1] == (finding.time - 1.7e9) / 4.0
+    assert seconds.y[-1] > 1.05 * seconds.peers[-1]
+    assert score.y[-1] >= 12.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_stage_imbalance_is_no_fault(seed: int) -> None:
+    assert say(job(seed, dp=8, steps=500)) == []
+    assert say(job(seed, dp=2, steps=500)) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_varying_sequence_lengths_are_not_judged(seed: int) -> None:
+    data = job(seed, dp=32, noise=0.09, steps=200, stages=np.ones(2))
+    detector = StragglerDetector()
+    assert detector.update(data) == []
+    assert detector.abstains is not None
+    assert "(limit 5%)" in detector.abstains
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_that_comes_later_ends_the_judging(seed: int) -> None:
+    quiet, loud = job(seed, dp=16, noise=0.005, steps=100), job(seed + 50, dp=16, noise=0.10, steps=200)
+    data = samples(np.concatenate((quiet.x, loud.x))[:, 0], stages=4)
+    detector = StragglerDetector()
+    detector.update(data.part(0, 100))
+    assert detector.abstains is None
+    first = detector.update(data.part(100, 108))
+    assert detector.update(data.part(116, 300)) == [] or first, "the watch on the noise looks at every eighth step"
+    assert detector.abstains is not None
+
+
+def test_a_rank_slow_from_the_start_is_found_in_a_large_role() -> None:
+    found = say(slow(job(3), rank=6, by=0.10, start=0))
+    assert [f.entity.rank for f in found] == [6]
+
+
+def test_it_clears_when_the_rank_is_fast_again() -> None:
+    begins, ends = say(slow(job(0), rank=13, by=0.10, start=80, stop=110))
+    assert (begins.active, ends.active) == (True, False)
+    assert (ends.time - 1.7e9) / 4.0 < 110 + 20
+
+
+def test_a_spike_of_any_size_is_no_straggler() -> None:
+    data = job(0)
+    data.x[90, 0, 5] *= 50.0
+    data.x[91, 0, 5] *= 50.0
+    assert say(data) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("by", [0.10, 0.25])
+def test_of_two_peers_the_slow_one_is_named(seed: int, by: float) -> None:
+    data = slow(job(seed, dp=2, steps=200), rank=6, by=by, start=120)
+    found = say(data)
+    assert [f.entity.rank for f in found] == [6]
+    assert (found[0].time - 1.7e9) / 4.0 < 120 + 12
+    assert found[0].evidence.numbers["ratio"] == pytest.approx(1 + by, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_peers_one_that_became_faster_accuses_nobody(seed: int) -> None:
+    assert say(slow(job(seed, dp=2, steps=200), rank=6, by=-0.15, start=120)) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_that_slows_down_as_a_whole_accuses_nobody(seed: int) -> None:
+    for dp in (2, 8):
+        data = job(seed, dp=dp, steps=200)
+        data.x[120:] *= 1.3
+        assert say(data) == []
+
+
+def test_a_rank_without_peers_is_never_judged() -> None:
+    detector = StragglerDetector()
+    assert detector.update(slow(job(0, dp=1, steps=200), rank=2, by=0.5, start=100)) == []
+    assert detector.abstains is not None
+
+
+def test_a_pair_with_a_new_member_learns_anew() -> None:
+    before = job(0, dp=2, steps=100)
+    after = job(1, dp=2, steps=200)
+    after.x[:, 0, 6] *= 1.2  # the replacement is simply another machine
+    moved = tuple(e if e.rank != 6 else Entity(job="demo", rank=6, node="spare") for e in after.entities)
+    fresh = Samples(
+        entities=moved, groups=after.groups, signals=after.signals, t=after.t + 400, x=after.x, steps=after.steps
+    )
+    detector = StragglerDetector()
+    assert detector.update(before) == []
+    assert detector.update(fresh) == []
+
+
+def test_steps_are_required() -> None:
+    data = job(0)
+    timed = Samples(entities=data.entities, groups=data.groups, signals=data.signals, t=data.t, x=data.x)
+    with pytest.raises(ValueError, match="judges steps"):
+        say(timed)
+
+
+@pytest.mark.slow
+def test_false_alarms_stay_within_the_budget() -> None:
+    """2,048 ranks x 500 steps x 4 jobs = 4e6 rank-steps; the budget of h = 12 allows 3e-5 of an alarm in them."""
+    for seed in range(4):
+        assert say(job(100 + seed, dp=512, steps=500)) == []
+
+
+TRACES = (
+    Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+    / "straggler-traces"
+)
+
+
+SHORT = StragglerDetector.Config(pair_steps=12)
+"""ST has two replicas only, so every role is a pair, and 32 steps: the warm-up is shortened, nothing else."""
+
+
+def compute_seconds(trace: str) -> tuple[np.ndarray, int]:
+    """Own compute per step and rank (dp x stage), from the operations of a real job."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(TRACES / f"trace-{trace}.parquet").to_pydict()
+    own = np.array(["forward-compute" in str(op) or "backward-compute" in str(op) for op in table["optype"]])
+    dp, stage, step = (np.array(table[name])[own] for name in ("dp_rank", "stage", "step"))
+    seconds = np.array(table["duration"], dtype=np.float64)[own]
+    rows, stages = {s: i for i, s in enumerate(np.unique(step))}, int(stage.max()) + 1
+    total = np.zeros((len(rows), (int(dp.max()) + 1) * stages))
+    np.add.at(total, (np.array([rows[s] for s in step]), dp * stages + stage), seconds)
+    return np.where(total > 0, total, np.nan), stages
+
+
+@pytest.fixture(params=["ST", "SE"])
+def trace(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, int]:
+    if not (TRACES / f"trace-{request.param}.parquet").exists():
+        pytest.skip(f"{TRACES} is absent: set MAINSTAY_TEST_DATA to the folder that holds straggler-traces")
+    return (request.param, *compute_seconds(request.param))
+
+
+def test_real_imbalance_is_never_blamed(trace: tuple[str, np.ndarray, int]) -> None:
+    """Both jobs are healthy: ST has a slow last stage, SE sequences of varying length."""
+    name, seconds, stages = trace
+    detector = StragglerDetector(SHORT)
+    assert detector.update(samples(seconds, stages=stages)) == []
+    assert (detector.abstains is not None) == (name == "SE"), "SE is too noisy for this test, and it says so"
+
+
+@pytest.mark.parametrize("rank", range(8))
+@pytest.mark.parametrize("by", [0.10, 0.20])
+def test_an_injected_slowdown_in_a_real_job_is_found(rank: int, by: float) -> None:
+    if not (TRACES / "trace-ST.parquet").exists():
+        pytest.skip(f"{TRACES} is absent: set MAINSTAY_TEST_DATA to the folder that holds straggler-traces")
+    seconds, stages = compute_seconds("ST")
+    data = slow(samples(seconds, stages=stages), rank=rank, by=by, start=17)
+    detector = StragglerDetector(SHORT)
+    assert [f.entity.rank for f in detector.update(data)] == [rank]
