@@ -70,8 +70,13 @@ def _order(alternative: Alternative) -> tuple[bool, float, int, StrategyName]:
 
 def _identify(situation: Situation) -> str:
     """A UUID (version 8: made of a digest) that is the same for the same situation, so that a retry adds no plan."""
-    tables = {name: dict(sorted(getattr(situation, name).items())) for name in ("live", "standbys", "cold")}
-    digest = hashlib.blake2b(msgspec.json.encode(replace(situation, **tables)), digest_size=16).digest()
+    ordered = replace(
+        situation,
+        live=dict(sorted(situation.live.items())),
+        standbys=dict(sorted(situation.standbys.items())),
+        cold=dict(sorted(situation.cold.items())),
+    )
+    digest = hashlib.blake2b(msgspec.json.encode(ordered), digest_size=16).digest()
     raw = bytearray(digest)
     raw[6], raw[8] = 0x80 | raw[6] & 0x0F, 0x80 | raw[8] & 0x3F  # RFC 9562: version and variant
     return str(uuid.UUID(bytes=bytes(raw)))
@@ -82,7 +87,7 @@ def _explain(alternatives: tuple[Alternative, ...], best: Alternative | None) ->
         reasons = " ".join(f"{a.strategy}: {a.reason}" for a in alternatives)
         return f"Nothing brings the job back by itself, a human is needed. {reasons}"
     kept = sum(restore.source is RestoreSource.LIVE for restore in best.restores)
-    text = f"{best.strategy}: {best.reason} {_price(best)}; {kept} of {len(best.restores)} ranks keep what they hold."
+    text = f"{best.strategy}: {best.reason} It takes {_price(best)}; {kept} of {len(best.restores)} ranks keep what they hold."
     others = [a for a in alternatives if a is not best]
     if others and others[0].feasible:
         return f"{text} Next best: {others[0].strategy}, {_price(others[0])}."

@@ -181,12 +181,13 @@ class _Work:
         """Each of m - 1 survivors gathers the others' data of one stripe, decodes it and sends it on.
 
         A stripe is nbytes / (m - 1); a survivor gathers m - 2 of them, XORs m - 1, and sends out m - 1: one for the
-        newcomer, and its data for the other decoders.
+        newcomer (unless it is at home there), and its data for the other decoders.
         """
         survivors = len(restore.from_nodes)
         stripe = -(-nbytes // survivors)
         for node in restore.from_nodes:
+            away = int(node != restore.node)
             self.received[node] += (survivors - 1) * stripe
-            self.sent[node] += survivors * stripe
+            self.received[restore.node] += away * stripe
+            self.sent[node] += (survivors - 1 + away) * stripe
             self.decoded[node] += survivors * stripe
-        self.received[restore.node] += nbytes
