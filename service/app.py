@@ -28,6 +28,7 @@ from service.fleet import endpoints as fleet
 from service.fleet import loops as fleet_loops
 from service.fleet.snapshot import LayoutCache
 from service.incidents import endpoints as incidents
+from service.incidents import judge
 from service.jobs import endpoints as jobs
 from service.jobs.repository import world_size
 from service.kit import idempotency, migrate, problem
@@ -36,6 +37,7 @@ from service.kit.clock import Clock, SystemClock
 from service.kit.db import Database
 from service.kit.loops import Loop, Loops
 from service.kit.web import Dashboard, SecurityHeaders
+from service.overview import endpoints as overview
 from service.services import Services
 from service.settings import Settings
 from service.stream import endpoints as stream
@@ -46,6 +48,9 @@ from service.telemetry import loops as telemetry_loops
 from service.telemetry import route as frames
 from service.telemetry.history import History
 from service.telemetry.parts import build_ingest
+from service.validation import endpoints as validation
+from service.validation import loops as validation_loops
+from service.validation import sweep_endpoints as sweeps
 
 _log: Final = logging.getLogger(__name__)
 Extra = Callable[[Services], AbstractContextManager[object]]
@@ -59,6 +64,9 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     events.router,
     jobs.router,
     incidents.router,
+    validation.router,
+    sweeps.router,
+    overview.router,
     stream.router,
 )
 """One line a feature."""
@@ -66,6 +74,8 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     fleet_loops.make,
     telemetry_loops.make,
     stream_loops.make,
+    judge.make_loops,
+    validation_loops.make,
 )
 """What runs in the background: each makes its loops from the services."""
 COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (

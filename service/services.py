@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 from service.kit.wake import Wakers
+from service.validation.waiting import WaitingNodes
 
 if TYPE_CHECKING:
     from service.auth.tokens import TokenCache
@@ -40,6 +41,7 @@ class Services:
     history: History
     layout: LayoutCache
     wakers: Wakers = field(default_factory=Wakers)
+    waiting: WaitingNodes = field(default_factory=WaitingNodes)
 
     @property
     def ring(self) -> Ring:

@@ -241,6 +241,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_incident_timeline"),
     )
     op.create_index("ix_incident_timeline_incident_id_time_id", "incident_timeline", ["incident_id", "time", "id"])
+    op.create_index("ix_incident_timeline_time_id", "incident_timeline", ["time", "id"])
 
     op.create_table(
         "plans",

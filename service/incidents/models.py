@@ -99,7 +99,7 @@ class TimelineRow(Base):
     text: Mapped[str] = mapped_column(Text)
     data: Mapped[dict[str, Any]]
 
-    __table_args__ = (Index(None, "incident_id", "time", "id"),)
+    __table_args__ = (Index(None, "incident_id", "time", "id"), Index(None, "time", "id"))
 
 
 class PlanRow(Base):

@@ -45,10 +45,10 @@ class JobWatch:
         samples = self.feed.take(places)
         if samples is None:
             return []
-        reported = np.isfinite(samples.x).any(axis=(0, 1)).tolist()
-        for entity, said in zip(samples.entities, list(reported), strict=True):
-            if said and entity.node is not None:
-                others[entity.node] = now
+        for row in np.flatnonzero(np.isfinite(samples.x).any(axis=(0, 1))):
+            node = samples.entities[row].node
+            if node is not None:
+                others[node] = now
         return [finding for detector in self.detectors for finding in detector.update(samples)]
 
     def end(self, now: float) -> list[Finding]:

@@ -29,7 +29,8 @@ def _loss(window: StepWindow) -> NDArray[np.float64]:
     known = np.isfinite(loss)
     total = np.where(known, loss, 0.0).sum(axis=0)
     count = known.sum(axis=0)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    mean: NDArray[np.float64] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return mean
 
 
 def _nullable(row: NDArray[Any]) -> list[float | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
@@ -26,9 +25,6 @@ from service.validation.models import SweepRow, SweepRunRow, ValidationRow
 from service.validation.schedule import next_run
 from service.validation.schemas import SweepCounts, SweepCreate, SweepRead, SweepRun
 from service.validation.suites import require_suite
-
-RESEND_SECONDS: Final = 10.0
-"""A run without validations for so long lost its task; sending it twice does no harm."""
 
 
 class UnknownSweepError(NotFoundError):
@@ -131,11 +127,9 @@ def _claim(session: WriteSession, sweep: SweepRow, now: float) -> bool:
     return claimed
 
 
-def waiting_runs(session: AnySession, *, now: float) -> list[str]:
-    """Runs whose validations do not exist although their task had the time to make them."""
-    statement = select(SweepRunRow.id).where(
-        SweepRunRow.fanned_out_at.is_(None), SweepRunRow.started_at <= now - RESEND_SECONDS
-    )
+def waiting_runs(session: AnySession) -> list[str]:
+    """Runs without their validations: just begun, or their task was lost. Sending one twice does no harm."""
+    statement = select(SweepRunRow.id).where(SweepRunRow.fanned_out_at.is_(None)).order_by(SweepRunRow.started_at)
     return list(session.scalars(statement.limit(100)))
 
 

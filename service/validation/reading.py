@@ -1,0 +1,65 @@
+"""Validations as answered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import select
+
+from probes.benchmarks.suites import SuiteInfo
+from probes.words import Verdict
+from service.kit.db import AnySession
+from service.validation.models import ResultRow, ValidationRow
+from service.validation.schemas import (
+    BenchmarkRead,
+    MetricRead,
+    SuiteRead,
+    ValidationRead,
+    ValidationResult,
+    ValidationState,
+)
+
+
+def read_many(session: AnySession, rows: Sequence[ValidationRow]) -> list[ValidationRead]:
+    """Validations with their results; one further query whatever their number."""
+    results = _results(session, [row.id for row in rows])
+    return [_read(row, results[row.id]) for row in rows]
+
+
+def _results(session: AnySession, ids: Collection[str]) -> dict[str, list[ResultRow]]:
+    statement = select(ResultRow).where(ResultRow.validation_id.in_(ids)).order_by(ResultRow.position)
+    found: dict[str, list[ResultRow]] = defaultdict(list)
+    for row in session.scalars(statement):
+        found[row.validation_id].append(row)
+    return found
+
+
+def _read(row: ValidationRow, results: Sequence[ResultRow]) -> ValidationRead:
+    return ValidationRead(
+        id=row.id,
+        node=row.node,
+        suite=row.suite,
+        sweep=row.sweep_id,
+        state=ValidationState(row.state),
+        verdict=Verdict(row.verdict),
+        reason=row.reason,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        results=[ValidationResult.model_validate(result) for result in results],
+    )
+
+
+def read_suite(suite: SuiteInfo) -> SuiteRead:
+    return SuiteRead(
+        name=suite.name,
+        benchmarks=[
+            BenchmarkRead(
+                name=benchmark.name,
+                metrics=[MetricRead(name=m.name, unit=m.unit, better=m.better) for m in benchmark.metrics],
+            )
+            for benchmark in suite.benchmarks
+        ],
+        expected_seconds=suite.expected_seconds,
+    )

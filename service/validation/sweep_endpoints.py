@@ -1,0 +1,114 @@
+"""``/v1/sweeps`` and ``/v1/criteria``: what is checked again and again, and against what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+from sqlalchemy import select
+
+from detectors.criteria import Criterion
+from service.auth.guard import Actor, Admin, Reader
+from service.kit.clock import Now
+from service.kit.db import AnySession, Reading, Writing, after_commit
+from service.kit.idempotency import Idempotency
+from service.kit.pagination import Page, Paging, paginate
+from service.kit.schemas import Name, ShortText
+from service.services import ServicesDep
+from service.validation import criteria, sweeps
+from service.validation.models import CriterionRow, SweepRow
+from service.validation.schemas import CriteriaIn, CriteriaLearn, CriterionRead, SweepCreate, SweepRead
+
+router = APIRouter(tags=["validation"])
+Id = Annotated[Name, Path(alias="id")]
+
+
+class SweepPage(Page[SweepRead]):
+    """Sweeps, newest first."""
+
+
+class CriterionPage(Page[CriterionRead]):
+    """Criteria by cohort, benchmark and metric."""
+
+
+@router.post("/sweeps", operation_id="create_sweep", status_code=201)
+def create_sweep(
+    body: SweepCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
+) -> SweepRead:
+    """Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null for by hand only."""
+    row = sweeps.create(session, body, now=now)
+    answer = sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+    return idempotency.remember(session, answer, 201)
+
+
+@router.get("/sweeps", operation_id="list_sweeps")
+def list_sweeps(_: Reader, session: Reading, services: ServicesDep, page: Paging) -> SweepPage:
+    """Sweeps, newest first, with their last runs."""
+    rows, cursor = paginate(session, select(SweepRow), keys=(SweepRow.created_at, SweepRow.id), page=page)
+    reads = sweeps.read_many(session, rows, keep_runs=services.settings.validation.keep_runs)
+    return SweepPage(items=reads, next_cursor=cursor)
+
+
+@router.get("/sweeps/{id}", operation_id="get_sweep")  # noqa: FAST003 - Id is its alias
+def get_sweep(sweep_id: Id, _: Reader, session: Reading, services: ServicesDep) -> SweepRead:
+    """One sweep with its last runs."""
+    row = sweeps.require(session, sweep_id)
+    return sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+
+
+@router.post("/sweeps/{id}:run", operation_id="run_sweep", status_code=202)  # noqa: FAST003 - Id is its alias
+def run_sweep(
+    sweep_id: Id, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
+) -> SweepRead:
+    """Start a run now, besides the schedule."""
+    row = sweeps.require(session, sweep_id)
+    sweeps.start(session, row, now=now)
+    after_commit(session, lambda: services.wakers.wake("tasks"))
+    answer = sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+    return idempotency.remember(session, answer, 202)
+
+
+@router.delete("/sweeps/{id}", operation_id="delete_sweep", status_code=204)  # noqa: FAST003 - Id is its alias
+def delete_sweep(sweep_id: Id, _: Actor, session: Writing) -> Response:
+    """Forget a sweep; the validations that it made stay."""
+    session.delete(sweeps.require(session, sweep_id))
+    return Response(status_code=204)
+
+
+@router.get("/criteria", operation_id="list_criteria")
+def list_criteria(
+    _: Reader, session: Reading, page: Paging, cohort: Annotated[ShortText | None, Query()] = None
+) -> CriterionPage:
+    """Criteria by cohort, benchmark and metric."""
+    return _page(session, page, cohort)
+
+
+def _page(session: AnySession, page: Paging, cohort: str | None) -> CriterionPage:
+    statement = select(CriterionRow)
+    if cohort is not None:
+        statement = statement.where(CriterionRow.cohort == cohort)
+    keys = (CriterionRow.cohort, CriterionRow.benchmark, CriterionRow.metric)
+    rows, cursor = paginate(session, statement, keys=keys, page=page, descending=False)
+    return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=cursor)
+
+
+@router.put("/criteria", operation_id="put_criteria")
+def put_criteria(body: CriteriaIn, _: Admin, session: Writing, now: Now) -> CriterionPage:
+    """State criteria; those of the same benchmark, metric and cohort are replaced. Answers what was stored."""
+    rows = [item.model_dump(mode="json") | {"learned_at": now} for item in body.items]
+    criteria.store(session, rows)
+    return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=None)
+
+
+@router.post("/criteria:learn", operation_id="learn_criteria")
+def learn_criteria(
+    body: CriteriaLearn, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
+) -> CriterionPage:
+    """Learn criteria from stored results, of one cohort or of all. Answers what was learned."""
+    learned = criteria.learn(session, body.cohort, now=now)
+    return idempotency.remember(session, CriterionPage(items=[_read(c, now) for c in learned], next_cursor=None))
+
+
+def _read(criterion: Criterion, now: float) -> CriterionRead:
+    stored = {name: getattr(criterion, name) for name in CriterionRead.model_fields}
+    return CriterionRead.model_validate(stored | {"learned_at": criterion.learned_at or now})

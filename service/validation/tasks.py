@@ -1,0 +1,40 @@
+"""The tasks of validation. Each takes ids only, may run twice, and is one or two short transactions.
+
+Nothing depends on a task arriving: what is due is a row, and the next tick sends it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from service.kit.db import after_commit
+from service.services import Services
+from service.validation import service, sweeps
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The task functions of one process, around its services."""
+
+    services: Services
+    send_fan_out: Callable[[str], None]
+
+    def tick(self) -> None:
+        """Start the sweeps that are due, expire what is late, close finished runs."""
+        now = self.services.clock.now()
+        with self.services.database.session() as session:
+            sweeps.claim_due(session, now=now)
+            for run_id in sweeps.waiting_runs(session):
+                after_commit(session, partial(self.send_fan_out, run_id))
+        with self.services.database.session() as session:
+            service.expire(session, now=now, settings=self.services.settings)
+            sweeps.finish_runs(session, now=now)
+
+    def fan_out(self, run_id: str) -> None:
+        """Order the validations of one run."""
+        now = self.services.clock.now()
+        with self.services.database.session() as session:
+            sweeps.fan_out(session, run_id, now=now, settings=self.services.settings)
+            after_commit(session, lambda: self.services.wakers.wake("orders"))
