@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from recovery.agent.errors import AgentGoneError, ProtocolError, refusal
+from recovery.agent.errors import AgentError, AgentGoneError, ProtocolError, refusal
 from recovery.agent.framing import receive, send
 from recovery.agent.messages import (
     ArenaInfo,
@@ -89,7 +89,7 @@ class AgentClient:
         try:
             with self._connection() as sock:
                 send(sock, Committed(rank=rank, epoch=epoch, generation=generation, slot=slot))
-        except (AgentGoneError, ProtocolError) as error:
+        except AgentError as error:
             logger.warning("the agent did not hear of rank %d epoch %d: %s", rank, epoch, error)
 
     def inventory(self) -> Inventory:

@@ -21,7 +21,6 @@ from recovery.memory.digest import Bytes
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 CHUNK: Final = 1024 * 1024
 """Raw bytes handed to the kernel at once; also the unit in which the receiver works on them."""
-SOCKET_BUFFER: Final = 4 * 1024 * 1024
 
 _LENGTH = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()

@@ -1,23 +1,20 @@
-"""Plain data in a fixed room: 4 bytes of length, then msgpack. NaN and infinity survive; objects are refused.
+"""Plain data in a fixed room, as msgpack. NaN and infinity survive; objects are refused.
 
 Small tensors inside (a scheduler's learning rates, a sampler's generator) travel as dtype, shape and bits.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
 
+from recovery.memory import room
 from recovery.memory.digest import Bytes
 from recovery.memory.errors import CorruptArenaError
 from recovery.memory.layout import DTYPES
-
-_LENGTH: Final = struct.Struct("<I")
-
 
 _TENSOR: Final = "mainstay.tensor"
 
@@ -56,10 +53,7 @@ def write(data: dict[str, Any], out: Bytes) -> None:
         raise ValueError(
             f"a snapshot keeps numbers, text, bytes, lists and dicts beside the tensors, not {error}"
         ) from error
-    if _LENGTH.size + len(body) > len(out):
-        raise ValueError(f"the scalars of the state take {len(body)} bytes, their room is {len(out) - _LENGTH.size}")
-    raw = _LENGTH.pack(len(body)) + body
-    out[: len(raw)] = np.frombuffer(raw, np.uint8)
+    room.put(body, out)
 
 
 def read(raw: Bytes) -> dict[str, Any]:
@@ -68,11 +62,8 @@ def read(raw: Bytes) -> dict[str, Any]:
     Raises:
         CorruptArenaError: something else lies there.
     """
-    (length,) = _LENGTH.unpack(raw[: _LENGTH.size].tobytes())
     try:
-        data: dict[str, Any] = msgspec.msgpack.decode(
-            raw[_LENGTH.size : _LENGTH.size + length].tobytes(), type=dict[str, Any]
-        )
+        data: dict[str, Any] = msgspec.msgpack.decode(room.take(raw), type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise CorruptArenaError(f"the scalars of the snapshot are damaged: {error}") from error
     revived: dict[str, Any] = _revive(data)

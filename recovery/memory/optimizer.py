@@ -69,6 +69,16 @@ class OptimizerState:
             self.optimizer.state.pop(parameter, None)
             if fresh:
                 self.optimizer.state[parameter] = fresh
+        self._put_groups(scalars)
+
+    def put_scalars(self, scalars: dict[str, Any]) -> None:
+        """Restore the plain data alone; the tensors are those that it was taken with."""
+        for name, parameter in self._parameters.items():
+            if name in scalars["state"]:
+                self.optimizer.state[parameter].update(scalars["state"][name])
+        self._put_groups(scalars)
+
+    def _put_groups(self, scalars: dict[str, Any]) -> None:
         for group, kept in zip(self.optimizer.param_groups, scalars["groups"], strict=True):
             for key, value in kept.items():
                 group[key] = tuple(value) if isinstance(group.get(key), tuple) else value

@@ -107,6 +107,23 @@ class TrainerState:
             _restore_extra(item, scalars["extra"].get(name))
         self._generators.put(arrays, scalars["generators"])
 
+    def rewind(self, pieces: Mapping[str, Piece]) -> None:
+        """Undo what a forward and backward pass have moved on since ``freeze`` gave ``pieces`` (its newest).
+
+        Buffers, random numbers, scalars and extras come back; parameters and optimizer tensors, which such a pass
+        leaves alone, are not touched.
+        """
+        arrays = {name: piece for name, piece in pieces.items() if isinstance(piece, np.ndarray)}
+        scalars = blob.read(_raw(arrays[BLOB]))
+        with torch.no_grad():
+            for name, buffer in self._buffers():
+                put(buffer.detach(), arrays[name])
+        if self._optimizer is not None:
+            self._optimizer.put_scalars(scalars["optimizer"])
+        for name, item in self.extra.items():
+            _restore_extra(item, scalars["extra"].get(name))
+        self._generators.put(arrays, scalars["generators"])
+
     # Names
 
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,52 @@
+"""What one agent has, in one hand: its arenas, its parity rows, its measurements, and what it shows to its peers."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from recovery.agent.peer import Credentials, Peer
+from recovery.agent.rates import Meter
+from recovery.agent.rows import Rows
+from recovery.agent.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    job: str
+    node: str
+    token: str
+    directory: Path
+    parity_every: int = 0
+    disk_every: int = 0
+    checkpoint_dir: Path | None = None
+
+    @property
+    def slots(self) -> int:
+        """Two keep a crash harmless; a third one carries what parity or the disk still needs."""
+        return 3 if self.parity_every or self.disk_every else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    settings: Settings
+    store: Store
+    rows: Rows
+    meter: Meter = field(default_factory=Meter)
+
+    def peer(self, endpoint: str, generation: int) -> Peer:
+        """A connection to another agent on behalf of ``generation``, or of the lowest one alive if that is later."""
+        alive = max(generation, self.store.config.fence)
+        return Peer(endpoint, Credentials(self.settings.token, self.settings.job, alive))
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who asks: one connection."""
+
+    sock: socket.socket
+    role: str
+    generation: int
+    streaming: bool = False
+    """Raw bytes are under way: an error can only be told by closing the connection."""

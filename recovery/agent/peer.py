@@ -1,0 +1,87 @@
+"""One connection to another node's agent, for as long as one transfer takes."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from recovery.agent.client import greet
+from recovery.agent.errors import AgentGoneError, ProtocolError, TornError, refusal
+from recovery.agent.framing import parse_endpoint, receive, receive_into, send
+from recovery.agent.messages import Failure, Message, Reply, Tail
+from recovery.memory.digest import Bytes
+
+CONNECT_SECONDS: Final = 2.0
+STALL_SECONDS: Final = 10.0
+"""A peer that sends nothing for this long is taken for dead."""
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What an agent shows to its peers. ``generation`` is that of the order which it carries out."""
+
+    token: str
+    job: str
+    generation: int
+
+
+class Peer:
+    """Use as a context manager. Every error names the endpoint."""
+
+    def __init__(self, endpoint: str, credentials: Credentials) -> None:
+        self.endpoint = endpoint
+        self._credentials = credentials
+        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+    def __enter__(self) -> Self:
+        host, port = parse_endpoint(self.endpoint)
+        try:
+            self._socket = socket.create_connection((host, port), CONNECT_SECONDS)
+        except OSError as error:
+            raise AgentGoneError(f"no agent answers at {self.endpoint}: {error}") from error
+        try:
+            self._socket.settimeout(STALL_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            c = self._credentials
+            greet(self._socket, self._decoder, token=c.token, job=c.job, generation=c.generation, role="agent")
+        except BaseException:  # boundary: not to leak the socket
+            self._socket.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def call(self, request: Message, answer: type[M]) -> M:
+        """Send ``request`` and read its answer; raw bytes may follow it."""
+        send(self._socket, request)
+        reply = receive(self._socket, self._decoder)
+        if isinstance(reply, Failure):
+            raise refusal(reply.kind, f"{self.endpoint}: {reply.reason}")
+        if not isinstance(reply, answer):
+            raise ProtocolError(f"{self.endpoint} answered {type(request).__name__} with {type(reply).__name__}")
+        return reply
+
+    def receive_into(self, out: Bytes) -> None:
+        """Fill ``out`` (uint8) with the raw bytes that follow."""
+        receive_into(self._socket, out.data)
+
+    def finish(self) -> None:
+        """Read the ``Tail``.
+
+        Raises:
+            TornError: the bytes were overwritten while they were sent.
+        """
+        reply = receive(self._socket, self._decoder)
+        if not isinstance(reply, Tail):
+            raise ProtocolError(f"{self.endpoint} ended its bytes with {type(reply).__name__}")
+        if not reply.ok:
+            raise TornError(f"{self.endpoint}: {reply.reason}")

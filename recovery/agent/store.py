@@ -1,0 +1,224 @@
+"""The arenas of one node of one job, as files in one directory; all of an agent's memory of them is in those files.
+
+An agent that is killed and started again finds its arenas by their headers, its fence and parity group in one small
+JSON file beside them. A file that does not hold together is reported and left alone until it is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from recovery.agent.errors import CorruptError, NoSuchSlotError
+from recovery.agent.messages import ArenaInfo, GroupMember, SlotInfo
+from recovery.memory.arena import Arena
+from recovery.memory.errors import ArenaError, CorruptArenaError
+from recovery.memory.layout import Layout
+from recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
+
+MAX_RANK: Final = 1_000_000
+
+logger = logging.getLogger("mainstay.agent")
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What survives a restart beside the arenas."""
+
+    fence: int = 0
+    group: tuple[GroupMember, ...] = ()
+    every: int = 0
+    generation: int = 0
+    """Under which the group was configured."""
+
+
+class Store:
+    """Arenas by rank, with one lock each for whoever writes on the agent's behalf."""
+
+    def __init__(self, directory: Path, *, slots: int, disk_every: int = 0) -> None:
+        self.directory = directory
+        self.slots = slots
+        self.disk_every = disk_every
+        self.config = Config()
+        self.degraded: dict[str, str] = {}
+        """What does not work as it should: subject -> words."""
+        self._arenas: dict[int, Arena] = {}
+        self._locks: dict[int, threading.RLock] = {}
+        self._lock = threading.RLock()
+        self._attach_all()
+
+    # Arenas
+
+    def open(self, rank: int, layout: Layout) -> ArenaInfo:
+        """The arena of ``rank``, made if it is not there or has another layout or number of slots."""
+        if not 0 <= rank < MAX_RANK:
+            raise ValueError(f"rank {rank} is not between 0 and {MAX_RANK - 1}")
+        with self._lock:
+            arena = self._arenas.get(rank)
+            if arena is None or arena.layout.digest != layout.digest or arena.header.slots != self.slots:
+                arena = self._create(rank, layout, arena)
+        return ArenaInfo(path=str(arena.path), slots=arena.header.slots, slot_bytes=arena.header.slot_bytes)
+
+    def _create(self, rank: int, layout: Layout, old: Arena | None) -> Arena:
+        if old is not None:
+            logger.warning("rank %d has another layout now: its arena is replaced and its slots are gone", rank)
+        arena = Arena.create(self._path(rank), rank=rank, layout=layout, slots=self.slots)
+        self._adopt(rank, arena)
+        self.degraded.pop(f"rank {rank}", None)
+        return arena
+
+    def _adopt(self, rank: int, arena: Arena) -> None:
+        arena.set_word(Word.FENCE, max(self.config.fence, arena.word(Word.FENCE)))
+        arena.set_word(Word.DISK_EVERY, self.disk_every)
+        arena.set_word(Word.HEARTBEAT, time.monotonic_ns())
+        self._arenas[rank] = arena
+
+    def _path(self, rank: int) -> Path:
+        return self.directory / f"rank-{rank}.arena"
+
+    def arena(self, rank: int) -> Arena:
+        """The open arena of ``rank``.
+
+        Raises:
+            NoSuchSlotError: none is open.
+        """
+        arena = self._arenas.get(rank)
+        if arena is None:
+            raise NoSuchSlotError(f"no arena of rank {rank} is open on this node, only of {sorted(self._arenas)}")
+        return arena
+
+    def has(self, rank: int) -> bool:
+        return rank in self._arenas
+
+    def all(self) -> list[tuple[int, Arena]]:
+        with self._lock:
+            return sorted(self._arenas.items())
+
+    def lock(self, rank: int) -> threading.RLock:
+        """Held by whoever writes slots or agent's cells of ``rank`` in this process."""
+        with self._lock:
+            return self._locks.setdefault(rank, threading.RLock())
+
+    def _attach_all(self) -> None:
+        self.config = self._load_config()
+        for path in sorted(self.directory.glob("rank-*.arena")):
+            try:
+                arena = Arena.attach(path)
+            except (ArenaError, OSError) as error:
+                logger.warning("%s cannot be used: %s", path.name, error)
+                self.degraded[path.stem.replace("-", " ")] = str(error)
+            else:
+                self._adopt(arena.header.rank, arena)
+
+    # Slots
+
+    def verified(self, rank: int, epoch: int) -> tuple[Arena, SlotRecord]:
+        """The slot of ``epoch``, digested now if it was not yet.
+
+        Raises:
+            NoSuchSlotError, TornError: through ``SlotMissingError`` and ``TornSlotError``.
+        """
+        arena = self.arena(rank)
+        record = arena.find(epoch)
+        if record.state is not SlotState.VERIFIED:
+            with self.lock(rank):
+                record = arena.verify(arena.find(epoch))
+        return arena, record
+
+    def verify_newest(self, rank: int) -> SlotRecord | None:
+        """Digest the newest slot of ``rank`` unless that is done; None if there is nothing, or it was overwritten."""
+        newest = self.arena(rank).newest()
+        if newest is None:
+            return None
+        try:
+            return self.verified(rank, newest.epoch)[1]
+        except ArenaError:
+            return None
+
+    def newest_epoch(self, rank: int) -> int:
+        newest = self._arenas[rank].newest() if rank in self._arenas else None
+        return NO_EPOCH if newest is None else newest.epoch
+
+    def slot_infos(self) -> Iterator[SlotInfo]:
+        """One a committed epoch of a rank, verified first where that is possible."""
+        for rank, arena in self.all():
+            for epoch in sorted({r.epoch for r in arena.records() if r.committed}):
+                with contextlib.suppress(ArenaError):  # overwritten just now: it is not there any more
+                    record = self.verified(rank, epoch)[1]
+                    yield SlotInfo(
+                        rank=rank,
+                        epoch=epoch,
+                        generation=record.generation,
+                        nbytes=record.nbytes,
+                        verified=record.state is SlotState.VERIFIED,
+                    )
+
+    def accept(self, rank: int, slot: int, epoch: int, generation: int, expected: int) -> SlotRecord:
+        """Commit and verify a slot that the agent itself has filled.
+
+        Raises:
+            CorruptError: the bytes do not have the digest that they should; the slot is invalid again.
+        """
+        arena = self.arena(rank)
+        arena.commit(slot, epoch, generation)
+        try:
+            record = arena.verify(arena.record(slot))
+            if record.digest != expected:
+                raise CorruptArenaError(f"digest {record.digest:016x} instead of {expected:016x}")
+        except ArenaError as error:
+            arena.invalidate(arena.record(slot))
+            raise CorruptError(f"rank {rank} epoch {epoch}: what came is damaged: {error}") from error
+        return record
+
+    def discard_after(self, epoch: int) -> None:
+        for rank, arena in self.all():
+            with self.lock(rank):
+                arena.discard_after(epoch)
+                arena.set_word(Word.DISK_FLOOR, min(arena.word(Word.DISK_FLOOR), epoch))
+                if arena.word(Word.PARITY_FLOOR) >= epoch:  # look again whether the group holds parity of ``epoch``
+                    arena.set_word(Word.PARITY_FLOOR, epoch - 1)
+                if arena.word(Word.PARITY_EPOCH) > epoch:
+                    arena.set_word(Word.PARITY_EPOCH, NO_EPOCH)
+
+    # What survives a restart
+
+    def fence(self, generation: int) -> None:
+        with self._lock:
+            self.save(msgspec.structs.replace(self.config, fence=max(self.config.fence, generation)))
+            for arena in self._arenas.values():
+                arena.set_word(Word.FENCE, self.config.fence)
+
+    def save(self, config: Config) -> None:
+        with self._lock:
+            self.config = config
+            new = self.directory / ".agent.json.new"
+            new.write_bytes(msgspec.json.encode(config))
+            new.replace(self.directory / "agent.json")
+
+    def _load_config(self) -> Config:
+        try:
+            return msgspec.json.decode((self.directory / "agent.json").read_bytes(), type=Config)
+        except FileNotFoundError:
+            return Config()
+        except msgspec.MsgspecError as error:
+            self.degraded["agent.json"] = f"the fence and the parity group were forgotten: {error}"
+            return Config()
+
+    def beat(self) -> None:
+        for _, arena in self.all():
+            arena.set_word(Word.HEARTBEAT, time.monotonic_ns())
+
+    def drop(self) -> None:
+        """Remove every arena of this node; the directory and the fence stay."""
+        with self._lock:
+            for path in (*self.directory.glob("*.arena"), *self.directory.glob(".*.new")):
+                path.unlink(missing_ok=True)
+            self._arenas.clear()
+            self.degraded.clear()
+            self.save(Config(fence=self.config.fence))

@@ -1,0 +1,70 @@
+"""Whole slots and pieces of them over TCP: served from the mapping, received straight into the mapping."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from recovery.agent.errors import AgentError, CorruptError
+from recovery.agent.framing import CHUNK, send, send_bytes
+from recovery.agent.messages import Fetch, Fetched, Head, ReadHead, ReadSlot, SlotHeader, Tail
+from recovery.agent.node import Caller, Node
+from recovery.agent.store import Store
+from recovery.memory.errors import ArenaError, LayoutMismatchError
+
+WHOLE: Final = 1 << 62
+"""As ``ReadSlot.nbytes``: to the end."""
+
+
+def answer_head(store: Store, request: ReadHead) -> Head:
+    newest = store.newest_epoch(request.rank)
+    try:
+        record = store.verified(request.rank, request.epoch)[1]
+    except (ArenaError, AgentError):
+        return Head(present=False, newest=newest, slot_nbytes=0, digest=0)
+    return Head(present=True, newest=newest, slot_nbytes=record.nbytes, digest=record.digest)
+
+
+def serve_slot(store: Store, caller: Caller, request: ReadSlot) -> None:
+    """Header, bytes, tail. The record is looked at again after the last byte: the seqlock reaches across the wire."""
+    if request.offset < 0 or request.nbytes < 0:
+        raise ValueError(f"a slot has no {request.nbytes} bytes from {request.offset}")
+    arena, record = store.verified(request.rank, request.epoch)
+    start = min(request.offset, record.nbytes)
+    data = arena.slot_bytes(record.slot)[start : min(record.nbytes, start + request.nbytes)]
+    header = SlotHeader(
+        generation=record.generation,
+        layout_digest=arena.layout.digest,
+        slot_nbytes=record.nbytes,
+        digest=record.digest,
+        nbytes=len(data),
+    )
+    caller.streaming = True
+    send(caller.sock, header)
+    for at in range(0, len(data), CHUNK):
+        send_bytes(caller.sock, data[at : at + CHUNK])
+    ok = arena.unchanged(record)
+    why = "" if ok else f"rank {request.rank} overwrote epoch {request.epoch} meanwhile"
+    send(caller.sock, Tail(ok=ok, reason=why))
+    caller.streaming = False
+
+
+def fetch(node: Node, order: Fetch, generation: int) -> Fetched:
+    """Carry out ``Fetch``: see ``AgentClient.fetch``."""
+    begun = time.perf_counter()
+    store = node.store
+    arena = store.arena(order.rank)
+    with store.lock(order.rank), node.peer(order.endpoint, generation) as peer:
+        request = ReadSlot(rank=order.from_rank, epoch=order.epoch, offset=0, nbytes=WHOLE)
+        header = peer.call(request, SlotHeader)
+        if header.layout_digest != arena.layout.digest:
+            raise LayoutMismatchError(f"rank {order.from_rank} holds other tensors than rank {order.rank}")
+        if header.nbytes != header.slot_nbytes or header.nbytes != arena.layout.nbytes:
+            raise CorruptError(f"{order.endpoint} announced {header.nbytes} bytes, a slot has {arena.layout.nbytes}")
+        slot = arena.choose().slot
+        out = arena.begin(slot, generation)
+        peer.receive_into(out[: header.nbytes])
+        peer.finish()
+        node.meter.add("net", header.nbytes, time.perf_counter() - begun)
+        record = store.accept(order.rank, slot, order.epoch, header.generation, header.digest)
+    return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)

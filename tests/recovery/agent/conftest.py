@@ -1,0 +1,173 @@
+"""Real agent processes for the tests of the agent: started, killed and started again by their own process ids."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recovery.agent.client import AgentClient
+from recovery.agent.messages import GroupMember
+from recovery.memory.arena import Arena
+from recovery.memory.layout import Layout
+from recovery.memory.snapshot import ArraySource, SnapshotWriter
+
+TOKEN = "correct-horse-battery-staple"
+JOB = "job-1"
+DEADLINE = 30.0
+
+
+def eventually(what: Callable[[], object], seconds: float = DEADLINE) -> None:
+    """Poll until ``what()`` is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+@dataclass
+class Agent:
+    node: str
+    home: Path
+    shm: Path
+    options: list[str]
+    process: subprocess.Popen[str] | None = None
+    endpoint: str = ""
+    clients: list[AgentClient] = field(default_factory=list)
+
+    @property
+    def directory(self) -> Path:
+        (found,) = self.shm.glob(f"mainstay-*/{JOB}/{self.node}")
+        return found
+
+    @property
+    def socket(self) -> Path:
+        return self.home / f"{self.node}.sock"
+
+    def start(self) -> Agent:
+        command = [sys.executable, "-m", "recovery.agent", "--job", JOB, "--node", self.node]
+        command += ["--socket", str(self.socket), "--token-file", str(self.home / "token")]
+        command += ["--shm-dir", str(self.shm), *self.options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        assert line, self.kill()
+        self.endpoint = json.loads(line)["endpoint"]
+        return self
+
+    def client(self, generation: int = 1, token: str = TOKEN) -> AgentClient:
+        client = AgentClient(self.socket, token, job=JOB, generation=generation, role="test")
+        self.clients.append(client)
+        return client
+
+    def kill(self, number: int = signal.SIGKILL) -> str:
+        """End the process; what it wrote to stderr."""
+        if self.process is None:
+            return ""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        _, words = self.process.communicate(timeout=20)
+        self.process = None
+        return words
+
+    def lose(self) -> None:
+        """The whole node dies: process and memory."""
+        directory = self.directory
+        self.kill()
+        shutil.rmtree(directory)
+
+    def member(self, *ranks: int) -> GroupMember:
+        return GroupMember(node=self.node, endpoint=self.endpoint, ranks=ranks)
+
+
+@pytest.fixture
+def agents() -> Iterator[Callable[..., Agent]]:
+    """Start an agent by node name and further options; all end with the test, and their memory is removed."""
+    home = Path(tempfile.mkdtemp(prefix="mainstay-agent-"))
+    shm = Path(tempfile.mkdtemp(prefix="mainstay-test-", dir="/dev/shm"))
+    (home / "token").write_text(TOKEN)
+    started: list[Agent] = []
+
+    def start(node: str = "node-0", *options: str) -> Agent:
+        agent = Agent(node, home, shm, list(options)).start()
+        started.append(agent)
+        return agent
+
+    yield start
+    for agent in started:
+        for client in agent.clients:
+            client.close()
+        agent.kill()
+    shutil.rmtree(home)
+    shutil.rmtree(shm)
+
+
+@dataclass
+class Rank:
+    """A trainer without a model: random bytes that are a function of (rank, epoch)."""
+
+    rank: int
+    client: AgentClient
+    sizes: tuple[int, ...] = (70_001, 30_000)
+    generation: int = 1
+
+    def __post_init__(self) -> None:
+        self.arrays = {f"t{i}": np.zeros(n, np.uint8) for i, n in enumerate(self.sizes)}
+        self.source = ArraySource(self.arrays)
+        self.info = self.client.open_arena(self.rank, self.source.layout)
+        self.arena = Arena.attach(Path(self.info.path))
+        self.writer = SnapshotWriter(self.arena, self.source, on_committed=self._tell)
+
+    def _tell(self, epoch: int, generation: int, slot: int) -> None:
+        self.client.committed(self.rank, epoch, generation, slot)
+
+    @property
+    def layout(self) -> Layout:
+        return self.source.layout
+
+    def step(self, epoch: int) -> None:
+        for name, value in contents(self.rank, epoch, self.sizes).items():
+            self.arrays[name][:] = value
+        self.writer.start(epoch, self.generation)
+        self.writer.wait()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def contents(rank: int, epoch: int, sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    random = np.random.default_rng([rank, epoch])
+    return {f"t{i}": random.integers(0, 256, n, np.uint8) for i, n in enumerate(sizes)}
+
+
+@pytest.fixture
+def ranks() -> Iterator[Callable[..., Rank]]:
+    made: list[Rank] = []
+
+    def make(rank: int, agent: Agent, **options: object) -> Rank:
+        made.append(Rank(rank, agent.client(), **options))
+        return made[-1]
+
+    yield make
+    for rank in made:
+        rank.close()
+
+
+@pytest.fixture(name="contents")
+def _contents() -> Callable[..., dict[str, np.ndarray]]:
+    return contents
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[..., None]:
+    return eventually
