@@ -1,0 +1,35 @@
+"""``mainstay run``, ``mainstay agent``, ``mainstay plan``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+# torchrun's own grammar (options, script, the rest is the script's) is argparse's: the words are handed over as typed.
+run = App(name="run", help_flags=(), version_flags=())
+
+
+@run.default
+def _run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    from recovery.launcher.main import main
+
+    return main(words)
+
+
+agent = App(name="agent", help_flags=(), version_flags=())
+
+
+@agent.default
+def _agent(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    from recovery.agent.server import main
+
+    return main(words)
+
+
+def plan(*, scenario: str, json_: Annotated[bool, Parameter(name="--json", negative=())] = False) -> None:
+    """Price every recovery strategy for a described failure."""
+    from recovery.plan_cli import run_plan
+
+    sys.exit(run_plan(scenario, json_))

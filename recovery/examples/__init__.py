@@ -1,0 +1,1 @@
+"""Training scripts that show the SDK: the same one plain and protected."""

@@ -1,0 +1,226 @@
+"""A tiny transformer in pipeline stages, its data and its schedule: what both example scripts train.
+
+Everything random is a function of (seed, step, micro-batch), never of the rank or of what was drawn before. So a step
+that is repeated anywhere computes the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY = 64
+LENGTH = 64
+MICRO_BATCHES = 4
+"""Of each pipeline in each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    steps: int
+    seed: int
+    layers: int
+    width: int
+    batch: int
+    dp: int
+    pp: int
+    save: Path | None
+
+
+def options(words: Sequence[str] | None = None) -> Options:
+    """Read the command line of an example."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--layers", type=int, default=4, help="of all stages together")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=4, help="sequences in a micro-batch")
+    parser.add_argument("--dp", type=int, default=2)
+    parser.add_argument("--pp", type=int, default=2)
+    parser.add_argument("--save", type=Path, default=None, help="directory for the final parameters of every rank")
+    return Options(**vars(parser.parse_args(words)))
+
+
+class Mesh(Protocol):
+    """What the schedule needs to know of the ranks; ``mainstay.Mesh`` has it and more."""
+
+    rank: int
+    dp_rank: int
+    pp_rank: int
+
+    @property
+    def dp(self) -> dist.ProcessGroup: ...
+
+    def rank_of(self, *, dp: int, pp: int) -> int: ...
+
+
+class PlainMesh:
+    """The same from plain torch: rank = dp_rank * pp + pp_rank, as torchrun numbers them."""
+
+    def __init__(self, dp: int, pp: int) -> None:
+        dist.init_process_group("gloo")
+        self._pp = pp
+        self.rank = dist.get_rank()
+        self.dp_rank, self.pp_rank = divmod(self.rank, pp)
+        groups = [dist.new_group([self.rank_of(dp=d, pp=p) for d in range(dp)]) for p in range(pp)]
+        self.dp: dist.ProcessGroup = groups[self.pp_rank]
+
+    def rank_of(self, *, dp: int, pp: int) -> int:
+        return dp * self._pp + pp
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = max(1, width // 32)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, 3, self.heads, width // self.heads)
+        q, k, v = self.qkv(self.norm1(x)).view(shape).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        hidden = functional.dropout(functional.gelu(self.up(self.norm2(x))), 0.1, self.training)
+        out: torch.Tensor = x + self.down(hidden)
+        return out
+
+
+class Stage(nn.Module):
+    """One pipeline stage: the first one embeds, the last one predicts."""
+
+    def __init__(self, opts: Options, stage: int) -> None:
+        super().__init__()
+        torch.manual_seed(opts.seed * 1000 + stage)  # the same in every replica
+        self.first, self.last = stage == 0, stage == opts.pp - 1
+        self.embed = nn.Embedding(VOCABULARY, opts.width) if self.first else None
+        self.places = nn.Embedding(LENGTH, opts.width) if self.first else None
+        self.blocks = nn.Sequential(*(Block(opts.width) for _ in range(opts.layers // opts.pp)))
+        self.head = nn.Linear(opts.width, VOCABULARY) if self.last else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.embed is not None and self.places is not None:
+            x = self.embed(x) + self.places(torch.arange(x.shape[1]))
+        x = self.blocks(x)
+        return x if self.head is None else self.head(x)
+
+
+def tokens(opts: Options, step: int, micro_batch: int) -> torch.Tensor:
+    """int64 [batch, LENGTH + 1]: arithmetic sequences with some noise; made here, read from nowhere."""
+    source = torch.Generator().manual_seed((opts.seed * 1_000_003 + step) * 1009 + micro_batch)
+    start = torch.randint(VOCABULARY, (opts.batch, 1), generator=source)
+    stride = torch.randint(1, 5, (opts.batch, 1), generator=source)
+    noise = torch.rand((opts.batch, LENGTH + 1), generator=source) < 0.05
+    wrong = torch.randint(VOCABULARY, (opts.batch, LENGTH + 1), generator=source)
+    return torch.where(noise, wrong, (start + stride * torch.arange(LENGTH + 1)) % VOCABULARY)
+
+
+def train_step(
+    mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer, step: int, opts: Options
+) -> torch.Tensor | None:
+    """One step of every replica and stage; the mean loss where it is known (the last stage)."""
+    optimizer.zero_grad()
+    losses = _Pipeline(mesh, stage, step, opts).run()
+    _average_gradients(mesh, stage, opts)
+    optimizer.step()
+    return torch.stack(losses).mean() if losses else None
+
+
+class _Pipeline:
+    """One forward, one backward: each stage starts the backward pass of a micro-batch as early as it can."""
+
+    def __init__(self, mesh: Mesh, stage: Stage, step: int, opts: Options) -> None:
+        self.mesh, self.stage, self.step, self.opts = mesh, stage, step, opts
+        self.losses: list[torch.Tensor] = []
+        self.sent: list[tuple[dist.Work | None, torch.Tensor]] = []
+        self.held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def run(self) -> list[torch.Tensor]:
+        ahead = min(self.opts.pp - 1 - self.mesh.pp_rank, MICRO_BATCHES)
+        for number in range(MICRO_BATCHES):
+            self.forward(number)
+            if number >= ahead:
+                self.backward(number - ahead)
+        for number in range(MICRO_BATCHES - ahead, MICRO_BATCHES):
+            self.backward(number)
+        for work, _ in self.sent:
+            if work is not None:
+                work.wait()
+        return self.losses
+
+    def forward(self, number: int) -> None:
+        micro_batch = self.mesh.dp_rank * MICRO_BATCHES + number
+        data = tokens(self.opts, self.step, micro_batch)
+        x = data[:, :-1] if self.stage.first else self.receive(-1).requires_grad_()
+        torch.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + micro_batch)  # dropout
+        y = self.stage(x)
+        if self.stage.last:
+            y = functional.cross_entropy(y.flatten(0, 1), data[:, 1:].flatten())
+            self.losses.append(y.detach())
+        else:
+            self.send(y.detach(), 1)
+        self.held[number] = (x, y)
+
+    def backward(self, number: int) -> None:
+        x, y = self.held.pop(number)
+        y.backward(None if self.stage.last else self.receive(1))  # type: ignore[no-untyped-call]
+        if not self.stage.first:
+            assert x.grad is not None
+            self.send(x.grad, -1)
+
+    def send(self, tensor: torch.Tensor, stages: int) -> None:
+        tensor = tensor.contiguous()
+        self.sent.append((dist.isend(tensor, self.neighbour(stages)), tensor))
+
+    def receive(self, stages: int) -> torch.Tensor:
+        tensor = torch.empty(self.opts.batch, LENGTH, self.opts.width)
+        dist.recv(tensor, self.neighbour(stages))
+        return tensor
+
+    def neighbour(self, stages: int) -> int:
+        return self.mesh.rank_of(dp=self.mesh.dp_rank, pp=self.mesh.pp_rank + stages)
+
+
+def _average_gradients(mesh: Mesh, stage: Stage, opts: Options) -> None:
+    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    if opts.dp > 1:
+        dist.all_reduce(flat, group=mesh.dp)
+    flat /= opts.dp * MICRO_BATCHES
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def report(loss: torch.Tensor | None) -> None:
+    """Where the plain script tells its loss."""
+    if loss is not None:
+        print(f"loss {loss.item():.4f}", flush=True)  # noqa: T201 - an example prints
+
+
+def save(mesh: Mesh, stage: Stage, opts: Options) -> None:
+    """Write ``rank-R.npz``: the same parameters give the same bytes."""
+    if opts.save is None:
+        return
+    opts.save.mkdir(parents=True, exist_ok=True)
+    path = opts.save / f"rank-{mesh.rank}.npz"
+    new = path.with_suffix(f".{os.getpid()}.new")
+    with new.open("wb") as file:
+        arrays = {name: parameter.detach().numpy() for name, parameter in stage.named_parameters()}
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    new.replace(path)

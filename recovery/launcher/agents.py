@@ -1,0 +1,169 @@
+"""The launcher's snapshot agent: started, watched, started again when it dies, asked in threads of its own.
+
+The agent's memory outlives it (files under /dev/shm), so a new agent finds what the old one held. Training never waits
+for the agent; a recovery waits for it only as long as it needs what the agent knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from recovery.agent.client import AgentClient
+from recovery.agent.errors import AgentError
+from recovery.agent.messages import Inventory
+from recovery.launcher.children import start
+from recovery.launcher.options import RunOptions
+from recovery.launcher.output import OutputPump, Tail
+from recovery.launcher.proc import Child
+
+log = logging.getLogger("mainstay.launcher")
+_START_SECONDS: Final = 20.0
+_MAX_DEATHS: Final = 5
+"""An agent that dies this often in a row without having served for a while is left alone; the job goes on unprotected."""
+_SERVED_SECONDS: Final = 30.0
+
+R = TypeVar("R")
+
+
+class AgentKeeper:
+    """One node's agent. ``endpoint`` is where other nodes' agents reach it, empty while it is down."""
+
+    def __init__(self, options: RunOptions, directory: Path, pump: OutputPump, changed: Callable[[str], None]) -> None:
+        self.socket = directory / "agent.sock"
+        self.endpoint = ""
+        self.problem = ""
+        self._options = options
+        self._directory = directory
+        self._pump = pump
+        self._changed = changed
+        self._child: Child | None = None
+        self._stopping = False
+        self._up = asyncio.Event()
+        # One order at a time, in order: a fence must be done before the inventory that follows it.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainstay-agent")
+        self.client = AgentClient(
+            self.socket, options.token, job=options.job, generation=0, role="launcher", timeout=_START_SECONDS
+        )
+        self._keeper = asyncio.create_task(self._keep())
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None and self._child.alive else None
+
+    async def wait_up(self, seconds: float = _START_SECONDS) -> bool:
+        """Whether the agent serves, after at most ``seconds``."""
+        try:
+            await asyncio.wait_for(self._up.wait(), seconds)
+        except TimeoutError:
+            return False
+        return bool(self.endpoint)
+
+    async def fence(self, generation: int) -> Inventory:
+        """Revoke what is older than ``generation``, then say what is held.
+
+        Raises:
+            AgentError: it does not answer, or refuses.
+        """
+
+        def work() -> Inventory:
+            self.client.fence(generation)
+            return self.client.inventory()
+
+        if not await self.wait_up():
+            raise AgentError(self.problem or "the agent did not come up in time")
+        return await self._call(work)
+
+    async def configure_parity(self, *arguments: object) -> None:
+        """See ``AgentClient.configure_parity``."""
+        await self._call(lambda: self.client.configure_parity(*arguments))  # type: ignore[arg-type]
+
+    async def drop(self) -> None:
+        """Give the job's memory on this node back."""
+        await self._call(self.client.drop)
+
+    async def stop(self) -> None:
+        """End the agent."""
+        self._stopping = True
+        self._keeper.cancel()
+        if self._child is not None and self._child.alive:
+            await self._child.stop(3.0)
+        self.client.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, work: Callable[[], R]) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _keep(self) -> None:
+        deaths = 0
+        while deaths < _MAX_DEATHS:
+            begun = asyncio.get_running_loop().time()
+            await self._serve()
+            served = asyncio.get_running_loop().time() - begun
+            deaths = 1 if served > _SERVED_SECONDS else deaths + 1
+            await asyncio.sleep(0.05 * deaths)
+        log.error("DEGRADED node %s: the snapshot agent keeps dying and is not started again", self._options.node)
+
+    async def _serve(self) -> None:
+        """Start one agent, say where it listens, return when it has ended."""
+        read_fd, write_fd = os.pipe()
+        try:
+            tail = Tail("agent")
+            self._child = start(self._arguments(), tail, self._pump, stdout=write_fd)
+        finally:
+            os.close(write_fd)
+        ready = asyncio.create_task(_first_line(read_fd))
+        await asyncio.wait({ready, self._child.exit}, return_when=asyncio.FIRST_COMPLETED, timeout=_START_SECONDS)
+        line = ready.result() if ready.done() else ""
+        if line:
+            self.endpoint = json.loads(line)["endpoint"]
+            self._up.set()
+            self._changed(self.endpoint)
+        else:
+            ready.cancel()
+            self._child.signal(9)
+        status = await asyncio.shield(self._child.exit)
+        self._up.clear()
+        self.endpoint = ""
+        self.problem = f"the snapshot agent ended ({status}): {' '.join(list(tail.lines)[-2:])}"
+        if not self._stopping:
+            log.error("node %s: %s", self._options.node, self.problem)
+
+    def _arguments(self) -> list[str]:
+        options = self._options
+        token = self._directory / "agent-token"
+        if not token.exists():
+            token.touch(mode=0o600)
+            token.write_text(options.token)
+        loopback = options.host in {"127.0.0.1", "localhost", "::1"}
+        flags: dict[str, object] = {
+            "--job": options.job,
+            "--node": options.node,
+            "--socket": self.socket,
+            "--listen": "127.0.0.1:0" if loopback else "0.0.0.0:0",
+            "--token-file": token,
+            "--parity-every": options.parity_every if options.nnodes > 1 else 0,
+            "--disk-every": options.disk_every,
+            "--owner-pid": os.getpid(),
+        }
+        if options.checkpoint_dir is not None:
+            flags["--checkpoint-dir"] = options.checkpoint_dir
+        return ["-m", "recovery.agent", *(str(part) for pair in flags.items() for part in pair)]
+
+
+async def _first_line(read_fd: int) -> str:
+    """The first line that arrives on ``read_fd``; empty at its end. Closes it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb")
+    )
+    try:
+        return (await reader.readline()).decode()
+    finally:
+        transport.close()

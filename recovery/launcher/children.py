@@ -1,0 +1,126 @@
+"""How a launcher starts processes: workers and the store from the nursery, the agent as a program of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from recovery.launcher.nursery import Hatch, decode_reply, encode
+from recovery.launcher.output import OutputPump, Tail
+from recovery.launcher.proc import Child
+
+
+class NurseryError(RuntimeError):
+    """The nursery is gone; its last words are in the output."""
+
+
+class Nursery:
+    """The launcher's side of ``recovery.launcher.nursery``. Belongs to the running event loop."""
+
+    def __init__(self, pump: OutputPump) -> None:
+        self._pump = pump
+        self._loop = asyncio.get_running_loop()
+        self.warm: asyncio.Future[None] = self._loop.create_future()
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._next = 1
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        with theirs:
+            arguments = ["-m", "recovery.launcher.nursery", str(theirs.fileno()), str(os.getpid())]
+            self.child = start(arguments, Tail("nursery"), pump, pass_fds=(theirs.fileno(),), environment=_threads())
+        self._loop.add_reader(self._socket, self._hear)
+
+    async def hatch(
+        self, role: str, environment: Mapping[str, str], tail: Tail, extra: socket.socket | None = None
+    ) -> Child:
+        """A new process, warm from its first instant.
+
+        Raises:
+            NurseryError: the nursery has died.
+        """
+        await asyncio.shield(self.warm)
+        number, self._next = self._next, self._next + 1
+        reply: asyncio.Future[int] = self._loop.create_future()
+        self._waiting[number] = reply
+        out, err = self._pump.open(tail)
+        try:
+            order = encode(Hatch(number=number, role=role, environment=dict(environment)))
+            handed = [out, err] if extra is None else [out, err, extra.fileno()]
+            socket.send_fds(self._socket, [order], handed)
+        except OSError as error:
+            raise NurseryError(f"the nursery is gone: {error}") from error
+        finally:
+            os.close(out)
+            os.close(err)
+        return Child(await reply, role)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _hear(self) -> None:
+        try:
+            body = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            body = b""
+        if not body:
+            self._gone()
+            return
+        reply = decode_reply(body)
+        if reply.number == 0:
+            self.warm.set_result(None)
+        else:
+            self._waiting.pop(reply.number).set_result(reply.pid)
+
+    def _gone(self) -> None:
+        self._loop.remove_reader(self._socket)
+        error = NurseryError("the nursery ended before it was asked to")
+        for future in (self.warm, *self._waiting.values()):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever still waits hears it; nobody else must
+        self._waiting.clear()
+
+
+def start(
+    arguments: list[str],
+    tail: Tail,
+    pump: OutputPump,
+    *,
+    pass_fds: tuple[int, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+) -> Child:
+    """Run this interpreter with ``arguments`` in a process group of its own, its output going through ``pump``.
+
+    Args:
+        stdout: a descriptor to use for its stdout instead.
+    """
+    out, err = pump.open(tail)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out if stdout is None else stdout,
+            stderr=err,
+            pass_fds=pass_fds,
+            process_group=0,
+            env={**os.environ, **(environment or {})},
+        )
+    finally:
+        os.close(out)
+        os.close(err)
+    child = Child(process.pid, tail.label)
+    process.returncode = 0  # the pidfd reaps it; Popen must not try to
+    return child
+
+
+def _threads() -> dict[str, str]:
+    """One thread a rank unless the user says otherwise, as torchrun does."""
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

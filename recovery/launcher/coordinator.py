@@ -1,0 +1,467 @@
+"""The coordinator of one job: who is in it, which generation it is in, and what happens when something is lost.
+
+It runs in the launcher of node rank 0 and needs nobody else: the plan is made here, the service is only told. States
+and what may follow what: ``membership.MOVES``. Every failure, at any moment, leads to the same thing: the generation is
+raised, and ``healing`` starts over with what is there then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from probes.words import EventKind
+from recovery.agent.messages import GroupMember
+from recovery.launcher.healing import Healing
+from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank
+from recovery.launcher.messages import (
+    AgentUp,
+    Attached,
+    Done,
+    Exited,
+    Fenced,
+    FromLauncher,
+    FromRank,
+    FromWorker,
+    Joined,
+    LauncherHello,
+    Nothing,
+    Parity,
+    Ready,
+    Regroup,
+    RegroupRank,
+    Resumed,
+    ScriptFailed,
+    StandbysReady,
+    Start,
+    StepRecord,
+    StepsTotal,
+    Stop,
+    Training,
+    Trouble,
+    Welcome,
+    WorkerUp,
+)
+from recovery.launcher.options import RunOptions
+from recovery.launcher.report import job_report
+from recovery.launcher.reporter import JOB_SECONDS, Reporter
+from recovery.launcher.wire import Stream, WireError, coordinator_side
+from recovery.shape import Shape
+
+log = logging.getLogger("mainstay.coordinator")
+
+TROUBLE_SECONDS: Final = 1.0
+"""A collective failed but nobody died: after this the fault is the connection's, and all meet again."""
+_FUTILE: Final = 3
+"""Recoveries in a row without a single committed step: what fails will fail again."""
+
+
+class Coordinator:
+    """One job. ``start`` listens; ``outcome`` is set when the job is over."""
+
+    def __init__(self, options: RunOptions, reporter: Reporter, store: tuple[str, int]) -> None:
+        self.options = options
+        self.reporter = reporter
+        self.store = store
+        self.members = Members(options.nnodes, options.nproc)
+        self.generation = 0
+        self.state = JobState.FORMING
+        self.started_at = time.time()
+        self.finished_at: float | None = None
+        self.steps_total: int | None = None
+        self.recoveries = 0
+        self.parity_group: tuple[GroupMember, ...] = ()
+        """As the agents were last told: rows that exist belong to it."""
+        self.changed = asyncio.Condition()
+        self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.healing = Healing(self)
+        self._futile = 0
+        self._epoch_at_failure = -1
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen for launchers; returns the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._server = await asyncio.start_server(self._accept, host, port)
+        self.spawn(self._watch())
+        self.spawn(self._wait_for_nodes())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for node in self.members.nodes.values():
+            node.stream.close()
+
+    # State
+
+    def move(self, state: JobState) -> None:
+        """Go to ``state``; asking for what the table does not have is a bug."""
+        if state is self.state and state is not JobState.RECOVERING:
+            return
+        assert state in MOVES[self.state], f"{self.state} -> {state} is not in the table"
+        self.state = state
+        self.report()
+
+    @property
+    def over(self) -> bool:
+        return not MOVES[self.state]
+
+    @property
+    def committed(self) -> int:
+        """The newest epoch that any rank is known to have committed."""
+        return max((rank.epoch for rank in self.members.ranks), default=0)
+
+    def report(self) -> None:
+        """Tell where the job stands, once ranks and their places are known."""
+        if self.members.ranks:
+            self.reporter.job(job_report(self))
+
+    def end(self, state: JobState, exit_code: int, reason: str) -> None:
+        """The job is over, well or not."""
+        if self.over:
+            return
+        self.finished_at = time.time()
+        self.move(state)
+        data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": self.committed}
+        self.reporter.event(EventKind.JOB_FINISHED, generation=self.generation, data=data)
+        self.healing.cancel()
+        for node in self.members.alive():
+            node.send(Stop(exit_code=exit_code, reason=reason))
+        if not self.outcome.done():
+            self.outcome.set_result(exit_code)
+
+    def fail(self, reason: str, exit_code: int = 1) -> None:
+        """Give the job up, in one clear line."""
+        self.end(JobState.FAILED, exit_code or 1, f"job {self.options.job} failed: {reason}")
+
+    def stopped(self, exit_code: int) -> None:
+        """Somebody asked this launcher to end."""
+        self.end(JobState.FAILED, exit_code, f"job {self.options.job} was stopped at step {self.committed}")
+
+    # Nodes
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.spawn(self._listen(coordinator_side(reader, writer)))
+
+    async def _listen(self, stream: Stream[FromLauncher]) -> None:
+        """One launcher's connection, from its hello to its end."""
+        node: Node | None = None
+        try:
+            hello = await asyncio.wait_for(stream.receive(), 10.0)
+            node = self._admit(hello, stream)
+            while node is not None and (message := await stream.receive()) is not None:
+                node.heard_at = asyncio.get_running_loop().time()
+                await self._handle(node, message)
+        except (WireError, TimeoutError) as error:
+            log.warning("a connection was closed: %s", error)
+        finally:
+            stream.close()
+            if node is not None:
+                self.lose_node(node, "its launcher's connection broke")
+
+    def _admit(self, hello: FromLauncher | None, stream: Stream[FromLauncher]) -> Node | None:
+        if not isinstance(hello, LauncherHello) or not hmac.compare_digest(hello.token, self.options.token):
+            return None
+        problem = self._misfit(hello)
+        if problem:
+            log.warning("node %s was turned away: %s", hello.node, problem)
+            stream.send(Stop(exit_code=2, reason=f"the coordinator turned this node away: {problem}"))
+            return None
+        now = asyncio.get_running_loop().time()
+        node = Node(hello, stream, now, hello.agent_endpoint, hello.standbys)
+        self.members.nodes[hello.node] = node
+        node.send(Welcome(world_size=self.options.world_size, store_host=self.store[0], store_port=self.store[1]))
+        self.spawn(self._beat(node))
+        if self.members.complete:
+            self._form()
+        return node
+
+    def _misfit(self, hello: LauncherHello) -> str:
+        options, nodes = self.options, self.members.nodes.values()
+        if hello.job != options.job:
+            return f"this is job {options.job}, not {hello.job}"
+        if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
+            return f"here --nnodes {options.nnodes} --nproc-per-node {options.nproc}, there {hello.nnodes} and {hello.nproc}"
+        if self.members.complete:
+            return "the job has all its nodes"
+        if any(node.name == hello.node for node in nodes):
+            return f"a node named {hello.node} is here already; give each its --node-name"
+        if any(node.hello.node_rank == hello.node_rank for node in nodes):
+            return f"a node with --node-rank {hello.node_rank} is here already"
+        return ""
+
+    async def _beat(self, node: Node) -> None:
+        while node.alive:
+            node.send(Nothing())
+            await asyncio.sleep(self.options.node_seconds / 5)
+
+    async def _watch(self) -> None:
+        """Silence is loss; and the job is reported every now and then."""
+        while True:
+            await asyncio.sleep(min(JOB_SECONDS, self.options.node_seconds / 5))
+            limit = asyncio.get_running_loop().time() - self.options.node_seconds
+            for node in self.members.alive():
+                if node.heard_at < limit:
+                    self.lose_node(node, f"nothing heard for {self.options.node_seconds:g} s")
+            self.report()
+
+    async def _wait_for_nodes(self) -> None:
+        await asyncio.sleep(self.options.join_seconds)
+        if not self.members.complete and not self.members.ranks:
+            here = ", ".join(self.members.nodes) or "none"
+            self.fail(f"{self.options.nnodes} nodes were expected within {self.options.join_seconds:g} s, here: {here}")
+
+    def lose_node(self, node: Node, reason: str) -> None:
+        """A node is gone with its memory; its launcher ends its ranks as soon as it notices the same."""
+        if not node.alive or self.over:
+            return
+        node.alive = False
+        node.stream.close()
+        ranks = {rank.number for rank in self.members.on(node.name)}
+        if not self.members.ranks:
+            del self.members.nodes[node.name]
+            return
+        data = {"reason": reason, "ranks": sorted(ranks)}
+        self.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.generation, data=data)
+        log.warning("node %s is lost: %s", node.name, reason)
+        self.failed(Failure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
+
+    # Forming
+
+    def _form(self) -> None:
+        """All nodes are here: hand out the ranks."""
+        self.members.place_ranks()
+        self.generation = 1
+        self.started_at = time.time()
+        data = {"command": [self.options.script, *self.options.argv], "world_size": self.options.world_size}
+        self.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
+        for rank in self.members.ranks:
+            self.members.nodes[rank.node].send(Start(rank=rank.number, generation=1))
+
+    def _joined(self, rank: Rank, message: Joined) -> None:
+        shape = Shape(dp=message.dp, pp=message.pp, tp=message.tp)
+        if self.members.shape not in {None, shape}:
+            return self.fail(f"rank {rank.number} asked for {shape}, others for {self.members.shape}")
+        self.members.shape = shape
+        rank.joined = message.generation
+        if self.healing.active or self.state is not JobState.FORMING:
+            return None  # a replacement: healing sends it its order
+        if all(r.joined == self.generation for r in self.members.ranks):
+            self.regroup({})
+        return None
+
+    def regroup(self, orders: dict[int, Regroup]) -> None:
+        """Tell every rank to form the present generation; ``orders`` holds what they restore."""
+        host, port = self.store
+        # One digest at the very first step tells whether replicas are replicas: a job may shard its state among them.
+        plain = Regroup(generation=self.generation, store_host=host, store_port=port, digest_steps=1)
+        for rank in self.members.ranks:
+            order = orders.get(rank.number, plain)
+            self.members.nodes[rank.node].send(RegroupRank(rank=rank.number, order=order))
+
+    def formed(self) -> None:
+        """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
+        self.move(JobState.RUNNING)
+        self._configure_parity()
+        self.healing.prepare()
+
+    def _configure_parity(self) -> None:
+        self.parity_group = self.members.parity_group() if self.options.parity_every else ()
+        every = self.options.parity_every if self.parity_group else 0
+        for node in self.members.alive():
+            node.send(Parity(group=self.parity_group, every=every))
+
+    # Messages
+
+    async def _handle(self, node: Node, message: FromLauncher) -> None:
+        match message:
+            case FromRank():
+                self._from_rank(self.members.ranks[message.rank], message.pid, message.message)
+            case Exited():
+                self._exited(node, message)
+            case WorkerUp():
+                self.members.ranks[message.rank].pid = message.pid
+                self.report()
+            case Fenced():
+                node.fenced = max(node.fenced, message.generation)
+                node.inventory = message.inventory
+            case StandbysReady():
+                node.standbys = message.count
+            case AgentUp():
+                node.endpoint = message.endpoint
+                self._agent_up(node)
+            case _:
+                return
+        async with self.changed:
+            self.changed.notify_all()
+
+    def _agent_up(self, node: Node) -> None:
+        """A new agent must be told of its group again, and the others of its new address."""
+        if self.state is JobState.RUNNING and self.members.shape is not None:
+            log.info("node %s has a new agent at %s", node.name, node.endpoint)
+            self._configure_parity()
+
+    def _from_rank(self, rank: Rank, pid: int, message: FromWorker) -> None:
+        if pid != rank.pid:
+            return  # the last words of a process that has been replaced
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(self, rank, message)
+
+    def _ready(self, rank: Rank, message: Ready) -> None:
+        if message.generation == self.generation:
+            rank.ready = message
+
+    def _resumed(self, rank: Rank, message: Resumed) -> None:
+        if message.generation != self.generation:
+            return
+        rank.resumed = message
+        if message.ok:
+            rank.live = True
+            rank.epoch = message.epoch
+        if self.state is JobState.FORMING and all(r.resumed is not None and r.resumed.ok for r in self.members.ranks):
+            self.formed()
+
+    def _step(self, rank: Rank, message: StepRecord) -> None:
+        rank.epoch = max(rank.epoch, message.epoch)
+        if message.generation == self.generation:
+            rank.epoch, rank.epoch_generation = message.epoch, message.generation
+            if message.digest is not None:
+                rank.digests[message.epoch] = message.digest
+                self.healing.survey.compare_replicas(message.epoch)
+            self.healing.survey.step_took(message.step_time)
+        self.reporter.step(rank.number, message)
+
+    def _trouble(self, rank: Rank, message: Trouble) -> None:
+        if message.generation == self.generation and self.state is JobState.RUNNING:
+            self.spawn(self._explain(rank, message))
+
+    async def _explain(self, rank: Rank, message: Trouble) -> None:
+        """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
+        await asyncio.sleep(TROUBLE_SECONDS)
+        if self.generation == message.generation and self.state is JobState.RUNNING:
+            reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
+            self.failed(Failure(ranks=set(), time=time.time() - TROUBLE_SECONDS, reason=reason))
+
+    def _attached(self, rank: Rank, message: Attached) -> None:
+        rank.attached = message
+        if not message.protected:
+            log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
+
+    def _steps_total(self, _: Rank, message: StepsTotal) -> None:
+        self.steps_total = message.total
+
+    def _done(self, rank: Rank, message: Done) -> None:
+        rank.done, rank.epoch = True, message.epoch
+
+    def _script_failed(self, rank: Rank, message: ScriptFailed) -> None:
+        rank.error = message
+
+    _handlers: dict[type, Callable[[Coordinator, Rank, Any], None]] = {  # noqa: RUF012 - a table, never changed
+        Joined: _joined,
+        Ready: _ready,
+        Resumed: _resumed,
+        StepRecord: _step,
+        Trouble: _trouble,
+        Attached: _attached,
+        StepsTotal: _steps_total,
+        Done: _done,
+        ScriptFailed: _script_failed,
+    }
+
+    # Failures
+
+    def _exited(self, node: Node, message: Exited) -> None:
+        rank = self.members.ranks[message.rank]
+        if rank.pid != message.pid or self.over:
+            return None
+        rank.pid = None
+        if message.exit_code == 0 and not message.expected:
+            return self._finished(rank)
+        rank.lost, rank.live = True, False
+        data: dict[str, Any] = {"pid": message.pid, "expected": message.expected, "tail": list(message.tail)}
+        data |= {"exit_code": message.exit_code} if message.signal is None else {"signal": message.signal}
+        if rank.error is not None:
+            data |= {"error": rank.error.error, "traceback": rank.error.traceback}
+        self.reporter.event(
+            EventKind.PROCESS_EXIT,
+            time_=message.time,
+            node=node.name,
+            rank=rank.number,
+            generation=self.generation,
+            data=data,
+        )
+        if message.expected:
+            return None  # we ended it: whoever asked for that goes on by itself
+        return self.failed(_failure_of(rank, message))
+
+    def _finished(self, rank: Rank) -> None:
+        rank.finished = True
+        if all(r.finished for r in self.members.ranks):
+            self.end(JobState.FINISHED, 0, "")
+        self.report()
+
+    def failed(self, failure: Failure) -> None:
+        """Something is lost. Whatever was going on, the generation ends and healing begins, unless it is hopeless."""
+        if self.over:
+            return None
+        for number in failure.ranks:
+            self.members.ranks[number].lost = True
+            self.members.ranks[number].live = False
+        self.recoveries += 1
+        self._futile = self._futile + 1 if self.committed <= self._epoch_at_failure else 1
+        self._epoch_at_failure = self.committed
+        if self.recoveries > self.options.max_restarts:
+            return self.fail(
+                f"{failure.reason}; --max-restarts {self.options.max_restarts} are used up", failure.exit_code
+            )
+        if self._futile > _FUTILE:
+            why = f"{failure.reason}; {_FUTILE} recoveries in a row without a committed step"
+            return self.fail(why, failure.exit_code)
+        log.warning("%s", failure.reason)
+        self.move(JobState.RECOVERING)
+        self.generation += 1
+        self.healing.begin(failure)
+        return None
+
+    def going_on(self) -> None:
+        """The first step after a recovery is committed: standbys may warm now."""
+        for node in self.members.alive():
+            node.send(Training())
+
+    # Tasks
+
+    def spawn(self, work: Any) -> asyncio.Task[None]:
+        """Run ``work`` beside everything else; its failure is the job's."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with contextlib.suppress(asyncio.CancelledError):
+            error = task.exception()
+            if error is not None:
+                log.error("the coordinator failed", exc_info=error)
+                self.fail(f"the coordinator failed: {error}")
+
+
+def _failure_of(rank: Rank, message: Exited) -> Failure:
+    how = f"killed by signal {message.signal}" if message.signal is not None else f"exit code {message.exit_code}"
+    why = f": {rank.error.error}" if rank.error is not None else ""
+    code = 128 + message.signal if message.signal is not None else message.exit_code or 1
+    reason = f"rank {rank.number} (pid {message.pid}) ended, {how}{why}"
+    return Failure(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, exits=[message])

@@ -1,0 +1,169 @@
+"""Who is in the job: nodes with their launchers, ranks with their processes. Data of the coordinator; nothing acts here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from recovery.agent.messages import GroupMember, Inventory
+from recovery.launcher.messages import (
+    Attached,
+    Exited,
+    FromLauncher,
+    LauncherHello,
+    Ready,
+    Resumed,
+    ScriptFailed,
+    ToLauncher,
+)
+from recovery.launcher.wire import Stream
+from recovery.shape import Shape
+
+
+class JobState(StrEnum):
+    """States of a job; ``MOVES`` is the table of what may follow what."""
+
+    FORMING = "forming"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+MOVES: dict[JobState, dict[JobState, str]] = {
+    JobState.FORMING: {
+        JobState.RUNNING: "every rank has voted for the first epoch, or the script does not use the SDK",
+        JobState.RECOVERING: "a rank or node was lost before training began",
+        JobState.FINISHED: "every rank has ended well",
+        JobState.FAILED: "nodes did not come in time, or the job was stopped",
+    },
+    JobState.RUNNING: {
+        JobState.RECOVERING: "a rank or node was lost, or a collective failed",
+        JobState.FINISHED: "every rank has ended well",
+        JobState.FAILED: "the job was stopped",
+    },
+    JobState.RECOVERING: {
+        JobState.RECOVERING: "another failure: the same again with a higher generation",
+        JobState.RUNNING: "every rank has voted for the restored epoch",
+        JobState.FINISHED: "every rank has ended well",
+        JobState.FAILED: "no plan is feasible, or too many recoveries, or the job was stopped",
+    },
+    JobState.FINISHED: {},
+    JobState.FAILED: {},
+}
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One launcher that said hello."""
+
+    hello: LauncherHello
+    stream: Stream[FromLauncher]
+    heard_at: float
+    endpoint: str
+    """Where other agents reach this node's agent."""
+    standbys: int
+    alive: bool = True
+    fenced: int = 0
+    """The newest generation whose fence it has confirmed."""
+    inventory: Inventory | None = None
+
+    @property
+    def name(self) -> str:
+        return self.hello.node
+
+    def send(self, message: ToLauncher) -> None:
+        if self.alive:
+            self.stream.send(message)
+
+
+@dataclass(eq=False, slots=True)
+class Rank:
+    """One rank and the process that holds it now. Fields about a process are cleared by ``restart``."""
+
+    number: int
+    node: str
+    pid: int | None = None
+    lost: bool = False
+    """Its process is gone, or never was."""
+    live: bool = False
+    """Its process has a state of its own: it has voted for an epoch since it started."""
+    joined: int = 0
+    """Generation in which its script called ``init``; 0: not yet."""
+    ready: Ready | None = None
+    resumed: Resumed | None = None
+    attached: Attached | None = None
+    error: ScriptFailed | None = None
+    done: bool = False
+    finished: bool = False
+    """Its process has ended well."""
+    epoch: int = 0
+    """The last epoch that it committed."""
+    epoch_generation: int = 0
+    digests: dict[int, int] = field(default_factory=dict)
+    """Epoch -> digest of its parameters, since the last recovery."""
+
+    def restart(self, node: str) -> None:
+        """A new process will hold this rank on ``node``."""
+        self.node, self.pid, self.lost = node, None, False
+        self.live = self.done = self.finished = False
+        self.joined, self.ready, self.resumed, self.error = 0, None, None, None
+
+    @property
+    def state(self) -> str:
+        """As a job's topology reports it."""
+        if self.lost:
+            return "lost"
+        return "running" if self.live or self.finished else "restoring"
+
+
+@dataclass(eq=False, slots=True)
+class Failure:
+    """Why a generation ends."""
+
+    ranks: set[int]
+    time: float
+    """Unix seconds of the first sign."""
+    reason: str
+    exit_code: int = 1
+    exits: list[Exited] = field(default_factory=list)
+
+
+class Members:
+    """Nodes and ranks of the job."""
+
+    def __init__(self, nnodes: int, nproc: int) -> None:
+        self.nnodes = nnodes
+        self.nproc = nproc
+        self.nodes: dict[str, Node] = {}
+        self.ranks: list[Rank] = []
+        self.shape: Shape | None = None
+
+    @property
+    def complete(self) -> bool:
+        return len(self.nodes) == self.nnodes
+
+    def place_ranks(self) -> None:
+        """Ranks in order of node rank, as torchrun numbers them."""
+        ordered = sorted(self.nodes.values(), key=lambda node: node.hello.node_rank)
+        self.ranks = [Rank(i, ordered[i // self.nproc].name) for i in range(self.nnodes * self.nproc)]
+
+    def alive(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def on(self, node: str) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.node == node]
+
+    def room(self, node: Node) -> int:
+        """Ranks that could still move to ``node``."""
+        return node.hello.nproc + node.hello.spares - len(self.on(node.name))
+
+    def parity_group(self) -> tuple[GroupMember, ...]:
+        """All living nodes with ranks, in node order; empty when parity makes no sense for them."""
+        nodes = sorted((n for n in self.alive() if self.on(n.name)), key=lambda n: n.hello.node_rank)
+        members = tuple(
+            GroupMember(node=n.name, endpoint=n.endpoint, ranks=tuple(r.number for r in self.on(n.name))) for n in nodes
+        )
+        sizes = {len(member.ranks) for member in members}
+        reachable = all(member.endpoint for member in members)
+        return members if len(members) > 1 and len(sizes) == 1 and reachable else ()

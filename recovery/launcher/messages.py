@@ -1,0 +1,292 @@
+"""Every message between worker, launcher and coordinator: tagged unions, checked while decoding, no pickle.
+
+Worker and launcher speak over a Unix socket that keeps message boundaries (SOCK_SEQPACKET), so a message is sent whole
+or not at all. Launcher and coordinator speak over TCP with a 4-byte little-endian length before each message; the first
+one is ``LauncherHello`` with the job's token.
+
+An **epoch** is a number of committed steps: epoch 7 is the state after seven steps, and its step record is number 7.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from recovery.agent.messages import GroupMember, Inventory
+from recovery.plan import RestoreSource
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
+    """Base of everything on these wires; the tag is the class name."""
+
+
+# Worker -> launcher
+
+
+class WorkerHello(Message):
+    """First on a worker's connection: torch is imported, the process can take a rank."""
+
+    token: str
+    pid: int
+
+
+class Joined(Message):
+    """The script called ``init``: this process wants to be part of ``generation`` and holds no live state."""
+
+    generation: int
+    dp: int
+    pp: int
+    tp: int
+
+
+class Attached(Message):
+    """Model and optimizer are known. ``protected`` is False when no agent memory could be had; ``reason`` says why."""
+
+    state_bytes: int
+    slots: int
+    protected: bool
+    reason: str = ""
+
+
+class Ready(Message):
+    """A survivor is out of all collectives of earlier generations and waits for ``generation`` to form."""
+
+    generation: int
+    live_epoch: int | None
+    """Epoch that its own tensors hold, None when an update was cut in half."""
+    newest_epoch: int
+    """The last epoch that it saw committed."""
+
+
+class Resumed(Message):
+    """The rank's vote after a regroup: its state is at ``epoch``, or why not."""
+
+    generation: int
+    epoch: int
+    source: RestoreSource | None
+    """None at the first start, when there is nothing to restore."""
+    seconds: float
+    """Time that its restore took."""
+    nbytes: int
+    ok: bool
+    reason: str = ""
+
+
+class StepRecord(Message):
+    """One committed step of one rank."""
+
+    generation: int
+    epoch: int
+    step_time: float
+    compute_time: float
+    snapshot_blocked: float
+    end_ns: int
+    loss: float | None = None
+    digest: int | None = None
+    """xxh3_64 of the parameters, only in the steps after a recovery."""
+
+
+class Trouble(Message):
+    """A collective of ``generation`` failed here; nobody has told this rank why yet."""
+
+    generation: int
+    reason: str
+
+
+class StepsTotal(Message):
+    total: int
+
+
+class Done(Message):
+    """All steps are committed and the last snapshot is safe."""
+
+    epoch: int
+
+
+class ScriptFailed(Message):
+    """The script raised an exception of its own. The process ends after this."""
+
+    error: str
+    traceback: str
+
+
+FromWorker = WorkerHello | Joined | Attached | Ready | Resumed | StepRecord | Trouble | StepsTotal | Done | ScriptFailed
+
+# Launcher -> worker
+
+
+class Assign(Message):
+    """Become ``rank``: set ``env``, then run the script."""
+
+    rank: int
+    generation: int
+    env: dict[str, str]
+    script: str
+    module: bool
+    argv: tuple[str, ...]
+    agent_socket: str
+    agent_token: str
+    job: str
+
+
+class Fence(Message):
+    """Generations below ``generation`` are over: leave every collective, then say ``Ready``."""
+
+    generation: int
+
+
+class RestoreOrder(Message):
+    """Where this rank's state at ``epoch`` comes from; the rank asks its own agent for it."""
+
+    epoch: int
+    source: RestoreSource
+    from_rank: int | None = None
+    endpoint: str | None = None
+    """``host:port`` of the agent that holds ``from_rank``'s slot."""
+    group: tuple[GroupMember, ...] = ()
+    directory: str | None = None
+
+
+class Regroup(Message):
+    """Form ``generation`` through the store; then restore, where there is something to restore."""
+
+    generation: int
+    store_host: str
+    store_port: int
+    restore: RestoreOrder | None = None
+    digest_steps: int = 0
+    """How many of the next step records carry a digest of the parameters."""
+
+
+class AgentBack(Message):
+    """Another agent serves this node now; its memory may be another too."""
+
+
+ToWorker = Assign | Fence | Regroup | AgentBack
+
+# Launcher -> coordinator
+
+
+class LauncherHello(Message):
+    """First on a launcher's connection. A wrong token closes it."""
+
+    token: str
+    job: str
+    node: str
+    node_rank: int
+    nnodes: int
+    nproc: int
+    spares: int
+    standbys: int
+    pid: int
+    agent_endpoint: str
+    """``host:port`` where other nodes' agents reach this node's; empty while the agent is starting."""
+
+
+class AgentUp(Message):
+    endpoint: str
+
+
+class WorkerUp(Message):
+    """``rank`` was given to process ``pid``."""
+
+    rank: int
+    pid: int
+
+
+class Exited(Message):
+    """A process that held ``rank`` is gone and reaped."""
+
+    rank: int
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    expected: bool
+    """The launcher itself ended it."""
+    time: float
+    tail: tuple[str, ...] = ()
+    """The last lines that it wrote."""
+
+
+class StandbysReady(Message):
+    count: int
+
+
+class Fenced(Message):
+    """Everything of this node below ``generation`` is fenced; what its agent holds."""
+
+    generation: int
+    inventory: Inventory | None
+    reason: str = ""
+
+
+class FromRank(Message):
+    rank: int
+    pid: int
+    message: FromWorker
+
+
+class Heartbeat(Message):
+    pass
+
+
+FromLauncher = LauncherHello | AgentUp | WorkerUp | Exited | StandbysReady | Fenced | FromRank | Heartbeat
+
+# Coordinator -> launcher
+
+
+class Welcome(Message):
+    """Accepted: the job has ``world_size`` ranks; the store listens at ``store_host:store_port``."""
+
+    world_size: int
+    store_host: str
+    store_port: int
+
+
+class Start(Message):
+    """Give ``rank`` to a standby, or to a new process where none is warm."""
+
+    rank: int
+    generation: int
+
+
+class FenceNode(Message):
+    """Revoke what is older than ``generation``: end the processes of ``kill``, then the agent, then the other ranks."""
+
+    generation: int
+    kill: tuple[int, ...] = ()
+
+
+class RegroupRank(Message):
+    rank: int
+    order: Regroup
+
+
+class Parity(Message):
+    """The parity group that this node's agent belongs to; empty for none."""
+
+    group: tuple[GroupMember, ...]
+    every: int
+
+
+class DiscardAfter(Message):
+    epoch: int
+
+
+class Training(Message):
+    """Training goes on: now is the time to warm new standbys."""
+
+
+class Stop(Message):
+    """The job is over for this node."""
+
+    exit_code: int
+    reason: str
+
+
+class Nothing(Message):
+    """Heartbeat of the coordinator."""
+
+
+ToLauncher = Welcome | Start | FenceNode | RegroupRank | Parity | DiscardAfter | Training | Stop | Nothing

@@ -1,0 +1,220 @@
+"""What ``mainstay run`` was asked for: torchrun's common options and our own, checked once, named when wrong.
+
+OptionsError(ValueError)   one line that says which option is wrong and why
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from probes.words import check_name
+
+TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
+
+
+class OptionsError(ValueError):
+    """Bad input; the message is one line for the person who typed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """One node's launcher."""
+
+    nnodes: int
+    node_rank: int
+    nproc: int
+    host: str
+    """Where the coordinator listens (on node rank 0) or is found (elsewhere)."""
+    port: int
+    node: str
+    job: str
+    token: str
+    spares: int
+    parity_every: int
+    disk_every: int
+    checkpoint_dir: Path | None
+    max_restarts: int
+    state_dir: Path
+    service: str | None
+    service_token: str
+    join_seconds: float
+    ready_seconds: float
+    node_seconds: float
+    script: str
+    module: bool
+    argv: tuple[str, ...]
+
+    @property
+    def world_size(self) -> int:
+        return self.nnodes * self.nproc
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionsError(message)
+
+
+def parse(arguments: Sequence[str]) -> RunOptions:
+    """Read the command line.
+
+    Raises:
+        OptionsError: what is wrong, in one line.
+    """
+    return _checked(build_parser().parse_args(list(arguments)))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mainstay run",
+        description="A training script under protection: a lost rank comes back, the others stay alive.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _torchrun_options(parser)
+    _own_options(parser)
+    parser.add_argument("script", help="the training script (with -m: the module)")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
+    return parser
+
+
+def _both(name: str) -> tuple[str, str]:
+    """Torchrun takes both spellings."""
+    return f"--{name}", f"--{name.replace('-', '_')}"
+
+
+def _torchrun_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("as torchrun has them").add_argument
+    add("--nnodes", type=int, default=1, help="number of nodes")
+    add(*_both("node-rank"), type=int, default=0, help="number of this node; node 0 coordinates")
+    add(*_both("nproc-per-node"), type=int, default=1, help="ranks on each node")
+    add(*_both("rdzv-endpoint"), default=None, help="HOST:PORT of node 0's coordinator; port 0: any (one node only)")
+    add(*_both("max-restarts"), type=int, default=10, help="recoveries before the job is given up")
+    add("-m", "--module", action="store_true", help="the script is a module")
+    add("--standalone", action="store_true", help="one node; what happens anyway without --nnodes")
+
+
+def _own_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("Mainstay's own").add_argument
+    add("--job-id", default=None, help="name of the job; the same on all nodes")
+    add("--node-name", default=None, help="name of this node; by default its host name")
+    add("--spares", type=int, default=1, help="warm standby processes, and ranks of lost nodes that fit here")
+    add("--parity-every", type=int, default=10, help="XOR parity over the nodes every so many steps; 0: none")
+    add("--disk-every", type=int, default=0, help="snapshot to --checkpoint-dir every so many steps; 0: never")
+    add("--checkpoint-dir", type=Path, default=None, help="where --disk-every writes")
+    add("--token-file", type=Path, default=None, help=f"file with the job's secret; or set {TOKEN_VARIABLE}")
+    add("--service", default=None, help="URL of the control plane; without it events only go to the state directory")
+    add("--service-token-file", type=Path, default=None, help="file with the token for --service")
+    add("--state-dir", type=Path, default=None, help="events.jsonl, job.json and spools")
+    add("--join-timeout", type=float, default=300.0, help="seconds to wait for all nodes at the start")
+    add("--ready-timeout", type=float, default=60.0, help="seconds until a survivor that does not answer is replaced")
+    add("--node-timeout", type=float, default=10.0, help="seconds of silence after which a node is lost")
+
+
+def _checked(found: argparse.Namespace) -> RunOptions:
+    service_token = _read_token(found.service_token_file, "--service-token-file")
+    job = found.job_id or f"job-{secrets.token_hex(4)}"
+    host, port = _endpoint(found.rdzv_endpoint, found.nnodes)
+    options = RunOptions(
+        nnodes=found.nnodes,
+        node_rank=found.node_rank,
+        nproc=found.nproc_per_node,
+        host=host,
+        port=port,
+        node=found.node_name or _host_name(),
+        job=job,
+        token=_job_token(found.token_file, service_token, job, found.nnodes),
+        spares=found.spares,
+        parity_every=found.parity_every,
+        disk_every=found.disk_every,
+        checkpoint_dir=found.checkpoint_dir,
+        max_restarts=found.max_restarts,
+        state_dir=found.state_dir or _state_home() / "jobs" / job,
+        service=found.service,
+        service_token=service_token,
+        join_seconds=found.join_timeout,
+        ready_seconds=found.ready_timeout,
+        node_seconds=found.node_timeout,
+        script=found.script,
+        module=found.module,
+        argv=tuple(found.script_args),
+    )
+    _refuse_nonsense(options, named=found.job_id is not None)
+    return options
+
+
+def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
+    problems = {
+        "--nnodes must be at least 1": options.nnodes < 1,
+        "--nproc-per-node must be at least 1": options.nproc < 1,
+        f"--node-rank must be from 0 to {options.nnodes - 1}": not 0 <= options.node_rank < options.nnodes,
+        "--spares, --parity-every, --disk-every and --max-restarts may not be negative": min(
+            options.spares, options.parity_every, options.disk_every, options.max_restarts
+        )
+        < 0,
+        "time-outs must be positive": min(options.join_seconds, options.ready_seconds, options.node_seconds) <= 0,
+        "--disk-every needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
+        "--job-id is needed when there are several nodes": options.nnodes > 1 and not named,
+        f"script {options.script} is not there": not options.module and not Path(options.script).is_file(),
+    }
+    for problem, holds in problems.items():
+        if holds:
+            raise OptionsError(problem)
+    for value, what in ((options.job, "--job-id"), (options.node, "--node-name")):
+        try:
+            check_name(value, what)
+        except ValueError as error:
+            raise OptionsError(str(error)) from error
+
+
+def _endpoint(text: str | None, nnodes: int) -> tuple[str, int]:
+    if text is None:
+        if nnodes > 1:
+            raise OptionsError("--rdzv-endpoint HOST:PORT is needed when there are several nodes")
+        return "127.0.0.1", 0
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise OptionsError(f"--rdzv-endpoint {text!r} must look like HOST:PORT")
+    if int(port) == 0 and nnodes > 1:
+        raise OptionsError("--rdzv-endpoint needs a port that all nodes know")
+    return host.strip("[]"), int(port)
+
+
+def _job_token(path: Path | None, service_token: str, job: str, nnodes: int) -> str:
+    """The secret that the job's processes show one another."""
+    given = _read_token(path, "--token-file") or os.environ.get(TOKEN_VARIABLE, "")
+    if given:
+        return given
+    if service_token:  # all nodes have it; the job's own secret must not reveal it
+        return hashlib.blake2b(job.encode(), key=service_token.encode()[:64], digest_size=16).hexdigest()
+    if nnodes > 1:
+        raise OptionsError(f"several nodes need a common secret: give --token-file or set {TOKEN_VARIABLE}")
+    return secrets.token_hex(16)
+
+
+def _read_token(path: Path | None, option: str) -> str:
+    if path is None:
+        return ""
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionsError(f"{option} {path} cannot be read: {error}") from error
+    if not text:
+        raise OptionsError(f"{option} {path} is empty")
+    return text
+
+
+def _host_name() -> str:
+    return socket.gethostname().split(".")[0] or "localhost"
+
+
+def _state_home() -> Path:
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "mainstay"

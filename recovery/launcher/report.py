@@ -1,0 +1,56 @@
+"""The job as ``PUT /v1/jobs/{id}`` wants it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recovery.launcher.membership import JobState, Rank
+from recovery.shape import Shape
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+
+
+def job_report(c: Coordinator) -> dict[str, Any]:
+    """JobReport of the contract. A job that is still forming is running: nothing is wrong with it."""
+    options, ranks = c.options, c.members.ranks
+    shape = c.members.shape or Shape(dp=len(ranks), pp=1)
+    group = len(c.parity_group)
+    return {
+        "name": options.job,
+        "state": (JobState.RUNNING if c.state is JobState.FORMING else c.state).value,
+        "generation": c.generation,
+        "command": [options.script, *options.argv],
+        "topology": {
+            "dp": shape.dp,
+            "pp": shape.pp,
+            "tp": shape.tp,
+            "world_size": shape.world_size,
+            "ranks": [_rank(shape, rank) for rank in ranks],
+        },
+        "protection": {
+            "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),
+            "parity_every": options.parity_every or None if group else None,
+            "parity_group": group or None,
+            "disk_every": options.disk_every or None,
+            "state_bytes": [r.attached.state_bytes if r.attached else 0 for r in ranks],
+        },
+        "steps_total": c.steps_total,
+        "last_step": min((r.epoch for r in ranks), default=0),
+        "started_at": c.started_at,
+        "finished_at": c.finished_at,
+    }
+
+
+def _rank(shape: Shape, rank: Rank) -> dict[str, Any]:
+    dp, pp, tp = shape.place(rank.number)
+    return {
+        "rank": rank.number,
+        "dp": dp,
+        "pp": pp,
+        "tp": tp,
+        "node": rank.node,
+        "device": None,
+        "pid": rank.pid,
+        "state": rank.state,
+    }

@@ -1,0 +1,178 @@
+"""From what the coordinator has been told to what the planner wants to know, and from its answer to orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from recovery.launcher.membership import Node, Rank
+from recovery.launcher.messages import RestoreOrder
+from recovery.plan import Restore, RestoreSource
+from recovery.shape import Shape
+from recovery.situation import Case, Costs, DiskHold, ParityHold, Place, Situation, SlotHold
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+
+_STEPS_REMEMBERED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BadSource:
+    """A restore that was tried and failed: not to be planned again in this recovery."""
+
+    rank: int
+    epoch: int
+    source: RestoreSource
+
+
+class Survey:
+    """Builds situations for the planner. Keeps what was measured on the way: step time and the price of restores."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self.costs = Costs()
+        self.replicated: bool | None = None
+        """Whether data-parallel peers hold equal parameters, as their digests said; None: not known yet."""
+        self._step_times: list[float] = []
+
+    # What was measured
+
+    def step_took(self, seconds: float) -> None:
+        self._step_times = [*self._step_times[-_STEPS_REMEMBERED + 1 :], seconds]
+
+    @property
+    def step_seconds(self) -> float:
+        return median(self._step_times) if self._step_times else 0.0
+
+    def learn(self, ranks: list[Rank]) -> None:
+        """Price the next restore by the ones just made."""
+        rates = [
+            r.resumed.nbytes / r.resumed.seconds for r in ranks if r.resumed and r.resumed.nbytes and r.resumed.seconds
+        ]
+        if rates:
+            self.costs = replace(self.costs, copy_Bps=min(rates))
+
+    def compare_replicas(self, epoch: int) -> None:
+        """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
+        shape, ranks = self._c.members.shape, self._c.members.ranks
+        if self.replicated is None and shape is not None and all(epoch in rank.digests for rank in ranks):
+            self.replicated = shape.dp > 1 and all(_equal_peers(shape, ranks, r.number, epoch) for r in ranks)
+
+    def replicas_equal(self) -> bool | None:
+        """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
+        shape, ranks = self._c.members.shape, self._c.members.ranks
+        if shape is None or shape.dp == 1 or self.replicated is False:
+            return None
+        common = set.intersection(*(set(rank.digests) for rank in ranks))
+        if not common:
+            return None
+        epoch = max(common)
+        return all(_equal_peers(shape, ranks, rank.number, epoch) for rank in ranks)
+
+    # Situations
+
+    def situation(self, victims: set[int], bad: set[BadSource] = frozenset()) -> Situation:  # type: ignore[assignment]
+        """What is known now, while ``victims`` have new processes without state."""
+        members = self._c.members
+        live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
+        newest = max((r.ready.newest_epoch for r in members.ranks if r.ready), default=0)
+        stateless = tuple(r.number for r in members.ranks if r.number in victims or r.ready is None)
+        return replace(
+            self._base(),
+            step=max(newest, self._c.committed),
+            failed_ranks=stateless,
+            live={rank: epoch for rank, epoch in live.items() if rank not in stateless},
+            slots=tuple(hold for node in members.alive() for hold in _slots(node, bad)),
+            parity=tuple(hold for node in members.alive() for hold in _parity(node, bad)),
+            disk=self._disk(bad),
+        )
+
+    def expected(self) -> Situation:
+        """The job while it runs, every rank with the slot that it is about to have."""
+        base, epoch = self._base(), self._c.committed
+        slots = tuple(SlotHold(node=place.node, rank=place.rank, epoch=epoch) for place in base.ranks)
+        return replace(base, live={place.rank: epoch for place in base.ranks}, slots=slots)
+
+    def homes(self, victims: set[int]) -> dict[int, str] | str:
+        """Where each victim runs next, or why it cannot run anywhere."""
+        members = self._c.members
+        lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
+        if not lost:
+            return {number: members.ranks[number].node for number in victims}
+        case = Case(replace(self._base(), failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
+        if case.homeless is not None:
+            free = sum(max(0, members.room(node)) for node in members.alive())
+            gone = members.ranks[case.homeless].node
+            return f"node {gone} is lost and only {free} spare places are left on other nodes (see --spares)"
+        return {number: case.node[number] for number in victims}
+
+    def _base(self) -> Situation:
+        c, members = self._c, self._c.members
+        shape = members.shape or Shape(dp=len(members.ranks), pp=1)
+        room = {node.name: max(0, members.room(node)) for node in members.alive()}
+        warm = {node.name: min(node.standbys, room[node.name]) for node in members.alive()}
+        return Situation(
+            job=c.options.job,
+            generation=max(0, c.generation - 1),
+            step=c.committed,
+            step_seconds=self.step_seconds,
+            ranks=tuple(_place(shape, rank) for rank in members.ranks),
+            state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
+            standbys={name: count for name, count in warm.items() if count},
+            cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
+            replicated=bool(self.replicated),
+            costs=self.costs,
+        )
+
+    def _disk(self, bad: set[BadSource]) -> tuple[DiskHold, ...]:
+        return tuple(
+            DiskHold(rank=entry.rank, epoch=entry.epoch, node=node.name)
+            for node in self._c.members.alive()
+            for entry in (node.inventory.disk if node.inventory else ())
+            if BadSource(entry.rank, entry.epoch, RestoreSource.DISK) not in bad
+        )
+
+    # Orders
+
+    def order(self, restore: Restore, epoch: int) -> RestoreOrder:
+        """What the rank is told about its part of the plan."""
+        members = self._c.members
+        directory = self._c.options.checkpoint_dir
+        return RestoreOrder(
+            epoch=epoch,
+            source=restore.source,
+            from_rank=restore.from_rank,
+            endpoint=members.nodes[restore.from_nodes[0]].endpoint if restore.from_nodes else None,
+            group=self._c.parity_group if restore.source is RestoreSource.PARITY else (),
+            directory=str(directory) if directory and restore.source is RestoreSource.DISK else None,
+        )
+
+
+def _place(shape: Shape, rank: Rank) -> Place:
+    dp, pp, tp = shape.place(rank.number)
+    return Place(rank=rank.number, dp=dp, pp=pp, tp=tp, node=rank.node)
+
+
+def _slots(node: Node, bad: set[BadSource]) -> list[SlotHold]:
+    held = node.inventory.slots if node.inventory else ()
+    return [
+        SlotHold(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
+        for slot in held
+        if BadSource(slot.rank, slot.epoch, RestoreSource.LOCAL_SLOT) not in bad
+    ]
+
+
+def _parity(node: Node, bad: set[BadSource]) -> list[ParityHold]:
+    held = node.inventory.parity if node.inventory else ()
+    spoiled = {(source.rank, source.epoch) for source in bad if source.source is RestoreSource.PARITY}
+    return [
+        ParityHold(node=node.name, epoch=row.epoch, ranks=row.ranks)
+        for row in held
+        if row.complete and not any((rank, row.epoch) in spoiled for rank in row.ranks)
+    ]
+
+
+def _equal_peers(shape: Shape, ranks: list[Rank], number: int, epoch: int) -> bool:
+    return len({ranks[peer].digests[epoch] for peer in shape.dp_peers(number)}) == 1

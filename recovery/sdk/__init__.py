@@ -1,0 +1,65 @@
+"""The training SDK: five lines in a script, and a lost rank costs a step instead of an hour.
+
+    mesh = mainstay.init(dp=2, pp=2)
+    …
+    run = mainstay.attach(model, optimizer)
+    for step in run.steps(total):
+        with run.step():
+            …
+            optimizer.step()
+
+Under ``mainstay run`` the script survives the loss of ranks. Under plain ``python`` or ``torchrun`` the same calls make
+ordinary process groups and an ordinary loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from recovery.sdk.link import installed
+from recovery.sdk.mesh import Mesh, build_mesh
+from recovery.sdk.run import Run, build_run
+
+__all__ = ["Mesh", "Run", "attach", "init"]
+
+_mesh: Mesh | None = None
+
+
+def init(*, dp: int = 1, pp: int = 1, tp: int = 1, backend: str | None = None) -> Mesh:
+    """Meet the other ranks and form their process groups. Call it once, before the model is built.
+
+    Args:
+        dp: data-parallel replicas.
+        pp: pipeline stages.
+        tp: tensor-parallel ranks.
+        backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.
+
+    Raises:
+        ValueError: ``dp * pp * tp`` is not the number of ranks.
+        RuntimeError: called twice.
+    """
+    global _mesh  # noqa: PLW0603 - a process is one rank of one mesh
+    if _mesh is not None:
+        raise RuntimeError("mainstay.init was called twice")
+    _mesh = build_mesh(dp=dp, pp=pp, tp=tp, backend=backend, link=installed())
+    return _mesh
+
+
+def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any] | None = None) -> Run:
+    """Put ``model`` and ``optimizer`` (and random numbers, always) under protection.
+
+    Args:
+        model: this rank's own part.
+        optimizer: over the parameters of ``model``.
+        extra: what else must come back after a failure: name -> anything with ``state_dict`` and ``load_state_dict``
+            (a scheduler, a scaler, a sampler), or a plain dict of numbers and text.
+
+    Raises:
+        RuntimeError: before ``init``.
+    """
+    if _mesh is None:
+        raise RuntimeError("call mainstay.init before mainstay.attach")
+    return build_run(_mesh, model, optimizer, extra)

@@ -1,0 +1,171 @@
+"""The process groups of one generation: formed together, left together, and left at once when a peer dies.
+
+A dead peer's sockets tell only those who talk to it; others would wait for their time-out. So a rank that hears of a
+failure hangs up on everyone (``unblock``), which wakes its own stuck collective and those of its peers within
+milliseconds. gloo's own ``abort`` does not: a pending collective stays blocked until the group's time-out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import torch.distributed as dist
+
+from recovery.shape import Shape
+
+TIMEOUT: Final = timedelta(minutes=10)
+"""The last resort for a collective that neither a dead peer nor a fence has ended. A fence ends it in milliseconds."""
+STORE_TIMEOUT: Final = timedelta(seconds=60)
+
+Socket = tuple[int, int]
+"""Descriptor and inode: a descriptor that was closed and given out again has another inode."""
+
+
+class FencedError(RuntimeError):
+    """The generation ended while its groups were being formed."""
+
+
+@dataclass(eq=False, slots=True)
+class Groups:
+    """World, data-parallel, pipeline and tensor groups of this rank in one generation."""
+
+    generation: int
+    world: dist.ProcessGroup
+    dp: dist.ProcessGroup
+    pp: dist.ProcessGroup
+    tp: dist.ProcessGroup
+
+
+@dataclass(eq=False)
+class Communicator:
+    """Forms and leaves groups. ``unblock`` may be called from any thread; the rest belongs to the training thread."""
+
+    rank: int
+    shape: Shape
+    backend: str
+    groups: Groups | None = None
+    _sockets: set[Socket] = field(default_factory=set)
+    _before: set[Socket] | None = None
+    """The process's sockets when forming began; None while nothing is being formed."""
+    _left: threading.Event = field(default_factory=threading.Event)
+
+    def form(self, generation: int, store: dist.Store) -> Groups:
+        """Meet the other ranks of ``generation`` through ``store``."""
+        dist.init_process_group(
+            self.backend, store=store, rank=self.rank, world_size=self.shape.world_size, timeout=TIMEOUT
+        )
+        self.groups = self._subgroups(generation)
+        return self.groups
+
+    def form_with_server(self, generation: int, host: str, port: int, is_over: Callable[[], bool]) -> Groups:
+        """The same through a store server that outlives every rank; this generation's keys are its own.
+
+        Every TCP socket that appears in this process meanwhile is taken to belong to the generation: while the
+        training thread is in here, nothing else of a training script opens connections.
+
+        Raises:
+            FencedError: ``is_over`` said so before anybody was waited for.
+            RuntimeError: a peer went away, or ``unblock`` was called.
+        """
+        self._before = _tcp_sockets()
+        self._left.clear()
+        try:
+            server = dist.TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
+            if is_over():  # from here on ``unblock`` finds a socket to hang up
+                raise FencedError(f"generation {generation} ended before it was formed")
+            groups = self.form(generation, dist.PrefixStore(f"gen{generation}", server))
+            self._sockets = _tcp_sockets() - self._before
+        finally:
+            self._before = None
+        return groups
+
+    def form_from_environment(self, generation: int) -> Groups:
+        """As torchrun or a plain ``python`` wants it."""
+        if "RANK" in os.environ:
+            dist.init_process_group(self.backend)
+            self.groups = self._subgroups(generation)
+            return self.groups
+        return self.form(generation, dist.HashStore())
+
+    def _subgroups(self, generation: int) -> Groups:
+        world = dist.group.WORLD
+        assert world is not None
+        shape = self.shape
+        return Groups(
+            generation=generation,
+            world=world,
+            dp=self._subgroup(shape.dp_peers(self.rank), world),
+            pp=self._subgroup(shape.pp_peers(self.rank), world),
+            tp=self._subgroup(shape.tp_peers(self.rank), world),
+        )
+
+    def _subgroup(self, ranks: list[int], world: dist.ProcessGroup) -> dist.ProcessGroup:
+        if len(ranks) == self.shape.world_size:
+            return world
+        # Only the members meet: another pipeline's trouble is not ours to wait for.
+        group = dist.new_group(ranks, backend=self.backend, use_local_synchronization=True, timeout=TIMEOUT)
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+
+    def leave(self) -> None:
+        """Destroy this generation's groups; peers that wait for us get an error at once."""
+        self.unblock()
+        self._left.set()
+        self.groups = None
+        self._sockets = set()
+        if dist.is_initialized():
+            # Whatever a broken group complains about while it goes is about a generation that is over.
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
+
+    def unblock_until_left(self) -> None:
+        """``unblock``, again and again, until the training thread is out: a socket may have been about to open."""
+
+        def work() -> None:
+            while not self._left.is_set():
+                self.unblock()
+                self._left.wait(0.05)
+
+        threading.Thread(target=work, name="mainstay-unblock", daemon=True).start()
+
+    def unblock(self) -> None:
+        """End every collective of this generation that is stuck here. From any thread, more than once."""
+        if self.backend == "nccl" and self.groups is not None:
+            with contextlib.suppress(RuntimeError):
+                dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public name for it
+        before = self._before
+        for descriptor, inode in self._sockets if before is None else _tcp_sockets() - before:
+            _hang_up(descriptor, inode)
+
+
+def _tcp_sockets() -> set[Socket]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode) and _is_tcp_connection(int(name)):
+                found.add((int(name), status.st_ino))
+    return found
+
+
+def _is_tcp_connection(descriptor: int) -> bool:
+    """Listening sockets are left out: to shut one down makes gloo end the process."""
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        internet = sock.family in {socket.AF_INET, socket.AF_INET6} and sock.type == socket.SOCK_STREAM
+        return internet and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+
+
+def _hang_up(descriptor: int, inode: int) -> None:
+    with contextlib.suppress(OSError):
+        duplicate = os.dup(descriptor)
+        with socket.socket(fileno=duplicate) as sock:
+            if os.fstat(duplicate).st_ino == inode:
+                sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,112 @@
+"""The mesh: who this rank is, and its process groups in the generation that is alive now.
+
+A recovery replaces the groups, so read ``mesh.dp`` and its siblings where they are used; never keep them over a step.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from recovery.launcher.messages import Joined, Regroup
+from recovery.sdk.comm import Communicator, Groups
+from recovery.sdk.link import Link
+from recovery.shape import Shape
+
+
+class Mesh:
+    """``dp`` x ``pp`` x ``tp`` ranks; ``rank = (dp_index * pp + pp_index) * tp + tp_index``. Made by ``init``."""
+
+    def __init__(self, communicator: Communicator, link: Link | None) -> None:
+        self.communicator = communicator
+        self.link = link
+        self.shape = communicator.shape
+        self.rank = communicator.rank
+        self.world_size = self.shape.world_size
+        self.dp_rank, self.pp_rank, self.tp_rank = self.shape.place(self.rank)
+        self.order: Regroup | None = None
+        """The launcher's order that formed the present generation."""
+
+    @property
+    def generation(self) -> int:
+        return self._groups.generation
+
+    @property
+    def world(self) -> dist.ProcessGroup:
+        return self._groups.world
+
+    @property
+    def dp(self) -> dist.ProcessGroup:
+        """Ranks that hold the same parameters."""
+        return self._groups.dp
+
+    @property
+    def pp(self) -> dist.ProcessGroup:
+        """The stages of this rank's pipeline."""
+        return self._groups.pp
+
+    @property
+    def tp(self) -> dist.ProcessGroup:
+        return self._groups.tp
+
+    def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
+        """The rank at these indices."""
+        return self.shape.rank_of(dp=dp, pp=pp, tp=tp)
+
+    @property
+    def _groups(self) -> Groups:
+        if self.communicator.groups is None:
+            raise RuntimeError("the process groups of the last generation are gone and the next is not formed yet")
+        return self.communicator.groups
+
+    def follow(self, order: Regroup) -> bool:
+        """Form the generation of ``order``. False when it was fenced meanwhile; any other failure is raised."""
+        link = self.link
+        assert link is not None
+        try:
+            self.communicator.form_with_server(
+                order.generation, order.store_host, order.store_port, lambda: link.fence > order.generation
+            )
+        except RuntimeError:
+            if link.wait_fence(order.generation, _PATIENCE_SECONDS):
+                return False
+            raise
+        self.order = order
+        return True
+
+
+_PATIENCE_SECONDS = 30.0
+"""A peer that died while the groups were formed is fenced within a second; nobody to blame after this is our failure."""
+
+
+def build_mesh(*, dp: int, pp: int, tp: int, backend: str | None, link: Link | None) -> Mesh:
+    """See ``recovery.sdk.init``."""
+    shape = Shape(dp=dp, pp=pp, tp=tp)
+    if min(dp, pp, tp) < 1:
+        raise ValueError(f"dp={dp}, pp={pp}, tp={tp}: each must be at least 1")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if shape.world_size != world:
+        raise ValueError(f"dp={dp} x pp={pp} x tp={tp} needs {shape.world_size} ranks, this job has {world}")
+    chosen = backend or ("nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
+    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), shape, chosen), link)
+    if link is None:
+        mesh.communicator.form_from_environment(0)
+    else:
+        _join(mesh, link)
+    return mesh
+
+
+def _join(mesh: Mesh, link: Link) -> None:
+    assert link.assignment is not None
+    link.on_fence = lambda _: mesh.communicator.unblock_until_left()
+    generation = max(link.assignment.generation, link.fence)
+    while True:
+        link.send(Joined(generation=generation, dp=mesh.shape.dp, pp=mesh.shape.pp, tp=mesh.shape.tp))
+        order = link.wait_regroup(generation)
+        if isinstance(order, Regroup):
+            if mesh.follow(order):
+                return
+            mesh.communicator.leave()
+        generation = link.fence

@@ -1,0 +1,271 @@
+"""The run under a launcher: votes, saves, and after a fence leaves, meets again, restores and repeats the step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
+from recovery.memory.state import collect_state
+from recovery.sdk.link import Link
+from recovery.sdk.mesh import Mesh
+from recovery.sdk.meter import StepMeter, parameter_digest
+from recovery.sdk.protection import Protection, RestoreError
+from recovery.sdk.run import Report, Run
+
+_FENCE_SECONDS = 20.0
+"""How long to wait for an explanation after a collective failed. A death is fenced within a second; when nobody
+explains the failure, it is the script's own."""
+
+
+class StepAbortedError(RuntimeError):
+    """Not every rank could vote for this step. Raised out of ``optimizer.step``; ``run.step`` takes it from there."""
+
+
+class ProtectedRun(Run):
+    """See ``Run``; the same loop, with the other ranks' failures survived."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        link: Link,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(mesh)
+        assert link.assignment is not None
+        self._link = link
+        self._model = model
+        self._protection = Protection(link.assignment, collect_state(model, optimizer, extra))
+        self._meter = StepMeter(model)
+        self._epoch = 0
+        fresh = mesh.order is None or mesh.order.restore is None
+        self._live: int | None = 0 if fresh else None
+        self._newest = 0
+        self._inside = False
+        self._voted = False
+        self._entered = False
+        self._digests_left = 0
+        self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
+        optimizer.register_step_pre_hook(self._before_update)
+        self._tell_attached()
+
+    @property
+    def protected(self) -> bool:
+        return not self._protection.problem
+
+    def report(self, *, loss: float | torch.Tensor | None = None) -> None:
+        self._meter.loss = loss
+
+    # The loop
+
+    def steps(self, total: int) -> Iterator[int]:
+        self._link.send(StepsTotal(total=total))
+        self._begin()
+        while True:
+            while self._epoch < total:
+                if self._fenced:
+                    self._recover()
+                    continue
+                self._entered = False
+                yield self._epoch
+                if not self._entered:
+                    raise RuntimeError("run.steps yielded a step whose work was not done inside `with run.step():`")
+            if self._finish():
+                return
+
+    def step(self) -> AbstractContextManager[Report]:
+        return _Step(self)
+
+    def _begin(self) -> None:
+        """First entry of this process: a fresh start, or the replacement of a lost rank."""
+        order = self.mesh.order
+        assert order is not None
+        self._protection.enter(order.generation)
+        if not self._resume(order):
+            self._recover()
+
+    def _finish(self) -> bool:
+        """Whether all ranks hold the last epoch, saved. False after a recovery: there may be steps to repeat."""
+        try:
+            self._protection.settle()
+            self._vote()
+        except RuntimeError as error:
+            self._on_failure(error)
+            self._recover()
+            return False
+        self._link.send(Done(epoch=self._epoch))
+        return True
+
+    # One step
+
+    def enter(self) -> None:
+        """The block begins."""
+        if self._inside:
+            raise RuntimeError("`with run.step():` stands inside another one")
+        self._inside, self._voted, self._entered = True, False, True
+        self._meter.begin()
+
+    def leave(self, error: BaseException | None) -> bool:
+        """The block ends; True swallows ``error``."""
+        self._inside = False
+        if error is None:
+            try:
+                self._commit()
+            except RuntimeError as failure:
+                self._on_failure(failure)
+            return True
+        if not isinstance(error, Exception):
+            return False
+        return self._on_failure(error, reraise=False)
+
+    def _before_update(self, *_: object) -> None:
+        """Before ``optimizer.step``: the last snapshot is safe, and every rank of this generation is ready to commit."""
+        if not self._inside:
+            raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
+        if not self._voted:
+            self._meter.blocked += self._protection.settle()
+            self._vote()
+            self._voted = True
+            self._live = None  # until the block ends: an update that is cut short leaves no usable tensors
+
+    def _vote(self) -> None:
+        """Agree with all ranks of the generation.
+
+        Raises:
+            StepAbortedError: this rank or another one has been told to stop.
+            RuntimeError: a peer is gone.
+        """
+        self._ballot.fill_(0 if self._fenced else 1)
+        dist.all_reduce(self._ballot, dist.ReduceOp.MIN, group=self.mesh.world)
+        if not self._ballot.item():
+            raise StepAbortedError(f"step {self._epoch} was called off: the membership is changing")
+
+    def _commit(self) -> None:
+        if not self._voted:  # no update in this step, as when a scaler skips it; it counts all the same
+            self._meter.blocked += self._protection.settle()
+            self._vote()
+        self._epoch += 1
+        self._live = self._newest = self._epoch
+        digest = None
+        if self._digests_left:
+            self._digests_left -= 1
+            digest = parameter_digest(self._model)
+        if self._link.agent_back.is_set():
+            self._link.agent_back.clear()
+            self._protection.open()
+        self._protection.save(self._epoch)
+        self._link.send_if_free(self._meter.end(self.mesh.generation, self._epoch, digest))
+
+    # Failure of others
+
+    @property
+    def _fenced(self) -> bool:
+        return self._link.fence > self.mesh.generation
+
+    def _on_failure(self, error: Exception, *, reraise: bool = True) -> bool:
+        """Whether ``error`` came from the membership: then the generation is left. Else it is the script's own."""
+        foreign = isinstance(error, StepAbortedError) or is_communication_failure(error) or self._fenced
+        if foreign:
+            generation = self.mesh.generation
+            if not self._fenced:
+                # Hang up first: peers that wait for us must not wait for their time-out.
+                self.mesh.communicator.unblock()
+                self._link.send(Trouble(generation=generation, reason=str(error)[:500]))
+            foreign = bool(self._link.wait_fence(generation, _FENCE_SECONDS))
+        if not foreign and reraise:
+            raise error
+        return foreign
+
+    def _recover(self) -> None:
+        """Leave the generation that is over, and be part of the next one that holds."""
+        while True:
+            self.mesh.communicator.leave()
+            generation = self._link.fence
+            self._link.send(Ready(generation=generation, live_epoch=self._live, newest_epoch=self._newest))
+            order = self._link.wait_regroup(generation)
+            if isinstance(order, Regroup) and self.mesh.follow(order):
+                self._protection.enter(order.generation)
+                if self._resume(order):
+                    return
+                self._link.wait_fence(order.generation, None)
+
+    def _resume(self, order: Regroup) -> bool:
+        """Put the state of the ordered epoch in place and vote for it."""
+        self._digests_left = order.digest_steps
+        self._meter.restart()
+        restore = order.restore
+        if restore is None:
+            self._protection.save(0)
+            self._link.send(_resumed(order, 0, 0.0, 0))
+            return True
+        begun = time.perf_counter()
+        self._live = None
+        try:
+            nbytes = self._protection.restore(restore)
+        except RestoreError as error:
+            self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, 0, str(error)))
+            return False
+        self._epoch = self._newest = restore.epoch
+        self._live = restore.epoch
+        if not self._protection.holds(restore.epoch):
+            self._protection.save(restore.epoch)
+        self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, nbytes))
+        return True
+
+    def _tell_attached(self) -> None:
+        guard = self._protection
+        self._link.send(
+            Attached(
+                state_bytes=guard.state_bytes,
+                slots=guard.slots,
+                protected=self.protected,
+                reason=guard.problem[:500],
+            )
+        )
+
+
+class _Step:
+    """The context of one step."""
+
+    def __init__(self, run: ProtectedRun) -> None:
+        self._run = run
+
+    def __enter__(self) -> Report:
+        self._run.enter()
+        return lambda loss: self._run.report(loss=loss)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._run.leave(error)
+
+
+def is_communication_failure(error: Exception) -> bool:
+    """Whether a collective failed, as far as torch lets one tell: gloo raises plain ``RuntimeError``."""
+    if isinstance(error, dist.DistError | ConnectionError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in _COMMUNICATION_WORDS)
+
+
+_COMMUNICATION_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
+
+
+def _resumed(order: Regroup, epoch: int, seconds: float, nbytes: int, failure: str = "") -> Resumed:
+    return Resumed(
+        generation=order.generation,
+        epoch=epoch,
+        source=order.restore.source if order.restore else None,
+        seconds=seconds,
+        nbytes=nbytes,
+        ok=not failure,
+        reason=failure[:500],
+    )

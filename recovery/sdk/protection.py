@@ -1,0 +1,162 @@
+"""This rank's snapshot memory, as the training loop needs it: settle, save, restore, and go on without it when it fails.
+
+Losing protection never stops training: the rank says so once, loudly, and trains on with what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from recovery.agent.client import AgentClient
+from recovery.agent.errors import AgentError
+from recovery.launcher.messages import Assign, RestoreOrder
+from recovery.memory.arena import Arena
+from recovery.memory.errors import ArenaError, SlotMissingError
+from recovery.memory.layout import Layout
+from recovery.memory.snapshot import Piece, SnapshotWriter
+from recovery.memory.state import TrainerState, restore
+from recovery.plan import RestoreSource
+
+log = logging.getLogger("mainstay.sdk")
+
+RestoreError = (AgentError, ArenaError, OSError, ValueError)
+"""What may go wrong while a slot is brought back; the coordinator then plans again without that source."""
+
+
+class _Stash:
+    """A source that remembers what it gave out last: the newest epoch's own buffers, random numbers and scalars.
+
+    A survivor that repeats a step still has its parameters, but the failed attempt has moved these on.
+    """
+
+    def __init__(self, state: TrainerState) -> None:
+        self.state = state
+        self._pieces: Mapping[str, Piece] = {}
+
+    @property
+    def layout(self) -> Layout:
+        return self.state.layout
+
+    def take(self) -> None:
+        self._pieces = self.state.freeze()
+
+    def freeze(self) -> Mapping[str, Piece]:
+        return self._pieces
+
+    def rewind(self) -> None:
+        self.state.rewind(self._pieces)
+
+
+class Protection:
+    """The arena, the writer that fills it, and the agent that owns it. All calls belong to the training thread."""
+
+    def __init__(self, assignment: Assign, state: TrainerState) -> None:
+        self.state = state
+        self._stash = _Stash(state)
+        self.problem = ""
+        """Why nothing is saved at the moment; empty is good."""
+        self._rank = assignment.rank
+        self._generation = assignment.generation
+        self.agent = AgentClient(
+            Path(assignment.agent_socket), assignment.agent_token, job=assignment.job, generation=assignment.generation
+        )
+        self._writer: SnapshotWriter | None = None
+        self._inode = 0
+        self.slots = 0
+        self.open()
+
+    @property
+    def state_bytes(self) -> int:
+        return self.state.layout.nbytes
+
+    def open(self) -> None:
+        """Find or make the arena; again after the agent had to be replaced, because its memory may be another."""
+        try:
+            info = self.agent.open_arena(self._rank, self.state.layout)
+            inode = Path(info.path).stat().st_ino
+            if self._writer is not None and inode == self._inode:
+                return
+            arena = Arena.attach(Path(info.path))
+            arena.prefault()
+            self._inode = inode
+            self._writer = SnapshotWriter(arena, self._stash, on_committed=self._committed)
+        except (AgentError, ArenaError, OSError) as error:
+            self._lose(f"no snapshot memory: {error}")
+            return
+        self.slots = info.slots
+        self.problem = ""
+
+    def enter(self, generation: int) -> None:
+        """The rank is in ``generation`` now."""
+        self._generation = self.agent.generation = generation
+
+    def save(self, epoch: int) -> None:
+        """Begin to copy the state of ``epoch``; it must not change until ``settle``."""
+        self._stash.take()
+        if self._writer is None:
+            return
+        try:
+            self._writer.start(epoch, self._generation)
+        except ArenaError as error:
+            self._lose(str(error))
+
+    def settle(self) -> float:
+        """Wait until the copy under way is committed; seconds blocked."""
+        if self._writer is None:
+            return 0.0
+        try:
+            return self._writer.wait()
+        except ArenaError as error:
+            self._lose(str(error))
+            return 0.0
+
+    def holds(self, epoch: int) -> bool:
+        """Whether a committed slot of ``epoch`` is here."""
+        if self._writer is None:
+            return False
+        try:
+            self._writer.arena.find(epoch)
+        except SlotMissingError:
+            return False
+        return True
+
+    def restore(self, order: RestoreOrder) -> int:
+        """Bring the state of ``order.epoch`` into the live tensors; bytes that moved. Anything of ``RestoreError``."""
+        self.settle()
+        if order.source is RestoreSource.LIVE:
+            self._stash.rewind()
+            nbytes = 0
+        else:
+            self._bring(order)
+            nbytes = restore(self._arena, order.epoch, self.state)
+        if self._writer is not None:
+            self._writer.rollback(order.epoch)
+        return nbytes
+
+    def _bring(self, order: RestoreOrder) -> None:
+        """Have the agent put the slot into this rank's arena, unless it is there already."""
+        if order.source is RestoreSource.PEER_COPY:
+            assert order.from_rank is not None
+            assert order.endpoint is not None
+            self.agent.fetch(self._rank, order.epoch, order.from_rank, order.endpoint)
+        elif order.source is RestoreSource.PARITY:
+            self.agent.rebuild(self._rank, order.epoch, order.group)
+        elif order.source is RestoreSource.DISK:
+            assert order.directory is not None
+            self.agent.load_disk(self._rank, order.epoch, order.directory)
+
+    @property
+    def _arena(self) -> Arena:
+        if self._writer is None:
+            raise SlotMissingError(f"rank {self._rank} has no snapshot memory: {self.problem}")
+        return self._writer.arena
+
+    def _committed(self, epoch: int, generation: int, slot: int) -> None:
+        self.agent.committed(self._rank, epoch, generation, slot)
+
+    def _lose(self, problem: str) -> None:
+        if problem != self.problem:
+            log.error("DEGRADED rank %d trains without protection: %s", self._rank, problem)
+        self.problem = problem
