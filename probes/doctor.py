@@ -83,11 +83,17 @@ def _python() -> Check:
     return _check("python >= 3.11", sys.version_info >= (3, 11), found, "everything", remedy, essential=True)
 
 
-def _modules(extra: str, modules: tuple[str, ...], needed_for: str, *, essential: bool) -> Check:
+def _modules(extra: str, modules: tuple[str, ...], needed_for: str, *, essential: bool = False) -> Check:
     missing = [name for name in modules if find_spec(name) is None]
     found = f"without {', '.join(missing)}" if missing else "installed"
     remedy = f"pip install 'mainstay[{extra}]'"
     return _check(f"mainstay[{extra}]", not missing, found, needed_for, remedy, essential=essential)
+
+
+def _nvml() -> Check:
+    found = find_spec("pynvml") is not None
+    remedy = "pip install 'mainstay[node]'"
+    return _check("nvidia-ml-py", found, "installed" if found else "not installed", "GPU signals", remedy)
 
 
 def _torch() -> Check:
@@ -165,9 +171,9 @@ CHECKS: Final[tuple[Callable[[], Check], ...]] = (
     _disk,
     _shm,
     _driver,
-    lambda: _modules("node", ("pynvml",), "GPU signals", essential=False),
+    _nvml,
     _torch,
-    lambda: _modules("service", _SERVICE_MODULES, "mainstay up, serve, worker, demo", essential=False),
+    lambda: _modules("service", _SERVICE_MODULES, "mainstay up, serve, worker, demo"),
     lambda: _program("node", ("node",), "building the dashboard", "install Node 20 or newer from nodejs.org"),
     lambda: _program("chromium", _BROWSERS, "browser tests in make test", _apt("chromium")),
     lambda: _program("C compiler", ("cc", "gcc"), "the tests of GPU signals in make test", _apt("gcc")),

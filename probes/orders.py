@@ -104,7 +104,7 @@ class Validator:
         benchmarks: list[dict[str, Any]] = []
         error: str | None = None
         try:
-            benchmarks = self._benchmarks(order, min(order.deadline_at - started, _LONGEST_S))
+            benchmarks, error = self._measure(order, min(order.deadline_at - started, _LONGEST_S))
         except (OSError, ValueError) as failure:
             error = str(failure)
             log.warning("validation %s: %s", order.validation_id, error)
@@ -119,7 +119,7 @@ class Validator:
             if self._process is not None:
                 _end(self._process)
 
-    def _benchmarks(self, order: Order, seconds: float) -> list[dict[str, Any]]:
+    def _measure(self, order: Order, seconds: float) -> tuple[list[dict[str, Any]], str | None]:
         if seconds <= 0:
             raise ValueError("the deadline had passed before the validation could start")
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
@@ -152,17 +152,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(5)
 
 
-def _parse(output: bytes, complaints: bytes, status: int) -> list[dict[str, Any]]:
-    """The benchmarks in what ``validate --json`` printed; its exit status is the verdict's business, not ours."""
+def _parse(output: bytes, complaints: bytes, status: int) -> tuple[list[dict[str, Any]], str | None]:
+    """Benchmarks, and what went wrong, in what ``validate --json`` printed.
+
+    The exit status of a command that printed a result is its verdict's business, not ours.
+    """
     try:
         document = msgspec.json.decode(output)
     except msgspec.DecodeError:
         last = complaints.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise ValueError(f"mainstay validate ended with status {status} and no result: {last[0]}") from None
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
-    if not isinstance(benchmarks, list) or not benchmarks or not all(isinstance(b, dict) for b in benchmarks):
+    if not isinstance(benchmarks, list) or not all(isinstance(b, dict) for b in benchmarks):
         raise ValueError("mainstay validate printed a result without benchmarks")
-    return benchmarks
+    error = document.get("error")
+    if not benchmarks:
+        raise ValueError(error or "mainstay validate printed a result without benchmarks")
+    return benchmarks, error
 
 
 class ControlLoop:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -65,6 +64,11 @@ def test_it_is_called_with_the_suite_niced_and_in_its_own_session() -> None:
     assert seen["sid"] != os.getsid(0)
 
 
+def test_what_went_wrong_half_way_comes_with_the_benchmarks() -> None:
+    result = says(f"print(json.dumps({GOOD | {'error': 'the second one hung'}!r}))").run(order())
+    assert (result.benchmarks, result.error) == (GOOD["benchmarks"], "the second one hung")
+
+
 def test_a_failing_verdict_is_a_result_and_no_error() -> None:
     result = says(f"print(json.dumps({GOOD!r})); sys.exit(1)").run(order())
     assert result.error is None
@@ -77,6 +81,7 @@ def test_a_failing_verdict_is_a_result_and_no_error() -> None:
     ("print('not json')", "no result"),
     ("print('[]')", "without benchmarks"),
     ("print('{\"benchmarks\": []}')", "without benchmarks"),
+    ("print('{\"benchmarks\": [], \"error\": \"no device\"}')", "no device"),
     ("os.kill(os.getpid(), 9)", "status -9"),
 ])  # fmt: skip
 def test_a_failure_to_run_is_an_error_that_says_why(code: str, fault: str) -> None:
@@ -94,7 +99,6 @@ def test_a_command_that_is_not_there_is_an_error() -> None:
 def test_a_run_past_its_deadline_is_killed_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = f"""
-import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open({str(pid)!r}, "w").write(str(child.pid))
 time.sleep(600)
@@ -211,4 +215,3 @@ def test_the_real_command_is_what_it_should_be() -> None:
     result = Validator().run(order(suite="no-such-suite"))
     assert result.benchmarks == []
     assert "no-such-suite" in (result.error or ""), json.dumps(result.error)
-    assert subprocess.call([sys.executable, "-c", "import mainstay; assert 'validate' in mainstay.COMMANDS"]) == 0

@@ -1,0 +1,348 @@
+"""The node daemon as it is run: real processes, a real kill, a service that goes away, a driver that hangs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.lib_receiver import Receiver, problem
+from probes.daemon import Batcher, interleave
+from probes.frame import Frame
+from probes.samplers.base import DeviceIdentity
+from probes.samplers.wire import Hello, Row
+from probes.shipper import FrameSender
+from probes.signals import Catalogue
+from probes.spool import Spool
+from probes.transport import Transport
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@contextmanager
+def daemon(receiver: Receiver, directory: Path, *options: str, **environment: str) -> Iterator[psutil.Popen]:
+    """``mainstay node`` at ten samples a second; ended in order at the end if it still runs."""
+    command = [sys.executable, "-m", "mainstay", "node", "--service", receiver.url, "--name", "node-1"]
+    command += ["--data-dir", str(directory), "--interval", "0.1", *options]
+    if "--join-token" not in options and "MAINSTAY_TOKEN" not in environment:
+        command += ["--token", "t"]
+    with (directory.parent / "log").open("ab") as log:
+        process = psutil.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(15)
+            except psutil.TimeoutExpired:
+                process.kill()
+        process.wait(15)
+
+
+def finish(process: psutil.Popen) -> int:
+    process.terminate()
+    return int(process.wait(15))
+
+
+def log(directory: Path) -> str:
+    return (directory.parent / "log").read_text()
+
+
+def child_of(process: psutil.Popen) -> psutil.Process:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for child in process.children():
+            if "probes.sampler_process" in child.cmdline():
+                return child
+    raise TimeoutError
+
+
+def column(frame: Frame, receiver: Receiver, entity: str, signal_: str) -> list[float]:
+    """The samples of one device's signal in a frame."""
+    catalogue = receiver.catalogues[frame.catalogue]
+    names = catalogue.narrow
+    numbers = struct.unpack(f"<{len(frame.values) // 4}f", frame.values)
+    start = (frame.entities.index(entity) * len(names) + names.index(signal_)) * frame.samples
+    return list(numbers[start : start + frame.samples])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.mark.processes
+def test_it_reports_measures_and_ends_in_order(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory) as process:
+        receiver.wait(lambda r: len(r.all_frames) >= 5 and "node-1" in r.reports)
+        assert finish(process) == 0
+    frames = receiver.all_frames
+    assert [frame.sequence for frame in frames] == list(range(1, len(frames) + 1))
+    assert {frame.subject for frame in frames} == {"node-1"}
+    assert {frame.samples for frame in frames[:-1]} <= {1, 2}
+    assert 2 in {frame.samples for frame in frames}
+    assert abs(frames[-1].t0 - time.time()) < 30
+    full = frames[-2]
+    assert all(0 <= ratio <= 1 for ratio in column(full, receiver, "host", "memory_used_ratio"))
+    assert receiver.duplicates == 0
+    with Spool(directory / "frames") as spool:
+        assert len(spool) == 0, "an orderly end delivers what there is"
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_service_that_is_away_gets_every_sample_once_it_is_back(directory: Path) -> None:
+    receiver = Receiver().start()
+    with daemon(receiver, directory) as process:
+        receiver.wait(lambda r: len(r.all_frames) >= 2)
+        receiver.away()
+        away = time.time()
+        before = max(frame.t0 for frame in receiver.all_frames)
+        _until(lambda: time.time() > away + 3)
+        receiver.start()
+        receiver.wait(lambda r: max(frame.t0 for frame in r.all_frames) > time.time() - 1, 30)
+        assert finish(process) == 0
+    receiver.away()
+    frames = receiver.all_frames
+    assert [frame.sequence for frame in frames] == list(range(1, len(frames) + 1)), "every frame, once, in order"
+    during = [f.t0 + k * f.dt for f in frames for k in range(f.samples) if before < f.t0 < away + 3]
+    assert len(during) > 20, "it went on measuring meanwhile"
+
+
+def _until(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_killed_hard_it_goes_on_where_it_stood(directory: Path) -> None:
+    receiver = Receiver().start()
+    for _ in range(3):
+        with daemon(receiver, directory) as process:
+            have = len(receiver.all_frames)
+            receiver.wait(lambda r, have=have: len(r.all_frames) >= have + 3)
+            receiver.away()
+            _until(lambda: _spooled(directory) > 3)
+            process.kill()
+            process.wait(15)
+            receiver.start()
+    with daemon(receiver, directory) as process:
+        have = len(receiver.all_frames)
+        receiver.wait(lambda r: len(r.all_frames) >= have + 3)
+        assert finish(process) == 0
+    receiver.away()
+    assert len(receiver.frames) == 1, "one stream for the life of the directory"
+    sequences = [frame.sequence for frame in receiver.all_frames]
+    assert sequences == list(range(1, len(sequences) + 1))
+
+
+def _spooled(directory: Path) -> int:
+    """Records in the newest segment, counted from outside."""
+    newest = max((directory / "frames").glob("*.seg"))
+    return newest.stat().st_size // 300
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_stopped_probe_is_an_event_and_measuring_goes_on(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory) as process:
+        receiver.wait(lambda r: len(r.all_frames) >= 3)
+        child = child_of(process)
+        child.suspend()
+        stopped = time.time()
+        receiver.wait(lambda r: bool(r.events))
+        assert time.time() - stopped < 8
+        (event,) = receiver.events.values()
+        assert event["kind"] == "probe_silent"
+        assert event["node"] == "node-1"
+        assert event["data"]["pid"] == child.pid
+        assert event["data"]["killed"] is True
+        receiver.wait(lambda r: r.all_frames[-1].t0 > stopped + 2)
+        assert finish(process) == 0
+    assert "no sample for 3" in log(directory)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_driver_that_hangs_is_named_and_does_not_blind_the_node(receiver: Receiver, directory: Path) -> None:
+    """The real pynvml on a driver whose utilisation call never returns."""
+    spec = spec_from_file_location("test_nvml_sampler", HERE / "test_nvml_sampler.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    directory.mkdir()
+    world = module.world(directory)
+    with daemon(receiver, directory, **world) as process:
+        receiver.wait(lambda r: any(len(frame.entities) == 3 for frame in r.all_frames))
+        with_gpus = next(frame for frame in receiver.all_frames if len(frame.entities) == 3)
+        assert column(with_gpus, receiver, module.UUIDS[1], "gpu_temperature_celsius")[0] == 40
+        assert math.isnan(column(with_gpus, receiver, "host", "gpu_temperature_celsius")[0])
+        Path(world["FAKE_NVML"]).write_text("40 -1 1 0")
+        receiver.wait(lambda r: bool(r.events))
+        (event,) = receiver.events.values()
+        assert event["data"]["sampler"] == "nvml"
+        receiver.wait(lambda r: r.all_frames[-1].entities == ("host",))
+        receiver.wait(lambda r: [device["id"] for device in r.reports["node-1"]["devices"]] == ["host"])
+        assert finish(process) == 0
+
+
+@pytest.mark.processes
+def test_once_sends_one_frame_and_the_report(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory, "--once", "--join-token", "join") as process:
+        assert process.wait(30) == 0
+    assert receiver.all_frames
+    assert "node-1" in receiver.reports
+    assert stat.S_IMODE((directory / "credential.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.processes
+def test_a_bad_credential_is_one_clear_line_at_enrolment(receiver: Receiver, directory: Path) -> None:
+    receiver.answer = lambda *_: problem(401, "unauthorized", "the join token was used already")
+    with daemon(receiver, directory, "--join-token", "join") as process:
+        assert process.wait(30) == 2
+    assert log(directory).strip() == "mainstay node: POST /nodes:enrol: 401 the join token was used already"
+
+
+@pytest.mark.processes
+def test_enrolment_waits_for_a_service_that_is_not_there_yet(directory: Path) -> None:
+    receiver = Receiver().start()
+    receiver.away()
+    with daemon(receiver, directory, "--join-token", "join") as process:
+        _until(lambda: (directory / "frames").is_dir() and _spooled(directory) > 2)
+        receiver.token = "own"
+        receiver.start()
+        receiver.wait(lambda r: len(r.all_frames) >= 3 and "node-1" in r.reports, 40)
+        assert finish(process) == 0
+    receiver.away()
+    assert receiver.all_frames[0].sequence == 1, "what was measured before is there"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("options", "fault"), [
+    (["--interval", "0"], "--interval 0.0 is not between"),
+    (["--batch", "0"], "--batch 0 is not between"),
+    (["--name", "a/b"], "--name 'a/b' is not a legal id"),
+    (["--service", "localhost"], "must look like http://host:port"),
+    (["--token-file", "/nonexistent"], "No such file"),
+    (["--token", "a b\n"], "the token holds characters"),
+    ([], "no token"),
+])  # fmt: skip
+def test_bad_input_is_one_clear_line(tmp_path: Path, options: list[str], fault: str) -> None:
+    given = [*options, *([] if not options or "--token" in options else ["--token", "t"])]
+    done = subprocess.run(
+        [sys.executable, "-m", "mainstay", "node", "--data-dir", tmp_path / "data", *given],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert fault in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.processes
+def test_one_data_directory_has_one_daemon(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory):
+        receiver.wait(lambda r: len(r.all_frames) >= 1)
+        with daemon(receiver, directory) as second:
+            assert second.wait(30) == 2
+    assert "is in use by another process" in log(directory)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_it_stays_small_and_loads_nothing_big(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory) as process:
+        receiver.wait(lambda r: len(r.all_frames) >= 20)
+        family = [process, child_of(process)]
+        assert sum(member.memory_info().rss for member in family) <= 80 * 2**20
+        loaded = "".join(mapping.path for member in family for mapping in member.memory_maps())
+        assert not [big for big in ("numpy", "libtorch", "nvidia-ml", "pyarrow") if big in loaded]
+        parent = " ".join(file.path for file in process.memory_maps())
+        assert "_ctypes" not in parent, "the parent has no way to call a driver"
+        assert finish(process) == 0
+
+
+def test_the_parent_imports_neither_the_driver_nor_anything_big() -> None:
+    code = "import sys, json, probes.cli, probes.daemon, probes.orders; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in json.loads(done.stdout)}
+    assert not loaded & {"pynvml", "numpy", "torch", "httpx", "rich", "pydantic", "ctypes", "asyncio"}
+
+
+def hello(*ids: str) -> Hello:
+    devices = tuple(DeviceIdentity(id=id_, index=k, kind="host", model="m") for k, id_ in enumerate(ids))
+    return Hello(devices, Catalogue(("load_1m",), ("context_switches_total",)), {})
+
+
+def row(t: float, *values: float) -> Row:
+    return Row(t, struct.pack(f"<{len(values)}f", *values), struct.pack(f"<{len(values)}q", *map(int, values)))
+
+
+@pytest.fixture
+def batched(tmp_path: Path, receiver: Receiver) -> Iterator[tuple[Batcher, Spool]]:
+    with Spool(tmp_path / "frames") as spool:
+        yield Batcher("n", 1.0, 3, FrameSender(spool, Transport(receiver.url))), spool
+
+
+def framed(spool: Spool) -> list[tuple[float, int, tuple[str, ...]]]:
+    from probes.frame import decode
+
+    frames = [decode(entry.payload) for entry in spool.peek(100)]
+    return [(frame.t0, frame.samples, frame.entities) for frame in frames]
+
+
+def test_a_frame_is_full_or_ends_at_a_gap_or_at_other_devices(batched: tuple[Batcher, Spool]) -> None:
+    batcher, spool = batched
+    batcher.greet(hello("a", "b"))
+    for t in (1, 2, 3, 4, 6, 7):
+        batcher.add(row(t, 1, 2))
+    batcher.greet(hello("a"))
+    batcher.add(row(8, 1))
+    batcher.flush()
+    batcher.flush()
+    assert framed(spool) == [(1, 3, ("a", "b")), (4, 1, ("a", "b")), (6, 2, ("a", "b")), (8, 1, ("a",))]
+
+
+def test_without_devices_there_are_no_frames(batched: tuple[Batcher, Spool]) -> None:
+    batcher, spool = batched
+    batcher.add(row(1))
+    batcher.greet(hello())
+    batcher.add(row(2))
+    batcher.flush()
+    assert framed(spool) == []
+
+
+def test_time_runs_fastest_in_a_frame() -> None:
+    rows = [struct.pack("<3f", *values) for values in ((1, 2, 3), (10, 20, 30))]
+    assert struct.unpack("<6f", interleave(rows, 4)) == (1, 10, 2, 20, 3, 30)
+    wide = [struct.pack("<2q", *values) for values in ((-1, 2**62), (5, 6))]
+    assert struct.unpack("<4q", interleave(wide, 8)) == (-1, 5, 2**62, 6)
+    assert interleave([b"", b""], 8) == b""
+
+
+@pytest.mark.processes
+def test_the_second_signal_does_no_harm(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory) as process:
+        receiver.wait(lambda r: len(r.all_frames) >= 1)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0
