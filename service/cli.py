@@ -261,7 +261,10 @@ def _print_tokens(rows: list[TokenRow]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("id", "kind", "name", "scopes", "starts with", "node", "job")
+    table = Table()
+    table.add_column("id", no_wrap=True, min_width=36)
+    for title in ("kind", "name", "scopes", "starts with", "node", "job"):
+        table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(row.id, row.kind, row.name, ",".join(row.scopes), row.prefix, row.node or "", row.job or "")
     Console().print(table)

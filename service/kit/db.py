@@ -39,6 +39,10 @@ class UnixTime(TypeDecorator[float]):
     impl = Double
     cache_ok = True
 
+    @property
+    def python_type(self) -> type[float]:
+        return float
+
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
             return dialect.type_descriptor(DateTime(timezone=True))

@@ -1,0 +1,182 @@
+"""A real server on a free loopback port for each test that asks for one, and the frames to send to it.
+
+``service`` runs on SQLite, ``service_anywhere`` once on SQLite and once on PostgreSQL. ``frames`` makes valid frames
+and lets a test spoil one field at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from probes.frame import Axis, Frame, checksum, encode
+from probes.signals import Catalogue, SignalSource, catalogue
+from service.app import create_app
+from service.kit.clock import Clock
+from service.services import Services
+from service.settings import Settings
+
+
+@dataclass
+class Running:
+    """A served app."""
+
+    app: FastAPI
+    url: str
+    settings: Settings
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def services(self) -> Services:
+        found: Services = self.app.state.services
+        return found
+
+    @property
+    def admin_token(self) -> str:
+        return (self.settings.data_dir / "admin-token").read_text().strip()
+
+    def client(self, token: str | None = None, **headers: str) -> httpx.Client:
+        """A client with a bearer token (the admin's unless another, or "" for none, is given)."""
+        bearer = self.admin_token if token is None else token
+        sent = {"Authorization": f"Bearer {bearer}", **headers} if bearer else headers
+        return self.stack.enter_context(httpx.Client(base_url=self.url, headers=sent, timeout=30.0))
+
+    def node_client(self, name: str) -> httpx.Client:
+        """A client that speaks for a freshly enrolled node."""
+        join = self.client().post("/v1/auth/tokens", json={"name": f"join {name}", "kind": "join"}).json()["token"]
+        enrolled = self.client(join).post("/v1/nodes:enrol", json={"name": name})
+        assert enrolled.status_code == 201, enrolled.text
+        return self.client(enrolled.json()["token"])
+
+
+@contextmanager
+def serve(settings: Settings, clock: Clock | None = None) -> Iterator[Running]:
+    app = create_app(settings, clock)
+    sock = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive(), "the server did not start: see the log"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    running = Running(app, f"http://127.0.0.1:{sock.getsockname()[1]}", settings)
+    try:
+        with running.stack:
+            yield running
+    finally:
+        app.state.services.hub.close()
+        server.should_exit = True
+        thread.join(20)
+        sock.close()
+
+
+@pytest.fixture
+def make_settings(tmp_path: Path) -> Callable[..., Settings]:
+    def make(**changes: Any) -> Settings:
+        return Settings(**{"data_dir": tmp_path / "data", "migrate": True, **changes})
+
+    return make
+
+
+@pytest.fixture
+def start(make_settings: Callable[..., Settings]) -> Iterator[Callable[..., Running]]:
+    """Start a service with changed settings (or another clock); it ends with the test."""
+    with ExitStack() as stack:
+
+        def run(clock: Clock | None = None, **changes: Any) -> Running:
+            return stack.enter_context(serve(make_settings(**changes), clock))
+
+        yield run
+
+
+@pytest.fixture
+def service(start: Callable[..., Running]) -> Running:
+    return start()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh database, once of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'fresh.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def service_anywhere(start: Callable[..., Running], database_url: str) -> Running:
+    """The service on SQLite and on PostgreSQL."""
+    return start(database_url=database_url)
+
+
+@pytest.fixture
+def admin(service: Running) -> httpx.Client:
+    return service.client()
+
+
+@dataclass
+class FrameMaker:
+    """Valid frames of a host with rising counters."""
+
+    catalogue: Catalogue = field(default_factory=lambda: catalogue(SignalSource.HOST))
+
+    def frame(self, sequence: int = 1, **changes: Any) -> Frame:
+        """A frame of two seconds that ended just now; ``changes`` replace its fields (and spoil it, if they do)."""
+        samples = changes.get("samples", 2)
+        entities = changes.get("entities", ("host",))
+        shape = (len(entities), samples)
+        narrow = np.full((shape[0], len(self.catalogue.narrow), shape[1]), 0.25, "<f4")
+        rising = (sequence * samples + np.arange(samples)) * 100
+        wide = np.broadcast_to(rising, (shape[0], len(self.catalogue.wide), shape[1])).astype("<i8")
+        values, big = changes.pop("values", narrow.tobytes()), changes.pop("wide", wide.tobytes())
+        fields: dict[str, Any] = {
+            "version": 1, "subject": "n1", "axis": Axis.TIME, "stream": "s1", "sequence": sequence,
+            "t0": float(int(time.time()) - 600 + 2 * sequence), "dt": 1.0, "catalogue": self.catalogue.digest,
+            "entities": entities, "samples": samples, "values": values, "wide": big, "crc32": checksum(values, big),
+        }  # fmt: skip
+        return Frame(**{**fields, **changes})
+
+    def body(self, sequence: int = 1, **changes: Any) -> bytes:
+        return encode(self.frame(sequence, **changes))
+
+    def with_narrow(self, signal: str, value: float, sequence: int = 1) -> bytes:
+        """A frame whose first sample of one signal is ``value``."""
+        values = np.full((1, len(self.catalogue.narrow), 2), 0.25, "<f4")
+        values[0, self.catalogue.narrow.index(signal), 0] = value
+        return self.body(sequence, values=values.tobytes())
+
+
+@pytest.fixture
+def frames() -> FrameMaker:
+    return FrameMaker()
+
+
+REPORT: dict[str, Any] = {
+    "hostname": "host-1", "os": "Debian 12", "kernel": "6.1", "version": "0.1.0", "boot_id": "b-1", "cohort": "cpu",
+    "cpu_count": 2, "memory_bytes": 8 * 2**30, "started_at": 1_700_000_000.0,
+    "devices": [
+        {"id": "host", "index": 0, "kind": "host", "model": "EPYC", "serial": None, "uuid": None, "memory_bytes": None}
+    ],
+    "catalogue": {"narrow": [], "wide": []},
+}  # fmt: skip
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    """What a node may say about itself."""
+    return {**REPORT, "devices": [dict(device) for device in REPORT["devices"]]}
