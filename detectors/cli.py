@@ -122,8 +122,13 @@ def fit(files: list[Path], /, *, out: Path, false_alarms: float = FALSE_ALARMS, 
     if not 0 < false_alarms < 0.5:
         raise InputError(f"--false-alarms must lie between 0 and 0.5, not {false_alarms:g}")
     results = [_load(file, SuiteResult) for file in files]
+    samples = (
+        sample
+        for result in results
+        for sample in samples_of(result.benchmarks, cohort=result.cohort, time=result.finished_at)
+    )
     try:
-        learned = learn((sample for result in results for sample in samples_of(result)), false_alarms=false_alarms)
+        learned = learn(samples, false_alarms=false_alarms)
     except ValueError as error:
         raise InputError(str(error)) from error
     if not learned.criteria:

@@ -69,20 +69,26 @@ class Sample:
     """Unix seconds, when the run ended."""
 
 
-def samples_of(result: SuiteResult) -> Iterator[Sample]:
-    """The samples in a suite's result; metrics that were not measured give none."""
-    for run in result.benchmarks:
-        for metric in run.metrics:
+def samples_of(results: Iterable[BenchmarkResult], *, cohort: str, time: float | None = None) -> Iterator[Sample]:
+    """The samples in one run's results; metrics that were not measured give none.
+
+    Args:
+        results: of one run on one machine.
+        cohort: the machine's.
+        time: Unix seconds, when the run ended.
+    """
+    for result in results:
+        for metric in result.metrics:
             values = tuple(value for value in metric.values if math.isfinite(value))
-            if run.state is State.OK and values:
+            if result.state is State.OK and values:
                 yield Sample(
-                    benchmark=run.benchmark,
+                    benchmark=result.benchmark,
                     metric=metric.name,
                     unit=metric.unit,
                     better=metric.better,
-                    cohort=result.cohort,
+                    cohort=cohort,
                     values=values,
-                    time=result.finished_at,
+                    time=time,
                 )
 
 

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 from typing import Protocol, Self
 
@@ -142,6 +143,7 @@ def _small_sample(n: int) -> float:
     return _MAD_FACTORS.get(n, n / (n - 0.8))
 
 
+@cache
 def student_t(probability: float, freedom: int) -> float:
     """Quantile of Student's t, by bisection of the closed form for whole degrees of freedom.
 

@@ -1,0 +1,49 @@
+"""Suites are data: tiers of the same measurements, described without running anything."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from probes.benchmarks.base import Device, Kind
+from probes.benchmarks.disk import Disk
+from probes.benchmarks.runner import cohort_of
+from probes.benchmarks.suites import BENCHMARKS, SUITES, describe
+from probes.identity import default_cohort
+from probes.samplers.base import DeviceIdentity
+
+
+def test_the_tiers_grow() -> None:
+    assert list(SUITES) == ["quick", "standard", "deep"]
+    for smaller, larger in pairwise(SUITES.values()):
+        assert smaller.budget_seconds < larger.budget_seconds
+        assert smaller.fingerprints < larger.fingerprints
+        assert smaller.expected_seconds < larger.expected_seconds
+        assert smaller.timeout_seconds < larger.timeout_seconds
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_every_benchmark_is_in_every_suite(kind: Kind) -> None:
+    for suite in SUITES.values():
+        assert {benchmark.name for benchmark in suite.benchmarks(kind)} == set(BENCHMARKS)
+
+
+def test_the_disk_is_tested_where_asked() -> None:
+    (disk,) = (one for one in SUITES["quick"].benchmarks("cpu", directory="/data") if isinstance(one, Disk))
+    assert disk.config.directory == "/data"
+
+
+def test_a_description_covers_both_kinds_or_one() -> None:
+    everything, processor = describe()[0], describe("cpu")[0]
+    names = {(b.name, m.name) for b in everything.benchmarks for m in b.metrics}
+    assert {("gemm", "tf32_n8192"), ("gemm", "fp32_n1024"), ("allreduce", "nccl_latency_4KiB")} <= names
+    assert {(b.name, m.name) for b in processor.benchmarks for m in b.metrics} < names
+    assert [suite.name for suite in describe()] == list(SUITES)
+
+
+@pytest.mark.parametrize("model", ["AMD EPYC", "NVIDIA H100 80GB HBM3", "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"])
+def test_a_cohort_has_the_name_that_the_node_daemon_gives_it(model: str) -> None:
+    """Criteria learned on the command line must find the nodes that they are for."""
+    gpus = tuple(DeviceIdentity(id=f"g{i}", index=i, kind="gpu", model=model) for i in range(8))
+    assert cohort_of(Device(kind="cuda", model=model, count=8)) == default_cohort(gpus)
