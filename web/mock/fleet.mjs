@@ -1,0 +1,116 @@
+// Nodes, devices and their states, per scenario.
+import { noise } from "./random.mjs";
+
+const GPU = "NVIDIA H100 80GB HBM3";
+export const STATES = ["unknown", "healthy", "suspect", "draining", "quarantined", "validating"];
+
+const sizes = { busy: 24, calm: 2, empty: 0, big: 5000 };
+const gpusOf = { busy: 8, calm: 0, big: 8 };
+
+function stateOf(scenario, index) {
+  if (scenario === "calm") return "healthy";
+  if (scenario === "busy") {
+    return (
+      { 5: "quarantined", 11: "suspect", 17: "draining", 20: "validating", 22: "unknown" }[index] ?? "healthy"
+    );
+  }
+  const n = noise("state", index);
+  if (index >= 1200 && index < 1216) return "unknown"; // a rack's switch: a visible shape
+  return n < 0.002
+    ? "quarantined"
+    : n < 0.006
+      ? "suspect"
+      : n < 0.008
+        ? "draining"
+        : n < 0.01
+          ? "validating"
+          : "healthy";
+}
+
+const reasons = {
+  healthy: "reports on time",
+  suspect: "GPU 3 runs 14 °C above its cohort",
+  draining: "asked by operator: firmware",
+  quarantined: "XID 79 on gpu6; lifts when suite deep passes",
+  validating: "suite standard is running",
+  unknown: "silent for 4 min: the probe or its host is gone",
+};
+
+function devicesOf(name, gpus, index) {
+  const host = {
+    id: "host",
+    node: name,
+    index: 0,
+    kind: "host",
+    model: "AMD EPYC 9654",
+    serial: null,
+    uuid: null,
+    memory_bytes: null,
+  };
+  const list = Array.from({ length: gpus }, (_, g) => ({
+    id: `gpu${g}`,
+    node: name,
+    index: g,
+    kind: "gpu",
+    model: GPU,
+    serial: String(1652000000000 + index * 16 + g),
+    uuid: `GPU-${index.toString(16).padStart(8, "0")}-${g}`,
+    memory_bytes: 85_899_345_920,
+  }));
+  return [host, ...list];
+}
+
+export function makeNodes(scenario, now) {
+  const gpus = gpusOf[scenario] ?? 0;
+  return Array.from({ length: sizes[scenario] }, (_, i) => {
+    const name =
+      scenario === "calm"
+        ? `demo-${i}`
+        : `rack${String(Math.floor(i / 8) + 1).padStart(2, "0")}-node${(i % 8) + 1}`;
+    const state = stateOf(scenario, i);
+    const seen = state === "unknown" ? now - 240 : now - 1 - noise("seen", i) * 1.4;
+    const validated = i % 3 !== 1;
+    return {
+      name,
+      state,
+      state_reason: reasons[state],
+      hostname: name,
+      os: "Debian GNU/Linux 13",
+      kernel: "6.12.48-amd64",
+      version: "0.1.0",
+      boot_id: "3f0d7c5e-9a41-4a4b-8d1e-5b7f1f6a2c90",
+      cohort: gpus ? "h100-sxm5/fw-96.00.9f/air" : "cpu/epyc-9654",
+      cpu_count: gpus ? 192 : 2,
+      memory_bytes: gpus ? 2_164_663_517_184 : 8_350_000_000,
+      devices: devicesOf(name, gpus, i),
+      last_seen_at: seen,
+      first_seen_at: now - 86400 * 12 - i * 900,
+      age_seconds: now - seen,
+      jobs:
+        scenario === "calm" || (i < 8 && scenario === "busy")
+          ? ["llama-70b-pretrain"]
+          : i < 12 && scenario === "busy"
+            ? ["ablation-17"]
+            : [],
+      open_incidents: state === "quarantined" || state === "suspect" ? 1 : 0,
+      last_verdict: !validated
+        ? null
+        : state === "quarantined"
+          ? "fail"
+          : state === "suspect"
+            ? "warn"
+            : i % 7 === 0
+              ? "unknown"
+              : "pass",
+      last_validation_at: validated ? now - 3600 * (1 + (i % 20)) : null,
+    };
+  });
+}
+
+export function makeLayout(nodes) {
+  let slot = 0;
+  const slots = nodes.flatMap((node) =>
+    node.devices.map((device) => ({ slot: slot++, node: node.name, device: device.id, kind: device.kind })),
+  );
+  return { version: `mock-${slots.length}`, slots };
+}

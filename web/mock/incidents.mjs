@@ -1,0 +1,383 @@
+// Incidents with findings, plan, actions and the history that tells them.
+import { noise, uuid } from "./random.mjs";
+
+const restore = (rank, node, source, from) => ({
+  rank,
+  node,
+  source,
+  from_rank: from ?? null,
+  from_nodes: from === undefined ? [node] : ["rack01-node2"],
+});
+
+function alternatives(job, rank, stepSeconds, small) {
+  const k = small ? 1 : 9;
+  const parts = (fetch, extra = {}) => ({
+    fence: 0.12,
+    spawn: small ? 0.34 : 1.4,
+    regroup: small ? 0.41 : 3.2,
+    fetch,
+    load: 0.06 * k,
+    ...extra,
+  });
+  const total = (p) => Object.values(p).reduce((a, b) => a + b, 0);
+  const make = (strategy, reason, p, lost, restores) => ({
+    strategy,
+    feasible: true,
+    reason,
+    epoch: 18230,
+    seconds: total(p),
+    steps_lost: lost,
+    cost_seconds: total(p) + lost * stepSeconds,
+    parts: p,
+    restores,
+  });
+  const node = job.topology.ranks[rank].node;
+  return [
+    make(
+      "local_slot",
+      "The agent on this node still holds the verified slot of the newest epoch; only the process is gone.",
+      parts(0.09 * k),
+      0,
+      [restore(rank, node, "local_slot")],
+    ),
+    make(
+      "peer_copy",
+      `Rank ${(rank + job.topology.pp) % job.topology.world_size} holds the same shard; its slot would cross the network once.`,
+      parts(0.34 * k),
+      0,
+      [restore(rank, node, "peer_copy", 1)],
+    ),
+    make(
+      "disk_restart",
+      "The last checkpoint is old: every rank would go back to it.",
+      parts(1.6 * k, { load: 0.9 * k }),
+      small ? 31 : 240,
+      [],
+    ),
+    {
+      strategy: "parity_rebuild",
+      feasible: false,
+      reason:
+        "The group's newest parity epoch is older than the live slots, and nothing is lost that needs it.",
+      epoch: null,
+      seconds: null,
+      steps_lost: null,
+      cost_seconds: null,
+      parts: {},
+      restores: [],
+    },
+  ];
+}
+
+function recoveryIncident(job, rank, opened, stage, small) {
+  const id = uuid(opened, `inc${opened}`);
+  const node = job.topology.ranks[rank].node;
+  const at = (seconds) => opened + seconds;
+  const list = alternatives(job, rank, small ? 0.21 : 5.6, small);
+  const took = list[0].seconds * 1.08;
+  const done = stage >= 2;
+  const plan = {
+    id: uuid(opened, `plan${opened}`),
+    job: job.id,
+    generation: job.generation + (done ? 0 : 1),
+    failed_ranks: [rank],
+    alternatives: list,
+    chosen: "local_slot",
+    explanation:
+      "The local slot is the cheapest: nothing crosses the network and no committed step is repeated.",
+    created_at: at(0.31),
+    incident: id,
+    actual_seconds: done ? took : null,
+    actual_steps_lost: done ? 0 : null,
+    actual_parts: done
+      ? {
+          detect: 0.18,
+          fence: 0.09,
+          spawn: list[0].parts.spawn * 1.1,
+          regroup: list[0].parts.regroup * 1.02,
+          fetch: list[0].parts.fetch,
+          load: list[0].parts.load * 1.3,
+        }
+      : {},
+  };
+  const story = [
+    [
+      -0.18,
+      "process_exit",
+      `rank ${rank} on ${node}: process 41189 killed by SIGKILL`,
+      { pid: 41189, signal: 9, expected: false },
+    ],
+    [0, "opened", "the exit was not asked for", {}],
+    [
+      0.02,
+      "finding",
+      `exit detector: rank ${rank} ended by signal 9 with confidence 1.00`,
+      { detector: "exit", confidence: 1 },
+    ],
+    [
+      0.31,
+      "plan_chosen",
+      `local slot, predicted ${list[0].seconds.toFixed(2)} s, no step lost`,
+      { plan: plan.id },
+    ],
+    [0.33, "acting", "the coordinator carries out the plan", {}],
+    [0.35, "action_started", `fence generation ${plan.generation - 1}`, { action: "fence" }],
+    [
+      0.47,
+      "action_finished",
+      "fence done in 0.09 s: 3 agents acknowledged",
+      { action: "fence", ok: true, seconds: 0.09, agents: 3 },
+    ],
+    [0.5, "action_started", "assign a warm standby", { action: "spawn" }],
+    [1.9, "action_finished", "spawn done in 0.37 s", { action: "spawn", ok: true, seconds: 0.37 }],
+    [
+      took,
+      "recovered",
+      `first new step committed after ${took.toFixed(2)} s, 0 steps lost`,
+      { steps_lost: 0, epoch: 18230 },
+    ],
+    [
+      took + 12,
+      "verified",
+      "3 steps committed by vote, digests of all ranks agree",
+      { steps_committed: 3, digest_match: true },
+    ],
+    [took + 40, "closed", "verified, and quiet since", {}],
+  ].slice(0, [2, 9, 10, 11, 12][stage]);
+  const time = (kind) => {
+    const row = story.find((r) => r[1] === kind);
+    return row ? at(row[0]) : null;
+  };
+  return {
+    id,
+    title: `Rank ${rank} of ${job.name} was killed`,
+    state: ["open", "acting", "recovered", "verified", "closed"][stage],
+    severity: "critical",
+    opened_at: opened,
+    acting_at: time("acting"),
+    recovered_at: time("recovered"),
+    verified_at: time("verified"),
+    closed_at: time("closed"),
+    job: job.id,
+    node,
+    device: null,
+    ranks: [rank],
+    kinds: ["process_exit"],
+    needs_human: false,
+    summary: done
+      ? `Restored from the local slot in ${took.toFixed(2)} s; no step was lost.`
+      : "Its process ended by SIGKILL; a standby takes its place from the local slot.",
+    timeline: story.map(([t, kind, text, data]) => ({ time: at(t), kind, text, data })),
+    findings: [exitFinding(id, job, rank, node, at(0.02))],
+    plan,
+    actions: [
+      {
+        id: `${id}-1`,
+        name: "fence",
+        state: "done",
+        started_at: at(0.35),
+        finished_at: at(0.47),
+        seconds: 0.12,
+        detail: "generation revoked on 3 agents",
+      },
+      {
+        id: `${id}-2`,
+        name: "spawn",
+        state: stage >= 1 ? "done" : "started",
+        started_at: at(0.5),
+        finished_at: at(1.9),
+        seconds: 0.37,
+        detail: `standby 2 became rank ${rank}`,
+      },
+      {
+        id: `${id}-3`,
+        name: "regroup",
+        state: done ? "done" : "started",
+        started_at: at(1.9),
+        finished_at: done ? at(took - 0.2) : null,
+        seconds: done ? 0.42 : null,
+        detail: `generation ${plan.generation}`,
+      },
+    ],
+  };
+}
+
+function exitFinding(incident, job, rank, node, time) {
+  return {
+    id: uuid(time, "find"),
+    kind: "process_exit",
+    entity: { node, device: null, job: job.id, rank },
+    time,
+    severity: "critical",
+    detector: "exit",
+    confidence: 1,
+    evidence: {
+      summary: `Process 41189 of rank ${rank} ended by signal 9 and nobody had asked for it.`,
+      numbers: { signal: 9, delay_seconds: 0.18 },
+      series: [],
+    },
+    active: true,
+    event: uuid(time, "event"),
+    incident,
+    cleared_at: null,
+  };
+}
+
+function hotIncident(node, opened, now) {
+  const id = uuid(opened, "hot");
+  const x = Array.from({ length: 180 }, (_, i) => now - 900 + i * 5);
+  const y = x.map((t, i) => 61 + 14 / (1 + Math.exp(-(t - opened + 30) / 18)) + noise("hot", i) * 1.6);
+  const peers = x.map((_, i) => 60.5 + noise("peer", i) * 0.8);
+  return {
+    id,
+    title: `GPU 3 of ${node} runs hot against its cohort`,
+    state: "open",
+    severity: "warning",
+    opened_at: opened,
+    acting_at: null,
+    recovered_at: null,
+    verified_at: null,
+    closed_at: null,
+    job: "ablation-17",
+    node,
+    device: "gpu3",
+    ranks: [6],
+    kinds: ["signal_outlier", "compute_slow"],
+    needs_human: true,
+    summary:
+      "75 °C while 191 peers run at 61 °C; its rank computes 1.24 × slower than its role peers. No automatic action is enabled for heat.",
+    timeline: [
+      [-25, "suspect", "z rose above 3.5; hysteresis waits for 20 s of it"],
+      [0, "opened", "signal outlier held for 20 s"],
+      [0.01, "finding", "outlier detector: temperature z = 9.8 within cohort h100-sxm5/fw-96.00.9f/air"],
+      [41, "finding", "straggler detector: rank 6 at 1.24 × its role peers, CUSUM 11.2 over 8"],
+      [60, "acknowledged", "operator: fan tray ordered, watching until it arrives"],
+    ].map(([t, kind, text]) => ({
+      time: opened + t,
+      kind,
+      text,
+      data: kind === "finding" ? { confidence: 0.98 } : {},
+    })),
+    findings: [
+      {
+        id: uuid(opened, "f1"),
+        kind: "signal_outlier",
+        entity: { node, device: "gpu3", job: null, rank: null },
+        time: opened,
+        severity: "warning",
+        detector: "outlier",
+        confidence: 0.98,
+        evidence: {
+          summary: "Robust z of the core temperature within its cohort is 9.8, over 3.5 for 20 s.",
+          numbers: { robust_z: 9.8, cohort_size: 192 },
+          series: [
+            { name: "gpu_temperature_celsius", unit: "C", x, y, x_is: "time", threshold: 68.4, peers },
+          ],
+        },
+        active: true,
+        event: null,
+        incident: id,
+        cleared_at: null,
+      },
+      {
+        id: uuid(opened, "f2"),
+        kind: "compute_slow",
+        entity: { node, device: null, job: "ablation-17", rank: 6 },
+        time: opened + 41,
+        severity: "warning",
+        detector: "straggler",
+        confidence: 0.95,
+        evidence: {
+          summary: "Compute time is 1.24 × the median of the same stage's ranks.",
+          numbers: { ratio: 1.24, cusum: 11.2 },
+          series: [
+            {
+              name: "compute_time_seconds",
+              unit: "s",
+              x: x.map((_, i) => 10700 + i),
+              y: x.map((_, i) => 3.5 + (i > 60 ? 0.85 : 0) + noise("s", i) * 0.1),
+              x_is: "step",
+              threshold: 3.95,
+              peers: x.map((_, i) => 3.5 + noise("sp", i) * 0.05),
+            },
+          ],
+        },
+        active: true,
+        event: null,
+        incident: id,
+        cleared_at: null,
+      },
+    ],
+    plan: null,
+    actions: [],
+  };
+}
+
+export function makeIncidents(scenario, nodes, jobs, now) {
+  if (scenario === "empty" || jobs.length === 0) return [];
+  if (scenario === "calm") return [recoveryIncident(jobs[0], 3, now - 62, 3, true)];
+  const job = jobs[0];
+  const past = Array.from({ length: 9 }, (_, i) => {
+    const incident = recoveryIncident(
+      jobs[i % 5 === 4 ? 2 : 0],
+      (i * 3) % (i % 5 === 4 ? 4 : 64),
+      now - 3600 * (1.7 + i * 2.9),
+      4,
+      i % 5 === 4,
+    );
+    return { ...incident, plan: { ...incident.plan, generation: 7 - (i % 6) } };
+  });
+  return [
+    recoveryIncident(job, 27, now - 3.4, 1, false),
+    hotIncident(nodes[11]?.name ?? "n", now - 610, now),
+    ...past,
+  ].sort((a, b) => b.opened_at - a.opened_at);
+}
+
+export const brief = ({ timeline: _t, findings: _f, plan: _p, actions: _a, ...rest }) => rest;
+
+export function makeEvents(incidents, jobs) {
+  const events = incidents.flatMap((incident) =>
+    incident.timeline
+      .filter((e) =>
+        [
+          "process_exit",
+          "plan_chosen",
+          "action_started",
+          "action_finished",
+          "recovered",
+          "verified",
+        ].includes(e.kind),
+      )
+      .map((e) => ({
+        id: uuid(e.time, `${e.kind}${incident.id}`),
+        time: e.time,
+        kind: e.kind,
+        node: incident.node,
+        device: null,
+        job: incident.job,
+        rank: incident.ranks[0] ?? null,
+        generation: incident.plan?.generation ?? null,
+        data:
+          e.kind === "plan_chosen"
+            ? { plan: incident.plan }
+            : e.kind === "recovered"
+              ? { ...e.data, seconds: incident.plan.actual_parts }
+              : e.data,
+        received_at: e.time + 0.1,
+      })),
+  );
+  const started = jobs.map((job) => ({
+    id: uuid(job.started_at, job.id),
+    time: job.started_at,
+    kind: "job_started",
+    node: null,
+    device: null,
+    job: job.id,
+    rank: null,
+    generation: 0,
+    data: {},
+    received_at: job.started_at,
+  }));
+  return [...events, ...started].sort((a, b) => b.time - a.time);
+}

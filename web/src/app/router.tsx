@@ -1,0 +1,97 @@
+/** Every view is a URL: routes with typed search parameters, each page loaded when first visited. */
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import { parseFleetSearch } from "@/features/fleet/search";
+import { parseIncidentsSearch } from "@/features/incidents/search";
+import { parseJobSearch } from "@/features/jobs/search";
+import { parseNodeSearch } from "@/features/nodes/search";
+import { parseValidationSearch } from "@/features/validation/search";
+import { localPath, type RawSearch } from "@/lib/search";
+import { NotFound } from "./not-found";
+import { RouteError } from "./route-error";
+import { Shell } from "./shell";
+
+const root = createRootRoute();
+
+const signIn = createRoute({
+  getParentRoute: () => root,
+  path: "/sign-in",
+  validateSearch: (raw: RawSearch): { next?: string } => ({ next: localPath(raw, "next") }),
+  component: lazyRouteComponent(() => import("@/features/auth/sign-in"), "SignIn"),
+});
+
+const shell = createRoute({ getParentRoute: () => root, id: "shell", component: Shell });
+
+const overview = createRoute({
+  getParentRoute: () => shell,
+  path: "/",
+  component: lazyRouteComponent(() => import("@/features/overview/overview-page"), "OverviewPage"),
+});
+
+const fleet = createRoute({
+  getParentRoute: () => shell,
+  path: "/fleet",
+  validateSearch: parseFleetSearch,
+  component: lazyRouteComponent(() => import("@/features/fleet/fleet-page"), "FleetPage"),
+});
+
+const node = createRoute({
+  getParentRoute: () => shell,
+  path: "/nodes/$name",
+  validateSearch: parseNodeSearch,
+  component: lazyRouteComponent(() => import("@/features/nodes/node-page"), "NodePage"),
+});
+
+const jobs = createRoute({
+  getParentRoute: () => shell,
+  path: "/jobs",
+  component: lazyRouteComponent(() => import("@/features/jobs/jobs-page"), "JobsPage"),
+});
+
+const job = createRoute({
+  getParentRoute: () => shell,
+  path: "/jobs/$id",
+  validateSearch: parseJobSearch,
+  component: lazyRouteComponent(() => import("@/features/jobs/job-page"), "JobPage"),
+});
+
+const incidents = createRoute({
+  getParentRoute: () => shell,
+  path: "/incidents",
+  validateSearch: parseIncidentsSearch,
+  component: lazyRouteComponent(() => import("@/features/incidents/incidents-page"), "IncidentsPage"),
+});
+
+const incident = createRoute({
+  getParentRoute: () => shell,
+  path: "/incidents/$id",
+  component: lazyRouteComponent(() => import("@/features/incidents/incident-page"), "IncidentPage"),
+});
+
+const validation = createRoute({
+  getParentRoute: () => shell,
+  path: "/validation",
+  validateSearch: parseValidationSearch,
+  component: lazyRouteComponent(() => import("@/features/validation/validation-page"), "ValidationPage"),
+});
+
+const validationResult = createRoute({
+  getParentRoute: () => shell,
+  path: "/validation/$id",
+  component: lazyRouteComponent(() => import("@/features/validation/result-page"), "ResultPage"),
+});
+
+const pages = [overview, fleet, node, jobs, job, incidents, incident, validation, validationResult];
+
+export const router = createRouter({
+  routeTree: root.addChildren([signIn, shell.addChildren(pages)]),
+  defaultPreload: "intent",
+  scrollRestoration: true,
+  defaultNotFoundComponent: NotFound,
+  defaultErrorComponent: RouteError,
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}

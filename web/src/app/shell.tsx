@@ -1,0 +1,48 @@
+/** The frame of every signed-in page: navigation, live connection, keyboard. */
+import { Outlet, useRouterState } from "@tanstack/react-router";
+import { useEffect, useRef, useState } from "react";
+import { useWatch } from "@/api/watch";
+import { LiveContext } from "@/lib/live";
+import { LiveBanner } from "./live";
+import { Nav } from "./nav";
+import { Palette } from "./palette";
+import { ShortcutHelp, useShortcuts } from "./shortcuts";
+
+export function Shell() {
+  const live = useWatch(true);
+  const [paletteOpen, setPaletteOpen] = useState(false);
+  const [helpOpen, setHelpOpen] = useState(false);
+  useShortcuts({ onPalette: () => setPaletteOpen(true), onHelp: () => setHelpOpen(true) });
+  const main = useRef<HTMLElement>(null);
+  usePageFocus(main);
+  return (
+    <LiveContext value={live}>
+      <a
+        href="#main"
+        className="sr-only focus:not-sr-only focus:fixed focus:top-2 focus:left-2 focus:z-50 focus:rounded-md focus:bg-raised focus:px-3 focus:py-2"
+      >
+        Skip to content
+      </a>
+      <div className="grid min-h-screen grid-cols-[3.5rem_minmax(0,1fr)] lg:grid-cols-[13rem_minmax(0,1fr)]">
+        <Nav onPalette={() => setPaletteOpen(true)} onHelp={() => setHelpOpen(true)} />
+        <main id="main" ref={main} tabIndex={-1} className="min-w-0 outline-none">
+          <LiveBanner />
+          <Outlet />
+        </main>
+      </div>
+      <Palette open={paletteOpen} onOpenChange={setPaletteOpen} />
+      <ShortcutHelp open={helpOpen} onOpenChange={setHelpOpen} />
+    </LiveContext>
+  );
+}
+
+/** A new page starts at its beginning for keyboard and screen reader too, not inside the old one's remains. */
+function usePageFocus(main: React.RefObject<HTMLElement | null>) {
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  const first = useRef(path);
+  useEffect(() => {
+    if (first.current === path) return;
+    first.current = path;
+    main.current?.focus({ preventScroll: true });
+  }, [path, main]);
+}

@@ -1,0 +1,220 @@
+/** uPlot's options from our words: axes in our units, marks, threshold, envelope. Imperative, owned by one component. */
+import uPlot from "uplot";
+import { quantity } from "@/lib/format";
+import { clock } from "@/lib/time";
+import { lineStyle, token } from "./color";
+
+export interface Line {
+  label: string;
+  values: (number | null)[];
+  /** Extremes behind each mean, where the service drew many samples into one point. */
+  low?: (number | null)[];
+  high?: (number | null)[];
+  /** Peers and the like: thin, dashed, behind. */
+  context?: boolean;
+  /** Drawn strong while the others fade. */
+  focus?: boolean;
+}
+
+export interface Mark {
+  x: number;
+  tone: string;
+  label: string;
+}
+
+export interface ChartSpec {
+  x: number[];
+  xIs: "time" | "step";
+  lines: Line[];
+  unit: string;
+  rate?: boolean;
+  marks?: Mark[];
+  threshold?: number | null;
+  /** Shares are drawn 0 to 1 unless they go beyond. */
+  range?: [number, number];
+  syncKey?: string;
+  height: number;
+}
+
+const DAY = 86_400;
+
+function timeLabels(_: uPlot, splits: number[], _axis: number, _space: number, increment: number): string[] {
+  return splits.map((t) => {
+    if (increment >= DAY) {
+      const d = new Date(t * 1000);
+      return `${d.getMonth() + 1}-${String(d.getDate()).padStart(2, "0")}`;
+    }
+    return increment < 60 ? clock(t) : clock(t).slice(0, 5);
+  });
+}
+
+const POWERS = Array.from({ length: 60 }, (_, n) => 2 ** (n - 4));
+
+function axes(spec: ChartSpec): uPlot.Axis[] {
+  const ink = token("ink-3");
+  const grid = { stroke: token("line"), width: 1 };
+  const font = '11px "Geist", sans-serif';
+  const common = { stroke: ink, font, ticks: { show: false }, grid };
+  return [
+    {
+      ...common,
+      size: 24,
+      gap: 4,
+      grid: { show: false },
+      values:
+        spec.xIs === "time"
+          ? timeLabels
+          : (_, splits) => splits.map((s) => (Number.isInteger(s) ? `${s}` : "")),
+    },
+    {
+      ...common,
+      size: 66,
+      gap: 6,
+      space: 34,
+      ...(spec.unit === "B" ? { incs: POWERS } : {}),
+      values: (_, splits) => splits.map((v) => (v === 0 ? "0" : quantity(v, spec.unit, spec.rate))),
+    },
+  ];
+}
+
+/** Columns as uPlot wants them: x, then mean (low, high) of every line. */
+export function chartData(spec: ChartSpec): uPlot.AlignedData {
+  const columns: (number | null)[][] = [];
+  for (const line of spec.lines) {
+    columns.push(line.values);
+    if (line.low && line.high) columns.push(line.low, line.high);
+  }
+  return [spec.x, ...columns] as uPlot.AlignedData;
+}
+
+/** The column at which each line's mean stands. */
+export function columnsOf(lines: Line[]): number[] {
+  let at = 1;
+  return lines.map((line) => {
+    const column = at;
+    at += line.low && line.high ? 3 : 1;
+    return column;
+  });
+}
+
+function seriesAndBands(spec: ChartSpec, dark: boolean): Pick<uPlot.Options, "series" | "bands"> {
+  const series: uPlot.Series[] = [{}];
+  const bands: uPlot.Band[] = [];
+  const focused = spec.lines.some((line) => line.focus);
+  let color = 0;
+  for (const line of spec.lines) {
+    const style = line.context ? { stroke: token("ink-3"), dash: [4, 3] } : lineStyle(color++, dark);
+    const faded = focused && !line.focus && !line.context;
+    series.push({
+      label: line.label,
+      stroke: style.stroke,
+      dash: style.dash,
+      width: line.context ? 1 : line.focus ? 2.2 : 1.5,
+      alpha: faded ? 0.3 : 1,
+      spanGaps: false,
+      points: { show: spec.x.length < 3, size: 5 },
+    });
+    if (line.low && line.high) {
+      series.push({ stroke: "transparent", width: 0, points: { show: false } });
+      series.push({ stroke: "transparent", width: 0, points: { show: false } });
+      bands.push({
+        series: [series.length - 1, series.length - 2],
+        fill: alpha(style.stroke, faded ? 0.05 : 0.16),
+      });
+    }
+  }
+  return { series, bands };
+}
+
+function alpha(color: string, share: number): string {
+  if (color.startsWith("#"))
+    return `${color}${Math.round(share * 255)
+      .toString(16)
+      .padStart(2, "0")}`;
+  return color;
+}
+
+function yRange(spec: ChartSpec): uPlot.Range.Function {
+  return (_, dataMin, dataMax) => {
+    let low = Number.isFinite(dataMin) ? dataMin : 0;
+    let high = Number.isFinite(dataMax) ? dataMax : 1;
+    if (spec.threshold != null) {
+      low = Math.min(low, spec.threshold);
+      high = Math.max(high, spec.threshold);
+    }
+    if (spec.range) return [Math.min(low, spec.range[0]), Math.max(high, spec.range[1])];
+    const span = high - low || Math.abs(high) || 1;
+    // Zero is shown where it is near: a line near its maximum must not look like a line near its minimum.
+    const floor = low >= 0 && low < span * 1.5 ? 0 : low - span * 0.12;
+    return [floor, high + span * 0.12];
+  };
+}
+
+function drawMarks(u: uPlot, spec: ChartSpec): void {
+  const { ctx, bbox } = u;
+  const ratio = uPlot.pxRatio;
+  ctx.save();
+  ctx.lineWidth = ratio;
+  for (const mark of spec.marks ?? []) {
+    const x = Math.round(u.valToPos(mark.x, "x", true));
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.strokeStyle = token(mark.tone);
+    ctx.setLineDash([3 * ratio, 3 * ratio]);
+    line(ctx, x, bbox.top, x, bbox.top + bbox.height);
+    ctx.fillStyle = ctx.strokeStyle;
+    ctx.beginPath();
+    ctx.moveTo(x - 4 * ratio, bbox.top);
+    ctx.lineTo(x + 4 * ratio, bbox.top);
+    ctx.lineTo(x, bbox.top + 6 * ratio);
+    ctx.fill();
+  }
+  if (spec.threshold != null) {
+    const y = Math.round(u.valToPos(spec.threshold, "y", true));
+    ctx.setLineDash([6 * ratio, 4 * ratio]);
+    ctx.strokeStyle = token("quarantined");
+    line(ctx, bbox.left, y, bbox.left + bbox.width, y);
+  }
+  ctx.restore();
+}
+
+function line(ctx: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number): void {
+  ctx.beginPath();
+  ctx.moveTo(x0, y0);
+  ctx.lineTo(x1, y1);
+  ctx.stroke();
+}
+
+interface Callbacks {
+  onCursor: (index: number | null) => void;
+  onZoom?: (from: number, to: number) => void;
+}
+
+export function chartOptions(spec: ChartSpec, width: number, dark: boolean, on: Callbacks): uPlot.Options {
+  const cursorLine = token("line-strong");
+  return {
+    width,
+    height: spec.height,
+    ...seriesAndBands(spec, dark),
+    axes: axes(spec),
+    scales: { x: { time: spec.xIs === "time" }, y: { range: yRange(spec) } },
+    legend: { show: false },
+    padding: [8, 8, 0, 0],
+    cursor: {
+      y: false,
+      points: { size: 6, fill: (_, i) => (i > 0 ? token("surface") : cursorLine) },
+      drag: { x: on.onZoom !== undefined, y: false, setScale: false },
+      ...(spec.syncKey ? { sync: { key: spec.syncKey, scales: ["x", null] } } : {}),
+    },
+    hooks: {
+      setCursor: [(u) => on.onCursor(u.cursor.idx ?? null)],
+      setSelect: [
+        (u) => {
+          if (u.select.width < 6) return;
+          on.onZoom?.(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
+          u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        },
+      ],
+      draw: [(u) => drawMarks(u, spec)],
+    },
+  };
+}

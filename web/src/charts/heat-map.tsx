@@ -1,0 +1,118 @@
+/** The fleet as one picture: a canvas of cells, read by mouse or by arrow keys. Knows layout and bytes, not meaning. */
+import { type KeyboardEvent, type MouseEvent, useEffect, useMemo, useRef } from "react";
+import { useWidth } from "@/lib/use-size";
+import { cellAt, type Direction, type HeatNode, hit, layoutHeat, neighbour, nodeOf } from "./heat-layout";
+import { type Ink, paintHeat } from "./heat-paint";
+
+interface Props {
+  nodes: HeatNode[];
+  /** Byte index of each cell in drawing order. */
+  slots: ArrayLike<number>;
+  values: Uint8Array;
+  inks: (value: number) => Ink;
+  label: string;
+  /** Said for the cell under the cursor. */
+  describe: (index: number) => string;
+  cursor: number | null;
+  onCursor: (index: number | null) => void;
+  onOpen: (index: number) => void;
+  maxHeight?: number;
+}
+
+const arrows: Record<string, Direction> = {
+  ArrowLeft: "left",
+  ArrowRight: "right",
+  ArrowUp: "up",
+  ArrowDown: "down",
+  h: "left",
+  l: "right",
+  k: "up",
+  j: "down",
+};
+
+export function HeatMap(props: Props) {
+  const { nodes, slots, values, inks, label, describe, cursor, onCursor, onOpen, maxHeight = 460 } = props;
+  const [frame, width] = useWidth<HTMLDivElement>();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const layout = useMemo(() => layoutHeat(nodes, Math.max(width, 1), maxHeight), [nodes, width, maxHeight]);
+
+  useEffect(() => {
+    const element = canvas.current;
+    const context = element?.getContext("2d");
+    if (!element || !context || width === 0) return;
+    const scale = window.devicePixelRatio || 1;
+    element.width = Math.max(1, Math.round(layout.width * scale));
+    element.height = Math.max(1, Math.round(layout.height * scale));
+    const image = context.createImageData(element.width, element.height);
+    paintHeat(new Uint32Array(image.data.buffer), element.width, scale, layout, slots, values, inks);
+    context.putImageData(image, 0, 0);
+  }, [layout, slots, values, inks, width]);
+
+  function at(event: MouseEvent): number | null {
+    const box = event.currentTarget.getBoundingClientRect();
+    return hit(layout, event.clientX - box.left, event.clientY - box.top);
+  }
+
+  function onKey(event: KeyboardEvent) {
+    if (event.metaKey || event.ctrlKey || event.altKey) return;
+    const direction = arrows[event.key];
+    if (direction) onCursor(cursor === null ? 0 : neighbour(layout, cursor, direction));
+    else if (event.key === "Enter" && cursor !== null) onOpen(cursor);
+    else if (event.key === "Escape") onCursor(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  const nodeIndex = cursor === null ? 0 : nodeOf(layout, cursor);
+  const mark =
+    cursor === null ? null : cellAt(layout, nodeIndex, cursor - (layout.nodes[nodeIndex]?.first ?? 0));
+
+  return (
+    <div ref={frame} className="relative min-w-0">
+      <div
+        role="application"
+        aria-label={`${label}. Arrow keys move between devices, Enter opens the node.`}
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: the map is operated by keys
+        tabIndex={0}
+        onKeyDown={onKey}
+        onMouseMove={(event) => onCursor(at(event))}
+        onMouseLeave={() => onCursor(null)}
+        onClick={(event) => {
+          const index = at(event);
+          if (index !== null) onOpen(index);
+        }}
+        className="relative cursor-crosshair rounded"
+        style={{ height: layout.height }}
+      >
+        <canvas ref={canvas} className="block" style={{ width: layout.width, height: layout.height }} />
+        {layout.label > 0 && width > 0 && <Labels layout={layout} />}
+        {mark && (
+          <div
+            className="pointer-events-none absolute rounded-[2px] outline-2 outline-ink outline-offset-1"
+            style={{ left: mark.x, top: mark.y, width: layout.cell, height: layout.cell }}
+          />
+        )}
+      </div>
+      <p aria-live="polite" className="sr-only">
+        {cursor === null ? "" : describe(cursor)}
+      </p>
+    </div>
+  );
+}
+
+function Labels({ layout }: { layout: ReturnType<typeof layoutHeat> }) {
+  return layout.nodes.map((node, index) => {
+    const { x, y } = cellAt(layout, index, 0);
+    return (
+      <span
+        key={node.name}
+        aria-hidden="true"
+        className="pointer-events-none absolute truncate font-mono text-2xs text-ink-2"
+        style={{ left: x, top: y - 19, width: layout.stepX - 10 }}
+      >
+        {node.name}
+      </span>
+    );
+  });
+}

@@ -1,0 +1,83 @@
+/** Seconds by phase as one bar, on a scale shared by the alternatives beside it. */
+import { cx } from "@/lib/cx";
+import { duration, humanize } from "@/lib/format";
+
+// In the order in which a recovery passes through them; what a strategy adds later comes after.
+const ORDER = ["detect", "fence", "spawn", "regroup", "fetch", "decode", "load", "restore", "verify"];
+const TONES = [
+  "var(--accent)",
+  "var(--draining)",
+  "var(--validating)",
+  "var(--suspect)",
+  "var(--healthy)",
+  "var(--unknown)",
+];
+
+export function phaseOrder(names: Iterable<string>): string[] {
+  const rank = (name: string) => {
+    const at = ORDER.indexOf(name);
+    return at < 0 ? ORDER.length : at;
+  };
+  return [...new Set(names)].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+}
+
+function style(index: number) {
+  return { background: TONES[index % TONES.length], hatched: index % 2 === 1 };
+}
+
+interface BarProps {
+  parts: Record<string, number>;
+  phases: string[];
+  /** Seconds of a full-width bar. */
+  scale: number;
+  label: string;
+  thin?: boolean;
+}
+
+export function PhaseBar({ parts, phases, scale, label, thin = false }: BarProps) {
+  const total = Object.values(parts).reduce((sum, s) => sum + s, 0);
+  return (
+    <div
+      role="img"
+      aria-label={`${label}: ${duration(total)}; ${phases
+        .filter((p) => parts[p])
+        .map((p) => `${humanize(p)} ${duration(parts[p])}`)
+        .join(", ")}`}
+      className={cx("flex overflow-hidden rounded-[3px]", thin ? "h-1.5" : "h-3.5")}
+      style={{ width: `${Math.max(0.8, (total / scale) * 100)}%` }}
+    >
+      {phases.map((phase, index) => {
+        const seconds = parts[phase] ?? 0;
+        if (seconds <= 0) return null;
+        const { background, hatched } = style(index);
+        return (
+          <span
+            key={phase}
+            title={`${humanize(phase)}: ${duration(seconds)}`}
+            className={cx("h-full border-surface border-r last:border-r-0", hatched && "bar-hatch")}
+            style={{ backgroundColor: background, flexGrow: seconds, flexBasis: 0 }}
+          />
+        );
+      })}
+    </div>
+  );
+}
+
+export function PhaseLegend({ phases }: { phases: string[] }) {
+  return (
+    <ul className="flex flex-wrap gap-x-4 gap-y-1 text-ink-2 text-xs">
+      {phases.map((phase, index) => {
+        const { background, hatched } = style(index);
+        return (
+          <li key={phase} className="inline-flex items-center gap-1.5">
+            <span
+              className={cx("size-2.5 rounded-[2px]", hatched && "bar-hatch")}
+              style={{ backgroundColor: background }}
+            />
+            {humanize(phase)}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}

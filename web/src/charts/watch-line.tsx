@@ -1,0 +1,98 @@
+/** The watch line: a stretch of time up to now, with what happened on it. A quiet line is the best news there is. */
+import { Link } from "@tanstack/react-router";
+import type { Incident } from "@/api/types";
+import { cx } from "@/lib/cx";
+import { age } from "@/lib/format";
+import { lookOf, severity, type Tone } from "@/lib/states";
+import { clock } from "@/lib/time";
+import { niceTicks, placeSpans, type Span } from "./strip";
+
+const fill: Record<Tone, string> = {
+  healthy: "bg-healthy",
+  suspect: "bg-suspect",
+  draining: "bg-draining",
+  quarantined: "bg-quarantined",
+  validating: "bg-validating",
+  unknown: "bg-unknown",
+};
+
+interface IncidentSpan extends Span {
+  incident: Incident;
+}
+
+interface Props {
+  incidents: Incident[];
+  start: number;
+  end: number;
+  label: string;
+  /** Instants worth a tick of their own: generations of a job, for example. */
+  points?: { at: number; label: string }[];
+}
+
+export function WatchLine({ incidents, start, end, label, points = [] }: Props) {
+  const spans: IncidentSpan[] = incidents.map((incident) => ({
+    id: incident.id,
+    from: incident.opened_at,
+    to: incident.recovered_at ?? incident.closed_at,
+    incident,
+  }));
+  const placed = placeSpans(spans, start, end);
+  const lanes = Math.min(
+    4,
+    placed.reduce((most, p) => Math.max(most, p.lane + 1), 1),
+  );
+  const offset = -new Date(end * 1000).getTimezoneOffset() * 60;
+  const height = 14 + lanes * 9;
+  const place = (t: number) => `${((t - start) / (end - start)) * 100}%`;
+  return (
+    <section aria-label={label}>
+      <div className="relative" style={{ height }}>
+        <div className="absolute inset-x-0 bottom-0 h-px bg-line-strong" />
+        {points.map((point) => (
+          <span
+            key={`${point.at}${point.label}`}
+            title={`${point.label} at ${clock(point.at)}`}
+            className="absolute bottom-0 h-3 w-0.5 -translate-x-1/2 rounded-full bg-accent"
+            style={{ left: place(point.at) }}
+          />
+        ))}
+        {placed.map(({ span, left, width, lane }) => {
+          const look = lookOf(severity, span.incident.severity);
+          const lasted = (span.to ?? end) - span.from;
+          return (
+            <Link
+              key={span.id}
+              to="/incidents/$id"
+              params={{ id: span.id }}
+              title={`${span.incident.title}\n${clock(span.from)}, ${span.to === null ? "still open" : `for ${age(lasted)}`}`}
+              aria-label={`${look.label}: ${span.incident.title}`}
+              className={cx(
+                "absolute h-[7px] min-w-[5px] rounded-[2px] hover:brightness-110",
+                fill[look.tone],
+                look.tone === "quarantined" && "bar-hatch",
+              )}
+              style={{ left: `${left * 100}%`, width: `${width * 100}%`, bottom: 5 + Math.min(lane, 3) * 9 }}
+            />
+          );
+        })}
+        <span className="absolute right-0 bottom-0 size-2 translate-x-1/2 translate-y-1/2 rounded-full bg-accent" />
+      </div>
+      <div className="relative h-5" aria-hidden="true">
+        {niceTicks(start, end, 8, offset).map((tick) => {
+          const at = (tick - start) / (end - start);
+          if (at > 0.96 || at < 0.015) return null;
+          return (
+            <span
+              key={tick}
+              className="num absolute top-1 -translate-x-1/2 text-2xs text-ink-3"
+              style={{ left: `${at * 100}%` }}
+            >
+              {end - start < 1200 ? clock(tick) : clock(tick).slice(0, 5)}
+            </span>
+          );
+        })}
+        <span className="absolute top-1 right-0 text-2xs text-ink-3">now</span>
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,106 @@
+/** An event as one sentence. Whatever is not known by name is shown as its data, not hidden. */
+import type { FleetEvent } from "@/api/types";
+import { duration, humanize } from "@/lib/format";
+import type { GlyphName, Tone } from "@/lib/states";
+
+const SIGNALS: Record<number, string> = {
+  1: "SIGHUP",
+  2: "SIGINT",
+  6: "SIGABRT",
+  7: "SIGBUS",
+  9: "SIGKILL",
+  11: "SIGSEGV",
+  15: "SIGTERM",
+};
+
+const num = (value: unknown): number | null => (typeof value === "number" ? value : null);
+const str = (value: unknown): string | null => (typeof value === "string" && value !== "" ? value : null);
+
+function exitText(data: Record<string, unknown>): string {
+  const signal = num(data.signal);
+  const code = num(data.exit_code);
+  const how =
+    signal !== null
+      ? `killed by ${SIGNALS[signal] ?? `signal ${signal}`}`
+      : code !== null
+        ? `exited with code ${code}`
+        : "ended";
+  const pid = num(data.pid);
+  return `Process${pid === null ? "" : ` ${pid}`} ${how}${data.expected === true ? ", as asked" : ""}`;
+}
+
+function secondsText(seconds: unknown): string {
+  if (typeof seconds === "number") return ` in ${duration(seconds)}`;
+  if (typeof seconds !== "object" || seconds === null) return "";
+  const total = Object.entries(seconds)
+    .filter(([phase]) => phase !== "total")
+    .reduce((sum, [, s]) => sum + (typeof s === "number" ? s : 0), 0);
+  return ` in ${duration("total" in seconds && typeof seconds.total === "number" ? seconds.total : total)}`;
+}
+
+export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
+  const { kind, data } = event;
+  switch (kind) {
+    case "process_exit":
+      return exitText(data);
+    case "plan_chosen": {
+      const plan = data.plan as { chosen?: unknown; explanation?: unknown } | undefined;
+      const chosen = str(plan?.chosen);
+      return `Plan: ${chosen ? humanize(chosen).toLowerCase() : "nothing feasible"}${str(plan?.explanation) ? `. ${plan?.explanation}` : ""}`;
+    }
+    case "action_started":
+      return `${humanize(str(data.action) ?? "action")} started${str(data.detail) ? `: ${data.detail}` : ""}`;
+    case "action_finished": {
+      const how = data.ok === false ? "failed" : "done";
+      return `${humanize(str(data.action) ?? "action")} ${how}${secondsText(data.seconds)}${str(data.detail) ? `: ${data.detail}` : ""}`;
+    }
+    case "recovered": {
+      const lost = num(data.steps_lost);
+      return `Recovered${secondsText(data.seconds)}${lost === null ? "" : `, ${lost} ${lost === 1 ? "step" : "steps"} lost`}`;
+    }
+    case "recovery_failed":
+      return `Recovery failed${str(data.reason) ? `: ${data.reason}` : ""}`;
+    case "verified": {
+      const steps = num(data.steps_committed);
+      const digests =
+        data.digest_match === true
+          ? ", digests agree"
+          : data.digest_match === false
+            ? ", digests differ"
+            : "";
+      return `Verified${steps === null ? "" : ` over ${steps} steps`}${digests}`;
+    }
+    default: {
+      const rest = Object.entries(data).map(
+        ([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`,
+      );
+      return humanize(kind) + (rest.length > 0 ? `: ${rest.join(", ")}` : "");
+    }
+  }
+}
+
+export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Tone; glyph: GlyphName } {
+  switch (event.kind) {
+    case "process_exit":
+      return event.data.expected === true
+        ? { tone: "unknown", glyph: "dot" }
+        : { tone: "quarantined", glyph: "cross" };
+    case "node_lost":
+    case "recovery_failed":
+    case "xid":
+      return { tone: "quarantined", glyph: "cross" };
+    case "link_down":
+    case "probe_silent":
+      return { tone: "suspect", glyph: "triangle" };
+    case "plan_chosen":
+      return { tone: "draining", glyph: "half" };
+    case "action_started":
+    case "action_finished":
+      return { tone: "validating", glyph: "ring" };
+    case "recovered":
+    case "verified":
+      return { tone: "healthy", glyph: "check" };
+    default:
+      return { tone: "unknown", glyph: "dot" };
+  }
+}

@@ -1,0 +1,52 @@
+import type { HealthState, Signal } from "@/api/types";
+import { useDark } from "@/app/theme";
+import { scaleGradient } from "@/charts/color";
+import { integer, quantity, unitOf } from "@/lib/format";
+import { health, healthUrgency } from "@/lib/states";
+import { Glyph } from "@/ui/glyph";
+import type { Snapshot } from "./queries";
+
+interface Props {
+  signal: Signal | null;
+  snapshot: Snapshot;
+  counts: Map<HealthState, number>;
+}
+
+export function MapLegend({ signal, snapshot, counts }: Props) {
+  const dark = useDark();
+  if (!signal) return <StateLegend counts={counts} />;
+  const unit = unitOf(signal.name, signal.unit);
+  const text = (value: number | null) => quantity(value, unit, signal.kind === "counter");
+  return (
+    <div className="num flex flex-wrap items-center gap-2 text-ink-2 text-xs">
+      <span>{text(snapshot.low)}</span>
+      <span
+        role="img"
+        aria-label={`Colour scale from ${text(snapshot.low)} to ${text(snapshot.high)}`}
+        className="h-2.5 w-44 rounded-[3px]"
+        style={{ background: scaleGradient(dark) }}
+      />
+      <span>{text(snapshot.high)}</span>
+      <span className="ml-3 inline-flex items-center gap-1.5">
+        <span className="hatch size-3 rounded-[2px]" /> no data
+      </span>
+      <span className="ml-3 text-ink-3">{signal.about}</span>
+    </div>
+  );
+}
+
+function StateLegend({ counts }: { counts: Map<HealthState, number> }) {
+  return (
+    <ul className="flex flex-wrap gap-x-5 gap-y-1 text-ink-2 text-xs">
+      {healthUrgency
+        .filter((state) => (counts.get(state) ?? 0) > 0)
+        .map((state) => (
+          <li key={state} title={health[state].about} className="inline-flex items-center gap-1.5">
+            <Glyph name={health[state].glyph} tone={health[state].tone} size={11} />
+            <span className="num font-semibold text-ink">{integer(counts.get(state))}</span>
+            {health[state].label.toLowerCase()}
+          </li>
+        ))}
+    </ul>
+  );
+}

@@ -1,0 +1,163 @@
+import { Link, useNavigate } from "@tanstack/react-router";
+import type { Node } from "@/api/types";
+import { plural } from "@/lib/format";
+import { health, healthUrgency, lookOf, verdict } from "@/lib/states";
+import { Age } from "@/ui/age";
+import { Empty } from "@/ui/notice";
+import { StatePill } from "@/ui/state-pill";
+import { type Column, columnsFor, DataTable } from "@/ui/table";
+
+const column = columnsFor<Node>();
+
+/** "8 × NVIDIA H100" rather than eight lines. */
+export function devicesText(node: Node): string {
+  const counts = new Map<string, number>();
+  for (const device of node.devices) {
+    if (device.kind === "gpu") counts.set(device.model, (counts.get(device.model) ?? 0) + 1);
+  }
+  if (counts.size === 0) return `no GPU, ${plural(node.cpu_count, "core")}`;
+  return [...counts].map(([model, count]) => `${count} × ${model}`).join(", ");
+}
+
+const columns: Column<Node>[] = column.columns([
+  column.accessor("name", {
+    header: "Node",
+    cell: ({ row }) => (
+      <Link
+        to="/nodes/$name"
+        params={{ name: row.original.name }}
+        search={{}}
+        className="font-medium text-ink hover:underline"
+        tabIndex={-1}
+      >
+        {row.original.name}
+      </Link>
+    ),
+  }),
+  column.accessor((node) => healthUrgency.indexOf(node.state), {
+    id: "state",
+    header: "State",
+    cell: ({ row }) => (
+      <span className="flex items-center gap-2">
+        <StatePill look={lookOf(health, row.original.state)} quiet />
+        <span className="max-w-72 truncate text-ink-3 text-xs" title={row.original.state_reason}>
+          {row.original.state_reason}
+        </span>
+      </span>
+    ),
+  }),
+  column.accessor((node) => node.last_seen_at ?? 0, {
+    id: "seen",
+    header: "Last heard",
+    cell: ({ row }) => (
+      <span className="text-ink-2">
+        <Age at={row.original.last_seen_at} />
+      </span>
+    ),
+  }),
+  column.accessor((node) => node.devices.length, {
+    id: "devices",
+    header: "Devices",
+    cell: ({ row }) => <span className="text-ink-2">{devicesText(row.original)}</span>,
+  }),
+  column.accessor("cohort", {
+    header: "Cohort",
+    cell: ({ row }) => <span className="text-ink-2">{row.original.cohort}</span>,
+  }),
+  column.accessor((node) => node.jobs.length, {
+    id: "jobs",
+    header: "Jobs",
+    cell: ({ row }) => <JobLinks jobs={row.original.jobs} />,
+  }),
+  column.accessor("open_incidents", {
+    id: "incidents",
+    header: "Incidents",
+    cell: ({ row }) =>
+      row.original.open_incidents > 0 ? (
+        <Link
+          to="/incidents"
+          search={{ node: row.original.name }}
+          className="font-semibold text-quarantined"
+          tabIndex={-1}
+        >
+          {row.original.open_incidents}
+        </Link>
+      ) : (
+        <span className="text-ink-3">0</span>
+      ),
+  }),
+  column.accessor((node) => node.last_validation_at ?? 0, {
+    id: "verdict",
+    header: "Last validation",
+    cell: ({ row }) => {
+      const { last_verdict, last_validation_at } = row.original;
+      if (last_verdict === null) return <span className="text-ink-3">never validated</span>;
+      return (
+        <span className="flex items-center gap-2">
+          <StatePill look={lookOf(verdict, last_verdict)} quiet />
+          <span className="text-ink-3 text-xs">
+            <Age at={last_validation_at} />
+          </span>
+        </span>
+      );
+    },
+  }),
+]) as Column<Node>[];
+
+function JobLinks({ jobs }: { jobs: string[] }) {
+  if (jobs.length === 0) return <span className="text-ink-3">–</span>;
+  return (
+    <span className="flex gap-2">
+      {jobs.slice(0, 2).map((id) => (
+        <Link
+          key={id}
+          to="/jobs/$id"
+          params={{ id }}
+          search={{}}
+          className="max-w-40 truncate text-ink-2 hover:underline"
+          tabIndex={-1}
+        >
+          {id}
+        </Link>
+      ))}
+      {jobs.length > 2 && <span className="text-ink-3">+{jobs.length - 2}</span>}
+    </span>
+  );
+}
+
+interface Props {
+  nodes: Node[];
+  filtered: boolean;
+  sort: string | undefined;
+  onSort: (sort: string) => void;
+}
+
+export function NodeTable({ nodes, filtered, sort, onSort }: Props) {
+  const navigate = useNavigate();
+  if (nodes.length === 0) {
+    return (
+      <div className="px-4 pb-4">
+        {filtered ? (
+          <Empty title="No node matches.">Clear the filter to see all.</Empty>
+        ) : (
+          <Empty title="No node has enrolled.">
+            Make a join token with <code className="font-mono text-xs">mainstay token</code>, then start{" "}
+            <code className="font-mono text-xs">mainstay node</code> on the machine.
+          </Empty>
+        )}
+      </div>
+    );
+  }
+  return (
+    <DataTable
+      label="Nodes"
+      data={nodes}
+      columns={columns}
+      rowId={(node) => node.name}
+      sort={sort ?? "state"}
+      onSort={onSort}
+      right={["incidents"]}
+      onOpen={(node) => void navigate({ to: "/nodes/$name", params: { name: node.name }, search: {} })}
+    />
+  );
+}

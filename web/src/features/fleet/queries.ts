@@ -1,0 +1,63 @@
+import { queryOptions } from "@tanstack/react-query";
+import { client, fetchRaw, unwrap } from "@/api/client";
+import type { FleetLayout } from "@/api/types";
+
+export const fleetKeys = {
+  layout: ["layout"] as const,
+  signals: ["signals"] as const,
+  snapshot: (signal: string) => ["snapshot", signal] as const,
+};
+
+export interface Layout extends FleetLayout {
+  etag: string | null;
+}
+
+export const layoutQuery = () =>
+  queryOptions({
+    queryKey: fleetKeys.layout,
+    staleTime: 30_000,
+    queryFn: async ({ signal, client: queryClient }): Promise<Layout> => {
+      const known = queryClient.getQueryData<Layout>(fleetKeys.layout);
+      const headers: Record<string, string> = known?.etag ? { "If-None-Match": known.etag } : {};
+      const response = await fetchRaw("/v1/fleet/layout", { signal, headers });
+      if (response.status === 304 && known) return known;
+      return { ...((await response.json()) as FleetLayout), etag: response.headers.get("ETag") };
+    },
+  });
+
+export interface Snapshot {
+  values: Uint8Array;
+  /** What bytes 0 and 250 stand for; null where the signal has no range (states, or nobody reports it). */
+  low: number | null;
+  high: number | null;
+  layout: string | null;
+  time: number | null;
+}
+
+const headerNumber = (response: Response, name: string): number | null => {
+  const text = response.headers.get(name);
+  const value = text === null || text === "" ? Number.NaN : Number(text);
+  return Number.isFinite(value) ? value : null;
+};
+
+export const snapshotQuery = (name: string) =>
+  queryOptions({
+    queryKey: fleetKeys.snapshot(name),
+    queryFn: async ({ signal }): Promise<Snapshot> => {
+      const response = await fetchRaw(`/v1/fleet/snapshot?signal=${encodeURIComponent(name)}`, { signal });
+      return {
+        values: new Uint8Array(await response.arrayBuffer()),
+        low: headerNumber(response, "X-Mainstay-Low"),
+        high: headerNumber(response, "X-Mainstay-High"),
+        layout: response.headers.get("X-Mainstay-Layout"),
+        time: headerNumber(response, "X-Mainstay-Time"),
+      };
+    },
+  });
+
+export const signalsQuery = () =>
+  queryOptions({
+    queryKey: fleetKeys.signals,
+    staleTime: Number.POSITIVE_INFINITY,
+    queryFn: async ({ signal }) => (await unwrap(client.GET("/v1/signals", { signal }))).items,
+  });

@@ -1,0 +1,136 @@
+/** An incident: its history is the page; beside it the evidence, the plan with its prices, and what was done. */
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { useState } from "react";
+import type { IncidentDetail } from "@/api/types";
+import { humanize } from "@/lib/format";
+import { usePolling } from "@/lib/live";
+import { lookOf, incident as looks, severity } from "@/lib/states";
+import { Age } from "@/ui/age";
+import { Button } from "@/ui/button";
+import { CopyMenu, CopyText, curl } from "@/ui/copy";
+import { Glyph } from "@/ui/glyph";
+import { ErrorNotice, StaleStrip } from "@/ui/notice";
+import { Page } from "@/ui/page";
+import { SkeletonRows } from "@/ui/skeleton";
+import { StatePill } from "@/ui/state-pill";
+import { Actions } from "./actions";
+import { Evidence } from "./evidence";
+import { ranksText } from "./life";
+import { LifeTrack } from "./life-track";
+import { PlanView } from "./plan-view";
+import { incidentQuery } from "./queries";
+import { ReasonDialog, type Transition } from "./reason-dialog";
+import { Timeline } from "./timeline";
+
+const route = getRouteApi("/shell/incidents/$id");
+
+export function IncidentPage() {
+  const { id } = route.useParams();
+  const query = useQuery({ ...incidentQuery(id), refetchInterval: usePolling(10_000, 4_000) });
+  const [transition, setTransition] = useState<Transition | null>(null);
+  const incident = query.data;
+  const open = incident && incident.state !== "closed";
+  return (
+    <Page
+      title={incident?.title ?? "Incident"}
+      crumb={
+        <Link to="/incidents" search={{}} className="hover:underline">
+          Incidents
+        </Link>
+      }
+      mark={
+        incident && (
+          <>
+            <StatePill look={lookOf(severity, incident.severity)} />
+            <StatePill look={lookOf(looks, incident.state)} />
+            {incident.needs_human && (
+              <span className="inline-flex items-center gap-1.5 font-medium text-draining text-xs">
+                <Glyph name="down" size={10} /> needs a human
+              </span>
+            )}
+          </>
+        )
+      }
+      meta={incident && <Meta incident={incident} />}
+      actions={
+        <>
+          <CopyMenu
+            commands={[
+              curl(`/v1/incidents/${id}`),
+              { ...curl(`/v1/incidents/${id}:close`, { reason: "…" }), label: "curl, to close" },
+            ]}
+          />
+          {open && <Button onClick={() => setTransition("acknowledge")}>Acknowledge</Button>}
+          {open && <Button onClick={() => setTransition("close")}>Close</Button>}
+        </>
+      }
+    >
+      {query.isError &&
+        (incident ? (
+          <StaleStrip
+            since={query.dataUpdatedAt / 1000}
+            error={query.error}
+            onRetry={() => void query.refetch()}
+          />
+        ) : (
+          <ErrorNotice error={query.error} onRetry={() => void query.refetch()} />
+        ))}
+      {query.isPending && <SkeletonRows rows={8} />}
+      {incident && <Body incident={incident} />}
+      {transition && <ReasonDialog id={id} transition={transition} onClose={() => setTransition(null)} />}
+    </Page>
+  );
+}
+
+function Body({ incident }: { incident: IncidentDetail }) {
+  return (
+    <>
+      <section aria-label="Life" className="rounded-lg border border-line bg-surface px-5 py-4">
+        <p className="mb-4 max-w-4xl text-ink">{incident.summary}</p>
+        <LifeTrack incident={incident} />
+      </section>
+      <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,5fr)_minmax(0,7fr)]">
+        <Timeline incident={incident} />
+        <div className="flex min-w-0 flex-col gap-4">
+          <PlanView plan={incident.plan} incident={incident} />
+          <Evidence findings={incident.findings} />
+          <Actions actions={incident.actions} />
+        </div>
+      </div>
+    </>
+  );
+}
+
+function Meta({ incident }: { incident: IncidentDetail }) {
+  return (
+    <>
+      <span>{incident.kinds.map(humanize).join(", ")}</span>
+      {incident.job && (
+        <Link
+          to="/jobs/$id"
+          params={{ id: incident.job }}
+          search={{}}
+          className="font-medium text-accent hover:underline"
+        >
+          {incident.job}
+        </Link>
+      )}
+      {incident.ranks.length > 0 && <span className="num">{ranksText(incident.ranks)}</span>}
+      {incident.node && (
+        <Link
+          to="/nodes/$name"
+          params={{ name: incident.node }}
+          search={{}}
+          className="font-medium text-accent hover:underline"
+        >
+          {incident.node}
+        </Link>
+      )}
+      <span className="text-ink-3">
+        opened <Age at={incident.opened_at} />
+      </span>
+      <CopyText text={incident.id} />
+    </>
+  );
+}

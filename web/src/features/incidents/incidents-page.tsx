@@ -1,0 +1,206 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { useMemo } from "react";
+import type { Incident, IncidentState } from "@/api/types";
+import { duration, humanize } from "@/lib/format";
+import { usePolling } from "@/lib/live";
+import { incidentOrder, lookOf, incident as looks, severity } from "@/lib/states";
+import { serverNow } from "@/lib/time";
+import { Age } from "@/ui/age";
+import { Button } from "@/ui/button";
+import { CopyMenu, curl } from "@/ui/copy";
+import { Glyph } from "@/ui/glyph";
+import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
+import { Page } from "@/ui/page";
+import { Panel } from "@/ui/panel";
+import { Select } from "@/ui/select";
+import { SkeletonRows } from "@/ui/skeleton";
+import { StatePill } from "@/ui/state-pill";
+import { type Column, columnsFor, DataTable } from "@/ui/table";
+import { burned, isBurning, subject } from "./life";
+import { LifeMini } from "./life-track";
+import { incidentsQuery } from "./queries";
+
+const route = getRouteApi("/shell/incidents");
+const column = columnsFor<Incident>();
+const severityOrder = ["critical", "warning", "info"];
+
+const columns: Column<Incident>[] = column.columns([
+  column.accessor((incident) => severityOrder.indexOf(incident.severity), {
+    id: "incident",
+    header: "Incident",
+    cell: ({ row }) => {
+      const look = lookOf(severity, row.original.severity);
+      return (
+        <span className="flex min-w-0 items-center gap-2.5 py-2">
+          <span title={look.label}>
+            <Glyph name={look.glyph} tone={look.tone} />
+          </span>
+          <span className="min-w-0">
+            <Link
+              to="/incidents/$id"
+              params={{ id: row.original.id }}
+              className="font-medium text-ink hover:underline"
+              tabIndex={-1}
+            >
+              {row.original.title}
+            </Link>
+            <span className="block max-w-xl truncate text-ink-3 text-xs">{row.original.summary}</span>
+          </span>
+        </span>
+      );
+    },
+  }),
+  column.accessor((incident) => subject(incident), {
+    id: "subject",
+    header: "About",
+    cell: ({ row }) => <span className="whitespace-nowrap text-ink-2">{subject(row.original)}</span>,
+  }),
+  column.accessor((incident) => incident.kinds.join(), {
+    id: "kinds",
+    header: "Kinds",
+    cell: ({ row }) => <span className="text-ink-2">{row.original.kinds.map(humanize).join(", ")}</span>,
+  }),
+  column.accessor((incident) => incidentOrder.indexOf(incident.state), {
+    id: "state",
+    header: "State",
+    cell: ({ row }) => (
+      <span className="flex items-center gap-3">
+        <span className="w-22">
+          <StatePill look={lookOf(looks, row.original.state)} quiet />
+        </span>
+        <LifeMini incident={row.original} />
+        {row.original.needs_human && (
+          <span className="inline-flex items-center gap-1 whitespace-nowrap text-draining text-xs">
+            <Glyph name="down" size={9} /> needs a human
+          </span>
+        )}
+      </span>
+    ),
+  }),
+  column.accessor((incident) => burned(incident, serverNow()), {
+    id: "burned",
+    header: "Burned",
+    cell: ({ row }) =>
+      isBurning(row.original) ? (
+        <span className="text-quarantined">
+          <Age at={row.original.opened_at} suffix="" />
+        </span>
+      ) : (
+        duration(burned(row.original, 0))
+      ),
+  }),
+  column.accessor("opened_at", {
+    id: "opened",
+    header: "Opened",
+    cell: ({ row }) => (
+      <span className="text-ink-2">
+        <Age at={row.original.opened_at} />
+      </span>
+    ),
+  }),
+]) as Column<Incident>[];
+
+export function IncidentsPage() {
+  const search = route.useSearch();
+  const navigate = route.useNavigate();
+  const { sort, ...filter } = search;
+  const query = useInfiniteQuery({ ...incidentsQuery(filter), refetchInterval: usePolling(15_000) });
+  const items = useMemo(() => query.data?.pages.flatMap((page) => page.items), [query.data]);
+  const narrowed = Boolean(filter.state || filter.job || filter.node);
+  const set = (change: Partial<typeof search>) =>
+    void navigate({ search: (old) => ({ ...old, ...change }), replace: true });
+  return (
+    <Page
+      title="Incidents"
+      meta={<Narrowing job={filter.job} node={filter.node} onClear={set} />}
+      actions={
+        <>
+          <CopyMenu commands={[curl("/v1/incidents")]} />
+          <Select
+            label="State"
+            value={filter.state ?? "any"}
+            onChange={(value) => set({ state: value === "any" ? undefined : (value as IncidentState) })}
+            groups={[
+              {
+                options: [
+                  { value: "any", label: "Any state" },
+                  ...incidentOrder.map((value) => ({ value, label: looks[value].label })),
+                ],
+              },
+            ]}
+          />
+        </>
+      }
+    >
+      {query.isError && items && <StaleStrip since={query.dataUpdatedAt / 1000} error={query.error} />}
+      {query.isError && !items && <ErrorNotice error={query.error} onRetry={() => void query.refetch()} />}
+      {query.isPending && <SkeletonRows rows={6} />}
+      {items?.length === 0 && (
+        <Panel>
+          {narrowed ? (
+            <Empty title="No incident matches.">Clear the filter to see all.</Empty>
+          ) : (
+            <Empty title="No incident is on record.">
+              A finding that is a fault opens one; what was found, decided and done is then kept here for
+              good.
+            </Empty>
+          )}
+        </Panel>
+      )}
+      {items && items.length > 0 && (
+        <Panel flush>
+          <DataTable
+            label="Incidents"
+            data={items}
+            columns={columns}
+            rowId={(incident) => incident.id}
+            sort={sort ?? "-opened"}
+            onSort={(next) => set({ sort: next })}
+            right={["burned", "opened"]}
+            onOpen={(incident) => void navigate({ to: "/incidents/$id", params: { id: incident.id } })}
+          />
+          {query.hasNextPage && (
+            <div className="px-4 py-3">
+              <Button busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
+                Load more
+              </Button>
+            </div>
+          )}
+        </Panel>
+      )}
+    </Page>
+  );
+}
+
+interface NarrowingProps {
+  job: string | undefined;
+  node: string | undefined;
+  onClear: (change: { job?: undefined; node?: undefined }) => void;
+}
+
+function Narrowing({ job, node, onClear }: NarrowingProps) {
+  if (!job && !node) return null;
+  return (
+    <>
+      {job && (
+        <button
+          type="button"
+          onClick={() => onClear({ job: undefined })}
+          className="rounded bg-sunken px-2 text-xs"
+        >
+          job {job} ✕
+        </button>
+      )}
+      {node && (
+        <button
+          type="button"
+          onClick={() => onClear({ node: undefined })}
+          className="rounded bg-sunken px-2 text-xs"
+        >
+          node {node} ✕
+        </button>
+      )}
+    </>
+  );
+}

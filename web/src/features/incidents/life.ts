@@ -1,0 +1,68 @@
+/** The life of an incident as steps with times. Pure, so that list, overview and page tell the same story. */
+import type { Incident, IncidentState } from "@/api/types";
+
+export interface LifeStep {
+  state: IncidentState;
+  label: string;
+  at: number | null;
+  /** Seconds since the step before that has a time. */
+  after: number | null;
+}
+
+const LABELS: Record<IncidentState, string> = {
+  open: "Opened",
+  acting: "Acting",
+  recovered: "Recovered",
+  verified: "Verified",
+  closed: "Closed",
+};
+
+export function lifeSteps(incident: Incident): LifeStep[] {
+  const times: [IncidentState, number | null][] = [
+    ["open", incident.opened_at],
+    ["acting", incident.acting_at],
+    ["recovered", incident.recovered_at],
+    ["verified", incident.verified_at],
+    ["closed", incident.closed_at],
+  ];
+  let previous: number | null = null;
+  return times.map(([state, at]) => {
+    const after = at !== null && previous !== null ? Math.max(0, at - previous) : null;
+    if (at !== null) previous = at;
+    return { state, label: LABELS[state], at, after };
+  });
+}
+
+/** Seconds that it burned: to recovery, else to closing, else until now. */
+export function burned(incident: Incident, now: number): number {
+  return Math.max(0, (incident.recovered_at ?? incident.closed_at ?? now) - incident.opened_at);
+}
+
+export const isBurning = (incident: Incident) =>
+  incident.recovered_at === null && incident.closed_at === null;
+
+/** What it is about, in one line: the job and its ranks, else the device, else the node. */
+export function subject(incident: Incident): string {
+  const parts: string[] = [];
+  if (incident.job) parts.push(incident.job);
+  if (incident.ranks.length > 0) parts.push(ranksText(incident.ranks));
+  if (incident.node) parts.push(incident.node);
+  if (incident.device && incident.device !== "host") parts.push(incident.device);
+  return parts.join(" · ");
+}
+
+/** `rank 3`, `ranks 0–3, 7`: runs are folded, long lists are cut with their count. */
+export function ranksText(ranks: readonly number[]): string {
+  const sorted = [...new Set(ranks)].sort((a, b) => a - b);
+  const runs: [number, number][] = [];
+  for (const rank of sorted) {
+    const last = runs.at(-1);
+    if (last && last[1] === rank - 1) last[1] = rank;
+    else runs.push([rank, rank]);
+  }
+  const text = runs
+    .slice(0, 4)
+    .map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}–${b}`));
+  const more = runs.length > 4 ? ` … (${sorted.length} ranks)` : "";
+  return `${sorted.length === 1 ? "rank" : "ranks"} ${text.join(", ")}${more}`;
+}

@@ -1,0 +1,63 @@
+/** A plan as rows to compare: predicted and actual on one scale. Pure. */
+import type { Alternative, Plan } from "@/api/types";
+import { phaseOrder } from "@/charts/phase-bar";
+
+export interface PlanRow {
+  alternative: Alternative;
+  chosen: boolean;
+  /** Prediction by phase; one nameless phase where only the total is known. */
+  parts: Record<string, number>;
+}
+
+export interface PlanTable {
+  rows: PlanRow[];
+  phases: string[];
+  /** Seconds of a full-width bar. */
+  scale: number;
+  actual: { seconds: number; parts: Record<string, number> } | null;
+  /** Actual over predicted of the chosen one. */
+  accuracy: number | null;
+}
+
+const sum = (parts: Record<string, number>) => Object.values(parts).reduce((a, b) => a + b, 0);
+
+/** Phases of a measured recovery without sums that would count twice. */
+export function measuredParts(parts: Record<string, number>, total: number | null): Record<string, number> {
+  const { total: _total, ...rest } = parts;
+  const known = Object.fromEntries(Object.entries(rest).filter(([, s]) => Number.isFinite(s) && s > 0));
+  if (Object.keys(known).length === 0) return total === null ? {} : { total };
+  return known;
+}
+
+export function planTable(plan: Plan): PlanTable {
+  const rows = plan.alternatives.map((alternative): PlanRow => {
+    const parts =
+      sum(alternative.parts) > 0
+        ? alternative.parts
+        : alternative.seconds === null
+          ? {}
+          : { total: alternative.seconds };
+    return { alternative, chosen: alternative.strategy === plan.chosen, parts };
+  });
+  // The chosen one first, then by cost; what cannot work comes last.
+  rows.sort(
+    (a, b) =>
+      Number(b.chosen) - Number(a.chosen) ||
+      Number(b.alternative.feasible) - Number(a.alternative.feasible) ||
+      (a.alternative.cost_seconds ?? Number.POSITIVE_INFINITY) -
+        (b.alternative.cost_seconds ?? Number.POSITIVE_INFINITY),
+  );
+  const actual =
+    plan.actual_seconds === null
+      ? null
+      : { seconds: plan.actual_seconds, parts: measuredParts(plan.actual_parts, plan.actual_seconds) };
+  const chosen = rows.find((row) => row.chosen);
+  const scale = Math.max(1e-6, ...rows.map((row) => sum(row.parts)), actual ? sum(actual.parts) : 0);
+  const phases = phaseOrder([
+    ...rows.flatMap((row) => Object.keys(row.parts)),
+    ...Object.keys(actual?.parts ?? {}),
+  ]);
+  const predicted = chosen?.alternative.seconds ?? null;
+  const accuracy = actual && predicted ? actual.seconds / predicted : null;
+  return { rows, phases, scale, actual, accuracy };
+}

@@ -1,0 +1,55 @@
+/** The history as rows: when, how long after the opening, what. Pure. */
+import type { IncidentDetail, TimelineEntry } from "@/api/types";
+import type { GlyphName, Tone } from "@/lib/states";
+
+export interface TimelineRow {
+  key: string;
+  entry: TimelineEntry;
+  /** Seconds after the incident opened; negative for what led to it. */
+  offset: number;
+  tone: Tone;
+  glyph: GlyphName;
+}
+
+const LOOKS: [RegExp, Tone, GlyphName][] = [
+  [/fail|lost|exit|xid|opened|open$/, "quarantined", "bang"],
+  [/finding|suspect|silent/, "suspect", "triangle"],
+  [/plan/, "draining", "half"],
+  [/action|acting/, "validating", "ring"],
+  [/recovered|verified/, "healthy", "check"],
+  [/acknowledg|close|human|comment/, "unknown", "dot"],
+];
+
+export function entryLook(kind: string): { tone: Tone; glyph: GlyphName } {
+  const found = LOOKS.find(([pattern]) => pattern.test(kind));
+  return found ? { tone: found[1], glyph: found[2] } : { tone: "unknown", glyph: "dot" };
+}
+
+export function timelineRows(incident: Pick<IncidentDetail, "timeline" | "opened_at">): TimelineRow[] {
+  return [...incident.timeline]
+    .map((entry, index) => ({ entry, index }))
+    .sort((a, b) => a.entry.time - b.entry.time || a.index - b.index)
+    .map(({ entry, index }) => ({
+      key: `${index}:${entry.kind}`,
+      entry,
+      offset: entry.time - incident.opened_at,
+      ...entryLook(entry.kind),
+    }));
+}
+
+/** `+0.42 s`, `−120 ms`: how the story is told, relative to its beginning. */
+export function offsetText(offset: number, format: (seconds: number) => string): string {
+  if (Math.abs(offset) < 0.0005) return "0";
+  return `${offset < 0 ? "−" : "+"}${format(Math.abs(offset))}`;
+}
+
+/** The data of an entry worth showing: plain values, without what the text already carries. */
+export function detailPairs(data: Record<string, unknown>): [string, string][] {
+  return Object.entries(data)
+    .filter(([key, value]) => key !== "plan" && value !== null && value !== "")
+    .map(([key, value]): [string, string] => [
+      key,
+      typeof value === "object" ? JSON.stringify(value) : String(value),
+    ])
+    .filter(([, text]) => text.length < 400);
+}

@@ -1,0 +1,76 @@
+import { useState } from "react";
+import type { IncidentDetail } from "@/api/types";
+import { duration, humanize } from "@/lib/format";
+import { clock } from "@/lib/time";
+import { Glyph } from "@/ui/glyph";
+import { Panel } from "@/ui/panel";
+import { Segmented } from "@/ui/segmented";
+import { detailPairs, offsetText, type TimelineRow, timelineRows } from "./timeline-model";
+
+/** The event history, oldest first: it reads as the story it is. */
+export function Timeline({ incident }: { incident: IncidentDetail }) {
+  const [times, setTimes] = useState<"offset" | "clock">("offset");
+  const rows = timelineRows(incident);
+  return (
+    <Panel
+      title="History"
+      aside={
+        <Segmented
+          label="Times"
+          value={times}
+          onChange={setTimes}
+          options={[
+            { value: "offset", label: "From opening" },
+            { value: "clock", label: "Clock" },
+          ]}
+        />
+      }
+    >
+      <ol className="relative">
+        <span aria-hidden="true" className="absolute top-2 bottom-2 left-[91px] w-px bg-line-strong" />
+        {rows.map((row) => (
+          <Row key={row.key} row={row} clockTimes={times === "clock"} />
+        ))}
+      </ol>
+    </Panel>
+  );
+}
+
+function Row({ row, clockTimes }: { row: TimelineRow; clockTimes: boolean }) {
+  const pairs = detailPairs(row.entry.data);
+  return (
+    <li className="relative grid grid-cols-[5rem_1.5rem_minmax(0,1fr)] items-start py-1.5 text-sm">
+      <time
+        dateTime={new Date(row.entry.time * 1000).toISOString()}
+        title={clock(row.entry.time, true)}
+        className="num pt-px pr-2 text-right text-ink-3 text-xs leading-5"
+      >
+        {clockTimes ? clock(row.entry.time, true) : offsetText(row.offset, duration)}
+      </time>
+      <span className="z-10 grid h-5 w-6 place-items-center">
+        <span className="grid size-5 place-items-center rounded-full bg-surface">
+          <Glyph name={row.glyph} tone={row.tone} size={11} />
+        </span>
+      </span>
+      <div className="min-w-0 pl-1.5">
+        <p className="text-ink">
+          <span className="font-medium">{humanize(row.entry.kind)}</span>
+          <span className="text-ink-2"> {row.entry.text}</span>
+        </p>
+        {pairs.length > 0 && (
+          <details className="text-xs">
+            <summary className="w-max cursor-pointer text-ink-3 hover:text-ink">data</summary>
+            <dl className="mt-1 grid grid-cols-[max-content_minmax(0,1fr)] gap-x-3 rounded bg-sunken px-2 py-1.5 font-mono text-2xs">
+              {pairs.map(([key, value]) => (
+                <div key={key} className="contents">
+                  <dt className="text-ink-3">{key}</dt>
+                  <dd className="break-words text-ink-2">{value}</dd>
+                </div>
+              ))}
+            </dl>
+          </details>
+        )}
+      </div>
+    </li>
+  );
+}

@@ -1,0 +1,32 @@
+import type { Job } from "@/api/types";
+import { bytes } from "@/lib/format";
+import { Facts } from "@/ui/facts";
+import { Panel } from "@/ui/panel";
+import { protectionFacts, stateBytes } from "./job-model";
+
+/** What would survive, in words. */
+export function JobProtection({ job }: { job: Job }) {
+  const { total, most } = stateBytes(job);
+  const nodes = new Set(job.topology.ranks.map((rank) => rank.node)).size;
+  return (
+    <div className="flex flex-col gap-4">
+      <Panel title="Protection">
+        <Facts
+          facts={[
+            ...protectionFacts(job),
+            { name: "State", value: `${bytes(total)} in all, at most ${bytes(most)} a rank` },
+            {
+              name: "Spread",
+              value: `${job.topology.world_size} ranks on ${nodes} ${nodes === 1 ? "node" : "nodes"}`,
+            },
+          ]}
+        />
+      </Panel>
+      <Panel title="Command">
+        <pre className="whitespace-pre-wrap break-words font-mono text-ink-2 text-xs leading-5">
+          {job.command}
+        </pre>
+      </Panel>
+    </div>
+  );
+}

@@ -1,0 +1,80 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi } from "@tanstack/react-router";
+import { useMemo } from "react";
+import type { Job, Steps } from "@/api/types";
+import { TimeChart } from "@/charts/time-chart";
+import { usePolling } from "@/lib/live";
+import { Button } from "@/ui/button";
+import { Empty } from "@/ui/notice";
+import { Panel } from "@/ui/panel";
+import { QueryView } from "@/ui/query-view";
+import { Skeleton } from "@/ui/skeleton";
+import { rankLines } from "./job-model";
+import { stepsQuery } from "./queries";
+
+const route = getRouteApi("/shell/jobs/$id");
+
+/** The pace, step by step; a recovery is a spike with its price in seconds. */
+export function JobSteps({ job }: { job: Job }) {
+  const { rank, from, to } = route.useSearch();
+  const navigate = route.useNavigate();
+  const polling = usePolling(4_000, 4_000);
+  const query = useQuery({
+    ...stepsQuery(job.id, from, to),
+    refetchInterval: to === undefined ? polling : false,
+  });
+  const zoomed = from !== undefined || to !== undefined;
+  const zoom = (a?: number, b?: number) =>
+    void navigate({ search: (old) => ({ ...old, from: a, to: b }), replace: true });
+  return (
+    <Panel
+      title="Pace"
+      about={zoomed ? `steps ${from ?? 0} to ${to ?? "now"}` : "drag to zoom"}
+      aside={
+        zoomed && (
+          <Button icon="reset" onClick={() => zoom()}>
+            All steps
+          </Button>
+        )
+      }
+    >
+      <QueryView query={query} loading={<Skeleton className="h-48" />}>
+        {(steps) =>
+          steps.steps.length === 0 ? (
+            <Empty title="No step has been committed yet.">
+              The first report comes with the first committed step.
+            </Empty>
+          ) : (
+            <Charts
+              steps={steps}
+              rank={rank}
+              onZoom={(a, b) => zoom(Math.max(0, Math.floor(a)), Math.ceil(b))}
+            />
+          )
+        }
+      </QueryView>
+    </Panel>
+  );
+}
+
+interface ChartsProps {
+  steps: Steps;
+  rank: number | undefined;
+  onZoom: (from: number, to: number) => void;
+}
+
+function Charts({ steps, rank, onZoom }: ChartsProps) {
+  const stepLines = useMemo(() => rankLines(steps, "step", rank), [steps, rank]);
+  const computeLines = useMemo(() => rankLines(steps, "compute", rank), [steps, rank]);
+  const loss = useMemo(() => [{ label: "loss", values: steps.loss }], [steps]);
+  const common = { x: steps.steps, xIs: "step" as const, syncKey: "steps", onZoom };
+  return (
+    <div className="flex flex-col gap-4">
+      <TimeChart {...common} title="Step time" unit="s" lines={stepLines} height={170} />
+      <TimeChart {...common} title="Compute time" unit="s" lines={computeLines} height={130} />
+      {steps.loss.some((v) => v !== null) && (
+        <TimeChart {...common} title="Loss" unit="1" lines={loss} height={110} />
+      )}
+    </div>
+  );
+}

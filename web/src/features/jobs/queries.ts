@@ -1,0 +1,42 @@
+import { keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { client, unwrap } from "@/api/client";
+
+export const jobKeys = {
+  all: ["jobs"] as const,
+  list: ["jobs", "list"] as const,
+  one: (id: string) => ["jobs", "one", id] as const,
+  steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
+  events: (id: string) => ["events", "job", id] as const,
+};
+
+export const jobsQuery = () =>
+  queryOptions({
+    queryKey: jobKeys.list,
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/jobs", { signal, params: { query: { limit: 200 } } })),
+  });
+
+export const jobQuery = (id: string) =>
+  queryOptions({
+    queryKey: jobKeys.one(id),
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/jobs/{id}", { signal, params: { path: { id } } })),
+  });
+
+export const stepsQuery = (id: string, from?: number, to?: number) =>
+  queryOptions({
+    queryKey: jobKeys.steps(id, from, to),
+    placeholderData: keepPreviousData,
+    queryFn: ({ signal }) =>
+      unwrap(
+        client.GET("/v1/jobs/{id}/steps", {
+          signal,
+          params: { path: { id }, query: { from_step: from, to_step: to, points: 400 } },
+        }),
+      ),
+  });
+
+export const jobEventsQuery = (job: string) =>
+  queryOptions({
+    queryKey: jobKeys.events(job),
+    queryFn: ({ signal }) =>
+      unwrap(client.GET("/v1/events", { signal, params: { query: { job, limit: 100 } } })),
+  });

@@ -1,0 +1,29 @@
+import { useQuery } from "@tanstack/react-query";
+import { EventTable } from "@/features/events/event-table";
+import { usePolling } from "@/lib/live";
+import { Empty } from "@/ui/notice";
+import { Panel } from "@/ui/panel";
+import { QueryView } from "@/ui/query-view";
+import { SkeletonRows } from "@/ui/skeleton";
+import { nodeEventsQuery } from "./queries";
+
+export function NodeEvents({ node }: { node: string }) {
+  const query = useQuery({ ...nodeEventsQuery(node), refetchInterval: usePolling(20_000) });
+  return (
+    <Panel title="Events" about="what happened on this node, newest first" flush>
+      <QueryView query={query} loading={<SkeletonRows className="px-4 pb-4" />}>
+        {(page) =>
+          page.items.length === 0 ? (
+            <div className="px-4 pb-3">
+              <Empty title="Nothing has happened here.">
+                Exits, kernel reports and recoveries would be listed.
+              </Empty>
+            </div>
+          ) : (
+            <EventTable events={page.items} label={`Events of ${node}`} />
+          )
+        }
+      </QueryView>
+    </Panel>
+  );
+}

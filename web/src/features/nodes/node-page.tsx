@@ -1,0 +1,123 @@
+/** One node: who it is, how it does now, what happened to it, what was proved about it. */
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { useState } from "react";
+import type { Node } from "@/api/types";
+import { recentIncidentsQuery } from "@/features/incidents/queries";
+import { RunValidation } from "@/features/validation/run-validation";
+import { usePolling } from "@/lib/live";
+import { health, lookOf } from "@/lib/states";
+import { Age } from "@/ui/age";
+import { Button } from "@/ui/button";
+import { CopyMenu, curl } from "@/ui/copy";
+import { Glyph } from "@/ui/glyph";
+import { ErrorNotice, StaleStrip } from "@/ui/notice";
+import { Page } from "@/ui/page";
+import { SkeletonRows } from "@/ui/skeleton";
+import { StatePill } from "@/ui/state-pill";
+import { Identity } from "./identity";
+import { NodeCharts } from "./node-charts";
+import { NodeEvents } from "./node-events";
+import { NodeValidations } from "./node-validations";
+import { nodeQuery } from "./queries";
+
+const route = getRouteApi("/shell/nodes/$name");
+
+export function NodePage() {
+  const { name } = route.useParams();
+  const query = useQuery({ ...nodeQuery(name), refetchInterval: usePolling(10_000) });
+  const node = query.data;
+  const [running, setRunning] = useState(false);
+  return (
+    <Page
+      title={name}
+      crumb={
+        <Link to="/fleet" search={{}} className="hover:underline">
+          Fleet
+        </Link>
+      }
+      mark={node && <StatePill look={lookOf(health, node.state)} />}
+      meta={node && <Meta node={node} />}
+      actions={
+        <>
+          <CopyMenu
+            commands={[
+              curl(`/v1/nodes/${encodeURIComponent(name)}`),
+              { label: "CLI, on the node", text: "mainstay validate --suite quick" },
+            ]}
+          />
+          <Button kind="primary" icon="play" disabled={!node} onClick={() => setRunning(true)}>
+            Run validation
+          </Button>
+        </>
+      }
+    >
+      {query.isError &&
+        (node ? (
+          <StaleStrip
+            since={query.dataUpdatedAt / 1000}
+            error={query.error}
+            onRetry={() => void query.refetch()}
+          />
+        ) : (
+          <ErrorNotice error={query.error} onRetry={() => void query.refetch()} />
+        ))}
+      {query.isPending && <SkeletonRows rows={8} />}
+      {node && (
+        <>
+          {node.open_incidents > 0 && <OpenIncidents node={name} />}
+          <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
+            <NodeCharts node={node} />
+            <div className="flex flex-col gap-4">
+              <Identity node={node} />
+              <NodeValidations node={name} onRun={() => setRunning(true)} />
+            </div>
+          </div>
+          <NodeEvents node={name} />
+        </>
+      )}
+      <RunValidation open={running} onOpenChange={setRunning} node={name} />
+    </Page>
+  );
+}
+
+function Meta({ node }: { node: Node }) {
+  return (
+    <>
+      {node.state_reason && <span>{node.state_reason}</span>}
+      <span>
+        heard <Age at={node.last_seen_at} />
+      </span>
+      {node.jobs.map((job) => (
+        <span key={job}>
+          runs{" "}
+          <Link
+            to="/jobs/$id"
+            params={{ id: job }}
+            search={{}}
+            className="font-medium text-accent hover:underline"
+          >
+            {job}
+          </Link>
+        </span>
+      ))}
+    </>
+  );
+}
+
+function OpenIncidents({ node }: { node: string }) {
+  const incidents = useQuery(recentIncidentsQuery({ node }));
+  const open = incidents.data?.filter((incident) => incident.closed_at === null) ?? [];
+  return open.map((incident) => (
+    <p key={incident.id} className="flex items-center gap-2 rounded-md bg-quarantined-soft px-3 py-2 text-sm">
+      <Glyph name="bang" tone="quarantined" />
+      <Link to="/incidents/$id" params={{ id: incident.id }} className="font-medium text-ink hover:underline">
+        {incident.title}
+      </Link>
+      <span className="text-ink-2">{incident.summary}</span>
+      <span className="ml-auto text-ink-3 text-xs">
+        <Age at={incident.opened_at} />
+      </span>
+    </p>
+  ));
+}

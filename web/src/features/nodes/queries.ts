@@ -1,0 +1,71 @@
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { client, unwrap } from "@/api/client";
+import type { HealthState } from "@/api/types";
+
+export interface NodeFilter {
+  state?: HealthState;
+  q?: string;
+}
+
+export const nodeKeys = {
+  all: ["nodes"] as const,
+  list: (filter: NodeFilter) => ["nodes", "list", filter] as const,
+  one: (name: string) => ["nodes", "one", name] as const,
+  events: (name: string) => ["events", "node", name] as const,
+  telemetry: (query: TelemetryQuery) => ["telemetry", query] as const,
+};
+
+export const nodesQuery = (filter: NodeFilter = {}) =>
+  infiniteQueryOptions({
+    queryKey: nodeKeys.list(filter),
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ signal, pageParam }) =>
+      unwrap(
+        client.GET("/v1/nodes", { signal, params: { query: { ...filter, limit: 200, cursor: pageParam } } }),
+      ),
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    placeholderData: keepPreviousData,
+  });
+
+export const nodeQuery = (name: string) =>
+  queryOptions({
+    queryKey: nodeKeys.one(name),
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/nodes/{name}", { signal, params: { path: { name } } })),
+  });
+
+export const nodeEventsQuery = (node: string) =>
+  queryOptions({
+    queryKey: nodeKeys.events(node),
+    queryFn: ({ signal }) =>
+      unwrap(client.GET("/v1/events", { signal, params: { query: { node, limit: 50 } } })),
+  });
+
+export interface TelemetryQuery {
+  node: string;
+  signals: string[];
+  /** Either a fixed window, or the last so many seconds, which moves with the clock. */
+  from?: number;
+  to?: number;
+  span: number;
+  points: number;
+}
+
+export const telemetryQuery = (query: TelemetryQuery) =>
+  queryOptions({
+    queryKey: nodeKeys.telemetry(query),
+    enabled: query.signals.length > 0,
+    placeholderData: keepPreviousData,
+    queryFn: ({ signal }) => {
+      const window =
+        query.from !== undefined && query.to !== undefined
+          ? { from: query.from, to: query.to }
+          : { from: Date.now() / 1000 - query.span };
+      const { node, signals, points } = query;
+      return unwrap(
+        client.GET("/v1/telemetry/query", {
+          signal,
+          params: { query: { node, signal: signals, points, ...window } },
+        }),
+      );
+    },
+  });

@@ -1,0 +1,26 @@
+import { number, oneOf, type RawSearch, text } from "@/lib/search";
+
+export const spans = ["5m", "15m", "1h", "6h", "24h"] as const;
+export type SpanName = (typeof spans)[number];
+export const spanSeconds: Record<SpanName, number> = {
+  "5m": 300,
+  "15m": 900,
+  "1h": 3600,
+  "6h": 21_600,
+  "24h": 86_400,
+};
+
+export interface NodeSearch {
+  span?: SpanName;
+  from?: number;
+  to?: number;
+  device?: string;
+}
+
+/** The window of the charts: a moving span, or the fixed one that a drag selected. */
+export const parseNodeSearch = (raw: RawSearch): NodeSearch => ({
+  span: oneOf(raw, "span", spans),
+  from: number(raw, "from"),
+  to: number(raw, "to"),
+  device: text(raw, "device"),
+});

@@ -1,0 +1,49 @@
+import { Link } from "@tanstack/react-router";
+import type { Incident } from "@/api/types";
+import { burned, subject } from "@/features/incidents/life";
+import { LifeTrack } from "@/features/incidents/life-track";
+import { duration } from "@/lib/format";
+import { lookOf, severity } from "@/lib/states";
+import { useNow } from "@/lib/time";
+import { Glyph } from "@/ui/glyph";
+import { StatePill } from "@/ui/state-pill";
+
+/** What burns, with how far its repair has come. */
+export function Burning({ incidents }: { incidents: Incident[] }) {
+  const now = useNow();
+  return (
+    <section aria-label="What burns" className="flex flex-col gap-3">
+      {incidents.map((incident) => (
+        <article
+          key={incident.id}
+          className="relative grid gap-x-8 gap-y-4 overflow-hidden rounded-lg border border-line bg-surface py-4 pr-5 pl-6 lg:grid-cols-[minmax(0,5fr)_minmax(0,6fr)]"
+        >
+          <span aria-hidden="true" className="bar-hatch absolute inset-y-0 left-0 w-1.5 bg-quarantined" />
+          <div className="min-w-0">
+            <div className="flex items-center gap-2 text-xs">
+              <StatePill look={lookOf(severity, incident.severity)} />
+              {incident.needs_human && (
+                <span className="inline-flex items-center gap-1 font-medium text-draining">
+                  <Glyph name="down" size={10} /> needs a human
+                </span>
+              )}
+              <span className="num text-ink-3">
+                burning for {duration(Math.floor(burned(incident, now)))}
+              </span>
+            </div>
+            <h3 className="mt-1 font-semibold text-lg leading-6">
+              <Link to="/incidents/$id" params={{ id: incident.id }} className="hover:underline">
+                {incident.title}
+              </Link>
+            </h3>
+            <p className="text-ink-2 text-sm">{incident.summary}</p>
+            <p className="mt-0.5 text-ink-3 text-xs">{subject(incident)}</p>
+          </div>
+          <div className="self-center">
+            <LifeTrack incident={incident} />
+          </div>
+        </article>
+      ))}
+    </section>
+  );
+}

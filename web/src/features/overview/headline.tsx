@@ -1,0 +1,93 @@
+import { useQuery } from "@tanstack/react-query";
+import type { Overview } from "@/api/types";
+import { WatchLine } from "@/charts/watch-line";
+import { recentIncidentsQuery } from "@/features/incidents/queries";
+import { age, integer, plural } from "@/lib/format";
+import { usePolling } from "@/lib/live";
+import { useNow } from "@/lib/time";
+import { Glyph } from "@/ui/glyph";
+
+const DAY = 86_400;
+
+/** One sentence that a tired person can act on, and the day that led to it. */
+export function Headline({ overview }: { overview: Overview }) {
+  const incidents = useQuery({ ...recentIncidentsQuery(), refetchInterval: usePolling(30_000) });
+  const now = useNow();
+  const burning = overview.burning.length;
+  const known = incidents.data ?? [];
+  const last = known.find((incident) => incident.recovered_at !== null || incident.closed_at !== null);
+  const lastEnd = last ? (last.recovered_at ?? last.closed_at) : null;
+  return (
+    <section aria-labelledby="headline" className="rounded-lg border border-line bg-surface px-5 pt-5 pb-3">
+      <div className="flex flex-wrap items-start justify-between gap-x-8 gap-y-3">
+        <div>
+          <h2
+            id="headline"
+            className="flex items-center gap-3 font-semibold text-3xl text-ink tracking-[-0.025em]"
+          >
+            <Glyph
+              name={burning > 0 ? "bang" : overview.data_age_seconds === null ? "question" : "check"}
+              tone={burning > 0 ? "quarantined" : overview.data_age_seconds === null ? "unknown" : "healthy"}
+              size={24}
+            />
+            {sentence(overview)}
+          </h2>
+          <p className="mt-1 text-ink-2">{subline(overview, lastEnd === null ? null : now - lastEnd)}</p>
+        </div>
+        <Counts overview={overview} now={now} />
+      </div>
+      <div className="mt-4">
+        <WatchLine incidents={known} start={now - DAY} end={now} label="Incidents of the last 24 hours" />
+      </div>
+    </section>
+  );
+}
+
+function sentence({ burning, data_age_seconds, nodes }: Overview): string {
+  if (burning.length > 0)
+    return burning.length === 1 ? "One incident burns." : `${integer(burning.length)} incidents burn.`;
+  if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0) return "Nothing is watched yet.";
+  if (data_age_seconds === null) return "No measurements arrive.";
+  return "Nothing burns.";
+}
+
+function subline(overview: Overview, quiet: number | null): string {
+  const { burning, needs_human, nodes } = overview;
+  if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0)
+    return "Start a node daemon with `mainstay node`, and what it measures appears here.";
+  const human =
+    needs_human.length === 0
+      ? "Nobody is needed."
+      : `${plural(needs_human.length, "incident")} ${needs_human.length === 1 ? "waits" : "wait"} for a human.`;
+  if (burning.length > 0) return human;
+  return quiet === null
+    ? `No incident is on record. ${human}`
+    : `The last one ended ${age(quiet)} ago. ${human}`;
+}
+
+function Counts({ overview, now }: { overview: Overview; now: number }) {
+  const nodes = Object.values(overview.nodes).reduce((a, b) => a + b, 0);
+  const running = overview.jobs.filter((job) => job.state === "running" || job.state === "recovering").length;
+  const dataAge =
+    overview.data_age_seconds === null ? null : overview.data_age_seconds + (now - overview.now);
+  const counts: [string, string, boolean][] = [
+    [integer(nodes), nodes === 1 ? "node" : "nodes", false],
+    [integer(overview.devices), overview.devices === 1 ? "device" : "devices", false],
+    [integer(running), running === 1 ? "job runs" : "jobs run", false],
+    [dataAge === null ? "none" : age(dataAge), "age of data", dataAge === null || dataAge > 15],
+  ];
+  return (
+    <dl className="flex gap-7">
+      {counts.map(([value, name, alarming]) => (
+        <div key={name} className="flex flex-col-reverse">
+          <dt className="text-ink-3 text-xs">{name}</dt>
+          <dd
+            className={`num font-semibold text-xl tracking-[-0.02em] ${alarming ? "text-suspect" : "text-ink"}`}
+          >
+            {value}
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}

@@ -1,0 +1,97 @@
+/** Ask a node to prove itself now. The order waits at the service until the node fetches it. */
+import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
+import { client, idempotencyKey, unwrap } from "@/api/client";
+import { nodesQuery } from "@/features/nodes/queries";
+import { duration, plural } from "@/lib/format";
+import { Button } from "@/ui/button";
+import { CopyMenu, curl } from "@/ui/copy";
+import { Dialog } from "@/ui/dialog";
+import { ErrorNotice } from "@/ui/notice";
+import { Select } from "@/ui/select";
+import { suitesQuery, validationKeys } from "./queries";
+
+interface Props {
+  open: boolean;
+  onOpenChange: (open: boolean) => void;
+  /** Fixed where the page is about one node. */
+  node?: string;
+}
+
+export function RunValidation({ open, onOpenChange, node: fixed }: Props) {
+  return (
+    <Dialog
+      open={open}
+      onOpenChange={onOpenChange}
+      title={fixed ? `Validate ${fixed}` : "Run a validation"}
+      about="Benchmarks use the node's devices while they run. Do not start them where a job needs every second."
+    >
+      <Form fixed={fixed} done={() => onOpenChange(false)} />
+    </Dialog>
+  );
+}
+
+function Form({ fixed, done }: { fixed?: string; done: () => void }) {
+  const suites = useQuery(suitesQuery());
+  const nodes = useInfiniteQuery({ ...nodesQuery(), enabled: !fixed });
+  const [chosenSuite, setSuite] = useState<string>();
+  const [chosenNode, setNode] = useState<string>();
+  const [key] = useState(idempotencyKey); // one dialog is one order, however often the button is pressed
+  const queryClient = useQueryClient();
+  const navigate = useNavigate();
+  const names = nodes.data?.pages.flatMap((page) => page.items.map((n) => n.name)) ?? [];
+  const node = fixed ?? chosenNode ?? names[0];
+  const suite = suites.data?.find((s) => s.name === chosenSuite) ?? suites.data?.[0];
+  const order = useMutation({
+    mutationFn: (body: { node: string; suite: string }) =>
+      unwrap(client.POST("/v1/validations", { body, headers: key })),
+    onSuccess: (validation) => {
+      void queryClient.invalidateQueries({ queryKey: validationKeys.all });
+      done();
+      void navigate({ to: "/validation/$id", params: { id: validation.id } });
+    },
+  });
+  return (
+    <div className="flex flex-col gap-4">
+      {suites.isError && <ErrorNotice error={suites.error} onRetry={() => void suites.refetch()} />}
+      <div className="flex flex-wrap gap-3">
+        {!fixed && node && (
+          <Select
+            label="Node"
+            value={node}
+            onChange={setNode}
+            groups={[{ options: names.map((name) => ({ value: name, label: name })) }]}
+          />
+        )}
+        {suite && (
+          <Select
+            label="Suite"
+            value={suite.name}
+            onChange={setSuite}
+            groups={[{ options: (suites.data ?? []).map((s) => ({ value: s.name, label: s.name })) }]}
+          />
+        )}
+      </div>
+      {suite && (
+        <p className="text-ink-2 text-sm">
+          {plural(suite.benchmarks.length, "benchmark")}, about {duration(suite.expected_seconds)}:{" "}
+          {suite.benchmarks.map((b) => b.name).join(", ")}.
+        </p>
+      )}
+      {order.isError && <ErrorNotice error={order.error} />}
+      <div className="flex justify-end gap-2">
+        {suite && node && <CopyMenu commands={[curl("/v1/validations", { node, suite: suite.name })]} />}
+        <Button
+          kind="primary"
+          icon="play"
+          busy={order.isPending}
+          disabled={!suite || !node}
+          onClick={() => suite && node && order.mutate({ node, suite: suite.name })}
+        >
+          Run now
+        </Button>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,146 @@
+/** Numbers as people read them. A missing number is an en dash, never a zero. */
+
+export const MISSING = "–";
+
+const SI = ["", "k", "M", "G", "T", "P"];
+const IEC = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+function trim(value: number, digits: number): string {
+  const abs = Math.abs(value);
+  const fraction = abs >= 100 ? 0 : abs >= 10 ? Math.min(1, digits) : digits;
+  return value.toFixed(fraction);
+}
+
+function scaled(value: number, step: number, units: readonly string[]): [number, string] {
+  let v = value;
+  let i = 0;
+  while (Math.abs(v) >= step && i < units.length - 1) {
+    v /= step;
+    i += 1;
+  }
+  return [v, units[i] ?? ""];
+}
+
+export function bytes(value: number | null | undefined): string {
+  if (value == null || !Number.isFinite(value)) return MISSING;
+  const [v, unit] = scaled(value, 1024, IEC);
+  return `${unit === "B" ? v.toFixed(0) : trim(v, 1)} ${unit}`;
+}
+
+export function integer(value: number | null | undefined): string {
+  if (value == null || !Number.isFinite(value)) return MISSING;
+  return Math.round(value).toLocaleString("en-GB").replaceAll(",", "\u202f");
+}
+
+export function percent(ratio: number | null | undefined, digits = 1): string {
+  if (ratio == null || !Number.isFinite(ratio)) return MISSING;
+  return `${(ratio * 100).toFixed(digits)} %`;
+}
+
+/** A measured length of time: 840 µs, 12.4 ms, 1.62 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
+export function duration(seconds: number | null | undefined): string {
+  if (seconds == null || !Number.isFinite(seconds)) return MISSING;
+  const s = Math.abs(seconds);
+  const sign = seconds < 0 ? "−" : "";
+  if (s === 0) return "0 s";
+  if (s < 1e-3) return `${sign}${trim(s * 1e6, 1)} µs`;
+  if (s < 1) return `${sign}${trim(s * 1e3, 1)} ms`;
+  if (s < 60) return `${sign}${trim(s, 2)} s`;
+  return sign + coarse(s);
+}
+
+function coarse(s: number): string {
+  const units: [number, string][] = [
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ];
+  let at = units.findIndex(([size]) => s >= size);
+  if (at < 0) at = units.length - 1;
+  const [size, name] = units[at] as [number, string];
+  const big = Math.floor(s / size);
+  const next = units[at + 1];
+  const rest = next ? Math.floor((s - big * size) / next[0]) : 0;
+  return next && rest > 0 && big < 10 ? `${big} ${name} ${rest} ${next[1]}` : `${big} ${name}`;
+}
+
+/** How old something is, in the steps a person cares about. */
+export function age(seconds: number | null | undefined): string {
+  if (seconds == null || !Number.isFinite(seconds)) return "never";
+  const s = Math.max(0, seconds);
+  return s < 60 ? `${Math.floor(s)} s` : coarse(s);
+}
+
+/** A value with its unit as the signal table names it; `rate` for counters, which are drawn per second. */
+export function quantity(value: number | null | undefined, unit: string, rate = false): string {
+  if (value == null || !Number.isFinite(value)) return MISSING;
+  return plain(value, unit) + (rate ? "/s" : "");
+}
+
+function plain(value: number, unit: string): string {
+  switch (unit) {
+    case "B":
+      return bytes(value);
+    case "s":
+      return duration(value);
+    case "C":
+      return `${trim(value, 1)} °C`;
+    case "bitmask":
+      return `0x${Math.round(value).toString(16)}`;
+    case "ratio":
+      return percent(value);
+    case "1":
+    case "": {
+      const [v, prefix] = scaled(value, 1000, SI);
+      return Number.isInteger(v) && prefix === "" ? `${v}` : `${trim(v, 2)}${prefix && ` ${prefix}`}`;
+    }
+    default: {
+      const [v, prefix] = scaled(value, 1000, SI);
+      return `${trim(v, 2)} ${prefix}${unit}`;
+    }
+  }
+}
+
+/** Signals named `*_ratio` have unit 1 but are read as shares. */
+export function unitOf(signal: string, unit: string): string {
+  return unit === "1" && signal.endsWith("_ratio") ? "ratio" : unit;
+}
+
+const ACRONYMS: Record<string, string> = {
+  cpu: "CPU",
+  gpu: "GPU",
+  sm: "SM",
+  ecc: "ECC",
+  pcie: "PCIe",
+  shm: "Shared-memory",
+  "1m": "1 min",
+  nvlink: "NVLink",
+  nic: "NIC",
+  xid: "XID",
+  sdc: "SDC",
+  gc: "GC",
+  nan: "NaN",
+};
+const UNIT_SUFFIX = /_(bytes|ratio|celsius|watts|hertz|seconds|nanoseconds|millijoules)(_total)?$|_total$/;
+
+/** `gpu_memory_temperature_celsius` reads "GPU memory temperature"; the unit stands beside the number instead. */
+export function signalLabel(name: string): string {
+  return humanize(name.replace(UNIT_SUFFIX, ""));
+}
+
+/** An enum value or identifier as words: `parity_rebuild` → "Parity rebuild". */
+export function humanize(name: string): string {
+  const words = name.split(/[_\s]+/).map((word) => ACRONYMS[word] ?? word);
+  const text = words.join(" ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** The first characters of an id, enough to tell rows apart; UUIDv7 differs at its end, so that end is shown. */
+export function shortId(id: string): string {
+  return id.length > 20 ? `…${id.slice(-8)}` : id;
+}
+
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${integer(count)} ${count === 1 ? one : many}`;
+}

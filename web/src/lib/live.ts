@@ -1,0 +1,11 @@
+/** How often to ask when nobody tells: the stream is the news, polling only its safety net. */
+import { createContext, useContext } from "react";
+import { initialWatch, type WatchState } from "@/api/watch-state";
+
+export const LiveContext = createContext<WatchState>(initialWatch(0));
+export const useLive = () => useContext(LiveContext);
+
+/** Milliseconds between safety refetches. */
+export function usePolling(live = 20_000, silent = 5_000): number {
+  return useLive().status === "live" ? live : silent;
+}

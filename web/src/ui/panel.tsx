@@ -1,0 +1,33 @@
+/** A titled region. Panels are the only boxes: nothing nests a box inside a box. */
+import { type ReactNode, useId } from "react";
+import { cx } from "@/lib/cx";
+
+interface Props {
+  title?: ReactNode;
+  about?: ReactNode;
+  aside?: ReactNode;
+  children: ReactNode;
+  className?: string;
+  flush?: boolean;
+}
+
+export function Panel({ title, about, aside, children, className, flush = false }: Props) {
+  const id = useId();
+  return (
+    <section
+      aria-labelledby={title ? id : undefined}
+      className={cx("min-w-0 rounded-lg border border-line bg-surface", className)}
+    >
+      {title && (
+        <header className="flex min-h-11 flex-wrap items-center gap-x-3 gap-y-1 px-4 pt-2.5 pb-1.5">
+          <h2 id={id} className="font-semibold text-base text-ink">
+            {title}
+          </h2>
+          {about && <p className="text-ink-3 text-xs">{about}</p>}
+          {aside && <div className="ml-auto flex items-center gap-2">{aside}</div>}
+        </header>
+      )}
+      <div className={flush ? "" : cx("px-4 pb-4", !title && "pt-4")}>{children}</div>
+    </section>
+  );
+}

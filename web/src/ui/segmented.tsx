@@ -1,0 +1,32 @@
+/** One of a few, all visible. */
+import { ToggleGroup } from "radix-ui";
+
+interface Props<T extends string> {
+  label: string;
+  value: T;
+  onChange: (value: T) => void;
+  options: readonly { value: T; label: string; title?: string }[];
+}
+
+export function Segmented<T extends string>({ label, value, onChange, options }: Props<T>) {
+  return (
+    <ToggleGroup.Root
+      type="single"
+      aria-label={label}
+      value={value}
+      onValueChange={(next) => next && onChange(next as T)}
+      className="inline-flex h-8 items-center rounded-md bg-sunken p-0.5"
+    >
+      {options.map((option) => (
+        <ToggleGroup.Item
+          key={option.value}
+          value={option.value}
+          title={option.title}
+          className="h-7 rounded-[5px] px-2.5 font-medium text-ink-2 text-sm hover:text-ink data-[state=on]:bg-raised data-[state=on]:text-ink data-[state=on]:shadow-[0_0_0_1px_var(--line-strong)]"
+        >
+          {option.label}
+        </ToggleGroup.Item>
+      ))}
+    </ToggleGroup.Root>
+  );
+}

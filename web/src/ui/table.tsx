@@ -1,0 +1,150 @@
+/**
+ * Tables with one manner everywhere: sort by header, move by j/k or arrows, open with Enter.
+ * Rows keep their place while data renews (stable ids), and numbers are right-aligned and tabular.
+ */
+import {
+  type ColumnDef,
+  createColumnHelper,
+  createSortedRowModel,
+  type RowData,
+  rowSortingFeature,
+  type SortingState,
+  sortFn_alphanumeric,
+  sortFn_basic,
+  tableFeatures,
+  useTable,
+} from "@tanstack/react-table";
+import { type KeyboardEvent, useMemo } from "react";
+import { cx } from "@/lib/cx";
+import { Icon } from "./icon";
+
+const features = tableFeatures({
+  rowSortingFeature,
+  sortedRowModel: createSortedRowModel(),
+  sortFns: { alphanumeric: sortFn_alphanumeric, basic: sortFn_basic },
+});
+
+type Features = typeof features;
+// biome-ignore lint/suspicious/noExplicitAny: a table's columns hold values of different types
+export type Column<T extends RowData> = ColumnDef<Features, T, any>;
+export const columnsFor = <T extends RowData>() => createColumnHelper<Features, T>();
+
+interface Props<T extends RowData> {
+  label: string;
+  data: T[];
+  columns: Column<T>[];
+  rowId: (row: T) => string;
+  onOpen?: (row: T) => void;
+  /** `name` or `-name`, as it stands in the URL. */
+  sort?: string;
+  onSort?: (sort: string) => void;
+  /** Columns whose numbers stand to the right. */
+  right?: readonly string[];
+  selected?: string;
+}
+
+const parseSort = (sort: string | undefined): SortingState =>
+  sort ? [{ id: sort.replace(/^-/, ""), desc: sort.startsWith("-") }] : [];
+
+/** Moves focus between the rows of a table body; true if the key was ours. */
+export function moveRow(row: HTMLElement, key: string): boolean {
+  const down = key === "j" || key === "ArrowDown";
+  if (!down && key !== "k" && key !== "ArrowUp") return false;
+  const next = down ? row.nextElementSibling : row.previousElementSibling;
+  if (next instanceof HTMLElement) next.focus();
+  return true;
+}
+
+export function DataTable<T extends RowData>(props: Props<T>) {
+  const { label, data, columns, rowId, onOpen, sort, onSort, right = [], selected } = props;
+  const sorting = useMemo(() => parseSort(sort), [sort]);
+  const table = useTable({
+    features,
+    columns,
+    data,
+    getRowId: rowId,
+    state: { sorting },
+    enableSortingRemoval: false,
+    onSortingChange: (update) => {
+      const [next] = typeof update === "function" ? update(sorting) : update;
+      if (next) onSort?.(`${next.desc ? "-" : ""}${next.id}`);
+    },
+  });
+  const side = (id: string) => (right.includes(id) ? "text-right num" : "text-left");
+
+  function onKey(event: KeyboardEvent<HTMLTableRowElement>, row: T) {
+    if (event.target !== event.currentTarget || event.metaKey || event.ctrlKey || event.altKey) return;
+    if (event.key === "Enter") onOpen?.(row);
+    else if (!moveRow(event.currentTarget, event.key)) return;
+    event.preventDefault();
+  }
+
+  return (
+    <div className="overflow-x-auto">
+      <table aria-label={label} className="w-full border-collapse text-sm">
+        <thead>
+          {table.getHeaderGroups().map((group) => (
+            <tr key={group.id} className="border-line border-b text-ink-3 text-xs">
+              {group.headers.map((header) => {
+                const sorted = header.column.getIsSorted();
+                const sortable = onSort !== undefined && header.column.getCanSort();
+                return (
+                  <th
+                    key={header.id}
+                    scope="col"
+                    aria-sort={sorted ? (sorted === "desc" ? "descending" : "ascending") : undefined}
+                    className={cx(
+                      "h-8 whitespace-nowrap px-2.5 font-medium first:pl-4 last:pr-4",
+                      side(header.column.id),
+                    )}
+                  >
+                    {sortable ? (
+                      <button
+                        type="button"
+                        onClick={header.column.getToggleSortingHandler()}
+                        className={cx("inline-flex items-center gap-1 hover:text-ink", sorted && "text-ink")}
+                      >
+                        <table.FlexRender header={header} />
+                        {sorted && <Icon name={sorted === "desc" ? "downArrow" : "up"} size={11} />}
+                      </button>
+                    ) : (
+                      <table.FlexRender header={header} />
+                    )}
+                  </th>
+                );
+              })}
+            </tr>
+          ))}
+        </thead>
+        <tbody>
+          {table.getRowModel().rows.map((row, index) => (
+            <tr
+              key={row.id}
+              data-row
+              tabIndex={index === 0 ? 0 : -1}
+              aria-current={selected === row.id || undefined}
+              onKeyDown={(event) => onKey(event, row.original)}
+              onClick={(event) => {
+                if (!(event.target as HTMLElement).closest("a,button")) onOpen?.(row.original);
+              }}
+              className={cx(
+                "border-line border-b -outline-offset-2 last:border-b-0",
+                onOpen && "cursor-pointer hover:bg-hover",
+                selected === row.id && "bg-accent-soft",
+              )}
+            >
+              {row.getAllCells().map((cell) => (
+                <td
+                  key={cell.id}
+                  className={cx("h-10 px-2.5 align-middle first:pl-4 last:pr-4", side(cell.column.id))}
+                >
+                  <table.FlexRender cell={cell} />
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
