@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,13 +54,16 @@ def publish(name: str, rows: Sequence[Row], file: Path | None = None) -> None:
 
 
 def _print(name: str, rows: Sequence[Row]) -> None:
-    table = Table("claim", "figure", "target", "holds", "n", "against", "note", title=f"bench.{name}")
+    table = Table("claim", "figure", "target", "holds", "n", "against", title=f"bench.{name}")
     for row in rows:
         holds = "-" if row.holds is None else "[green]yes[/]" if row.holds else "[red]no[/]"
-        table.add_row(
-            row.claim, f"{_figure(row.figure)} {row.unit}", row.target, holds, str(row.n), row.baseline, row.note
-        )
-    Console().print(table)
+        figure = f"{_figure(row.figure)} {row.unit}"
+        table.add_row(escape(row.claim), escape(figure), escape(row.target), holds, str(row.n), escape(row.baseline))
+    console = Console()
+    console.print(table)
+    for row in rows:
+        if row.note:
+            console.print(f"{row.claim}: {row.note}", markup=False, highlight=False)
 
 
 def _figure(figure: float | str | None) -> str:

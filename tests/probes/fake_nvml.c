@@ -1,4 +1,4 @@
-/* A driver for tests: two GPUs that the real pynvml talks to. Built as libnvidia-ml.so.1; with -DOLD it lacks the newer
+/* A driver for tests: two GPUs (or FAKE_NVML_CARDS, at most 16) that the real pynvml talks to. Built as libnvidia-ml.so.1; with -DOLD it lacks the newer
  * names. The file named by FAKE_NVML holds "temperature lost hang mismatch", read at every call: lost is the index of a
  * card that fell off the bus (-1: none), hang blocks the utilisation call for ever, mismatch is a replaced driver. */
 #include <stdio.h>
@@ -17,7 +17,8 @@ typedef struct {
   union { double d; unsigned u; unsigned long long ull; } value;
 } Field;
 
-static Card cards[2] = {{0}, {1}};
+static Card cards[16];
+static unsigned count_cards(void) { const char *n = getenv("FAKE_NVML_CARDS"); return n ? atoi(n) : 2; }
 static int ecc_calls;
 static int temperature, lost, hang, mismatch;
 
@@ -37,9 +38,10 @@ int fake_ecc_calls(void) { return ecc_calls; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return OK; }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { (void)code; return "an error of the fake"; }
-int nvmlDeviceGetCount_v2(unsigned *count) { CHECK(NULL); *count = 2; return OK; }
+int nvmlDeviceGetCount_v2(unsigned *count) { CHECK(NULL); *count = count_cards(); return OK; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Card **card) {
-  if (index > 1) return INVALID;
+  if (index >= count_cards()) return INVALID;
+  cards[index].index = index;
   *card = &cards[index];
   CHECK(*card);
   return OK;
@@ -47,7 +49,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Card **card) {
 int nvmlDeviceGetName(Card *card, char *name, unsigned size) { CHECK(card); snprintf(name, size, "Fake H100"); return OK; }
 int nvmlDeviceGetUUID(Card *card, char *uuid, unsigned size) {
   CHECK(card);
-  snprintf(uuid, size, "GPU-00000000-0000-0000-0000-00000000000%d", card->index);
+  snprintf(uuid, size, "GPU-00000000-0000-0000-0000-0000000000%02d", card->index);
   return OK;
 }
 int nvmlDeviceGetSerial(Card *card, char *serial, unsigned size) {

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in range(2)]
+UUIDS = [f"GPU-00000000-0000-0000-0000-0000000000{n:02}" for n in range(2)]
 DRIVE = """
 import ctypes, json, logging, pathlib, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
