@@ -16,7 +16,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from detectors.criteria import FALSE_ALARMS, Criteria, JudgedSuite, judge_suite, learn, samples_of, worst
-from probes.benchmarks.result import SuiteResult
+from probes.benchmarks.result import SuiteResult, disturbance
 from probes.words import Verdict
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
@@ -142,6 +142,8 @@ def fit(files: list[Path], /, *, out: Path, false_alarms: float = FALSE_ALARMS, 
 
         _print(criteria_table(learned))
         print(f"\n{len(learned.criteria)} criteria written to {out}; {len(learned.refused)} metrics stay UNKNOWN.")
+        if busy := sum(any(map(disturbance, result.benchmarks)) for result in results):
+            print(f"{busy} of {len(results)} runs were taken on a busy machine: idle runs give tighter limits.")
     return 0
 
 

@@ -51,9 +51,9 @@ def _doing(step: Progress) -> str:
 
 
 def _done(console: Console, step: Progress) -> None:
-    """A benchmark that ended well leaves its time, any other its reason."""
+    """A benchmark that ended well leaves its time and what was amiss all the same, any other its reason."""
     if step.result is None:
         return
     result = step.result
-    end = f"{result.seconds:.1f} s" if result.state is State.OK else f"{result.state}: {result.error}"
-    console.print(f"{_doing(step)}: {end}", markup=False)
+    parts = (f"{result.seconds:.1f} s" if result.state is State.OK else result.state.value, result.error)
+    console.print(f"{_doing(step)}: {': '.join(filter(None, parts))}", markup=False)
