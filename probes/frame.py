@@ -76,7 +76,7 @@ def decode(body: bytes) -> Frame:
         raise FrameError(f"frame has {len(body)} bytes, more than the {MAX_FRAME_BYTES} allowed")
     try:
         frame = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FrameError(f"not a frame: {error}") from error
     _check_envelope(frame)
     return frame

@@ -155,8 +155,16 @@ class SourceRing:
         self._values = values
         self._written = np.concatenate([self._written, np.full(grown - have, _NEVER, np.int64)])
 
+    def _rows(self, signals: Sequence[str] | None) -> list[int]:
+        if signals is None:
+            return list(range(len(self.signals)))
+        strange = [signal for signal in signals if signal not in self.signals]
+        if strange:
+            raise ValueError(f"{strange[0]!r} is not a signal of this ring")
+        return [self.signals.index(signal) for signal in signals]
+
     def window(self, start: int, stop: int, signals: Sequence[str] | None, columns: Sequence[Column] | None) -> Window:
-        rows = range(len(self.signals)) if signals is None else [self.signals.index(s) for s in signals]
+        rows = self._rows(signals)
         wanted = (
             [k for k in self.columns if k is not None] if columns is None else [c for c in columns if c in self._index]
         )

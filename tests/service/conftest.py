@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import numpy as np
 import pytest
 import uvicorn
@@ -27,6 +28,10 @@ from service.app import create_app
 from service.kit.clock import Clock
 from service.services import Services
 from service.settings import Settings
+
+
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
 
 
 @dataclass
@@ -122,6 +127,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def service_anywhere(start: Callable[..., Running], database_url: str) -> Running:
     """The service on SQLite and on PostgreSQL."""
     return start(database_url=database_url)
+
+
+@pytest.fixture(scope="module")
+def lasting_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service for a module whose tests do not disturb each other."""
+    with serve(Settings(data_dir=tmp_path_factory.mktemp("lasting"))) as running:
+        yield running
 
 
 @pytest.fixture

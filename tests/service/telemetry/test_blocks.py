@@ -1,0 +1,121 @@
+"""Both block stores keep the same promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from probes.frame import Axis
+from service.kit.db import Database
+from service.telemetry.blocks import Block, BlockStore
+from service.telemetry.blocks_postgres import PostgresBlockStore
+from service.telemetry.blocks_sqlite import SqliteBlockStore
+
+HOUR = 480_000
+"""An hour in 2024, in Unix hours."""
+START = HOUR * 3600.0
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore]:
+    if request.param == "sqlite":
+        sqlite = SqliteBlockStore(tmp_path / "blocks")
+        yield sqlite
+        sqlite.close()
+        return
+    database = Database(request.getfixturevalue("postgres_url"))
+    yield PostgresBlockStore(database.engine)
+    database.close()
+
+
+def block(
+    sequence: int, start: float = START, *, subject: str = "n1", axis: Axis = Axis.TIME, span: float = 1.0
+) -> Block:
+    return Block(subject, axis, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256)))
+
+
+def read(store: BlockStore, start: float, stop: float, subject: str | None = None, axis: Axis = Axis.TIME) -> list[int]:
+    return [b.sequence for b in store.read(start, stop, subject=subject, axis=axis)]
+
+
+def test_what_is_stored_comes_back_as_it_was(store: BlockStore) -> None:
+    blocks = [block(i, START + 2 * i) for i in range(5)]
+    assert store.append(blocks) == [True] * 5
+    assert list(store.read(START, START + 100, subject="n1", axis=Axis.TIME)) == blocks
+
+
+def test_a_block_is_stored_once(store: BlockStore) -> None:
+    assert store.append([block(1), block(2)]) == [True, True]
+    assert store.append([block(1), block(2)]) == [False, False]
+    assert store.append([block(2), block(3), block(1), block(4)]) == [False, True, False, True]
+    assert sorted(read(store, START, START + 10)) == [1, 2, 3, 4]
+
+
+def test_the_same_number_in_another_stream_or_subject_is_another_block(store: BlockStore) -> None:
+    other_stream = Block("n1", Axis.TIME, "t", 1, START, START, b"x")
+    assert store.append([block(1), other_stream, block(1, subject="n2")]) == [True] * 3
+
+
+def test_a_batch_over_several_hours(store: BlockStore) -> None:
+    blocks = [block(i, START + 3600 * (i % 3) + i) for i in range(9)]
+    assert store.append(blocks) == [True] * 9
+    assert store.hours() == [HOUR, HOUR + 1, HOUR + 2]
+    assert sorted(read(store, START, START + 4 * 3600)) == list(range(9))
+    assert store.append(blocks) == [False] * 9
+
+
+def test_a_range_reads_what_touches_it(store: BlockStore) -> None:
+    store.append([block(1, START), block(2, START + 10), block(3, START + 3590, span=60.0), block(4, START + 3700)])
+    assert read(store, START + 5, START + 10) == []
+    assert read(store, START + 10.5, START + 11) == [2]
+    assert read(store, START + 3620, START + 3650) == [3], "a block that reaches into the next hour"
+    assert read(store, START + 3620, START + 3800) == [3, 4]
+
+
+def test_subject_and_axis_select(store: BlockStore) -> None:
+    store.append([block(1), block(2, subject="n2"), block(3, subject="job", axis=Axis.STEP)])
+    assert read(store, START, START + 10, "n2") == [2]
+    assert read(store, START, START + 10) == [1, 2]
+    assert read(store, START, START + 10, axis=Axis.STEP) == [3]
+
+
+def test_old_hours_are_dropped_whole(store: BlockStore) -> None:
+    store.append([block(i, START + 3600 * i) for i in range(4)])
+    assert store.drop_before(HOUR + 2) == 2
+    assert store.hours() == [HOUR + 2, HOUR + 3]
+    assert read(store, START, START + 5 * 3600) == [2, 3]
+    assert store.drop_before(HOUR + 2) == 0
+    assert store.append([block(0)]) == [True], "a late block makes its hour again"
+
+
+def test_many_hours_more_than_are_kept_open(store: BlockStore) -> None:
+    blocks = [block(i, START + 3600 * i) for i in range(12)]
+    assert store.append(blocks) == [True] * 12
+    assert read(store, START, START + 13 * 3600) == list(range(12))
+
+
+def test_a_second_process_sees_and_respects_what_is_there(store: BlockStore, tmp_path: Path) -> None:
+    store.append([block(1)])
+    if isinstance(store, SqliteBlockStore):
+        other: BlockStore = SqliteBlockStore(tmp_path / "blocks")
+    else:
+        assert isinstance(store, PostgresBlockStore)
+        other = PostgresBlockStore(store._engine)
+    assert other.append([block(1), block(2)]) == [False, True]
+    assert store.append([block(2)]) == [False]
+    other.close()
+
+
+@pytest.mark.postgres
+def test_a_partition_dropped_by_another_process_is_made_again(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    store = PostgresBlockStore(database.engine)
+    store.append([block(1)])
+    PostgresBlockStore(database.engine).drop_before(HOUR + 1)
+    with pytest.raises(IntegrityError, match="no partition"):
+        store.append([block(2)])
+    assert store.append([block(2)]) == [True], "the next attempt finds out"
+    database.close()

@@ -1,0 +1,184 @@
+"""The ring holds the last minutes, forgets what is older, and never shows old data as new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.frame import Axis, Frame, checksum
+from probes.signals import Catalogue, SignalSource, catalogue, names
+from service.telemetry.catalogues import compile_catalogue
+from service.telemetry.check import Samples, check
+from service.telemetry.ring import Ring
+
+CPU = "cpu_utilization_ratio"
+READ = "disk_read_bytes_total"
+HOST = compile_catalogue(Catalogue((CPU, "load_1m"), (READ,)))
+BOTH = compile_catalogue(catalogue(SignalSource.HOST, SignalSource.GPU))
+T0 = 1_000_000
+
+
+def host_frame(
+    t0: int, cpu: list[float], total: list[int] | None = None, *, node: str = "n1", dt: float = 1.0
+) -> Samples:
+    narrow = np.array([[cpu, [1.0] * len(cpu)]], "<f4")
+    wide = np.array([[total or list(range(len(cpu)))]], "<i8")
+    frame = Frame(
+        version=1, subject=node, axis=Axis.TIME, stream="s", sequence=1, t0=float(t0), dt=dt,
+        catalogue=HOST.catalogue.digest, entities=("host",), samples=len(cpu),
+        crc32=checksum(narrow.tobytes(), wide.tobytes()), values=narrow.tobytes(), wide=wide.tobytes(),
+    )  # fmt: skip
+    return check(frame, HOST)
+
+
+def cpu(ring: Ring, start: int, stop: int, node: str = "n1") -> list[float]:
+    window = ring.window(SignalSource.HOST, start, stop, signals=[CPU], columns=[(node, "host")])
+    return window.values[:, 0, 0].tolist()
+
+
+def test_what_is_written_is_read() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1, 0.2, 0.3]))
+    assert cpu(ring, T0 - 1, T0 + 4) == pytest.approx([np.nan, 0.1, 0.2, 0.3, np.nan], nan_ok=True)
+    assert ring.head(SignalSource.HOST) == T0 + 2
+    assert ring.head(SignalSource.GPU) is None
+    assert ring.columns(SignalSource.HOST) == (("n1", "host"),)
+
+
+def test_counters_stand_as_rates() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0, 0], [100, 300]))
+    ring.write(host_frame(T0 + 2, [0, 0], [600, 600]))
+    window = ring.window(SignalSource.HOST, T0, T0 + 4, signals=[READ])
+    assert window.values[:, 0, 0].tolist() == pytest.approx([np.nan, 200, 300, 0], nan_ok=True)
+
+
+def test_the_past_is_overwritten_not_mixed() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1] * 60))
+    ring.write(host_frame(T0 + 90, [0.9]))
+    assert cpu(ring, T0 + 30, T0 + 31) == pytest.approx([np.nan], nan_ok=True), "the slot now holds a later second"
+    assert cpu(ring, T0 + 31, T0 + 33) == pytest.approx([0.1, 0.1])
+    assert cpu(ring, T0 + 89, T0 + 91) == pytest.approx([np.nan, 0.9], nan_ok=True)
+
+
+def test_late_data_does_not_overwrite_newer_seconds() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0 + 60, [0.9]))
+    ring.write(host_frame(T0, [0.1, 0.2]))
+    assert cpu(ring, T0 + 60, T0 + 61) == pytest.approx([0.9])
+    assert cpu(ring, T0 + 1, T0 + 2) == pytest.approx([0.2]), "still within the ring"
+
+
+def test_a_cleared_second_is_unknown_for_everyone() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1], node="n1"))
+    ring.write(host_frame(T0 + 60, [0.2], node="n2"))
+    assert cpu(ring, T0 + 60, T0 + 61, "n1") == pytest.approx([np.nan], nan_ok=True)
+
+
+def test_missing_samples_do_not_erase_known_ones() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.5]))
+    ring.write(host_frame(T0, [np.nan]))
+    assert cpu(ring, T0, T0 + 1) == pytest.approx([0.5])
+
+
+def test_several_samples_in_a_second_leave_the_last_known() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1, 0.2, np.nan, 0.4], dt=0.25))
+    assert cpu(ring, T0, T0 + 1) == pytest.approx([0.4])
+
+
+def test_columns_grow_and_keep_their_history() -> None:
+    ring = Ring(60)
+    for number in range(40):
+        ring.write(host_frame(T0, [number / 100], node=f"n{number}"))
+    assert len(ring.columns(SignalSource.HOST)) == 40
+    assert cpu(ring, T0, T0 + 1, "n7") == pytest.approx([0.07])
+
+
+def test_the_columns_of_the_gone_are_given_to_the_new() -> None:
+    ring = Ring(60)
+    for number in range(16):
+        ring.write(host_frame(T0, [0.5, 0.5], [1, 2], node=f"old{number}"))
+    for number in range(16):
+        ring.write(host_frame(T0 + 100, [0.25, 0.25], [10, 20], node=f"new{number}"))
+    assert {node for node, _ in ring.columns(SignalSource.HOST)} == {f"new{n}" for n in range(16)}
+    assert (
+        ring.nbytes
+        == Ring(60).nbytes
+        + 60 * 16 * len(names(SignalSource.HOST, wide=False) + names(SignalSource.HOST, wide=True)) * 4
+    )
+    window = ring.window(SignalSource.HOST, T0 + 100, T0 + 102, signals=[READ], columns=[("new3", "host")])
+    assert window.values[:, 0, 0].tolist() == pytest.approx([np.nan, 10], nan_ok=True), "no rate from another's total"
+
+
+def test_host_and_gpu_part_into_their_rings() -> None:
+    made = BOTH.catalogue
+    narrow = np.full((3, len(made.narrow), 1), np.nan, "<f4")
+    narrow[0, made.narrow.index(CPU)] = 0.5
+    narrow[1:, made.narrow.index("gpu_power_watts"), 0] = [300, 310]
+    wide = np.full((3, len(made.wide), 1), 7, "<i8")
+    frame = Frame(
+        version=1, subject="n1", axis=Axis.TIME, stream="s", sequence=1, t0=float(T0), dt=1.0, catalogue=made.digest,
+        entities=("host", "gpu0", "gpu1"), samples=1, crc32=0, values=narrow.tobytes(), wide=wide.tobytes(),
+    )  # fmt: skip
+    ring = Ring(60)
+    ring.write(check(frame, BOTH))
+    gpu = ring.window(SignalSource.GPU, T0, T0 + 1, signals=["gpu_power_watts"])
+    assert gpu.columns == (("n1", "gpu0"), ("n1", "gpu1"))
+    assert gpu.values[0, 0].tolist() == [300, 310]
+    assert cpu(ring, T0, T0 + 1) == pytest.approx([0.5])
+
+
+def test_a_window_is_a_copy() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.5]))
+    window = ring.window(SignalSource.HOST, T0, T0 + 1)
+    window.values[:] = 9
+    assert cpu(ring, T0, T0 + 1) == pytest.approx([0.5])
+
+
+def test_a_window_longer_than_the_ring_is_its_newest_part() -> None:
+    ring = Ring(60)
+    window = ring.window(SignalSource.HOST, 0, T0)
+    assert (window.start, len(window.values)) == (T0 - 60, 60)
+    with pytest.raises(ValueError, match="nonsense"):
+        ring.window(SignalSource.HOST, T0, T0 + 1, signals=["nonsense"])
+
+
+def test_a_node_that_invents_devices_does_not_fill_memory() -> None:
+    ring = Ring(60)
+    template = host_frame(T0, [0.5])
+    for number in range(600):
+        frame = replace_entities(template, (f"gpu{number}",))
+        ring.write(frame)
+    assert len(ring.columns(SignalSource.GPU)) <= 257
+
+
+def replace_entities(samples: Samples, entities: tuple[str, ...]) -> Samples:
+    import msgspec
+
+    return replace(samples, frame=msgspec.structs.replace(samples.frame, entities=entities))
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1)), min_size=1, max_size=40))
+def test_the_ring_agrees_with_a_plain_dictionary(writes: list[tuple[int, float]]) -> None:
+    ring, known, stamp = Ring(60), {}, {}
+    for offset, value in writes:
+        ring.write(host_frame(T0 + offset, [value]))
+        slot = (T0 + offset) % 60
+        if stamp.get(slot, -1) <= offset:
+            if stamp.get(slot) != offset:
+                known.pop(stamp.get(slot), None)
+            stamp[slot] = offset
+            known[offset] = value
+    for start in range(0, 201, 60):
+        stop = min(start + 60, 201)
+        expected = [known.get(offset, np.nan) for offset in range(start, stop)]
+        assert cpu(ring, T0 + start, T0 + stop) == pytest.approx(expected, nan_ok=True)

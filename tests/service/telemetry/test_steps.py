@@ -1,0 +1,98 @@
+"""Step rings: a row a rank, a slot a step; what was done again replaces what was done first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probes.frame import Axis, Frame
+from probes.signals import WIDE_MISSING, SignalSource, catalogue
+from service.kit.problem import ProblemError
+from service.telemetry.catalogues import compile_catalogue
+from service.telemetry.check import Samples, check
+from service.telemetry.steps import StepStore
+
+RANK = compile_catalogue(catalogue(SignalSource.RANK))
+TIME = "step_time_seconds"
+
+
+def steps(
+    first: int, times: list[list[float]], *, ranks: tuple[str, ...] | None = None, job: str = "j", **changes
+) -> Samples:
+    """Step times [rank][step]; every other signal is missing."""
+    ranks = ranks or tuple(str(rank) for rank in range(len(times)))
+    count = len(times[0])
+    narrow = np.full((len(ranks), len(RANK.catalogue.narrow), count), np.nan, "<f4")
+    narrow[:, RANK.catalogue.narrow.index(TIME)] = times
+    wide = np.broadcast_to((1_700_000_000 + first + np.arange(count)) * 10**9, (len(ranks), 1, count)).astype("<i8")
+    fields = {
+        "version": 1, "subject": job, "axis": Axis.STEP, "stream": "s", "sequence": 1, "t0": float(first), "dt": 1.0,
+        "catalogue": RANK.catalogue.digest, "entities": ranks, "samples": count, "crc32": 0,
+        "values": narrow.tobytes(), "wide": wide.tobytes(),
+    }  # fmt: skip
+    return check(Frame(**{**fields, **changes}), RANK)
+
+
+def test_steps_of_all_ranks() -> None:
+    store = StepStore(64)
+    store.write(steps(5, [[0.1, 0.2], [0.3, 0.4]]))
+    window = store.window("j")
+    assert window.steps.tolist() == [5, 6]
+    np.testing.assert_array_equal(window.signal(TIME), np.array([[0.1, 0.2], [0.3, 0.4]], "f4"))
+    assert window.ends[0].tolist() == [1_700_000_005.0, 1_700_000_006.0]
+    assert store.last_step("j") == 6
+    assert store.jobs() == ("j",)
+
+
+def test_ranks_may_come_apart() -> None:
+    store = StepStore(64)
+    store.write(steps(1, [[0.5]], ranks=("2",)))
+    store.write(steps(1, [[0.1]], ranks=("0",)))
+    assert store.window("j").signal(TIME)[:, 0].tolist() == pytest.approx([0.1, np.nan, 0.5], nan_ok=True, rel=1e-6)
+
+
+def test_a_step_done_again_replaces_the_first() -> None:
+    store = StepStore(64)
+    store.write(steps(1, [[0.1, 0.2, 0.3]]))
+    store.write(steps(2, [[0.9]]))
+    assert store.window("j").signal(TIME)[0].tolist() == pytest.approx([0.1, 0.9, 0.3], rel=1e-6)
+
+
+def test_old_steps_leave_and_late_ones_do_not_return() -> None:
+    store = StepStore(64)
+    store.write(steps(0, [[0.1]]))
+    store.write(steps(64, [[0.2]]))
+    store.write(steps(0, [[0.1]]))
+    assert store.window("j").steps.tolist() == [64]
+
+
+def test_thinning_by_a_stride() -> None:
+    store = StepStore(256)
+    store.write(steps(0, [[float(i) for i in range(100)]]))
+    window = store.window("j", 10, 90, points=20)
+    assert window.steps.tolist() == list(range(10, 90, 4))
+
+
+def test_an_unknown_job_has_nothing() -> None:
+    window = StepStore(64).window("nobody")
+    assert (window.values.shape[0], len(window.steps)) == (0, 0)
+    assert StepStore(64).last_step("nobody") is None
+
+
+def test_the_span_of_a_step_frame_is_its_steps_ends() -> None:
+    made = steps(5, [[0.1, 0.2]])
+    assert (made.start, made.stop) == (1_700_000_005.0, 1_700_000_006.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"t0": 1.5}, "whole step"),
+        ({"dt": 2.0}, "whole step"),
+        ({"t0": 2.0**60}, "whole step"),
+        ({"wide": np.full((1, 1, 1), WIDE_MISSING, "<i8").tobytes()}, "no place in time"),
+    ],
+)
+def test_step_frames_that_make_no_sense(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ProblemError, match=words):
+        steps(1, [[0.1]], **changes)
