@@ -68,13 +68,13 @@ def _report_devices(session: WriteSession, node: str, said: NodeReport, now: flo
         row = known.get(told.id)
         if row is None:
             row = DeviceRow(node=node, id=told.id, first_seen_at=now, moved_from=None)
-            session.add(row)
         hardware = _hardware(told)
         if hardware is not None and row.hardware != hardware:
             row.moved_from = repository.earlier_home(session, hardware, node)
         row.hardware, row.present, row.last_seen_at = hardware, True, now
         for field in ("index", "kind", "model", "serial", "uuid", "memory_bytes"):
             setattr(row, field, getattr(told, field))
+        session.add(row)  # complete only now: the query above writes out what was added before
     session.flush()
 
 
