@@ -56,4 +56,4 @@ def _done(console: Console, step: Progress) -> None:
         return
     result = step.result
     parts = (f"{result.seconds:.1f} s" if result.state is State.OK else result.state.value, result.error)
-    console.print(f"{_doing(step)}: {': '.join(filter(None, parts))}", markup=False)
+    console.print(f"{_doing(step)}: {': '.join(filter(None, parts))}", markup=False, soft_wrap=True)
