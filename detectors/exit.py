@@ -17,6 +17,7 @@ from detectors.finding import Entity, Evidence, Finding, FindingKind
 from probes.words import Event, EventKind, Severity
 
 _KIND = {EventKind.PROCESS_EXIT: FindingKind.PROCESS_EXIT, EventKind.NODE_LOST: FindingKind.NODE_LOST}
+_ERROR_SHOWN = 200  # characters of an exception's last line: a title, not a log
 _ENDS = {EventKind.RECOVERED: "The job recovered.", EventKind.JOB_FINISHED: "The job ended."}
 
 
@@ -97,7 +98,9 @@ def _evidence(event: Event) -> Evidence:
     who = f"Rank {event.rank}" if event.rank is not None else "A process"
     job = f" of job {event.job}" if event.job else ""
     numbers = {key: float(event.data[key]) for key in ("pid", "exit_code", "signal") if _is_number(event.data.get(key))}
-    return Evidence(summary=f"{who}{job} {how_it_ended(event.data)}{where}.", numbers=numbers)
+    error = event.data.get("error")
+    why = f": {error.strip().splitlines()[-1][:_ERROR_SHOWN]}" if isinstance(error, str) and error.strip() else ""
+    return Evidence(summary=f"{who}{job} {how_it_ended(event.data)}{where}{why.rstrip('.')}.", numbers=numbers)
 
 
 def _is_number(value: Any) -> bool:

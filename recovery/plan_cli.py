@@ -213,14 +213,14 @@ def _disk(disk: tuple[DiskHold, ...] | Epochs, size: int) -> tuple[DiskHold, ...
     return tuple(DiskHold(rank=rank, epoch=epoch) for rank in range(size) for epoch in disk.epochs)
 
 
-def run_plan(path: Path, *, as_json: bool = False, console: Console | None = None) -> int:
+def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None = None) -> int:
     """Print the plan for a scenario file, as a table or as the JSON of ``recovery.plan.Plan``.
 
     Returns:
         Exit code: 0 with a chosen strategy, 1 if nothing is feasible, 2 for a bad file (one line on stderr).
     """
     try:
-        made = plan(read_scenario(path))
+        made = plan(read_scenario(Path(path)))
     except ScenarioError as error:
         print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 2

@@ -83,6 +83,11 @@ def test_the_words_say_how_it_ended(data: dict[str, Any], words: str) -> None:
     assert how_it_ended(data) == words
 
 
+def test_an_exception_is_part_of_the_sentence() -> None:
+    (finding,) = ExitDetector().update([event(1, data={"exit_code": 1, "error": "Traceback...\nValueError: bad shape."})])
+    assert finding.evidence.summary.endswith("exited with code 1 on node node-b: ValueError: bad shape.")
+
+
 def test_a_lost_node_is_named_with_its_reason() -> None:
     lost = event(1, EventKind.NODE_LOST, rank=None, data={"reason": "connection reset"})
     (finding,) = ExitDetector().update([lost])

@@ -1,0 +1,199 @@
+"""What the planner chooses, why, and that it always says the same about the same situation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from recovery.plan import Alternative, Plan, RestoreSource, StrategyName
+from recovery.planner import plan, precompute
+from recovery.situation import Case, Costs, DiskHold, ParityHold, Place, Situation, SlotHold
+
+N = StrategyName
+S = RestoreSource
+
+
+def running(**over: Any) -> Situation:
+    """dp 2 x pp 2 on two nodes; everybody committed step 41 and holds slots 40 and 41."""
+    ranks = tuple(Place(rank=r, dp=r // 2, pp=r % 2, node="ab"[r // 2]) for r in range(4))
+    given_ = {
+        "job": "demo",
+        "generation": 3,
+        "step": 41,
+        "step_seconds": 1.0,
+        "ranks": ranks,
+        "state_bytes": (1_000_000_000,) * 4,
+        "live": dict.fromkeys(range(4), 41),
+        "slots": tuple(SlotHold(node=p.node, rank=p.rank, epoch=e) for p in ranks for e in (40, 41)),
+        "standbys": {"a": 2, "b": 1},
+    }
+    return Situation(**(given_ | over))
+
+
+def killed(rank: int, **over: Any) -> Situation:
+    live = {r: 41 for r in range(4) if r != rank}
+    return running(**({"failed_ranks": (rank,), "live": live} | over))
+
+
+def lost(node: str, **over: Any) -> Situation:
+    return running(lost_nodes=(node,), live={r: 41 for r in range(4) if "ab"[r // 2] != node}, **over)
+
+
+def priced(made: Plan, name: StrategyName) -> Alternative:
+    return next(a for a in made.alternatives if a.strategy is name)
+
+
+def test_a_killed_process_comes_back_from_its_own_nodes_memory() -> None:
+    made = plan(killed(3))
+    best = made.alternative()
+    assert (made.chosen, made.generation, made.failed_ranks) == (N.LOCAL_SLOT, 4, (3,))
+    assert (best.epoch, best.steps_lost) == (41, 0)
+    assert [(r.source, r.node) for r in best.restores] == [
+        (S.LIVE, "a"),
+        (S.LIVE, "a"),
+        (S.LIVE, "b"),
+        (S.LOCAL_SLOT, "b"),
+    ]
+    assert made.explanation.startswith("local_slot: The snapshot of step 41 that failed rank 3")
+    assert "Next best: peer_copy" in made.explanation
+
+
+def test_the_price_is_the_sum_of_its_phases_by_the_stated_constants() -> None:
+    costs = Costs(fence_s=1.0, spawn_warm_s=2.0, spawn_cold_s=50.0, regroup_s=4.0, copy_Bps=1e9, net_Bps=0.5e9)
+    made = plan(killed(3, costs=costs))
+    assert priced(made, N.LOCAL_SLOT).parts == {"fence": 1.0, "spawn": 2.0, "load": 1.0, "regroup": 4.0}
+    assert priced(made, N.PEER_COPY).parts == {"fence": 1.0, "spawn": 2.0, "fetch": 2.0, "load": 1.0, "regroup": 4.0}
+    cold = plan(killed(3, costs=costs, standbys={"a": 2}))
+    assert cold.alternative().parts["spawn"] == 50.0, "no standby on its node: a cold start there"
+
+
+def test_a_lost_node_is_replaced_by_standbys_and_copies_of_peers() -> None:
+    made = plan(lost("b"))
+    best = made.alternative()
+    assert (made.chosen, made.failed_ranks) == (N.PEER_COPY, (2, 3))
+    assert [(r.rank, r.node, r.source, r.from_rank, r.from_nodes) for r in best.restores if r.rank >= 2] == [
+        (2, "a", S.PEER_COPY, 0, ("a",)),
+        (3, "a", S.PEER_COPY, 1, ("a",)),
+    ]
+    assert priced(made, N.LOCAL_SLOT).reason == "Node b is lost, and with it the snapshots of rank 2 in its memory."
+
+
+def test_without_replicas_parity_rebuilds_and_without_parity_the_disk_serves() -> None:
+    rows = tuple(ParityHold(node=n, epoch=40, ranks=group) for group in ((0, 2), (1, 3)) for n in "ab")
+    disk = tuple(DiskHold(rank=r, epoch=30) for r in range(4))
+    made = plan(lost("b", parity=rows, disk=disk, replicated=False))
+    assert [a.strategy for a in made.alternatives if a.feasible] == [N.PARITY_REBUILD, N.DISK_RESTART]
+    best = made.alternative()
+    assert (best.epoch, best.steps_lost) == (40, 1)
+    assert [r.source for r in best.restores] == [S.LOCAL_SLOT, S.LOCAL_SLOT, S.PARITY, S.PARITY], "survivors roll back"
+    assert "shards its state" in priced(made, N.PEER_COPY).reason
+    only_disk = plan(lost("b", disk=disk, replicated=False))
+    assert (only_disk.chosen, only_disk.alternative().steps_lost) == (N.DISK_RESTART, 11)
+    assert {r.source for r in only_disk.alternative().restores} == {S.DISK}
+
+
+def test_a_survivor_one_step_ahead_goes_back_to_its_slot() -> None:
+    made = plan(killed(3, live={0: 42, 1: 42, 2: 42}))
+    best = made.alternative()
+    assert (best.epoch, best.steps_lost) == (41, 1)
+    assert [r.source for r in best.restores] == [S.LOCAL_SLOT] * 4
+
+
+def test_an_unverified_slot_is_worth_nothing() -> None:
+    slots = tuple(replace(s, verified=not (s.rank == 3 and s.epoch == 41)) for s in running().slots)
+    assert priced(plan(killed(3, slots=slots)), N.LOCAL_SLOT).feasible is True
+    assert priced(plan(killed(3, slots=slots)), N.LOCAL_SLOT).epoch is not None
+    assert priced(plan(killed(3, slots=slots)), N.LOCAL_SLOT).epoch == 40
+    assert plan(killed(3, slots=slots)).chosen is N.PEER_COPY, "a copy is dearer in seconds but repeats no step"
+
+
+def test_steps_lost_weigh_by_the_step_time() -> None:
+    slots = tuple(s for s in running().slots if not (s.rank == 3 and s.epoch == 41))
+    assert plan(killed(3, slots=slots, step_seconds=1e-3)).chosen is N.LOCAL_SLOT
+    assert plan(killed(3, slots=slots, step_seconds=60.0)).chosen is N.PEER_COPY
+
+
+def test_when_nothing_is_feasible_a_human_is_told_every_reason() -> None:
+    made = plan(lost("b", standbys={}))
+    assert made.chosen is None
+    assert made.explanation.startswith("Nothing brings the job back by itself")
+    assert all("no other node has a free standby or room for rank 2" in a.reason for a in made.alternatives)
+    with pytest.raises(ValueError, match="no feasible alternative"):
+        made.alternative()
+
+
+def test_nobody_gone_is_a_mere_regroup() -> None:
+    made = plan(running())
+    assert (made.chosen, made.failed_ranks) == (N.LOCAL_SLOT, ())
+    assert made.alternative().parts == {"regroup": Costs().regroup_s}
+    assert {r.source for r in made.alternative().restores} == {S.LIVE}
+
+
+def test_everybody_gone_comes_back_from_memory_while_the_nodes_live() -> None:
+    made = plan(running(failed_ranks=(0, 1, 2, 3), live={}))
+    assert (made.chosen, made.alternative().epoch) == (N.LOCAL_SLOT, 41)
+
+
+def test_a_dead_peers_slot_still_serves_if_its_node_lives() -> None:
+    slots = tuple(s for s in running().slots if s.rank != 3)
+    made = plan(running(failed_ranks=(1, 3), live={0: 41, 2: 41}, slots=slots))
+    assert made.chosen is N.PEER_COPY
+    assert [(r.rank, r.source, r.from_rank) for r in made.alternative().restores if r.source is not S.LIVE] == [
+        (1, S.LOCAL_SLOT, None),
+        (3, S.PEER_COPY, 1),
+    ]
+
+
+def test_new_homes_keep_replicas_apart_and_never_overfill() -> None:
+    ranks = tuple(Place(rank=r, dp=r // 2, pp=r % 2, node="ab"[r // 2]) for r in range(4))
+    case = Case(running(ranks=ranks, lost_nodes=("b",), live={0: 41, 1: 41}, standbys={"a": 5, "c": 1, "d": 1}))
+    assert [case.node[r] for r in (2, 3)] == ["c", "d"]
+    full = Case(running(lost_nodes=("b",), live={0: 41, 1: 41}, standbys={"c": 1}))
+    assert full.homeless == 3
+    mixed = Case(running(lost_nodes=("b",), live={0: 41, 1: 41}, standbys={"c": 1}, cold={"d": 1}))
+    assert [mixed.node[r] for r in (2, 3)] == ["c", "d"]
+    assert mixed.warm == {2}
+
+
+def test_plans_for_every_single_failure_are_ready_before_it_happens() -> None:
+    plans = precompute(running())
+    assert plans.keys() == {0, 1, 2, 3, "a", "b"}
+    assert plans[3] == plan(killed(3))
+    assert plans["b"] == replace(plan(lost("b")), id=plans["b"].id)
+    assert plans["a"].failed_ranks == (0, 1)
+
+
+def test_the_same_situation_gives_the_same_plan_and_another_gives_another_id() -> None:
+    one = plan(killed(3))
+    turned = replace(killed(3), standbys={"b": 1, "a": 2})
+    assert plan(turned) == one
+    assert plan(killed(2)).id != one.id
+
+
+def test_a_plan_travels_as_json() -> None:
+    made = plan(lost("b"))
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"failed_ranks": (4,)}, "failed_ranks names 4"),
+        ({"lost_nodes": ("z",)}, "lost_nodes names 'z'"),
+        ({"state_bytes": (1,)}, "1 entries for 4 ranks"),
+        ({"ranks": ()}, "at least one rank"),
+        ({"step_seconds": float("nan")}, "must not be negative"),
+        ({"slots": (SlotHold(node="a", rank=9, epoch=1),)}, "slots names 9"),
+    ],
+)
+def test_a_situation_that_makes_no_sense_is_refused_by_name(over: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        running(**over)
+
+
+def test_a_constant_that_is_not_positive_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="net_Bps must be positive"):
+        Costs(net_Bps=0.0)
