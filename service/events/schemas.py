@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from probes.words import EventKind
+from service.incidents.plans import read_plan
 from service.kit.schemas import Count, Input, JsonObject, Name, Output, UnixSeconds
 
 MAX_EVENTS = 500
@@ -24,6 +25,13 @@ class EventIn(Input):
     rank: Annotated[int, Field(ge=0, le=MAX_RANK)] | None = None
     generation: Count | None = None
     data: JsonObject = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _plan_is_one(self) -> Self:
+        # The judge must be able to read what was acknowledged.
+        if self.kind is EventKind.PLAN_CHOSEN:
+            read_plan(self.data)
+        return self
 
 
 class EventBatch(Input):

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 
 from detectors.finding import FindingKind
@@ -20,31 +19,12 @@ from service.incidents import repository
 from service.incidents.life_cycle import IncidentState, Trigger
 from service.incidents.models import ActionRow, IncidentRow, PlanRow
 from service.incidents.opening import open_incident
+from service.incidents.plans import PLAN, PlanError, read_plan
 from service.incidents.service import propose, tell
 from service.jobs.models import RecoveryRow
 from service.kit.db import WriteSession
 from service.kit.ids import new_id
 from service.settings import IncidentSettings
-
-PLAN: Final = TypeAdapter(Plan)
-
-
-class PlanError(ValueError):
-    """The event's plan cannot be read; the message names the field."""
-
-
-def read_plan(data: dict[str, Any]) -> Plan:
-    """The plan in a ``plan_chosen`` event.
-
-    Raises:
-        PlanError: it is missing or not one.
-    """
-    try:
-        return PLAN.validate_python(data.get("plan"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in ("plan", *first["loc"]))
-        raise PlanError(f"{where}: {first['msg']}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +108,8 @@ def _store_plan(context: Context, event: Event, plan: Plan, incident: IncidentRo
     session = context.session
     session.merge(
         PlanRow(
-            id=plan.id[:128],
-            job=plan.job[:128],
+            id=plan.id,
+            job=plan.job,
             generation=plan.generation,
             created_at=event.time,
             body=PLAN.dump_python(plan, mode="json"),
@@ -138,7 +118,7 @@ def _store_plan(context: Context, event: Event, plan: Plan, incident: IncidentRo
     )
     chosen = next((a for a in plan.alternatives if a.strategy is plan.chosen), None)
     row = session.get(RecoveryRow, name) or _new_recovery(context, event, incident, name)
-    row.plan_id, row.incident_id, row.planned_at = plan.id[:128], incident.id, event.time
+    row.plan_id, row.incident_id, row.planned_at = plan.id, incident.id, event.time
     row.generation, row.failed_ranks, row.outcome = plan.generation, list(plan.failed_ranks), "acting"
     row.strategy = None if plan.chosen is None else plan.chosen.value
     row.predicted_seconds = None if chosen is None else chosen.seconds

@@ -132,4 +132,4 @@ class IncidentDetail(IncidentRead):
 class ReasonBody(Input):
     """Why a human closes or acknowledges an incident."""
 
-    reason: Annotated[Text, Field(min_length=1)]
+    reason: Annotated[Text, Field(min_length=1, pattern=r"\S")]
