@@ -203,7 +203,7 @@ def _average_gradients(mesh: Mesh, stage: Stage, opts: Options) -> None:
     if opts.dp > 1:
         dist.all_reduce(flat, group=mesh.dp)
     flat /= opts.dp * MICRO_BATCHES
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 

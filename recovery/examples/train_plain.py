@@ -1,4 +1,4 @@
-"""Train a tiny transformer, data parallel x pipeline, under plain torch: ``torchrun --nproc-per-node 4 train_plain.py``."""
+"""Train a tiny transformer, data parallel x pipeline: ``torchrun --nproc-per-node 4 train_plain.py``."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from recovery.agent.client import AgentClient
 from recovery.agent.errors import AgentError
-from recovery.agent.messages import Inventory
+from recovery.agent.messages import GroupMember, Inventory
 from recovery.launcher.children import start
 from recovery.launcher.options import RunOptions
 from recovery.launcher.output import OutputPump, Tail
@@ -26,7 +26,7 @@ from recovery.launcher.proc import Child
 log = logging.getLogger("mainstay.launcher")
 _START_SECONDS: Final = 20.0
 _MAX_DEATHS: Final = 5
-"""An agent that dies this often in a row without having served for a while is left alone; the job goes on unprotected."""
+"""An agent that dies this often in a row without having served for a while is left alone: the job is unprotected."""
 _SERVED_SECONDS: Final = 30.0
 
 R = TypeVar("R")
@@ -80,9 +80,13 @@ class AgentKeeper:
             raise AgentError(self.problem or "the agent did not come up in time")
         return await self._call(work)
 
-    async def configure_parity(self, *arguments: object) -> None:
+    async def configure_parity(self, group: tuple[GroupMember, ...], every: int) -> None:
         """See ``AgentClient.configure_parity``."""
-        await self._call(lambda: self.client.configure_parity(*arguments))  # type: ignore[arg-type]
+        await self._call(lambda: self.client.configure_parity(group, every))
+
+    async def discard_after(self, epoch: int) -> None:
+        """See ``AgentClient.discard_after``."""
+        await self._call(lambda: self.client.discard_after(epoch))
 
     async def drop(self) -> None:
         """Give the job's memory on this node back."""
@@ -119,7 +123,8 @@ class AgentKeeper:
         finally:
             os.close(write_fd)
         ready = asyncio.create_task(_first_line(read_fd))
-        await asyncio.wait({ready, self._child.exit}, return_when=asyncio.FIRST_COMPLETED, timeout=_START_SECONDS)
+        first: set[asyncio.Future[Any]] = {ready, self._child.exit}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=_START_SECONDS)
         line = ready.result() if ready.done() else ""
         if line:
             self.endpoint = json.loads(line)["endpoint"]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from recovery.launcher.nursery import Hatch, decode_reply, encode
 from recovery.launcher.output import OutputPump, Tail
@@ -81,7 +82,8 @@ class Nursery:
     def _gone(self) -> None:
         self._loop.remove_reader(self._socket)
         error = NurseryError("the nursery ended before it was asked to")
-        for future in (self.warm, *self._waiting.values()):
+        futures: list[asyncio.Future[Any]] = [self.warm, *self._waiting.values()]
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # whoever still waits hears it; nobody else must
@@ -99,8 +101,7 @@ def start(
 ) -> Child:
     """Run this interpreter with ``arguments`` in a process group of its own, its output going through ``pump``.
 
-    Args:
-        stdout: a descriptor to use for its stdout instead.
+    ``stdout`` is a descriptor to use for its stdout instead.
     """
     out, err = pump.open(tail)
     try:

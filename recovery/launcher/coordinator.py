@@ -12,51 +12,38 @@ import contextlib
 import hmac
 import logging
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from probes.words import EventKind
 from recovery.agent.messages import GroupMember
 from recovery.launcher.healing import Healing
-from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank
+from recovery.launcher.inbox import Inbox
+from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank, misfit
 from recovery.launcher.messages import (
     AgentUp,
-    Attached,
-    Done,
     Exited,
     Fenced,
     FromLauncher,
     FromRank,
-    FromWorker,
-    Joined,
     LauncherHello,
     Nothing,
     Parity,
-    Ready,
     Regroup,
     RegroupRank,
-    Resumed,
-    ScriptFailed,
     StandbysReady,
     Start,
-    StepRecord,
-    StepsTotal,
     Stop,
     Training,
-    Trouble,
     Welcome,
     WorkerUp,
 )
 from recovery.launcher.options import RunOptions
-from recovery.launcher.report import job_report
+from recovery.launcher.report import exit_data, job_report
 from recovery.launcher.reporter import JOB_SECONDS, Reporter
 from recovery.launcher.wire import Stream, WireError, coordinator_side
-from recovery.shape import Shape
 
 log = logging.getLogger("mainstay.coordinator")
 
-TROUBLE_SECONDS: Final = 1.0
-"""A collective failed but nobody died: after this the fault is the connection's, and all meet again."""
 _FUTILE: Final = 3
 """Recoveries in a row without a single committed step: what fails will fail again."""
 
@@ -80,6 +67,7 @@ class Coordinator:
         self.changed = asyncio.Condition()
         self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.healing = Healing(self)
+        self._inbox = Inbox(self)
         self._futile = 0
         self._epoch_at_failure = -1
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,7 +162,7 @@ class Coordinator:
     def _admit(self, hello: FromLauncher | None, stream: Stream[FromLauncher]) -> Node | None:
         if not isinstance(hello, LauncherHello) or not hmac.compare_digest(hello.token, self.options.token):
             return None
-        problem = self._misfit(hello)
+        problem = misfit(hello, self.options, self.members)
         if problem:
             log.warning("node %s was turned away: %s", hello.node, problem)
             stream.send(Stop(exit_code=2, reason=f"the coordinator turned this node away: {problem}"))
@@ -187,20 +175,6 @@ class Coordinator:
         if self.members.complete:
             self._form()
         return node
-
-    def _misfit(self, hello: LauncherHello) -> str:
-        options, nodes = self.options, self.members.nodes.values()
-        if hello.job != options.job:
-            return f"this is job {options.job}, not {hello.job}"
-        if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
-            return f"here --nnodes {options.nnodes} --nproc-per-node {options.nproc}, there {hello.nnodes} and {hello.nproc}"
-        if self.members.complete:
-            return "the job has all its nodes"
-        if any(node.name == hello.node for node in nodes):
-            return f"a node named {hello.node} is here already; give each its --node-name"
-        if any(node.hello.node_rank == hello.node_rank for node in nodes):
-            return f"a node with --node-rank {hello.node_rank} is here already"
-        return ""
 
     async def _beat(self, node: Node) -> None:
         while node.alive:
@@ -250,18 +224,6 @@ class Coordinator:
         for rank in self.members.ranks:
             self.members.nodes[rank.node].send(Start(rank=rank.number, generation=1))
 
-    def _joined(self, rank: Rank, message: Joined) -> None:
-        shape = Shape(dp=message.dp, pp=message.pp, tp=message.tp)
-        if self.members.shape not in {None, shape}:
-            return self.fail(f"rank {rank.number} asked for {shape}, others for {self.members.shape}")
-        self.members.shape = shape
-        rank.joined = message.generation
-        if self.healing.active or self.state is not JobState.FORMING:
-            return None  # a replacement: healing sends it its order
-        if all(r.joined == self.generation for r in self.members.ranks):
-            self.regroup({})
-        return None
-
     def regroup(self, orders: dict[int, Regroup]) -> None:
         """Tell every rank to form the present generation; ``orders`` holds what they restore."""
         host, port = self.store
@@ -288,7 +250,7 @@ class Coordinator:
     async def _handle(self, node: Node, message: FromLauncher) -> None:
         match message:
             case FromRank():
-                self._from_rank(self.members.ranks[message.rank], message.pid, message.message)
+                self._inbox.take(message)
             case Exited():
                 self._exited(node, message)
             case WorkerUp():
@@ -313,74 +275,6 @@ class Coordinator:
             log.info("node %s has a new agent at %s", node.name, node.endpoint)
             self._configure_parity()
 
-    def _from_rank(self, rank: Rank, pid: int, message: FromWorker) -> None:
-        if pid != rank.pid:
-            return  # the last words of a process that has been replaced
-        handler = self._handlers.get(type(message))
-        if handler is not None:
-            handler(self, rank, message)
-
-    def _ready(self, rank: Rank, message: Ready) -> None:
-        if message.generation == self.generation:
-            rank.ready = message
-
-    def _resumed(self, rank: Rank, message: Resumed) -> None:
-        if message.generation != self.generation:
-            return
-        rank.resumed = message
-        if message.ok:
-            rank.live = True
-            rank.epoch = message.epoch
-        if self.state is JobState.FORMING and all(r.resumed is not None and r.resumed.ok for r in self.members.ranks):
-            self.formed()
-
-    def _step(self, rank: Rank, message: StepRecord) -> None:
-        rank.epoch = max(rank.epoch, message.epoch)
-        if message.generation == self.generation:
-            rank.epoch, rank.epoch_generation = message.epoch, message.generation
-            if message.digest is not None:
-                rank.digests[message.epoch] = message.digest
-                self.healing.survey.compare_replicas(message.epoch)
-            self.healing.survey.step_took(message.step_time)
-        self.reporter.step(rank.number, message)
-
-    def _trouble(self, rank: Rank, message: Trouble) -> None:
-        if message.generation == self.generation and self.state is JobState.RUNNING:
-            self.spawn(self._explain(rank, message))
-
-    async def _explain(self, rank: Rank, message: Trouble) -> None:
-        """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
-        await asyncio.sleep(TROUBLE_SECONDS)
-        if self.generation == message.generation and self.state is JobState.RUNNING:
-            reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
-            self.failed(Failure(ranks=set(), time=time.time() - TROUBLE_SECONDS, reason=reason))
-
-    def _attached(self, rank: Rank, message: Attached) -> None:
-        rank.attached = message
-        if not message.protected:
-            log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
-
-    def _steps_total(self, _: Rank, message: StepsTotal) -> None:
-        self.steps_total = message.total
-
-    def _done(self, rank: Rank, message: Done) -> None:
-        rank.done, rank.epoch = True, message.epoch
-
-    def _script_failed(self, rank: Rank, message: ScriptFailed) -> None:
-        rank.error = message
-
-    _handlers: dict[type, Callable[[Coordinator, Rank, Any], None]] = {  # noqa: RUF012 - a table, never changed
-        Joined: _joined,
-        Ready: _ready,
-        Resumed: _resumed,
-        StepRecord: _step,
-        Trouble: _trouble,
-        Attached: _attached,
-        StepsTotal: _steps_total,
-        Done: _done,
-        ScriptFailed: _script_failed,
-    }
-
     # Failures
 
     def _exited(self, node: Node, message: Exited) -> None:
@@ -391,21 +285,17 @@ class Coordinator:
         if message.exit_code == 0 and not message.expected:
             return self._finished(rank)
         rank.lost, rank.live = True, False
-        data: dict[str, Any] = {"pid": message.pid, "expected": message.expected, "tail": list(message.tail)}
-        data |= {"exit_code": message.exit_code} if message.signal is None else {"signal": message.signal}
-        if rank.error is not None:
-            data |= {"error": rank.error.error, "traceback": rank.error.traceback}
         self.reporter.event(
             EventKind.PROCESS_EXIT,
             time_=message.time,
             node=node.name,
             rank=rank.number,
             generation=self.generation,
-            data=data,
+            data=exit_data(rank, message),
         )
         if message.expected:
             return None  # we ended it: whoever asked for that goes on by itself
-        return self.failed(_failure_of(rank, message))
+        return self.failed(Failure.of_exit(rank, message))
 
     def _finished(self, rank: Rank) -> None:
         rank.finished = True
@@ -457,11 +347,3 @@ class Coordinator:
             if error is not None:
                 log.error("the coordinator failed", exc_info=error)
                 self.fail(f"the coordinator failed: {error}")
-
-
-def _failure_of(rank: Rank, message: Exited) -> Failure:
-    how = f"killed by signal {message.signal}" if message.signal is not None else f"exit code {message.exit_code}"
-    why = f": {rank.error.error}" if rank.error is not None else ""
-    code = 128 + message.signal if message.signal is not None else message.exit_code or 1
-    reason = f"rank {rank.number} (pid {message.pid}) ended, {how}{why}"
-    return Failure(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, exits=[message])

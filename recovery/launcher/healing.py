@@ -1,4 +1,4 @@
-"""One recovery, from the failure to the verified step. Whatever fails meanwhile makes it begin again, one generation up.
+"""One recovery, from the failure to the verified step. What fails meanwhile makes it begin again, a generation up.
 
 fence     the lost processes are reaped, the generation is revoked at every agent, survivors leave their collectives
 decide    the planner chooses; replacements are starting already
@@ -147,7 +147,7 @@ class Healing:
             orders = self._orders(alternative)
             epoch = alternative.epoch or 0
         else:
-            await self._until(lambda: self._all_waiting(), None)
+            await self._until(self._all_waiting, None)
             orders, epoch = {}, 0
         self._discard(epoch)
         if not await self._regroup(episode, orders):

@@ -184,7 +184,7 @@ class Launcher:
             case Parity():
                 self._spawn(self._configure_parity(message))
             case DiscardAfter():
-                pass
+                await self._discard(message)
             case Training():
                 self._workers.keep(self._options.spares)
             case Stop():
@@ -241,6 +241,13 @@ class Launcher:
             self._tell(Fenced(generation=generation, inventory=None, reason=str(error)[:500]))
         else:
             self._tell(Fenced(generation=generation, inventory=inventory))
+
+    async def _discard(self, message: DiscardAfter) -> None:
+        """Before any rank hears of the next generation: its snapshots must not meet those of the past."""
+        try:
+            await self._agent.discard_after(message.epoch)
+        except AgentError as error:
+            log.warning("the agent did not forget steps after %d: %s", message.epoch, error)
 
     async def _configure_parity(self, message: Parity) -> None:
         try:

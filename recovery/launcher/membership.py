@@ -1,4 +1,4 @@
-"""Who is in the job: nodes with their launchers, ranks with their processes. Data of the coordinator; nothing acts here."""
+"""Who is in the job: nodes with their launchers, ranks with their processes. Data; nothing acts here."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from recovery.launcher.messages import (
     ScriptFailed,
     ToLauncher,
 )
+from recovery.launcher.options import RunOptions
 from recovery.launcher.wire import Stream
 from recovery.shape import Shape
 
@@ -126,7 +127,15 @@ class Failure:
     """Unix seconds of the first sign."""
     reason: str
     exit_code: int = 1
-    exits: list[Exited] = field(default_factory=list)
+
+    @classmethod
+    def of_exit(cls, rank: Rank, message: Exited) -> Failure:
+        """A rank's process ended when it should not have."""
+        how = f"killed by signal {message.signal}" if message.signal is not None else f"exit code {message.exit_code}"
+        why = f": {rank.error.error}" if rank.error is not None else ""
+        code = 128 + message.signal if message.signal is not None else message.exit_code or 1
+        reason = f"rank {rank.number} (pid {message.pid}) ended, {how}{why}"
+        return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code)
 
 
 class Members:
@@ -167,3 +176,19 @@ class Members:
         sizes = {len(member.ranks) for member in members}
         reachable = all(member.endpoint for member in members)
         return members if len(members) > 1 and len(sizes) == 1 and reachable else ()
+
+
+def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
+    """Why a launcher cannot be part of this job; empty when it can."""
+    if hello.job != options.job:
+        return f"this is job {options.job}, not {hello.job}"
+    if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
+        here = f"--nnodes {options.nnodes} --nproc-per-node {options.nproc}"
+        return f"the coordinator has {here}, this node {hello.nnodes} and {hello.nproc}"
+    if members.complete:
+        return "the job has all its nodes"
+    if hello.node in members.nodes:
+        return f"a node named {hello.node} is here already; give each its --node-name"
+    if any(node.hello.node_rank == hello.node_rank for node in members.nodes.values()):
+        return f"a node with --node-rank {hello.node_rank} is here already"
+    return ""

@@ -24,14 +24,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 # Worker -> launcher
 
 
-class WorkerHello(Message):
+class WorkerHello(Message, frozen=True):
     """First on a worker's connection: torch is imported, the process can take a rank."""
 
     token: str
     pid: int
 
 
-class Joined(Message):
+class Joined(Message, frozen=True):
     """The script called ``init``: this process wants to be part of ``generation`` and holds no live state."""
 
     generation: int
@@ -40,7 +40,7 @@ class Joined(Message):
     tp: int
 
 
-class Attached(Message):
+class Attached(Message, frozen=True):
     """Model and optimizer are known. ``protected`` is False when no agent memory could be had; ``reason`` says why."""
 
     state_bytes: int
@@ -49,7 +49,7 @@ class Attached(Message):
     reason: str = ""
 
 
-class Ready(Message):
+class Ready(Message, frozen=True):
     """A survivor is out of all collectives of earlier generations and waits for ``generation`` to form."""
 
     generation: int
@@ -59,7 +59,7 @@ class Ready(Message):
     """The last epoch that it saw committed."""
 
 
-class Resumed(Message):
+class Resumed(Message, frozen=True):
     """The rank's vote after a regroup: its state is at ``epoch``, or why not."""
 
     generation: int
@@ -73,7 +73,7 @@ class Resumed(Message):
     reason: str = ""
 
 
-class StepRecord(Message):
+class StepRecord(Message, frozen=True):
     """One committed step of one rank."""
 
     generation: int
@@ -87,24 +87,24 @@ class StepRecord(Message):
     """xxh3_64 of the parameters, only in the steps after a recovery."""
 
 
-class Trouble(Message):
+class Trouble(Message, frozen=True):
     """A collective of ``generation`` failed here; nobody has told this rank why yet."""
 
     generation: int
     reason: str
 
 
-class StepsTotal(Message):
+class StepsTotal(Message, frozen=True):
     total: int
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """All steps are committed and the last snapshot is safe."""
 
     epoch: int
 
 
-class ScriptFailed(Message):
+class ScriptFailed(Message, frozen=True):
     """The script raised an exception of its own. The process ends after this."""
 
     error: str
@@ -116,7 +116,7 @@ FromWorker = WorkerHello | Joined | Attached | Ready | Resumed | StepRecord | Tr
 # Launcher -> worker
 
 
-class Assign(Message):
+class Assign(Message, frozen=True):
     """Become ``rank``: set ``env``, then run the script."""
 
     rank: int
@@ -130,13 +130,13 @@ class Assign(Message):
     job: str
 
 
-class Fence(Message):
+class Fence(Message, frozen=True):
     """Generations below ``generation`` are over: leave every collective, then say ``Ready``."""
 
     generation: int
 
 
-class RestoreOrder(Message):
+class RestoreOrder(Message, frozen=True):
     """Where this rank's state at ``epoch`` comes from; the rank asks its own agent for it."""
 
     epoch: int
@@ -148,7 +148,7 @@ class RestoreOrder(Message):
     directory: str | None = None
 
 
-class Regroup(Message):
+class Regroup(Message, frozen=True):
     """Form ``generation`` through the store; then restore, where there is something to restore."""
 
     generation: int
@@ -159,7 +159,7 @@ class Regroup(Message):
     """How many of the next step records carry a digest of the parameters."""
 
 
-class AgentBack(Message):
+class AgentBack(Message, frozen=True):
     """Another agent serves this node now; its memory may be another too."""
 
 
@@ -168,7 +168,7 @@ ToWorker = Assign | Fence | Regroup | AgentBack
 # Launcher -> coordinator
 
 
-class LauncherHello(Message):
+class LauncherHello(Message, frozen=True):
     """First on a launcher's connection. A wrong token closes it."""
 
     token: str
@@ -184,18 +184,18 @@ class LauncherHello(Message):
     """``host:port`` where other nodes' agents reach this node's; empty while the agent is starting."""
 
 
-class AgentUp(Message):
+class AgentUp(Message, frozen=True):
     endpoint: str
 
 
-class WorkerUp(Message):
+class WorkerUp(Message, frozen=True):
     """``rank`` was given to process ``pid``."""
 
     rank: int
     pid: int
 
 
-class Exited(Message):
+class Exited(Message, frozen=True):
     """A process that held ``rank`` is gone and reaped."""
 
     rank: int
@@ -209,11 +209,11 @@ class Exited(Message):
     """The last lines that it wrote."""
 
 
-class StandbysReady(Message):
+class StandbysReady(Message, frozen=True):
     count: int
 
 
-class Fenced(Message):
+class Fenced(Message, frozen=True):
     """Everything of this node below ``generation`` is fenced; what its agent holds."""
 
     generation: int
@@ -221,13 +221,13 @@ class Fenced(Message):
     reason: str = ""
 
 
-class FromRank(Message):
+class FromRank(Message, frozen=True):
     rank: int
     pid: int
     message: FromWorker
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True):
     pass
 
 
@@ -236,7 +236,7 @@ FromLauncher = LauncherHello | AgentUp | WorkerUp | Exited | StandbysReady | Fen
 # Coordinator -> launcher
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     """Accepted: the job has ``world_size`` ranks; the store listens at ``store_host:store_port``."""
 
     world_size: int
@@ -244,48 +244,48 @@ class Welcome(Message):
     store_port: int
 
 
-class Start(Message):
+class Start(Message, frozen=True):
     """Give ``rank`` to a standby, or to a new process where none is warm."""
 
     rank: int
     generation: int
 
 
-class FenceNode(Message):
+class FenceNode(Message, frozen=True):
     """Revoke what is older than ``generation``: end the processes of ``kill``, then the agent, then the other ranks."""
 
     generation: int
     kill: tuple[int, ...] = ()
 
 
-class RegroupRank(Message):
+class RegroupRank(Message, frozen=True):
     rank: int
     order: Regroup
 
 
-class Parity(Message):
+class Parity(Message, frozen=True):
     """The parity group that this node's agent belongs to; empty for none."""
 
     group: tuple[GroupMember, ...]
     every: int
 
 
-class DiscardAfter(Message):
+class DiscardAfter(Message, frozen=True):
     epoch: int
 
 
-class Training(Message):
+class Training(Message, frozen=True):
     """Training goes on: now is the time to warm new standbys."""
 
 
-class Stop(Message):
+class Stop(Message, frozen=True):
     """The job is over for this node."""
 
     exit_code: int
     reason: str
 
 
-class Nothing(Message):
+class Nothing(Message, frozen=True):
     """Heartbeat of the coordinator."""
 
 

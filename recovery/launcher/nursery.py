@@ -72,10 +72,10 @@ def main() -> int:
 
 def warm() -> None:
     """Import what a rank needs and take the first optimizer step, which imports as much again as torch itself."""
-    import torch
-    import torch.distributed
+    import torch  # noqa: PLC0415 - not before the parent is known to live
+    import torch.distributed  # noqa: PLC0415
 
-    import recovery.sdk
+    import recovery.sdk  # noqa: PLC0415
 
     parameter = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.AdamW([parameter])
@@ -133,10 +133,10 @@ def _become(order: _Order) -> int:
     os.environ.update(order.request.environment)
     _forget_shared_randomness()
     if order.request.role == "store":
-        from recovery.launcher import store
+        from recovery.launcher import store  # noqa: PLC0415 - only one child needs it
 
         return store.serve(order.descriptors[2])
-    from recovery.launcher import worker
+    from recovery.launcher import worker  # noqa: PLC0415 - needs torch
 
     return worker.serve()
 

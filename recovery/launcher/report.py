@@ -1,10 +1,11 @@
-"""The job as ``PUT /v1/jobs/{id}`` wants it."""
+"""The job as ``PUT /v1/jobs/{id}`` wants it, and an exit as the detectors want it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from recovery.launcher.membership import JobState, Rank
+from recovery.launcher.messages import Exited
 from recovery.shape import Shape
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ def job_report(c: Coordinator) -> dict[str, Any]:
         "started_at": c.started_at,
         "finished_at": c.finished_at,
     }
+
+
+def exit_data(rank: Rank, message: Exited) -> dict[str, Any]:
+    """Data of a ``process_exit`` event: how it ended, and the last that was seen of it."""
+    data: dict[str, Any] = {"pid": message.pid, "expected": message.expected, "tail": list(message.tail)}
+    data |= {"exit_code": message.exit_code} if message.signal is None else {"signal": message.signal}
+    if rank.error is not None:
+        data |= {"error": rank.error.error, "traceback": rank.error.traceback}
+    return data
 
 
 def _rank(shape: Shape, rank: Rank) -> dict[str, Any]:

@@ -65,15 +65,15 @@ class Stream(Generic[T]):
         """
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if length > MAX_MESSAGE_BYTES:
-                raise WireError(f"a message of {length} bytes, allowed are {MAX_MESSAGE_BYTES}")
-            return self._decoder.decode(await self._reader.readexactly(length))
-        except msgspec.MsgspecError as error:
-            raise WireError(f"not a message: {error}") from error
-        except WireError:
-            raise
+            body = await self._reader.readexactly(length) if length <= MAX_MESSAGE_BYTES else None
         except (asyncio.IncompleteReadError, OSError):
             return None
+        if body is None:
+            raise WireError(f"a message of {length} bytes, allowed are {MAX_MESSAGE_BYTES}")
+        try:
+            return self._decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise WireError(f"not a message: {error}") from error
 
     async def drain(self, seconds: float = 2.0) -> None:
         """Give what is queued a chance to leave."""

@@ -1,4 +1,4 @@
-"""The worker: connects to its launcher, waits until it is given a rank, runs the script. A warm standby is a worker that waits.
+"""The worker: connects to its launcher, waits for a rank, runs the script. A warm standby is a worker that waits.
 
 Without a nursery it also runs on its own as ``python -m recovery.launcher.worker``.
 """

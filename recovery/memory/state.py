@@ -18,7 +18,7 @@ from recovery.memory import blob, generators
 from recovery.memory.arena import Arena
 from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
 from recovery.memory.digest import Bytes
-from recovery.memory.layout import Layout
+from recovery.memory.layout import DTYPES, Layout
 from recovery.memory.optimizer import OptimizerState
 from recovery.memory.snapshot import Piece, Zeros
 
@@ -113,7 +113,12 @@ class TrainerState:
         Buffers, random numbers, scalars and extras come back; parameters and optimizer tensors, which such a pass
         leaves alone, are not touched.
         """
-        arrays = {name: piece for name, piece in pieces.items() if isinstance(piece, np.ndarray)}
+        specs = self._layout.specs()
+        arrays = {
+            name: piece.view(DTYPES[specs[name].dtype]).reshape(specs[name].shape)
+            for name, piece in pieces.items()
+            if isinstance(piece, np.ndarray)
+        }
         scalars = blob.read(_raw(arrays[BLOB]))
         with torch.no_grad():
             for name, buffer in self._buffers():

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Final
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from recovery.shape import Shape
 
@@ -57,7 +58,7 @@ class Communicator:
     """The process's sockets when forming began; None while nothing is being formed."""
     _left: threading.Event = field(default_factory=threading.Event)
 
-    def form(self, generation: int, store: dist.Store) -> Groups:
+    def form(self, generation: int, store: Store) -> Groups:
         """Meet the other ranks of ``generation`` through ``store``."""
         dist.init_process_group(
             self.backend, store=store, rank=self.rank, world_size=self.shape.world_size, timeout=TIMEOUT
@@ -78,10 +79,10 @@ class Communicator:
         self._before = _tcp_sockets()
         self._left.clear()
         try:
-            server = dist.TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
+            server = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
             if is_over():  # from here on ``unblock`` finds a socket to hang up
                 raise FencedError(f"generation {generation} ended before it was formed")
-            groups = self.form(generation, dist.PrefixStore(f"gen{generation}", server))
+            groups = self.form(generation, PrefixStore(f"gen{generation}", server))
             self._sockets = _tcp_sockets() - self._before
         finally:
             self._before = None
@@ -93,7 +94,7 @@ class Communicator:
             dist.init_process_group(self.backend)
             self.groups = self._subgroups(generation)
             return self.groups
-        return self.form(generation, dist.HashStore())
+        return self.form(generation, HashStore())
 
     def _subgroups(self, generation: int) -> Groups:
         world = dist.group.WORLD
@@ -148,7 +149,7 @@ class Communicator:
 
 def _tcp_sockets() -> set[Socket]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers are wanted, not paths
         with contextlib.suppress(OSError):
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode) and _is_tcp_connection(int(name)):

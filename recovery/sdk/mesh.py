@@ -78,7 +78,7 @@ class Mesh:
 
 
 _PATIENCE_SECONDS = 30.0
-"""A peer that died while the groups were formed is fenced within a second; nobody to blame after this is our failure."""
+"""A peer that died while groups were formed is fenced within a second; with nobody to blame, the failure is ours."""
 
 
 def build_mesh(*, dp: int, pp: int, tp: int, backend: str | None, link: Link | None) -> Mesh:

@@ -27,7 +27,7 @@ class StepMeter:
         parameter = next(model.parameters(), None)
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         if parameter is not None and parameter.is_cuda:
-            self._events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            self._events = (_event(), _event())
 
     def restart(self) -> None:
         """The next step does not follow a commit: time without training is not step time."""
@@ -61,7 +61,11 @@ class StepMeter:
             return time.thread_time() - self._cpu
         self._events[1].record()
         self._events[1].synchronize()
-        return self._events[0].elapsed_time(self._events[1]) / 1000.0
+        return float(self._events[0].elapsed_time(self._events[1])) / 1000.0
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _number(loss: float | torch.Tensor | None) -> float | None:
@@ -76,5 +80,5 @@ def parameter_digest(model: torch.nn.Module) -> int:
     found = xxhash.xxh3_64()
     for parameter in model.parameters():
         raw = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
-        found.update(raw.numpy())
+        found.update(raw.numpy().data)
     return found.intdigest()

@@ -127,7 +127,7 @@ class ProtectedRun(Run):
         return self._on_failure(error, reraise=False)
 
     def _before_update(self, *_: object) -> None:
-        """Before ``optimizer.step``: the last snapshot is safe, and every rank of this generation is ready to commit."""
+        """Before ``optimizer.step``: the last snapshot is safe, and every rank of the generation can commit."""
         if not self._inside:
             raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
         if not self._voted:
@@ -161,6 +161,7 @@ class ProtectedRun(Run):
         if self._link.agent_back.is_set():
             self._link.agent_back.clear()
             self._protection.open()
+            self._tell_attached()
         self._protection.save(self._epoch)
         self._link.send_if_free(self._meter.end(self.mesh.generation, self._epoch, digest))
 

@@ -1,4 +1,4 @@
-"""This rank's snapshot memory, as the training loop needs it: settle, save, restore, and go on without it when it fails.
+"""This rank's snapshot memory, as the training loop needs it: save, settle, restore, and go on when it fails.
 
 Losing protection never stops training: the rank says so once, loudly, and trains on with what is left.
 """
@@ -131,6 +131,7 @@ class Protection:
         else:
             self._bring(order)
             nbytes = restore(self._arena, order.epoch, self.state)
+            self._stash.take()
         if self._writer is not None:
             self._writer.rollback(order.epoch)
         return nbytes

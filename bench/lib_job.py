@@ -1,0 +1,222 @@
+"""A protected training job on this machine, as benches and scenario tests drive it: start, follow, kill, wait.
+
+Each launcher plays one node. Everything is seen from outside: the events file, the job file, process ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import recovery
+
+EXAMPLES = Path(recovery.__path__[0]) / "examples"
+Json = dict[str, Any]
+
+
+class JobError(RuntimeError):
+    """The job did not do what was waited for; the message carries the end of its log."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(kw_only=True)
+class Job:
+    """``nodes`` launchers of ``per_node`` ranks each, running ``script`` with ``arguments``."""
+
+    directory: Path
+    script: Path = EXAMPLES / "train.py"
+    arguments: Sequence[str] = ()
+    nodes: int = 2
+    per_node: int = 2
+    options: Sequence[str] = ()
+    name: str = "job"
+    environment: dict[str, str] = field(default_factory=dict)
+    launchers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        for number in range(self.nodes):
+            self.launchers.append(self._start(number, port))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        alive = [launcher for launcher in self.launchers if launcher.poll() is None]
+        for launcher in alive:
+            launcher.send_signal(signal.SIGTERM)
+        for launcher in alive:
+            try:
+                launcher.wait(15.0)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                launcher.wait()
+
+    def _start(self, number: int, port: int) -> subprocess.Popen[bytes]:
+        flags = {
+            "--nnodes": self.nodes, "--node-rank": number, "--nproc-per-node": self.per_node, "--job-id": self.name,
+            "--rdzv-endpoint": f"127.0.0.1:{port}", "--node-name": f"node-{number}",
+            "--state-dir": self.directory / f"node-{number}",
+        }  # fmt: skip
+        words = [str(part) for pair in flags.items() for part in pair]
+        command = [sys.executable, "-m", "mainstay", "run", *words, *self.options, str(self.script), *self.arguments]
+        environment = {
+            **os.environ,
+            "MAINSTAY_JOB_TOKEN": "bench-or-test",
+            "MAINSTAY_SHM_DIR": str(self.shm),
+            **self.environment,
+        }
+        with self.log(number).open("wb") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+
+    # Seeing
+
+    @property
+    def shm(self) -> Path:
+        """Where this job's arenas are: a directory of its own under /dev/shm, so that tests see what is left."""
+        return Path("/dev/shm") / f"mainstay-{self.directory.name}-{os.getpid()}"  # noqa: S108 - a memory file system
+
+    def log(self, number: int) -> Path:
+        return self.directory / f"node-{number}.log"
+
+    def tail(self, lines: int = 25) -> str:
+        """The end of every launcher's log."""
+        texts = [(n, self.log(n).read_text(errors="replace").splitlines()) for n in range(self.nodes)]
+        return "\n".join(f"--- node-{n}\n" + "\n".join(text[-lines:]) for n, text in texts)
+
+    def state(self) -> Json:
+        """The newest job report; empty before there is one."""
+        try:
+            found: Json = json.loads((self.directory / "node-0" / "job.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def events(self, *kinds: str) -> list[Json]:
+        """Events so far, in order; of all kinds, or of the given ones."""
+        try:
+            lines = (self.directory / "node-0" / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found: list[Json] = [json.loads(line) for line in lines if line.endswith("}")]
+        return [event for event in found if not kinds or event["kind"] in kinds]
+
+    def pids(self) -> dict[int, int | None]:
+        """Rank -> process id."""
+        return {rank["rank"]: rank["pid"] for rank in self.state()["topology"]["ranks"]}
+
+    def step(self) -> int:
+        return int(self.state().get("last_step") or 0)
+
+    # Waiting and doing
+
+    def until(self, happened: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Poll until ``happened`` gives something true, and return that.
+
+        Raises:
+            JobError: not in time, or a launcher ended meanwhile.
+        """
+        deadline = time.monotonic() + seconds
+        while not (found := happened()):
+            ended = [launcher.returncode for launcher in self.launchers if launcher.poll() is not None]
+            if ended and not (found := happened()):
+                raise JobError(f"waiting for {what}: a launcher ended with {ended[0]}\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise JobError(f"{what} did not come within {seconds:g} s\n{self.tail()}")
+            time.sleep(0.01)
+        return found
+
+    def wait_step(self, step: int, seconds: float = 120.0) -> None:
+        self.until(lambda: self.step() >= step, seconds, f"step {step}")
+
+    def wait_recoveries(self, count: int, seconds: float = 60.0) -> Json:
+        """The ``count``-th ``recovered`` event."""
+        found: list[Json] = self.until(
+            lambda: len(events := self.events("recovered")) >= count and events, seconds, f"recovery {count}"
+        )
+        return found[count - 1]
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> float:
+        """Send a signal to a rank's process; the Unix time of it."""
+        self.until(lambda: self.pids()[rank], 30.0, f"a process of rank {rank}")
+        pid = self.pids()[rank]
+        assert pid is not None
+        now = time.time()
+        os.kill(pid, number)
+        return now
+
+    def children(self, number: int) -> dict[int, str]:
+        """Process id -> command line of everything that launcher ``number`` started and that still lives."""
+        return descendants(self.launchers[number].pid)
+
+    def wait(self, seconds: float = 180.0) -> list[int]:
+        """Exit codes of all launchers.
+
+        Raises:
+            JobError: one is still running after ``seconds``.
+        """
+        deadline = time.monotonic() + seconds
+        for launcher in self.launchers:
+            try:
+                launcher.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired as error:
+                raise JobError(f"the job did not end within {seconds:g} s\n{self.tail()}") from error
+        return [int(launcher.returncode) for launcher in self.launchers]
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Every living process below ``pid``."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        for child in parents.get(waiting.pop(), []):
+            try:
+                found[child] = (Path("/proc") / str(child) / "cmdline").read_text().replace("\0", " ").strip()
+            except OSError:
+                continue
+            waiting.append(child)
+    return found
+
+
+def run_plain(directory: Path, arguments: Sequence[str], ranks: int = 4, seconds: float = 180.0) -> None:
+    """The plain example on ``ranks`` processes, with the environment that torchrun would give it.
+
+    Raises:
+        JobError: a rank failed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, str(EXAMPLES / "train_plain.py"), *arguments]
+    processes = []
+    for rank in range(ranks):
+        environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        with (directory / f"plain-{rank}.log").open("wb") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    codes = [process.wait(seconds) for process in processes]
+    if any(codes):
+        raise JobError(f"the plain run ended with {codes}: {(directory / 'plain-0.log').read_text()[-2000:]}")
