@@ -147,8 +147,9 @@ class ArrayDetector(Detector):
     def _members(self, samples: Samples) -> list[npt.NDArray[np.intp]]:
         """Row numbers of each group, groups in order of label."""
         if self._groups[0] is not samples.groups and self._groups[0] != samples.groups:
-            labels = np.asarray(samples.groups)
-            self._groups = (samples.groups, [np.flatnonzero(labels == label) for label in np.unique(labels)])
+            labels, group = np.unique(np.asarray(samples.groups, dtype=np.str_), return_inverse=True)
+            ends = np.cumsum(np.bincount(group, minlength=len(labels)))[:-1]
+            self._groups = (samples.groups, np.split(np.argsort(group, kind="stable"), ends) if len(labels) else [])
         return self._groups[1]
 
     def _signal(self, samples: Samples, k: int, name: str) -> Floats:

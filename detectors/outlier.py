@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from detectors.base import ArrayDetector, Bools, Floats, Samples
 from detectors.finding import Entity, Evidence, Finding, FindingKind, Series
-from detectors.rows import Rows, median, robust_sigma
+from detectors.rows import NORMAL_MAD, Rows, median
 from probes.signals import SIGNALS
 
 
@@ -92,6 +93,7 @@ class OutlierDetector(ArrayDetector):
     def reset(self) -> None:
         super().reset()
         self._times = np.full(self.config.drawn, np.nan)
+        self._at = 0  # where in the ring of drawn samples the latest one lies
 
     def _rows(self) -> Rows:
         signals, config = len(RULES), self.config
@@ -106,48 +108,51 @@ class OutlierDetector(ArrayDetector):
         return list(dict.fromkeys(kinds[s] for s in np.flatnonzero(self.rows["state"][:, row])))
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
-        x = np.stack([self._signal(samples, k, name) for name in RULES])
-        x[np.ix_(_BUSY, ~(self._signal(samples, k, BUSY_SIGNAL) >= self.config.busy_ratio))] = np.nan
-        z, peers = self._compare(samples, x)
-        self._remember(float(samples.t[k]), x, peers)
-        before = self.rows["state"].copy()
-        self._decide(z)
-        found: list[Finding] = []
-        for signal, row in np.argwhere(self.rows["state"] != before):
-            found.extend(self._say(int(signal), int(row), float(z[signal, row]), float(samples.t[k])))
-        return found
+        lines = np.array([s for s, name in enumerate(_NAMES) if name in samples.signals], dtype=np.intp)
+        x = np.array([self._signal(samples, k, _NAMES[s]) for s in lines]).reshape(len(lines), -1)
+        idle = ~(self._signal(samples, k, BUSY_SIGNAL) >= self.config.busy_ratio)
+        x[np.ix_(_BUSY[lines], idle)] = np.nan
+        z, peers = self._compare(samples, x, lines)
+        self._remember(float(samples.t[k]), x, peers, lines)
+        changed = self._decide(z, lines)
+        time = float(samples.t[k])
+        return [f for line, row in changed for f in self._say(int(lines[line]), row, float(z[line, row]), time)]
 
-    def _compare(self, samples: Samples, x: Floats) -> tuple[Floats, Floats]:
-        """Signed robust z (positive = bad) and the peers' median, [signal, entity]; NaN where nobody can say."""
+    def _compare(self, samples: Samples, x: Floats, lines: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Signed robust z (positive = bad) and the peers' median, [line, entity]; NaN where nobody can say."""
         z, peers = np.full_like(x, np.nan), np.full_like(x, np.nan)
         for rows in self._members(samples):
+            if len(rows) < self.config.least_cohort:
+                continue
             group = x[:, rows]
             middle = median(group)
             count = np.count_nonzero(np.isfinite(group), axis=1)
             middle[count < self.config.least_cohort] = np.nan
-            floor = np.maximum(_QUANTUM, _SHARE * np.abs(middle))
-            scale = np.fmax(robust_sigma(group) * _tail(count), floor)
-            z[:, rows] = _SIDE[:, None] * (group - middle[:, None]) / scale[:, None]
+            floor = np.maximum(_QUANTUM[lines], _SHARE[lines] * np.abs(middle))
+            away = group - middle[:, None]
+            scale = np.fmax(NORMAL_MAD * median(np.abs(away)) * _tail(count), floor)
+            z[:, rows] = away * (_SIDE[lines] / scale)[:, None]
             peers[:, rows] = middle[:, None]
         return z, peers
 
-    def _decide(self, z: Floats) -> None:
-        """Count what rows with a sample show, then begin or end."""
+    def _decide(self, z: Floats, lines: npt.NDArray[np.intp]) -> list[tuple[int, int]]:
+        """Count what rows with a sample show, then begin or end; returns the changed (line, row)."""
         rows, config = self.rows, self.config
         valid: Bools = np.isfinite(z)
-        loud = rows["loud"]
-        rows["loud"] = np.where(valid, np.concatenate((loud[1:], (z >= config.on)[None])), loud)
-        rows["calm"] = np.where(valid, np.where(z < config.off, rows["calm"] + 1, 0), rows["calm"])
-        begins: Bools = np.count_nonzero(rows["loud"], axis=0) >= config.needed
-        ends: Bools = rows["calm"] >= config.calm_samples
-        rows["state"] = np.where(rows["state"], ~ends, begins & valid)
+        loud, calm, state = rows["loud"][:, lines], rows["calm"][lines], rows["state"][lines]
+        loud = np.where(valid, np.concatenate((loud[1:], (z >= config.on)[None])), loud)
+        calm = np.where(valid, np.where(z < config.off, calm + 1, 0), calm)
+        begins: Bools = np.count_nonzero(loud, axis=0) >= config.needed
+        after = np.where(state, calm < config.calm_samples, begins & valid)
+        rows["loud"][:, lines], rows["calm"][lines], rows["state"][lines] = loud, calm, after
+        return [(int(line), int(row)) for line, row in np.argwhere(after != state)]
 
-    def _remember(self, time: float, x: Floats, peers: Floats) -> None:
-        self._times = np.append(self._times[1:], time)
+    def _remember(self, time: float, x: Floats, peers: Floats, lines: npt.NDArray[np.intp]) -> None:
+        self._at = (self._at + 1) % self.config.drawn
+        self._times[self._at] = time
         for name, now in (("x", x), ("peers", peers)):
-            memory = self.rows[name]
-            memory[:-1] = memory[1:]
-            memory[-1] = now
+            self.rows[name][self._at] = np.nan
+            self.rows[name][self._at, lines] = now
 
     def _say(self, signal: int, row: int, z: float, time: float) -> list[Finding]:
         name, rule = _NAMES[signal], RULES[_NAMES[signal]]
@@ -163,14 +168,15 @@ class OutlierDetector(ArrayDetector):
 
     def _evidence(self, signal: int, row: int, z: float) -> Evidence:
         name, rule = _NAMES[signal], RULES[_NAMES[signal]]
-        y, peers = self.rows["x"][:, signal, row], self.rows["peers"][:, signal, row]
+        order = np.arange(self._at + 1, self._at + 1 + self.config.drawn) % self.config.drawn  # oldest first
+        y, peers = self.rows["x"][order, signal, row], self.rows["peers"][order, signal, row]
         drawn = np.isfinite(y) & np.isfinite(peers)
         unit = SIGNALS[name].unit + ("/s" if SIGNALS[name].kind == "counter" else "")
         value, middle = float(y[-1]), float(peers[-1])
         series = Series(
             name=name,
             unit=unit,
-            x=tuple(float(t) for t in self._times[drawn]),
+            x=tuple(float(t) for t in self._times[order][drawn]),
             y=tuple(float(v) for v in y[drawn]),
             peers=tuple(float(v) for v in peers[drawn]),
         )
