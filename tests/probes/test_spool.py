@@ -304,7 +304,7 @@ class SpoolModel(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SpoolModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+SpoolModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 test_against_a_model = pytest.mark.slow(SpoolModel.TestCase)
 
 
