@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from recovery.agent.background import Background
-from recovery.agent.errors import AgentError, CorruptError
-from recovery.agent.framing import CHUNK
-from recovery.agent.messages import GroupMember, Head, ReadHead, ReadRow, ReadSlot, RowState, SlotHeader
+from recovery.agent.errors import AgentError
+from recovery.agent.messages import GroupMember, Head, ReadHead, ReadRow, ReadSlot, RowState
 from recovery.agent.node import Node
-from recovery.agent.parity import position_group, span, stripe_bytes, stripe_of, xor_into
+from recovery.agent.parity import position_group, span, stripe_bytes, stripe_of
 from recovery.agent.peer import Peer
 from recovery.agent.rows import Part, Ranks, Rows
+from recovery.agent.streams import Stripe, ask, combine
 from recovery.agent.transfer import answer_head
 from recovery.memory.arena import Arena
-from recovery.memory.digest import Bytes
 from recovery.memory.errors import ArenaError
 from recovery.memory.records import NO_EPOCH, Word
 
@@ -175,42 +173,32 @@ class _Attempt:
         return peer.call(ReadRow(ranks=self._ranks, epoch=self._task.epoch), RowState)
 
     def _encode(self, heads: list[Head]) -> None:
+        """Make our row: one stripe of every other member, XORed."""
         size = stripe_bytes(max(head.slot_nbytes for head in heads), len(heads))
         arena, slot, row = self._node.rows.begin(self._ranks, self._me, size)
-        begun, total = time.perf_counter(), 0
-        row.fill(0)
-        parts = []
-        for place, head in enumerate(heads):
-            if place == self._me:
-                parts.append(self._own_part(head))
-                continue
-            header = self._add_stripe(place, head, size, row)
-            total += header.nbytes
-            layout, generation = header.layout_digest, header.generation
-            parts.append(Part(self._ranks[place], head.slot_nbytes, head.digest, layout, generation))
-        self._node.rows.commit(arena, slot, self._task.epoch, tuple(parts))
+        begun = time.perf_counter()
+        stripes = {place: self._stripe(place, heads[place], size) for place in self._peers}
+        combine(list(stripes.values()), row)
+        for stripe in stripes.values():
+            stripe.finish()
+        parts = tuple(self._part(place, head, stripes.get(place)) for place, head in enumerate(heads))
+        self._node.rows.commit(arena, slot, self._task.epoch, parts)
+        total = sum(stripe.header.nbytes for stripe in stripes.values())
         self._node.meter.add("xor", total, time.perf_counter() - begun)
 
-    def _own_part(self, head: Head) -> Part:
-        arena = self._task.arena
-        generation = arena.find(self._task.epoch).generation
-        return Part(self._task.rank, head.slot_nbytes, head.digest, arena.layout.digest, generation)
-
-    def _add_stripe(self, place: int, head: Head, size: int, row: Bytes) -> SlotHeader:
-        """XOR the stripe of member ``place`` that our row covers into ``row``."""
-        peer = self._peers[place]
+    def _stripe(self, place: int, head: Head, size: int) -> Stripe:
         offset, length = span(stripe_of(place, self._me), size, head.slot_nbytes)
-        request = ReadSlot(rank=self._ranks[place], epoch=self._task.epoch, offset=offset, nbytes=length)
-        header = peer.call(request, SlotHeader)
-        if header.digest != head.digest or header.nbytes != length:
-            raise CorruptError(f"{peer.endpoint} holds another epoch {self._task.epoch} than a moment ago")
-        buffer: Bytes = np.empty(min(CHUNK, length), np.uint8)
-        for at in range(0, length, CHUNK):
-            part = buffer[: min(CHUNK, length - at)]
-            peer.receive_into(part)
-            xor_into(row[at:], part)
-        peer.finish()
-        return header
+        wanted = ReadSlot(rank=self._ranks[place], epoch=self._task.epoch, offset=offset, nbytes=length)
+        return ask(self._peers[place], wanted, head.digest)
+
+    def _part(self, place: int, head: Head, stripe: Stripe | None) -> Part:
+        """What the row says about a member; without a stripe it is this one."""
+        if stripe is not None:
+            layout, generation = stripe.header.layout_digest, stripe.header.generation
+        else:
+            arena = self._task.arena
+            layout, generation = arena.layout.digest, arena.find(self._task.epoch).generation
+        return Part(self._ranks[place], head.slot_nbytes, head.digest, layout, generation)
 
 
 def _members(group: tuple[GroupMember, ...], rank: int) -> tuple[GroupMember, ...]:

@@ -56,7 +56,7 @@ def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> M:
     receive_into(sock, memoryview(body))
     try:
         return decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise ProtocolError(f"not a message: {error}") from error
 
 

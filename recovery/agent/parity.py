@@ -9,16 +9,11 @@ After REFT (Wang et al. 2023, arXiv 2310.12670).
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from recovery.agent.messages import GroupMember
 from recovery.memory.digest import Bytes
 from recovery.memory.layout import align
-
-BLOCK: Final = 256 * 1024
-"""XOR works in blocks that stay in the second-level cache."""
 
 
 def position_group(group: tuple[GroupMember, ...], rank: int) -> tuple[GroupMember, ...]:
@@ -57,12 +52,9 @@ def span(stripe: int, size: int, nbytes: int) -> tuple[int, int]:
 
 
 def xor_into(target: Bytes, other: Bytes) -> None:
-    """``target[:len(other)] ^= other``, both uint8, in words of 8 bytes where the lengths allow."""
-    for start in range(0, len(other), BLOCK):
-        part = other[start : start + BLOCK]
-        whole = len(part) & ~7
-        into = target[start : start + len(part)]
-        a, b = into[:whole].view(np.uint64), part[:whole].view(np.uint64)
-        np.bitwise_xor(a, b, out=a)
-        if whole < len(part):
-            np.bitwise_xor(into[whole:], part[whole:], out=into[whole:])
+    """``target[:len(other)] ^= other``, both uint8, in words of 8 bytes as far as they go."""
+    whole = len(other) & ~7
+    a, b = target[:whole].view(np.uint64), other[:whole].view(np.uint64)
+    np.bitwise_xor(a, b, out=a)
+    rest = target[whole : len(other)]
+    np.bitwise_xor(rest, other[whole:], out=rest)

@@ -9,7 +9,7 @@ from recovery.agent.messages import Rates
 
 _WEIGHT: Final = 0.3
 """Of the newest measurement: a few transfers replace the past, one slow one does not."""
-_LEAST_BYTES: Final = 64 * 1024
+_LEAST_BYTES: Final = 4096
 """Smaller transfers measure the latency, not the rate."""
 
 

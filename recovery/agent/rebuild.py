@@ -6,10 +6,10 @@ one chunk of foreign data at a time. Every slot used must have the digest that w
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,12 +17,13 @@ import numpy as np
 
 from recovery.agent.errors import CorruptError, NoSuchSlotError, TornError
 from recovery.agent.framing import CHUNK, send, send_bytes
-from recovery.agent.messages import Decode, Fetched, ReadSlot, Rebuild, SlotHeader, StripeHeader, Tail
+from recovery.agent.messages import Decode, Fetched, ReadSlot, Rebuild, StripeHeader, Tail
 from recovery.agent.node import Caller, Node
-from recovery.agent.parity import position_group, span, stripe_of, xor_into
+from recovery.agent.parity import position_group, span, stripe_of
 from recovery.agent.peer import Peer
 from recovery.agent.rows import Row
 from recovery.agent.store import Store
+from recovery.agent.streams import Stripe, open_stripe
 from recovery.memory.arena import Arena
 from recovery.memory.digest import Bytes
 from recovery.memory.errors import LayoutMismatchError
@@ -59,8 +60,7 @@ def serve_stripe(node: Node, caller: Caller, request: Decode) -> None:
         ]
         caller.streaming = True
         send(caller.sock, _stripe_header(row, share))
-        for at in range(0, share.length, CHUNK):
-            send_bytes(caller.sock, _decoded(row.data[at : min(at + CHUNK, share.length)], others))
+        _send_decoded(caller.sock, row.data[: share.length], others)
         problem = _ended(row, others)
     node.meter.add("net", share.length * (1 + len(others)), time.perf_counter() - begun)
     send(caller.sock, Tail(ok=problem is None, reason=problem or ""))
@@ -99,49 +99,31 @@ def _stripe_header(row: Row, share: _Share) -> StripeHeader:
     )
 
 
-class _Source:
-    """One survivor's stripe as it comes over the wire, chunk by chunk."""
-
-    def __init__(self, peer: Peer, length: int) -> None:
-        self.peer = peer
-        self._left = length
-        self._chunk: Bytes = np.empty(min(CHUNK, length), np.uint8)
-
-    def next(self, most: int) -> Bytes:
-        """At most ``most`` bytes: less where this member's slot ends before the lost one's."""
-        part = self._chunk[: min(most, self._left)]
-        self.peer.receive_into(part)
-        self._left -= len(part)
-        return part
-
-
-@contextmanager
-def _stripe(peer: Peer, request: Decode, row: Row, share: _Share, place: int) -> Iterator[_Source]:
+def _stripe(peer: Peer, request: Decode, row: Row, share: _Share, place: int) -> AbstractContextManager[Stripe]:
     """The stripe of the survivor ``place`` that our row covers."""
     known = row.parts[place]
     offset, whole = span(stripe_of(place, share.me), share.size, known.nbytes)
     nbytes = min(whole, share.length)
     wanted = ReadSlot(rank=request.ranks[place], epoch=request.epoch, offset=offset, nbytes=nbytes)
-    with peer:
-        header = peer.call(wanted, SlotHeader)
-        if header.digest != known.digest or header.nbytes != nbytes:
-            raise CorruptError(f"rank {wanted.rank} epoch {request.epoch} is not the one that went into the parity")
-        yield _Source(peer, nbytes)
+    return open_stripe(peer, wanted, known.digest)
 
 
-def _decoded(own: Bytes, others: list[_Source]) -> Bytes:
-    """``own`` XOR the next chunk of every other survivor's stripe."""
-    result = own.copy()
-    for source in others:
-        xor_into(result, source.next(len(result)))
-    return result
+def _send_decoded(sock: socket.socket, own: Bytes, others: list[Stripe]) -> None:
+    """Send ``own`` XOR every other survivor's stripe, holding one chunk at a time."""
+    buffer: Bytes = np.empty(min(CHUNK, len(own)), np.uint8)
+    for at in range(0, len(own), CHUNK):
+        chunk = buffer[: min(CHUNK, len(own) - at)]
+        np.copyto(chunk, own[at : at + len(chunk)])
+        for stripe in others:
+            stripe.xor_into(chunk)
+        send_bytes(sock, chunk)
 
 
-def _ended(row: Row, others: list[_Source]) -> str | None:
+def _ended(row: Row, others: list[Stripe]) -> str | None:
     """What spoiled the bytes that were sent, or None."""
     try:
-        for source in others:
-            source.peer.finish()
+        for stripe in others:
+            stripe.finish()
     except TornError as error:
         return str(error)
     return None if row.arena.unchanged(row.record) else "the parity row was overwritten meanwhile"

@@ -144,5 +144,5 @@ def _parts(arena: Arena, record: SlotRecord) -> tuple[Part, ...]:
     raw = np.array(arena.slot_bytes(record.slot)[spec.offset : spec.offset + spec.nbytes])
     try:
         return msgspec.msgpack.decode(room.take(raw), type=tuple[Part, ...])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise CorruptArenaError(f"{arena.path.name}: the description of epoch {record.epoch} is damaged") from error

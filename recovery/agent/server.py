@@ -38,7 +38,7 @@ from recovery.agent.upkeep import (
 
 MAX_CONNECTIONS: Final = 128
 """Sixteen ranks with a few connections each, the launcher, and a parity group's peers."""
-HELLO_SECONDS: Final = 5.0
+HELLO_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 300.0
 """A silent connection is closed; clients connect again without noticing."""
 BEAT_SECONDS: Final = 0.2
@@ -153,9 +153,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
+    owner = arguments.owner_pid
+    started = process_start(owner) if owner else None
+    if owner and started is None:
+        raise ValueError(f"the owner (pid {owner}) is gone already")
     collect_garbage(arguments.shm_dir)
     lock = take_lock(settings.directory)
-    write_owner(settings.directory, arguments.owner_pid or os.getpid())
+    write_owner(settings.directory, owner or os.getpid())
     service = Service(settings)
     server = Server(service)
     unix, tcp = listen_unix(arguments.socket), listen_tcp(arguments.listen)
@@ -168,7 +172,7 @@ def _run(arguments: argparse.Namespace) -> int:
     host, port = tcp.getsockname()[:2]
     ready = {"ready": True, "node": settings.node, "socket": str(arguments.socket), "pid": os.getpid()}
     print(json.dumps({**ready, "endpoint": f"{host}:{port}"}), flush=True)  # noqa: T201 - the launcher reads this line
-    _live(service, ended, arguments.owner_pid)
+    _live(service, ended, owner, started)
     for listener in (unix, tcp):
         listener.close()
     arguments.socket.unlink(missing_ok=True)
@@ -177,9 +181,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _live(service: Service, ended: threading.Event, owner: int) -> None:
+def _live(service: Service, ended: threading.Event, owner: int, started: int | None) -> None:
     """Beat until ended, or until the owner is gone."""
-    started = process_start(owner) if owner else None
     beats = 0
     while not ended.wait(BEAT_SECONDS):
         service.store.beat()

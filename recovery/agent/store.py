@@ -174,6 +174,7 @@ class Store:
         except ArenaError as error:
             arena.invalidate(arena.record(slot))
             raise CorruptError(f"rank {rank} epoch {epoch}: what came is damaged: {error}") from error
+        arena.retire_twins(record)
         return record
 
     def discard_after(self, epoch: int) -> None:
@@ -206,7 +207,7 @@ class Store:
             return msgspec.json.decode((self.directory / "agent.json").read_bytes(), type=Config)
         except FileNotFoundError:
             return Config()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
             self.degraded["agent.json"] = f"the fence and the parity group were forgotten: {error}"
             return Config()
 

@@ -129,7 +129,7 @@ def _is_garbage(owner_file: Path, grace: float) -> bool:
     try:
         owner = msgspec.json.decode(owner_file.read_bytes(), type=Owner)
         age = time.time() - owner_file.stat().st_mtime
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError, msgspec.MsgspecError):
         return False
     if owner.boot != boot_id():
         return True

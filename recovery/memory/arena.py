@@ -265,6 +265,12 @@ class Arena:
             if record.committed and record.epoch > epoch:
                 self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)
 
+    def retire_twins(self, record: SlotRecord) -> None:
+        """Invalidate other slots of the same epoch, so that an epoch never means two things. After a commit."""
+        for other in self.records():
+            if other.committed and other.epoch == record.epoch and other.slot != record.slot:
+                self.invalidate(other)
+
     def invalidate(self, record: SlotRecord) -> None:
         """Declare a slot worthless, for instance because its digest does not hold."""
         self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)

@@ -64,7 +64,7 @@ def read(raw: Bytes) -> dict[str, Any]:
     """
     try:
         data: dict[str, Any] = msgspec.msgpack.decode(room.take(raw), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise CorruptArenaError(f"the scalars of the snapshot are damaged: {error}") from error
     revived: dict[str, Any] = _revive(data)
     return revived

@@ -1,0 +1,223 @@
+"""Whatever comes over the wire: the connection is closed, the agent is unharmed, nothing is changed."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from recovery.agent.errors import AgentGoneError, FailureKind, ProtocolError
+from recovery.agent.framing import MAX_MESSAGE_BYTES, receive, same_token, send
+from recovery.agent.messages import (
+    Committed,
+    Failure,
+    Fence,
+    Fetch,
+    Hello,
+    Inventory,
+    OpenArena,
+    Ping,
+    ReadSlot,
+    Reply,
+    Request,
+    Welcome,
+)
+
+pytestmark = pytest.mark.processes
+TOKEN = "correct-horse-battery-staple"
+DECODER = msgspec.msgpack.Decoder(Reply)
+
+
+def _connect(agent) -> socket.socket:
+    host, port = agent.endpoint.split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def _framed(message) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return struct.pack("<I", len(body)) + body
+
+
+HELLO = Hello(token=TOKEN, job="job-1", generation=1, role="test")
+
+
+def _closed_after(agent, data: bytes) -> bytes:
+    """What the agent says before it closes the connection."""
+    with _connect(agent) as sock:
+        said = b""
+        try:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            while part := sock.recv(65536):
+                said += part
+        except OSError:  # closed before all was said: as good an answer
+            pass
+    return said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x05",
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("<I", MAX_MESSAGE_BYTES + 1),
+        struct.pack("<I", 0xFFFFFFFF) + b"x" * 100,
+        struct.pack("<I", 0),
+        struct.pack("<I", 1000) + b"short",
+        struct.pack("<I", 4) + b"\xc1\xc1\xc1\xc1",
+        _framed(Ping()),
+        _framed(Fence(generation=99)),
+        _framed(Hello(token="wrong", job="job-1", generation=1, role="test")),
+        _framed(Hello(token="", job="job-1", generation=1, role="test")),
+        _framed(Hello(token=TOKEN + "x", job="job-1", generation=1, role="test")),
+        _framed(Hello(token=TOKEN, job="job-2", generation=1, role="test")),
+        _framed({"type": "Hello", "token": TOKEN, "job": "job-1", "generation": 1, "role": "x", "extra": 1}),
+        _framed({"type": "Hello", "token": TOKEN, "job": "job-1", "generation": "1", "role": "x"}),
+    ],
+)
+def test_without_a_proper_hello_the_door_is_closed_without_a_word(agents, data):
+    agent = agents()
+    assert _closed_after(agent, data) == b""
+    agent.client().ping()
+    assert agent.client(1).inventory().degraded == ()
+
+
+def test_after_hello_a_broken_message_closes_the_connection(agents):
+    agent = agents()
+    welcome = _framed(Welcome(node="node-0", generation=0))
+    for data in (
+        struct.pack("<I", 1 << 30),
+        struct.pack("<I", 3) + b"\x93\x01\x02",
+        b"\x01",
+        _framed({"type": "Nope"}),
+    ):
+        assert _closed_after(agent, _framed(HELLO) + data) == welcome
+    agent.client().ping()
+
+
+def test_a_second_hello_is_refused_and_a_slow_one_is_not_waited_for(agents):
+    agent = agents()
+    with _connect(agent) as sock:
+        send(sock, HELLO)
+        assert isinstance(receive(sock, DECODER), Welcome)
+        send(sock, HELLO)
+        refused = receive(sock, DECODER)
+        assert isinstance(refused, Failure)
+        assert refused.kind is FailureKind.BAD_REQUEST
+    with _connect(agent) as sock:
+        begun = time.monotonic()
+        assert sock.recv(1) == b""
+        assert time.monotonic() - begun < 8
+
+
+def test_more_connections_than_there_is_room_for_are_turned_away(agents, eventually):
+    agent = agents()
+    crowd = [_connect(agent) for _ in range(140)]
+    try:
+        eventually(lambda: _turned_away(crowd) >= 10)
+    finally:
+        for sock in crowd:
+            sock.close()
+    eventually(lambda: _answers(agent))
+
+
+def _turned_away(crowd) -> int:
+    count = 0
+    for sock in crowd:
+        sock.setblocking(False)
+        try:
+            count += sock.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            count += 1
+    return count
+
+
+def _answers(agent) -> bool:
+    try:
+        agent.client().ping()
+    except AgentGoneError:
+        return False
+    return True
+
+
+def test_fuzz(agents):
+    """Random bytes, random messages of the right shape, and right messages that were damaged."""
+    agent = agents()
+    names = st.sampled_from([r.__name__ for r in Request.__args__])
+    values = st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=20) | st.binary(max_size=50) | st.floats()
+    objects = st.dictionaries(st.sampled_from(["type", "rank", "epoch", "layout", "group"]), values).flatmap(
+        lambda d: names.map(lambda n: d | {"type": n})
+    )
+    numbers = st.integers(-(2**63), 2**63 - 1)
+    proper = (
+        st.builds(Committed, rank=numbers, epoch=numbers, generation=numbers, slot=numbers)
+        | st.builds(OpenArena, rank=numbers, layout=st.binary(max_size=60))
+        | st.builds(ReadSlot, rank=numbers, epoch=numbers, offset=numbers, nbytes=numbers)
+        | st.builds(Fetch, rank=numbers, epoch=numbers, from_rank=numbers, endpoint=st.text(max_size=30))
+    )
+    messages = (objects | proper).map(_framed)
+    damaged = st.tuples(messages, st.integers(0, 10_000), st.integers(1, 255)).map(_damage)
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(messages | damaged | st.binary(max_size=300), max_size=4))
+    def attack(parts):
+        _closed_after(agent, b"".join([_framed(HELLO), *parts]))
+
+    attack()
+    client = agent.client()
+    client.ping()
+    assert isinstance(client.inventory(), Inventory)
+    assert agent.process.poll() is None
+    agent.process.send_signal(15)
+    assert "Traceback" not in agent.kill(15), "an unforeseen error reached the last boundary"
+
+
+def _damage(given_) -> bytes:
+    data, at, flip = given_
+    at %= len(data)
+    return data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+
+
+def test_tokens_are_compared_as_text():
+    assert same_token("ä-token", "ä-token")
+    assert not same_token("a", "b")
+    assert not same_token("a", "")
+
+
+def test_the_client_does_not_believe_everything(tmp_path):
+    """An impostor at the socket gets no further than an error."""
+    from threading import Thread
+
+    from recovery.agent.client import AgentClient
+
+    path = tmp_path / "s"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def impostor() -> None:
+        for answer in (b"\xff\xff\xff\xff", _framed(Ping()), _framed(Welcome(node="x", generation=0)) + b"\x01"):
+            sock, _ = listener.accept()
+            sock.recv(65536)
+            sock.sendall(answer)
+            sock.close()
+
+    thread = Thread(target=impostor)
+    thread.start()
+    client = AgentClient(path, TOKEN, job="job-1", generation=1)
+    with pytest.raises(ProtocolError, match="4294967295"):
+        client.ping()
+    with pytest.raises(ProtocolError, match="not a message"):
+        client.ping()
+    with pytest.raises(AgentGoneError):
+        client.ping()
+    thread.join()
+    listener.close()

@@ -1,0 +1,226 @@
+"""Arenas: what is damaged is not believed, what is torn is not accepted, what does not fit is refused in bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recovery.memory.arena import Arena, free_bytes, read_slot
+from recovery.memory.errors import (
+    ArenaError,
+    CorruptArenaError,
+    FencedError,
+    ShortMemoryError,
+    SlotMissingError,
+    TornSlotError,
+)
+from recovery.memory.layout import Layout
+from recovery.memory.records import RECORD_BYTES, RECORDS_AT, SlotState, Word
+from recovery.memory.snapshot import ArraySource, SnapshotWriter
+
+LAYOUT = Layout.build({"a": ("uint8", (5000,)), "b": ("float32", (3, 4))})
+
+
+def _filled(path: Path, *epochs: int, slots: int = 2, verify: bool = True) -> Arena:
+    arena = Arena.create(path, rank=3, layout=LAYOUT, slots=slots)
+    for epoch in epochs:
+        slot = arena.choose().slot
+        arena.begin(slot, 1)[: LAYOUT.nbytes] = np.random.default_rng(epoch).integers(0, 256, LAYOUT.nbytes, np.uint8)
+        record = arena.commit(slot, epoch, 1)
+        if verify:
+            arena.verify(record)
+    return arena
+
+
+def test_what_is_written_is_read_by_another_mapping(tmp_path):
+    _filled(tmp_path / "x.arena", 1, 2)
+    other = Arena.attach(tmp_path / "x.arena")
+    assert other.layout == LAYOUT
+    assert [r.epoch for r in other.records()] == [1, 2]
+    assert all(r.state is SlotState.VERIFIED for r in other.records())
+    expected = np.random.default_rng(2).integers(0, 256, LAYOUT.nbytes, np.uint8)
+    assert np.array_equal(read_slot(other, 2)["a"], expected[:5000])
+    with pytest.raises(SlotMissingError, match=r"epoch 9, only of \[1, 2\]"):
+        read_slot(other, 9)
+
+
+def test_a_slot_is_verified_only_for_the_write_that_was_digested(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    slot = arena.find(1).slot
+    arena.begin(slot, 1)
+    assert arena.record(slot).state is SlotState.INVALID
+    arena.commit(slot, 1, 1)  # the same epoch again, other bytes
+    assert arena.record(slot).state is SlotState.COPIED
+
+
+def test_reading_notices_that_the_slot_was_overwritten(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    record = arena.find(1)
+    with pytest.raises(TornSlotError, match="epoch 1"), arena.reading(record):
+        arena.begin(record.slot, 1)
+    with pytest.raises(SlotMissingError):
+        read_slot(arena, 1)
+
+
+def test_every_flipped_bit_is_detected(tmp_path):
+    """In data, record, layout and header; 400 places chosen by a seed, and all of a record."""
+    path = tmp_path / "x.arena"
+    arena = _filled(path, 1, 2)
+    layout_bytes = arena.header.layout_bytes
+    record, at = arena.find(2), arena.header.slot_at(arena.find(2).slot)
+    arena.close()
+    whole = path.read_bytes()
+    chance = random.Random(5)
+    cell = RECORDS_AT + record.slot * RECORD_BYTES
+    places = [at + chance.randrange(LAYOUT.nbytes) for _ in range(200)]
+    places += [4096 + chance.randrange(layout_bytes) for _ in range(100)]
+    places += [chance.randrange(60) for _ in range(40)]
+    places += range(cell, cell + 64)
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(ArenaError):
+            read_slot(Arena.attach(path), 2)
+    path.write_bytes(whole)
+    read_slot(Arena.attach(path), 2)
+
+
+def test_a_damaged_verdict_of_the_agent_is_only_a_missing_one(tmp_path):
+    path = tmp_path / "x.arena"
+    slot = _filled(path, 2).find(2).slot
+    data = bytearray(path.read_bytes())
+    data[RECORDS_AT + slot * RECORD_BYTES + 64 + 40] ^= 4
+    path.write_bytes(data)
+    assert Arena.attach(path).record(slot).state is SlotState.COPIED
+
+
+@pytest.mark.parametrize("size", [0, 10, 4095, 4096, 8192, -1])
+def test_a_truncated_file_is_refused(tmp_path, size):
+    path = tmp_path / "x.arena"
+    _filled(path, 1)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CorruptArenaError, match=r"x\.arena"):
+        Arena.attach(path)
+
+
+def test_memory_that_is_too_small_is_named_in_bytes(tmp_path):
+    free = free_bytes(tmp_path)
+    layout = Layout.build({"a": ("uint8", (free,))})
+    with pytest.raises(ShortMemoryError, match=rf"{2 * layout.nbytes // 10**9}\d* bytes"):
+        Arena.create(tmp_path / "x.arena", rank=0, layout=layout, slots=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_slot_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="2 to 8 slots"):
+        Arena.create(tmp_path / "x.arena", rank=0, layout=LAYOUT, slots=1)
+
+
+def test_pages_are_there_before_the_first_write(tmp_path):
+    path = Path(f"/dev/shm/mainstay-pages-{os.getpid()}.arena")
+    try:
+        arena = Arena.create(path, rank=0, layout=Layout.build({"a": ("uint8", (3_000_000,))}), slots=2)
+        assert path.stat().st_blocks * 512 >= arena.header.file_bytes
+        arena.prefault()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_going_back_forgets_what_came_after(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 5, 6, 7, slots=3)
+    arena.discard_after(5)
+    assert [r.epoch for r in arena.records() if r.committed] == [5]
+    assert arena.choose().slot != arena.find(5).slot
+
+
+def _source(size: int = 5000) -> ArraySource:
+    return ArraySource({"a": np.zeros(size, np.uint8)})
+
+
+def _writer(path: Path, source: ArraySource, slots: int = 3, **options) -> SnapshotWriter:
+    return SnapshotWriter(Arena.create(path, rank=0, layout=source.layout, slots=slots), source, **options)
+
+
+def test_a_fenced_writer_stops_even_while_it_waits_for_parity(tmp_path):
+    writer = _writer(tmp_path / "x.arena", _source(), pin_seconds=60)
+    arena = writer.arena
+    for word, value in ((Word.PARITY_EVERY, 2), (Word.PARITY_EPOCH, 2), (Word.PARITY_FLOOR, 2)):
+        arena.set_word(word, value)
+    for epoch in (2, 3, 4, 5):  # complete, free, pending, newest
+        writer.start(epoch, 1)
+        writer.wait()
+    beat = threading.Event()
+    beating = threading.Thread(target=_beat, args=(arena, beat))
+    beating.start()
+    try:
+        writer.start(6, 1)
+        with pytest.raises(TimeoutError):
+            writer.wait(0.05)
+        arena.set_word(Word.FENCE, 2)
+        with pytest.raises(FencedError):
+            writer.wait(10)
+        assert {r.epoch for r in arena.records()} == {2, 4, 5}
+        writer.start(6, 2)
+        arena.set_word(Word.PARITY_FLOOR, 4)
+        arena.set_word(Word.PARITY_EPOCH, 4)  # the parity of 4 is complete: 2 is free
+        writer.wait(10)
+        assert {r.epoch for r in arena.records()} == {4, 5, 6}
+        assert writer.last.degraded is None
+        assert writer.last.pinned_seconds > 0
+    finally:
+        beat.set()
+        beating.join()
+        writer.close()
+
+
+def _beat(arena: Arena, ended: threading.Event) -> None:
+    import time
+
+    while not ended.wait(0.05):
+        arena.set_word(Word.HEARTBEAT, time.monotonic_ns())
+
+
+def test_start_twice_without_wait_is_a_mistake(tmp_path):
+    source = _source(50_000_000)
+    writer = _writer(tmp_path / "x.arena", source, slots=2)
+    writer.start(1, 1)
+    with pytest.raises(RuntimeError, match="before the previous one"):
+        writer.start(2, 1)
+    writer.wait()
+    writer.close()
+
+
+def test_an_error_of_the_copy_is_raised_by_wait_and_the_slot_stays_invalid(tmp_path):
+    source = _source()
+    writer = _writer(tmp_path / "x.arena", source, slots=2)
+    source.arrays = {}
+    writer.start(1, 1)
+    with pytest.raises(ValueError, match="'a' is gone"):
+        writer.wait()
+    assert writer.arena.newest() is None
+    assert writer.wait() == pytest.approx(0, abs=0.1)
+    writer.close()
+
+
+def test_a_source_of_another_layout_is_refused(tmp_path):
+    arena = Arena.create(tmp_path / "x.arena", rank=0, layout=LAYOUT, slots=2)
+    with pytest.raises(ArenaError, match=r"tensor 'a' is uint8\[5000\] at 0 here and uint8\[7\]"):
+        SnapshotWriter(arena, _source(7))
+
+
+def test_an_epoch_that_is_written_again_stands_once(tmp_path):
+    source = _source()
+    writer = _writer(tmp_path / "x.arena", source)
+    for epoch in (1, 2, 2):
+        source.arrays["a"][:] += 1
+        writer.start(epoch, 1)
+        writer.wait()
+    assert sorted(r.epoch for r in writer.arena.records() if r.committed) == [1, 2]
+    assert (read_slot(writer.arena, 2)["a"] == 3).all()
+    writer.close()
