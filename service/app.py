@@ -151,7 +151,7 @@ def _add_routes(app: FastAPI) -> None:
         app.include_router(router, prefix="/v1")
     for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
         app.router.routes.append(Route(path, endpoint, methods=["GET"]))
-    app.router.routes.append(Route("/{path:path}", Dashboard().__call__, methods=["GET"]))
+    app.router.routes.append(Route("/{path:web}", Dashboard().__call__, methods=["GET"]))
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,5 +72,6 @@ class _Counting:
         message = await self.receive()
         self.left -= len(message.get("body", b""))
         if self.left < 0:
-            raise TooLargeError(f"the body has more than the {self.limit} bytes allowed")
+            # FastAPI turns every other exception of a body that it reads into "cannot be parsed".
+            raise HTTPException(413, f"the body has more than the {self.limit} bytes allowed")
         return message

@@ -154,7 +154,7 @@ async def _on_validation(request: Request, error: Exception) -> JSONResponse:
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
-    slug = phrase.lower().replace(" ", "-")
+    slug = TooLargeError.slug if error.status_code == TooLargeError.status else phrase.lower().replace(" ", "-")
     path = request.url.path
     detail = f"{request.method} {path}: {phrase.lower()}" if error.detail == phrase else str(error.detail)
     return response(error.status_code, slug, phrase, detail, instance=path, headers=error.headers)

@@ -1,7 +1,7 @@
 """The dashboard's files, and the headers that keep a browser honest.
 
-Only GETs outside the API reach this: a file of the build, or its index for every other path, because each view of the
-dashboard is a URL. Without a build there is one plain page that says how to make it.
+Only GETs outside the API reach this (``{path:web}``): a file of the build, or its index for every other path, because
+each view of the dashboard is a URL. Without a build there is one plain page that says how to make it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,12 +20,26 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 DIST: Final = Path(__file__).resolve().parent.parent.parent / "web" / "dist"
-API_PREFIXES: Final = ("/v1/", "/openapi.json", "/metrics", "/healthz", "/readyz")
 _INLINE_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _NOT_BUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Mainstay</title>
 <body style="font-family:system-ui;max-width:40rem;margin:4rem auto;line-height:1.5">
 <h1>Mainstay is running</h1><p>The dashboard is not built. Run <code>make web</code> in the checkout and load this page
 again. The API is under <a href="/openapi.json">/openapi.json</a>.</p></body></html>"""
+
+
+class WebPath(Convertor[str]):
+    """Every path but the API's: an unknown one there is 404, and a wrong method 405."""
+
+    regex = r"(?!v1(?:/|$)|metrics$|healthz$|readyz$).*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("web", WebPath())
 
 
 class Dashboard:
@@ -35,8 +50,6 @@ class Dashboard:
 
     async def __call__(self, request: Request) -> Response:
         path = request.url.path
-        if path.startswith(API_PREFIXES) or path == "/v1":
-            raise HTTPException(404)
         index = self.dist / "index.html"
         if not index.is_file():
             return HTMLResponse(_NOT_BUILT, headers={"Cache-Control": "no-store"})

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from fastapi.sse import EventSourceResponse
 
 from service.auth.guard import Reader
 from service.kit.problem import UnavailableError, UnprocessableError
@@ -29,7 +28,12 @@ class TooManyWatchersError(UnavailableError):
     slug, title = "too-many-watchers", "Too many streams"
 
 
-@router.get("/watch", operation_id="watch", response_class=EventSourceResponse)
+@router.get(
+    "/watch",
+    operation_id="watch",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
 async def watch(
     _reader: Reader,
     services: ServicesDep,
@@ -46,7 +50,7 @@ async def watch(
     if services.hub.watchers >= services.settings.stream.max_watchers or services.hub.closed:
         raise TooManyWatchersError(f"{services.hub.watchers} streams are open; try again", headers={"Retry-After": "5"})
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventSourceResponse(_stream(services, wanted, resume), headers=headers)
+    return StreamingResponse(_stream(services, wanted, resume), headers=headers, media_type="text/event-stream")
 
 
 def _topics(text: str) -> frozenset[Topic]:

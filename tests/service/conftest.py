@@ -29,7 +29,6 @@ from service.kit.clock import Clock
 from service.services import Services
 from service.settings import Settings
 
-
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
 

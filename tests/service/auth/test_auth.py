@@ -1,0 +1,252 @@
+"""Who may do what, over real HTTP."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from service.kit.clock import ManualClock
+
+
+def slug(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["type"]).removeprefix("urn:mainstay:problem:")
+
+
+def make(client: httpx.Client, **body: object) -> str:
+    answer = client.post("/v1/auth/tokens", json={"name": "t", **body})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["token"])
+
+
+def test_the_first_start_makes_an_admin_and_keeps_its_token_private(service) -> None:
+    file = service.settings.data_dir / "admin-token"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert service.app.state.first_token == service.admin_token
+    me = service.client().get("/v1/auth/me").json()
+    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
+
+
+def test_the_second_start_does_not(start) -> None:
+    first = start()
+    token = first.admin_token
+    second = start()
+    assert second.app.state.first_token is None
+    assert second.client(token).get("/v1/auth/me").status_code == 200
+
+
+def test_no_secret_is_stored(service) -> None:
+    secret = make(service.client(), scopes=["read"])
+    raw = b"".join(path.read_bytes() for path in service.settings.data_dir.glob("mainstay.db*"))
+    assert secret.encode() not in raw
+    assert service.admin_token.encode() not in raw
+    listed = service.client().get("/v1/auth/tokens").text
+    assert secret not in listed
+    assert secret[:15] in listed
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Basic eDp5", "Bearer nope", "bearer mst_admin_x"])
+def test_a_bad_authorization_is_401_and_says_how(service, header: str) -> None:
+    answer = service.client("").get("/v1/auth/me", headers={"Authorization": header} if header else {})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert slug(answer) == "unauthorized"
+
+
+SCOPES = {
+    "read": {"read": 200, "report": 403, "act": 403, "admin": 403},
+    "report": {"read": 200, "admin": 403},
+    "act": {"read": 200, "admin": 403},
+    "admin": {"read": 200, "admin": 200},
+}
+DOORS = {"read": "/v1/nodes", "admin": "/v1/auth/tokens"}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_scopes_open_their_doors_only(service, scope: str) -> None:
+    client = service.client(make(service.client(), scopes=[scope]))
+    for door, path in DOORS.items():
+        assert client.get(path).status_code == SCOPES[scope][door], door
+    report = client.put("/v1/telemetry/catalogues/" + "0" * 16, json={"narrow": ["load_1m"], "wide": []})
+    assert report.status_code == (422 if scope in {"report", "admin"} else 403)
+
+
+def test_a_revoked_token_is_over_at_once(service) -> None:
+    admin = service.client()
+    created = admin.post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}).json()
+    client = service.client(created["token"])
+    assert client.get("/v1/auth/me").status_code == 200
+    assert admin.delete(f"/v1/auth/tokens/{created['id']}").status_code == 204
+    assert client.get("/v1/auth/me").status_code == 401
+    again = admin.delete(f"/v1/auth/tokens/{created['id']}")
+    assert (again.status_code, slug(again)) == (404, "unknown-token")
+
+
+def test_a_revocation_by_another_process_arrives_within_the_cache_time(start) -> None:
+    first = start(auth={"cache_seconds": 0.2})
+    second = start(auth={"cache_seconds": 0.2})
+    created = first.client().post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}).json()
+    client = first.client(created["token"])
+    assert client.get("/v1/auth/me").status_code == 200
+    second.client(first.admin_token).delete(f"/v1/auth/tokens/{created['id']}")
+    deadline = time.monotonic() + 5
+    while client.get("/v1/auth/me").status_code != 401:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_tokens_expire_even_in_the_cache(start) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, auth={"cache_seconds": 3600})
+    client = service.client(make(service.client(), scopes=["read"], expires_in=60))
+    assert client.get("/v1/auth/me").status_code == 200
+    clock.advance(61)
+    assert client.get("/v1/auth/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"name": ""}, {"name": "x"}, {"name": "x", "scopes": ["root"]}, {"name": "x", "kind": "admin"},
+        {"name": "x", "kind": "job", "scopes": ["admin"]}, {"name": "x", "kind": "node", "scopes": ["report"]},
+        {"name": "x", "scopes": ["read"], "expires_in": -1}, {"name": "x", "scopes": ["read"], "more": 1},
+        {"name": "x\x00", "scopes": ["read"]}, {"name": "x", "scopes": ["read"], "node": "a b"},
+    ],
+)  # fmt: skip
+def test_bad_tokens_are_not_made(service, body: dict[str, object]) -> None:
+    answer = service.client().post("/v1/auth/tokens", json=body)
+    assert answer.status_code == 422
+    assert slug(answer) == "invalid"
+    assert len(service.client().get("/v1/auth/tokens").json()["items"]) == 1
+
+
+# sessions
+
+
+@pytest.fixture
+def browser(service) -> httpx.Client:
+    """Signed in by cookie."""
+    client = service.client("")
+    answer = client.post("/v1/auth/session", json={"token": service.admin_token})
+    assert answer.status_code == 204
+    cookie = answer.headers["set-cookie"].lower()
+    assert all(part in cookie for part in ("httponly", "samesite=strict", "path=/"))
+    return client
+
+
+def test_a_cookie_reads(browser) -> None:
+    assert browser.get("/v1/auth/me").json()["kind"] == "admin"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 201),
+    ],
+)
+def test_a_cookie_changes_things_from_our_own_pages_only(browser, headers: dict[str, str], status: int) -> None:
+    answer = browser.post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert status == 201 or slug(answer) == "cross-origin"
+
+
+def test_our_own_origin_will_do_where_a_browser_sends_no_metadata(browser) -> None:
+    origin = str(browser.base_url).rstrip("/")
+    answer = browser.post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}, headers={"Origin": origin})
+    assert answer.status_code == 201
+
+
+def test_signing_out_ends_the_session(service, browser) -> None:
+    cookie = browser.cookies["mainstay_session"]
+    assert browser.delete("/v1/auth/session", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 204
+    again = service.client("", Cookie=f"mainstay_session={cookie}").get("/v1/auth/me")
+    assert again.status_code == 401
+
+
+def test_a_session_ends_with_its_token_and_with_time(start) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, auth={"session_hours": 1, "cache_seconds": 3600})
+    created = service.client().post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}).json()
+    first, second = service.client(""), service.client("")
+    for client in (first, second):
+        assert client.post("/v1/auth/session", json={"token": created["token"]}).status_code == 204
+    assert first.get("/v1/auth/me").status_code == 200
+    clock.advance(3601)
+    assert first.get("/v1/auth/me").status_code == 401
+    assert second.post("/v1/auth/session", json={"token": created["token"]}).status_code == 204
+    assert service.client().delete(f"/v1/auth/tokens/{created['id']}").status_code == 204
+    assert second.get("/v1/auth/me").status_code == 401
+
+
+def test_signing_in_with_nothing_is_refused(service) -> None:
+    client = service.client("")
+    assert client.post("/v1/auth/session", json={"token": "nope"}).status_code == 401
+    assert client.post("/v1/auth/session", json={"token": ""}).status_code == 422
+    join = make(service.client(), kind="join")
+    assert client.post("/v1/auth/session", json={"token": join}).status_code == 401
+    foreign = client.post(
+        "/v1/auth/session", json={"token": service.admin_token}, headers={"Sec-Fetch-Site": "cross-site"}
+    )
+    assert foreign.status_code == 403
+
+
+# enrolling
+
+
+def test_a_join_token_is_spent_once(service_anywhere) -> None:
+    join = service_anywhere.client(make(service_anywhere.client(), kind="join"))
+    answer = join.post("/v1/nodes:enrol", json={"name": "n1"})
+    assert (answer.status_code, answer.json()["node"]) == (201, "n1")
+    assert service_anywhere.client(answer.json()["token"]).get("/v1/auth/me").json() == {
+        "subject": "n1", "scopes": ["report"], "kind": "node",
+    }  # fmt: skip
+    assert join.post("/v1/nodes:enrol", json={"name": "n2"}).status_code == 401
+    assert service_anywhere.client().get("/v1/nodes").json()["items"][0]["state"] == "unknown"
+
+
+def test_a_join_token_opens_nothing_else(service) -> None:
+    join = service.client(make(service.client(), kind="join"))
+    assert join.get("/v1/nodes").status_code == 403
+    assert join.get("/v1/auth/me").status_code == 403
+
+
+def test_only_a_join_token_enrols(service) -> None:
+    assert service.client().post("/v1/nodes:enrol", json={"name": "n1"}).status_code == 403
+
+
+def test_a_known_name_needs_a_join_token_of_its_own(service) -> None:
+    admin = service.client()
+    old = service.node_client("n1")
+    stranger = service.client(make(admin, kind="join"))
+    taken = stranger.post("/v1/nodes:enrol", json={"name": "n1"})
+    assert (taken.status_code, slug(taken)) == (409, "node-exists")
+    bound = service.client(make(admin, kind="join", node="n1"))
+    assert bound.post("/v1/nodes:enrol", json={"name": "other"}).status_code == 403
+    assert bound.post("/v1/nodes:enrol", json={"name": "n1"}).status_code == 201
+    assert old.get("/v1/auth/me").status_code == 401, "its earlier credential is over"
+
+
+def test_a_join_token_expires(start) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, auth={"join_token_hours": 1})
+    join = service.client(make(service.client(), kind="join"))
+    clock.advance(3601)
+    assert join.post("/v1/nodes:enrol", json={"name": "n1"}).status_code == 401
+
+
+def test_a_node_writes_only_its_own_report(service, report) -> None:
+    node = service.node_client("n1")
+    assert node.put("/v1/nodes/n1", json=report).status_code == 200
+    foreign = node.put("/v1/nodes/n2", json=report)
+    assert (foreign.status_code, slug(foreign)) == (403, "not-your-node")
+    assert service.client().put("/v1/nodes/n2", json=report).status_code == 200, "an admin may"
+    user = service.client(make(service.client(), scopes=["report"]))
+    assert user.put("/v1/nodes/n1", json=report).status_code == 403

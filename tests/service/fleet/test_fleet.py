@@ -1,0 +1,195 @@
+"""Nodes, devices and the heat-map's bytes."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from probes.frame import checksum
+from probes.signals import SignalSource, catalogue
+from probes.words import HealthState
+from service.fleet.service import set_state
+from service.kit.clock import ManualClock
+
+
+def gpu(index: int, **changes: object) -> dict[str, object]:
+    return {
+        "id": f"gpu{index}", "index": index, "kind": "gpu", "model": "H100", "serial": f"S{index}",
+        "uuid": f"GPU-{index}", "memory_bytes": 80 * 2**30, **changes,
+    }  # fmt: skip
+
+
+def turn(service, name: str) -> None:
+    next(loop for loop in service.app.state.loops if loop.name == name).run_once()
+
+
+def test_a_report_is_kept_and_told(service_anywhere, report) -> None:
+    node = service_anywhere.node_client("n1")
+    report["devices"].append(gpu(0))
+    answer = node.put("/v1/nodes/n1", json=report)
+    assert answer.status_code == 200, answer.text
+    read = service_anywhere.client().get("/v1/nodes/n1").json()
+    assert read["hostname"] == "host-1"
+    assert read["memory_bytes"] == 8 * 2**30
+    assert [device["id"] for device in read["devices"]] == ["host", "gpu0"]
+    assert read["age_seconds"] < 10
+    assert (read["jobs"], read["open_incidents"], read["last_verdict"]) == ([], 0, None)
+    devices = service_anywhere.client().get("/v1/devices", params={"node": "n1"}).json()["items"]
+    assert {device["serial"] for device in devices} == {None, "S0"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpu_count": -1}, {"memory_bytes": 2**63}, {"hostname": "x\x00"}, {"hostname": "\ud800"}, {"devices": [{}]},
+        {"started_at": "soon"}, {"extra": 1}, {"devices": [gpu(0), gpu(0)]}, {"devices": [gpu(0, id="host")]},
+        {"devices": [gpu(0, id="a b")]},
+    ],
+)  # fmt: skip
+def test_bad_reports_are_refused_whole(service, report, change: dict[str, object]) -> None:
+    import json
+
+    node = service.node_client("n1")
+    body = json.dumps({**report, **change})  # ASCII escapes, so that even a lone surrogate can be sent
+    answer = node.put("/v1/nodes/n1", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["loc"][0] == "body"
+    assert service.client().get("/v1/nodes/n1").json()["hostname"] == ""
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_json_numbers_that_are_none_are_refused(service, report, number: str) -> None:
+    import json
+
+    node = service.node_client("n1")
+    body = json.dumps(report).replace("1700000000.0", number)
+    answer = node.put("/v1/nodes/n1", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert "started_at" in answer.text
+
+
+def test_silence_is_unknown_and_speech_is_heard_again(start, report) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, fleet={"silent_after": 10.0})
+    node, admin = service.node_client("n1"), service.client()
+
+    def state() -> str:
+        return str(admin.get("/v1/nodes/n1").json()["state"])
+
+    assert state() == "unknown", "enrolled, and never healthy before it spoke"
+    node.put("/v1/nodes/n1", json=report)
+    turn(service, "fleet-voices")
+    assert state() == "healthy"
+    clock.advance(11)
+    turn(service, "fleet-voices")
+    read = admin.get("/v1/nodes/n1").json()
+    assert (read["state"], read["state_reason"], read["age_seconds"]) == ("unknown", "silent since 11 s", 11.0)
+    node.put("/v1/nodes/n1", json=report)
+    turn(service, "fleet-voices")
+    assert state() == "healthy"
+
+
+@pytest.mark.parametrize("held", [HealthState.SUSPECT, HealthState.QUARANTINED, HealthState.DRAINING])
+def test_speech_and_silence_lift_nothing_that_others_decided(start, report, held: HealthState) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock)
+    node = service.node_client("n1")
+    with service.services.database.session() as session:
+        set_state(session, "n1", held, "because")
+    for _ in range(2):
+        node.put("/v1/nodes/n1", json=report)
+        turn(service, "fleet-voices")
+        clock.advance(100)
+        turn(service, "fleet-voices")
+    assert service.client().get("/v1/nodes/n1").json()["state"] == held
+
+
+def test_moved_hardware_is_recognised(service, report) -> None:
+    first, second = service.node_client("n1"), service.node_client("n2")
+    first.put("/v1/nodes/n1", json={**report, "devices": [*report["devices"], gpu(0)]})
+    first.put("/v1/nodes/n1", json=report)
+    answer = second.put("/v1/nodes/n2", json={**report, "devices": [*report["devices"], gpu(0)]}).json()
+    assert [device["moved_from"] for device in answer["devices"]] == [None, "n1"]
+    gone = service.client().get("/v1/nodes/n1").json()["devices"]
+    assert [(device["id"], device["present"]) for device in gone] == [("host", True), ("gpu0", False)]
+
+
+def test_lists_filter_and_walk(service, report) -> None:
+    admin = service.client()
+    for number in range(5):
+        admin.put(f"/v1/nodes/n{number}", json={**report, "cohort": "a" if number < 2 else "100%_b"})
+    assert [n["name"] for n in admin.get("/v1/nodes", params={"q": "%_"}).json()["items"]] == ["n2", "n3", "n4"]
+    assert [n["name"] for n in admin.get("/v1/nodes", params={"q": "N1"}).json()["items"]] == ["n1"]
+    assert admin.get("/v1/nodes", params={"state": "quarantined"}).json() == {"items": [], "next_cursor": None}
+    first = admin.get("/v1/nodes", params={"limit": 3}).json()
+    second = admin.get("/v1/nodes", params={"limit": 3, "cursor": first["next_cursor"]}).json()
+    assert [n["name"] for n in first["items"] + second["items"]] == [f"n{i}" for i in range(5)]
+    assert second["next_cursor"] is None
+
+
+def test_unknown_nodes_are_404_in_words(service) -> None:
+    answer = service.client().get("/v1/nodes/nobody")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "no node is called 'nobody'")
+    assert service.client().get("/v1/telemetry/query?node=nobody&signal=load_1m").status_code == 404
+    assert service.client().get("/v1/nodes/a%20b").status_code == 422
+
+
+# the heat-map
+
+
+def layout(client: httpx.Client, **headers: str) -> httpx.Response:
+    return client.get("/v1/fleet/layout", headers=headers)
+
+
+def test_the_layout_is_stable_and_cheap_to_poll(service, report) -> None:
+    admin = service.client()
+    for name in ("b", "a"):
+        admin.put(f"/v1/nodes/{name}", json={**report, "devices": [gpu(1), gpu(0), *report["devices"]]})
+    time.sleep(1.01)  # a layout is reused for a second
+    answer = layout(admin)
+    slots = [(slot["node"], slot["device"]) for slot in answer.json()["slots"]]
+    assert slots == [(n, d) for n in "ab" for d in ("host", "gpu0", "gpu1")]
+    tag = answer.headers["etag"]
+    again = layout(admin, **{"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    assert layout(admin, **{"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, frames) -> None:
+    admin = service.client()
+    devices = [*report["devices"], gpu(0), gpu(1)]
+    admin.put("/v1/nodes/n1", json={**report, "devices": devices})
+    admin.put("/v1/nodes/n2", json=report)
+    frames.catalogue = catalogue(SignalSource.HOST, SignalSource.GPU)
+    made = frames.catalogue
+    values = np.full((3, len(made.narrow), 2), np.nan, "<f4")
+    values[0, made.narrow.index("cpu_utilization_ratio")] = 0.5
+    values[1, made.narrow.index("gpu_utilization_ratio")] = 1.0
+    wide = np.zeros((3, len(made.wide), 2), "<i8").tobytes()
+    fields = {"values": values.tobytes(), "wide": wide, "crc32": checksum(values.tobytes(), wide)}
+    body = frames.body(1, t0=float(int(time.time()) - 3), entities=("host", "gpu0", "gpu1"), **fields)
+    assert admin.post("/v1/telemetry/frames", content=body).status_code == 204
+    time.sleep(1.01)
+
+    def snapshot(signal: str) -> tuple[list[int], float, float]:
+        answer = admin.get("/v1/fleet/snapshot", params={"signal": signal})
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["x-mainstay-layout"] == layout(admin).json()["version"]
+        return list(answer.content), float(answer.headers["x-mainstay-low"]), float(answer.headers["x-mainstay-high"])
+
+    assert snapshot("cpu_utilization_ratio") == ([125, 255, 255, 255], 0.0, 1.0)
+    assert snapshot("gpu_utilization_ratio") == ([255, 250, 255, 255], 0.0, 1.0)
+    states, low, high = snapshot("state")
+    order = [state.value for state in HealthState]
+    assert [order[byte] for byte in states] == [
+        admin.get(f"/v1/nodes/{n}").json()["state"] for n in ("n1",) * 3 + ("n2",)
+    ]
+    assert (low, high) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("signal", ["nonsense", "loss", ""])
+def test_snapshots_of_what_is_not_there_are_refused(service, signal: str) -> None:
+    assert service.client().get("/v1/fleet/snapshot", params={"signal": signal}).status_code == 422
