@@ -12,8 +12,10 @@ Json = dict[str, Any]
 QUICK = {"incidents": {"quiet_seconds": 0.2, "judge_interval": 0.1}}
 
 
-def test_a_killed_rank_from_exit_to_closed(start: Callable[..., Any], job_of: Callable[..., Any]) -> None:
-    job = job_of(start(**QUICK))
+def test_a_killed_rank_from_exit_to_closed(
+    start: Callable[..., Any], job_of: Callable[..., Any], database_url: str
+) -> None:
+    job = job_of(start(database_url=database_url, **QUICK))
     job.kill(rank=1)
     opened = job.wait_for("open")
     assert opened["severity"] == "critical"
