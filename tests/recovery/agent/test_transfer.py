@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from recovery.agent.errors import CorruptError, NoSuchSlotError, PeerError, RefusedError, TornError
+from recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, PeerError, RefusedError, TornError
 from recovery.agent.messages import GroupMember
 from recovery.memory.arena import Arena, read_slot
 from recovery.memory.records import Word
@@ -110,7 +112,10 @@ def _protected(made, epoch: int) -> bool:
     return all(rank.arena.word(Word.PARITY_EPOCH) == epoch for rank in made)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_any_lost_node_is_rebuilt_bit_equal(agents, ranks, contents, eventually, count):
     """Two ranks a node, of different sizes; each node in turn dies with its memory and is rebuilt elsewhere."""
     nodes = [agents(f"n{i}", "--parity-every", "2") for i in range(count)]
@@ -295,3 +300,34 @@ def test_a_disk_that_refuses_is_reported_and_training_goes_on(agents, ranks, eve
         rank.step(epoch)
     eventually(lambda: any("disk level of rank 0" in words for words in agent.client().inventory().degraded))
     assert rank.arena.newest().epoch == 5
+
+
+@pytest.mark.slow
+def test_an_agent_killed_in_mid_transfer_leaves_nothing_half_done(agents, ranks, contents, eventually):
+    """The receiver and the sender in turn; then the same is done again, to the end."""
+    sizes = (20_000_000,)
+    nodes = [agents(f"n{i}", "--parity-every", "1") for i in range(3)]
+    made = [ranks(i, node, sizes=sizes) for i, node in enumerate(nodes)]
+    target = ranks(9, nodes[1], sizes=sizes)
+    made[0].step(1)
+    chance = np.random.default_rng(11)
+    for turn in range(6):
+        victim = nodes[turn % 2]
+        order = threading.Thread(target=_fetch_or_fail, args=(nodes[1].client(), nodes[0].endpoint))
+        order.start()
+        time.sleep(chance.uniform(0, 0.05))
+        victim.kill()
+        order.join()
+        victim.start()
+        for record in target.arena.records():
+            if record.committed:
+                target.arena.check(record)
+                _check(target.arena, 1, contents(0, 1, sizes))
+        assert nodes[1].client().fetch(9, 1, 0, nodes[0].endpoint).nbytes == target.layout.nbytes
+        _check(target.arena, 1, contents(0, 1, sizes))
+        target.arena.discard_after(0)
+
+
+def _fetch_or_fail(client, endpoint: str) -> None:
+    with contextlib.suppress(AgentError):
+        client.fetch(9, 1, 0, endpoint)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("crash_rounds.py")
 ROUNDS = 60
