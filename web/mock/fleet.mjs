@@ -87,11 +87,13 @@ export function makeNodes(scenario, now) {
       first_seen_at: now - 86400 * 12 - i * 900,
       age_seconds: now - seen,
       jobs:
-        scenario === "calm" || (i < 8 && scenario === "busy")
-          ? ["llama-70b-pretrain"]
-          : i < 12 && scenario === "busy"
-            ? ["ablation-17"]
-            : [],
+        scenario === "calm"
+          ? ["demo"]
+          : i < 8 && scenario === "busy"
+            ? ["llama-70b-pretrain"]
+            : i < 12 && scenario === "busy"
+              ? ["ablation-17"]
+              : [],
       open_incidents: state === "quarantined" || state === "suspect" ? 1 : 0,
       last_verdict: !validated
         ? null

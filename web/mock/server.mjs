@@ -1,14 +1,13 @@
 // A stand-in for the service, for working on the dashboard and for taking its picture. Not part of the build.
 //   node mock/server.mjs --port 8090 --scenario busy|calm|empty|big [--broken] [--slow MS] [--dist]
-import { createReadStream, existsSync } from "node:fs";
 import { createServer } from "node:http";
-import { extname, join, normalize } from "node:path";
-import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import { brief, makeEvents } from "./events.mjs";
 import { makeLayout, makeNodes, STATES } from "./fleet.mjs";
-import { brief, makeEvents, makeIncidents } from "./incidents.mjs";
+import { makeIncidents } from "./incidents.mjs";
 import { makeJobs, steps } from "./jobs.mjs";
 import { publicSignals, snapshot, telemetry } from "./signals.mjs";
+import { file } from "./static.mjs";
 import { makeCriteria, makeSweeps, makeValidations, suites } from "./validation.mjs";
 
 const { values: args } = parseArgs({
@@ -21,7 +20,6 @@ const { values: args } = parseArgs({
 });
 const { scenario } = args;
 const started = Date.now() / 1000;
-const dist = fileURLToPath(new URL("../dist", import.meta.url));
 
 const nodes = makeNodes(scenario, started);
 const jobs = makeJobs(scenario, nodes, started);
@@ -193,21 +191,6 @@ function fleetSnapshot(query, response) {
     "X-Mainstay-Time": now,
   });
   response.end(bytes);
-}
-
-const types = {
-  ".html": "text/html",
-  ".js": "text/javascript",
-  ".css": "text/css",
-  ".svg": "image/svg+xml",
-  ".woff2": "font/woff2",
-};
-
-function file(path, response) {
-  const wanted = join(dist, normalize(path));
-  const found = extname(path) && existsSync(wanted) ? wanted : join(dist, "index.html");
-  response.writeHead(200, { "Content-Type": types[extname(found)] ?? "application/octet-stream" });
-  createReadStream(found).pipe(response);
 }
 
 async function handle(request, response) {

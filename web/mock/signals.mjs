@@ -66,6 +66,8 @@ export function valueAt(signal, node, device, t) {
     device === "gpu3"
   )
     value += 14;
+  if (/ecc_|network_errors/.test(signal.name))
+    value = noise(signal.name, node, device, Math.floor(t / 30)) > 0.9993 ? 1 : 0;
   if (signal.name.endsWith("_ratio")) value = Math.min(1, value);
   return Math.max(0, value);
 }

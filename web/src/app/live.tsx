@@ -19,7 +19,7 @@ export function LiveIndicator({ dataAge, readAt }: { dataAge: number | null; rea
     : live.status === "connecting"
       ? "Connecting"
       : `Stale since ${clock(live.since)}`;
-  const dated = old === null ? "no measurements yet" : `newest data ${age(old)} old`;
+  const dated = readAt === 0 ? "" : old === null ? "no measurements yet" : `newest data ${age(old)} old`;
   return (
     <Tooltip
       content={

@@ -1,6 +1,6 @@
 /** uPlot's options from our words: axes in our units, marks, threshold, envelope. Imperative, owned by one component. */
 import uPlot from "uplot";
-import { quantity } from "@/lib/format";
+import { tickLabels } from "@/lib/format";
 import { clock } from "@/lib/time";
 import { lineStyle, token } from "./color";
 
@@ -48,7 +48,8 @@ function timeLabels(_: uPlot, splits: number[], _axis: number, _space: number, i
   });
 }
 
-const POWERS = Array.from({ length: 60 }, (_, n) => 2 ** (n - 4));
+// Whole powers of two: "512 MiB" and "1 GiB" are round where "500000000 B" is not.
+const POWERS = Array.from({ length: 56 }, (_, n) => 2 ** n);
 
 function axes(spec: ChartSpec): uPlot.Axis[] {
   const ink = token("ink-3");
@@ -71,8 +72,8 @@ function axes(spec: ChartSpec): uPlot.Axis[] {
       size: 66,
       gap: 6,
       space: 34,
-      ...(spec.unit === "B" ? { incs: POWERS } : {}),
-      values: (_, splits) => splits.map((v) => (v === 0 ? "0" : quantity(v, spec.unit, spec.rate))),
+      ...(spec.unit === "B" ? { incrs: POWERS } : {}),
+      values: (_, splits) => tickLabels(splits, spec.unit, spec.rate),
     },
   ];
 }
@@ -198,7 +199,7 @@ export function chartOptions(spec: ChartSpec, width: number, dark: boolean, on: 
     axes: axes(spec),
     scales: { x: { time: spec.xIs === "time" }, y: { range: yRange(spec) } },
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     cursor: {
       y: false,
       points: { size: 6, fill: (_, i) => (i > 0 ? token("surface") : cursorLine) },

@@ -27,8 +27,8 @@ export function CriterionBand({ low, high, value, verdict, label }: Props) {
     <svg role="img" aria-label={label} viewBox="0 0 200 16" preserveAspectRatio="none" className="h-4 w-full">
       <path d="M0 8h200" stroke="var(--line-strong)" strokeWidth="1" vectorEffect="non-scaling-stroke" />
       <rect
-        x={band.from * 200}
-        width={Math.max(2, (band.to - band.from) * 200)}
+        x={band.from * 200 - (band.to === band.from ? 3 : 0)}
+        width={Math.max(6, (band.to - band.from) * 200)}
         y="4"
         height="8"
         rx="2"

@@ -28,6 +28,9 @@ export interface HeatLayout {
 }
 
 const MAX_CELL = 34;
+/** A handful of nodes may be large. */
+const FEW_NODES = 12;
+const MAX_CELL_FEW = 52;
 const MIN_CELL = 2;
 const LABEL = 20;
 const LABELLED_NODES = 96; // more names than this is noise, not help
@@ -48,7 +51,7 @@ function attempt(nodes: HeatNode[], width: number, cell: number, labelled: boole
   const most = nodes.reduce((max, node) => Math.max(max, node.count), 1);
   const blockColumns = most <= 2 ? most : most <= 9 ? Math.ceil(most / 2) : Math.ceil(Math.sqrt(most));
   const blockRows = Math.ceil(most / blockColumns);
-  const gap = cell >= 12 ? 2 : cell >= 4 ? 1 : 0;
+  const gap = cell >= 12 ? 2 : cell >= 5 ? 1 : 0;
   const between = labelled ? 14 : Math.max(1, Math.min(6, cell >> 1));
   const label = labelled ? LABEL : 0;
   const blockWidth = blockColumns * cell + (blockColumns - 1) * gap;
@@ -62,7 +65,7 @@ function attempt(nodes: HeatNode[], width: number, cell: number, labelled: boole
 /** The largest cells with which the whole fleet fits; a fleet too large for the smallest cell simply scrolls. */
 export function layoutHeat(nodes: HeatNode[], width: number, maxHeight: number): HeatLayout {
   const labelled = nodes.length <= LABELLED_NODES;
-  for (let cell = MAX_CELL; cell > MIN_CELL; cell -= 1) {
+  for (let cell = nodes.length <= FEW_NODES ? MAX_CELL_FEW : MAX_CELL; cell > MIN_CELL; cell -= 1) {
     const layout = attempt(nodes, width, cell, labelled);
     const fitsWidth = layout.perRow > 1 || layout.stepX <= width || cell <= 4;
     if (layout.height <= maxHeight && fitsWidth) return layout;

@@ -1,7 +1,16 @@
 /** The fleet as one picture: a canvas of cells, read by mouse or by arrow keys. Knows layout and bytes, not meaning. */
 import { type KeyboardEvent, type MouseEvent, useEffect, useMemo, useRef } from "react";
 import { useWidth } from "@/lib/use-size";
-import { cellAt, type Direction, type HeatNode, hit, layoutHeat, neighbour, nodeOf } from "./heat-layout";
+import {
+  cellAt,
+  type Direction,
+  type HeatLayout,
+  type HeatNode,
+  hit,
+  layoutHeat,
+  neighbour,
+  nodeOf,
+} from "./heat-layout";
 import { type Ink, paintHeat } from "./heat-paint";
 
 interface Props {
@@ -11,6 +20,8 @@ interface Props {
   values: Uint8Array;
   inks: (value: number) => Ink;
   label: string;
+  /** The value of a cell in words; stands beside a node that is one cell. */
+  read: (index: number) => string;
   /** Said for the cell under the cursor. */
   describe: (index: number) => string;
   cursor: number | null;
@@ -31,7 +42,19 @@ const arrows: Record<string, Direction> = {
 };
 
 export function HeatMap(props: Props) {
-  const { nodes, slots, values, inks, label, describe, cursor, onCursor, onOpen, maxHeight = 460 } = props;
+  const {
+    nodes,
+    slots,
+    values,
+    inks,
+    label,
+    read,
+    describe,
+    cursor,
+    onCursor,
+    onOpen,
+    maxHeight = 460,
+  } = props;
   const [frame, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const layout = useMemo(() => layoutHeat(nodes, Math.max(width, 1), maxHeight), [nodes, width, maxHeight]);
@@ -86,7 +109,7 @@ export function HeatMap(props: Props) {
         style={{ height: layout.height }}
       >
         <canvas ref={canvas} className="block" style={{ width: layout.width, height: layout.height }} />
-        {layout.label > 0 && width > 0 && <Labels layout={layout} />}
+        {layout.label > 0 && width > 0 && <Labels layout={layout} read={read} />}
         {mark && (
           <div
             className="pointer-events-none absolute rounded-[2px] outline-2 outline-ink outline-offset-1"
@@ -101,18 +124,26 @@ export function HeatMap(props: Props) {
   );
 }
 
-function Labels({ layout }: { layout: ReturnType<typeof layoutHeat> }) {
+function Labels({ layout, read }: { layout: HeatLayout; read: (index: number) => string }) {
   return layout.nodes.map((node, index) => {
     const { x, y } = cellAt(layout, index, 0);
     return (
-      <span
+      <div
         key={node.name}
         aria-hidden="true"
-        className="pointer-events-none absolute truncate font-mono text-2xs text-ink-2"
+        className="pointer-events-none absolute text-2xs text-ink-2"
         style={{ left: x, top: y - 19, width: layout.stepX - 10 }}
       >
-        {node.name}
-      </span>
+        <span className="block truncate font-mono">{node.name}</span>
+        {node.count === 1 && (
+          <span
+            className="num absolute text-ink text-xs"
+            style={{ left: layout.cell + 8, top: 19 + layout.cell / 2 - 8 }}
+          >
+            {read(node.first)}
+          </span>
+        )}
+      </div>
     );
   });
 }

@@ -4,14 +4,7 @@ import { duration, humanize } from "@/lib/format";
 
 // In the order in which a recovery passes through them; what a strategy adds later comes after.
 const ORDER = ["detect", "fence", "spawn", "regroup", "fetch", "decode", "load", "restore", "verify"];
-const TONES = [
-  "var(--accent)",
-  "var(--draining)",
-  "var(--validating)",
-  "var(--suspect)",
-  "var(--healthy)",
-  "var(--unknown)",
-];
+const HUES = 7;
 
 export function phaseOrder(names: Iterable<string>): string[] {
   const rank = (name: string) => {
@@ -22,7 +15,7 @@ export function phaseOrder(names: Iterable<string>): string[] {
 }
 
 function style(index: number) {
-  return { background: TONES[index % TONES.length], hatched: index % 2 === 1 };
+  return { background: `var(--phase-${(index % HUES) + 1})`, hatched: index >= HUES };
 }
 
 interface BarProps {

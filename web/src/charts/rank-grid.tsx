@@ -22,6 +22,11 @@ export function RankGrid({ ranks, size, values, range, format, selected, onSelec
   const dark = useDark();
   const grid = rankGrid(ranks, size);
   const roomy = grid.columns <= 12;
+  const track = !roomy
+    ? "minmax(1.6rem, 3rem)"
+    : grid.columns > 4
+      ? "minmax(4rem, 8rem)"
+      : "minmax(5.5rem, 11rem)";
 
   function onKey(event: KeyboardEvent<HTMLButtonElement>, index: number) {
     const moves: Record<string, number> = {
@@ -50,10 +55,10 @@ export function RankGrid({ ranks, size, values, range, format, selected, onSelec
         data-grid
         className="grid w-max min-w-full gap-[3px]"
         style={{
-          gridTemplateColumns: `auto repeat(${grid.columns}, minmax(${roomy ? "5.5rem" : "1.6rem"}, 1fr))`,
+          gridTemplateColumns: `auto repeat(${grid.columns}, ${track})`,
         }}
       >
-        <span className="self-end pr-2 text-2xs text-ink-3">replica \ stage</span>
+        <span className="self-end pr-2 text-2xs text-ink-3">dp \ pp</span>
         {Array.from({ length: size.pp }, (_, stage) => (
           <span
             // biome-ignore lint/suspicious/noArrayIndexKey: a stage is its index
@@ -129,7 +134,7 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
       onKeyDown={onKey}
       className={cx(
         "relative flex flex-col items-start justify-between overflow-hidden rounded text-left",
-        roomy ? "h-15 px-2 py-1.5" : "h-7 items-center justify-center",
+        roomy ? "h-13 px-2 py-1" : "h-7 items-center justify-center",
         !ground && "border border-line-strong bg-sunken text-ink",
         selected && "outline-2 outline-ink outline-offset-1",
       )}
@@ -138,7 +143,7 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
       {!ground && <span className="hatch absolute inset-0 opacity-35" aria-hidden="true" />}
       {roomy && (
         <span className="relative flex w-full items-center justify-between gap-1 text-2xs">
-          <span className="num opacity-80">rank {rank.rank}</span>
+          <span className="num opacity-85">rank {rank.rank}</span>
           {rank.state !== "running" && <Glyph name={look.glyph} size={11} />}
         </span>
       )}

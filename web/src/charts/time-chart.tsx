@@ -3,16 +3,19 @@ import { type ReactNode, useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useDark } from "@/app/theme";
+import { cx } from "@/lib/cx";
 import { quantity } from "@/lib/format";
 import { clock } from "@/lib/time";
 import { useWidth } from "@/lib/use-size";
-import { type ChartSpec, chartData, chartOptions } from "./chart-options";
+import { type ChartSpec, chartData, chartOptions, type Line } from "./chart-options";
 import { lineStyle } from "./color";
 
 interface Props extends ChartSpec {
   title: string;
   about?: ReactNode;
   onZoom?: (from: number, to: number) => void;
+  /** False where charts share one. */
+  legend?: boolean;
 }
 
 /** What makes a new chart necessary; anything else is new data for the same chart. */
@@ -26,7 +29,7 @@ function shapeOf(spec: ChartSpec, dark: boolean): string {
 }
 
 export function TimeChart(props: Props) {
-  const { title, about, onZoom, ...spec } = props;
+  const { title, about, onZoom, legend = true, ...spec } = props;
   const [frame, width] = useWidth<HTMLDivElement>();
   const plot = useRef<uPlot | null>(null);
   const readout = useRef<HTMLSpanElement>(null);
@@ -75,7 +78,7 @@ export function TimeChart(props: Props) {
         <span ref={readout} className="num truncate whitespace-pre text-ink-2 text-xs" />
       </figcaption>
       <div ref={frame} style={{ height: spec.height }} role="img" aria-label={`${title}: ${summary(spec)}`} />
-      {many && spec.lines.length <= 16 && <Legend spec={spec} dark={dark} />}
+      {legend && many && spec.lines.length <= 16 && <Legend lines={spec.lines} className="pl-[66px]" />}
     </figure>
   );
 }
@@ -121,11 +124,12 @@ function summary(spec: ChartSpec): string {
   return `from ${text(known.reduce((a, b) => Math.min(a, b)))} to ${text(known.reduce((a, b) => Math.max(a, b)))}`;
 }
 
-function Legend({ spec, dark }: { spec: ChartSpec; dark: boolean }) {
+export function Legend({ lines, className }: { lines: Line[]; className?: string }) {
+  const dark = useDark();
   let color = 0;
   return (
-    <ul className="flex flex-wrap gap-x-3 gap-y-0.5 pt-1 pl-[66px] text-ink-2 text-xs">
-      {spec.lines.map((line) => {
+    <ul className={cx("flex flex-wrap gap-x-3 gap-y-0.5 pt-1 text-ink-2 text-xs", className)}>
+      {lines.map((line) => {
         const style = line.context ? { stroke: "var(--ink-3)", dash: [4, 3] } : lineStyle(color++, dark);
         return (
           <li key={line.label} className="inline-flex items-center gap-1.5">

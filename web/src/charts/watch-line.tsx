@@ -16,6 +16,10 @@ const fill: Record<Tone, string> = {
   unknown: "bg-unknown",
 };
 
+const LANE = 14;
+/** Severity is height as well as colour. */
+const tall: Record<string, number> = { critical: 13, warning: 9, info: 5 };
+
 interface IncidentSpan extends Span {
   incident: Incident;
 }
@@ -36,13 +40,13 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
     to: incident.recovered_at ?? incident.closed_at,
     incident,
   }));
-  const placed = placeSpans(spans, start, end);
+  const placed = placeSpans(spans, start, end, 0.003);
   const lanes = Math.min(
     4,
     placed.reduce((most, p) => Math.max(most, p.lane + 1), 1),
   );
   const offset = -new Date(end * 1000).getTimezoneOffset() * 60;
-  const height = 14 + lanes * 9;
+  const height = 6 + lanes * LANE;
   const place = (t: number) => `${((t - start) / (end - start)) * 100}%`;
   return (
     <section aria-label={label}>
@@ -52,7 +56,7 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
           <span
             key={`${point.at}${point.label}`}
             title={`${point.label} at ${clock(point.at)}`}
-            className="absolute bottom-0 h-3 w-0.5 -translate-x-1/2 rounded-full bg-accent"
+            className="absolute top-full h-1 w-0.5 -translate-x-1/2 bg-accent"
             style={{ left: place(point.at) }}
           />
         ))}
@@ -66,16 +70,16 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
               params={{ id: span.id }}
               title={`${span.incident.title}\n${clock(span.from)}, ${span.to === null ? "still open" : `for ${age(lasted)}`}`}
               aria-label={`${look.label}: ${span.incident.title}`}
-              className={cx(
-                "absolute h-[7px] min-w-[5px] rounded-[2px] hover:brightness-110",
-                fill[look.tone],
-                look.tone === "quarantined" && "bar-hatch",
-              )}
-              style={{ left: `${left * 100}%`, width: `${width * 100}%`, bottom: 5 + Math.min(lane, 3) * 9 }}
+              className={cx("absolute min-w-[4px] rounded-[1.5px] hover:brightness-125", fill[look.tone])}
+              style={{
+                left: `${left * 100}%`,
+                width: `${width * 100}%`,
+                height: tall[span.incident.severity] ?? 6,
+                bottom: 1 + Math.min(lane, 3) * LANE,
+              }}
             />
           );
         })}
-        <span className="absolute right-0 bottom-0 size-2 translate-x-1/2 translate-y-1/2 rounded-full bg-accent" />
       </div>
       <div className="relative h-5" aria-hidden="true">
         {niceTicks(start, end, 8, offset).map((tick) => {
@@ -84,14 +88,14 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
           return (
             <span
               key={tick}
-              className="num absolute top-1 -translate-x-1/2 text-2xs text-ink-3"
+              className="num absolute top-1.5 -translate-x-1/2 text-2xs text-ink-3"
               style={{ left: `${at * 100}%` }}
             >
               {end - start < 1200 ? clock(tick) : clock(tick).slice(0, 5)}
             </span>
           );
         })}
-        <span className="absolute top-1 right-0 text-2xs text-ink-3">now</span>
+        <span className="absolute top-1.5 right-0 text-2xs text-ink-3">now</span>
       </div>
     </section>
   );

@@ -5,10 +5,11 @@ export const MISSING = "–";
 const SI = ["", "k", "M", "G", "T", "P"];
 const IEC = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-function trim(value: number, digits: number): string {
+/** Three figures unless asked for more: what a person compares, no more. */
+function trim(value: number, figures: number): string {
   const abs = Math.abs(value);
-  const fraction = abs >= 100 ? 0 : abs >= 10 ? Math.min(1, digits) : digits;
-  return value.toFixed(fraction);
+  const whole = abs < 1 ? 1 : Math.floor(Math.log10(abs) + 1e-9) + 1;
+  return value.toFixed(Math.max(0, figures - whole));
 }
 
 function scaled(value: number, step: number, units: readonly string[]): [number, string] {
@@ -21,10 +22,10 @@ function scaled(value: number, step: number, units: readonly string[]): [number,
   return [v, units[i] ?? ""];
 }
 
-export function bytes(value: number | null | undefined): string {
+export function bytes(value: number | null | undefined, figures = 3): string {
   if (value == null || !Number.isFinite(value)) return MISSING;
   const [v, unit] = scaled(value, 1024, IEC);
-  return `${unit === "B" ? v.toFixed(0) : trim(v, 1)} ${unit}`;
+  return `${unit === "B" ? v.toFixed(0) : trim(v, figures)} ${unit}`;
 }
 
 export function integer(value: number | null | undefined): string {
@@ -38,14 +39,14 @@ export function percent(ratio: number | null | undefined, digits = 1): string {
 }
 
 /** A measured length of time: 840 µs, 12.4 ms, 1.62 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
-export function duration(seconds: number | null | undefined): string {
+export function duration(seconds: number | null | undefined, figures = 3): string {
   if (seconds == null || !Number.isFinite(seconds)) return MISSING;
   const s = Math.abs(seconds);
   const sign = seconds < 0 ? "−" : "";
   if (s === 0) return "0 s";
-  if (s < 1e-3) return `${sign}${trim(s * 1e6, 1)} µs`;
-  if (s < 1) return `${sign}${trim(s * 1e3, 1)} ms`;
-  if (s < 60) return `${sign}${trim(s, 2)} s`;
+  if (s < 1e-3) return `${sign}${trim(s * 1e6, figures)} µs`;
+  if (s < 1) return `${sign}${trim(s * 1e3, figures)} ms`;
+  if (s < 60) return `${sign}${trim(s, figures)} s`;
   return sign + coarse(s);
 }
 
@@ -73,34 +74,45 @@ export function age(seconds: number | null | undefined): string {
 }
 
 /** A value with its unit as the signal table names it; `rate` for counters, which are drawn per second. */
-export function quantity(value: number | null | undefined, unit: string, rate = false): string {
+export function quantity(value: number | null | undefined, unit: string, rate = false, figures = 3): string {
   if (value == null || !Number.isFinite(value)) return MISSING;
-  return plain(value, unit) + (rate ? "/s" : "");
+  return plain(value, unit, figures) + (rate ? "/s" : "");
 }
 
-function plain(value: number, unit: string): string {
+function plain(value: number, unit: string, figures: number): string {
   switch (unit) {
     case "B":
-      return bytes(value);
+      return bytes(value, figures);
     case "s":
-      return duration(value);
+      return duration(value, figures);
     case "C":
-      return `${trim(value, 1)} °C`;
+      return `${trim(value, figures)} °C`;
     case "bitmask":
       return `0x${Math.round(value).toString(16)}`;
     case "ratio":
-      return percent(value);
+      return percent(value, Math.max(0, figures - 2));
     case "1":
     case "": {
       const [v, prefix] = scaled(value, 1000, SI);
-      return Number.isInteger(v) && prefix === "" ? `${v}` : `${trim(v, 2)}${prefix && ` ${prefix}`}`;
+      return Number.isInteger(v) && prefix === "" ? `${v}` : `${trim(v, figures)}${prefix && ` ${prefix}`}`;
     }
     default: {
       const [v, prefix] = scaled(value, 1000, SI);
-      return `${trim(v, 2)} ${prefix}${unit}`;
+      return `${trim(v, figures)} ${prefix}${unit}`;
     }
   }
 }
+
+/** Labels of an axis: as short as they can be while no two of them read the same. */
+export function tickLabels(values: readonly number[], unit: string, rate = false): string[] {
+  for (let figures = 3; ; figures += 1) {
+    const labels = values.map((v) => (v === 0 ? "0" : tidy(quantity(v, unit, rate, figures))));
+    if (figures >= 7 || new Set(labels).size === values.length) return labels;
+  }
+}
+
+/** "5.00 s" is "5 s" on an axis. */
+const tidy = (label: string) => label.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 
 /** Signals named `*_ratio` have unit 1 but are read as shares. */
 export function unitOf(signal: string, unit: string): string {

@@ -15,7 +15,7 @@ export function Empty({
   action?: ReactNode;
 }) {
   return (
-    <div className="flex flex-col items-start gap-1 py-3">
+    <div className="flex flex-col items-start gap-0.5 py-1">
       <p className="font-medium text-ink text-sm">{title}</p>
       {children && <div className="max-w-prose text-ink-3 text-sm">{children}</div>}
       {action && <div className="mt-2">{action}</div>}

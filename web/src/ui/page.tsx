@@ -16,7 +16,7 @@ export function Page({ title, crumb, mark, meta, actions, children }: Props) {
   }, [title]);
   return (
     <div className="mx-auto flex w-full max-w-[1760px] flex-col gap-4 px-6 pt-5 pb-16">
-      <header className="flex flex-wrap items-start justify-between gap-x-6 gap-y-3">
+      <header className="flex items-start justify-between gap-x-6 gap-y-3 max-md:flex-wrap">
         <div className="min-w-0">
           {crumb && <div className="mb-0.5 text-ink-3 text-xs">{crumb}</div>}
           <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
@@ -27,7 +27,7 @@ export function Page({ title, crumb, mark, meta, actions, children }: Props) {
             <div className="mt-1 flex flex-wrap items-center gap-x-4 gap-y-1 text-ink-2 text-sm">{meta}</div>
           )}
         </div>
-        {actions && <div className="flex flex-wrap items-center gap-2">{actions}</div>}
+        {actions && <div className="flex shrink-0 flex-wrap items-center gap-2">{actions}</div>}
       </header>
       {children}
     </div>

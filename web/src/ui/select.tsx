@@ -23,7 +23,7 @@ export function Select({ label, value, onChange, groups }: Props) {
     <Radix.Root value={value} onValueChange={onChange}>
       <Radix.Trigger
         aria-label={label}
-        className="inline-flex h-8 items-center gap-2 rounded-md border border-line-strong bg-surface px-3 font-medium text-ink text-sm hover:bg-hover"
+        className="inline-flex h-8 items-center gap-2 whitespace-nowrap rounded-md border border-line-strong bg-surface px-3 font-medium text-ink text-sm hover:bg-hover"
       >
         <Radix.Value />
         <Radix.Icon className="text-ink-3">

@@ -40,6 +40,10 @@ interface Props<T extends RowData> {
   onSort?: (sort: string) => void;
   /** Columns whose numbers stand to the right. */
   right?: readonly string[];
+  /** The one column that takes what room is left and is cut where there is none. */
+  grow?: string;
+  /** Extra classes by column: which give way on narrow screens. */
+  columnClass?: Record<string, string>;
   selected?: string;
 }
 
@@ -56,7 +60,19 @@ export function moveRow(row: HTMLElement, key: string): boolean {
 }
 
 export function DataTable<T extends RowData>(props: Props<T>) {
-  const { label, data, columns, rowId, onOpen, sort, onSort, right = [], selected } = props;
+  const {
+    label,
+    data,
+    columns,
+    rowId,
+    onOpen,
+    sort,
+    onSort,
+    right = [],
+    grow,
+    columnClass = {},
+    selected,
+  } = props;
   const sorting = useMemo(() => parseSort(sort), [sort]);
   const table = useTable({
     features,
@@ -70,7 +86,8 @@ export function DataTable<T extends RowData>(props: Props<T>) {
       if (next) onSort?.(`${next.desc ? "-" : ""}${next.id}`);
     },
   });
-  const side = (id: string) => (right.includes(id) ? "text-right num" : "text-left");
+  const side = (id: string) =>
+    cx(right.includes(id) ? "text-right num" : "text-left", id === grow && "w-full", columnClass[id]);
 
   function onKey(event: KeyboardEvent<HTMLTableRowElement>, row: T) {
     if (event.target !== event.currentTarget || event.metaKey || event.ctrlKey || event.altKey) return;
@@ -136,7 +153,11 @@ export function DataTable<T extends RowData>(props: Props<T>) {
               {row.getAllCells().map((cell) => (
                 <td
                   key={cell.id}
-                  className={cx("h-10 px-2.5 align-middle first:pl-4 last:pr-4", side(cell.column.id))}
+                  className={cx(
+                    "h-9 px-2.5 align-middle first:pl-4 last:pr-4",
+                    cell.column.id === grow ? "max-w-0" : "whitespace-nowrap",
+                    side(cell.column.id),
+                  )}
                 >
                   <table.FlexRender cell={cell} />
                 </td>

@@ -1,7 +1,9 @@
 import { Link } from "@tanstack/react-router";
+import { useState } from "react";
 import type { FleetEvent } from "@/api/types";
 import { humanize } from "@/lib/format";
 import { Age, Clock } from "@/ui/age";
+import { Button } from "@/ui/button";
 import { Glyph } from "@/ui/glyph";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
 import { eventLook, eventText } from "./event-text";
@@ -40,7 +42,11 @@ const columns: Column<FleetEvent>[] = column.columns([
   column.accessor("id", {
     id: "detail",
     header: "Detail",
-    cell: ({ row }) => <span className="text-ink-2">{eventText(row.original)}</span>,
+    cell: ({ row }) => (
+      <span className="block truncate text-ink-2" title={eventText(row.original)}>
+        {eventText(row.original)}
+      </span>
+    ),
   }),
 ]) as Column<FleetEvent>[];
 
@@ -69,6 +75,27 @@ function Where({ event }: { event: FleetEvent }) {
   );
 }
 
-export function EventTable({ events, label }: { events: FleetEvent[]; label: string }) {
-  return <DataTable label={label} data={events} columns={columns} rowId={(event) => event.id} />;
+function EventTable({ events, label }: { events: FleetEvent[]; label: string }) {
+  return (
+    <DataTable label={label} data={events} columns={columns} rowId={(event) => event.id} grow="detail" />
+  );
+}
+
+const FEW = 16;
+
+/** The newest first; a long history opens on demand. */
+export function EventHistory({ events, label }: { events: FleetEvent[]; label: string }) {
+  const [all, setAll] = useState(false);
+  return (
+    <>
+      <EventTable events={all ? events : events.slice(0, FEW)} label={label} />
+      {!all && events.length > FEW && (
+        <div className="border-line border-t px-4 py-2.5">
+          <Button kind="ghost" onClick={() => setAll(true)}>
+            Show {events.length - FEW} older
+          </Button>
+        </div>
+      )}
+    </>
+  );
 }

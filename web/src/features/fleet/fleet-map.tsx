@@ -174,6 +174,7 @@ function MapBody({ model, snapshot, signal, title }: BodyProps) {
         values={snapshot.values}
         inks={inks}
         label={`${title} of ${plural(model.slots.length, "device")}`}
+        read={(index) => cellText(snapshot.values[model.slots[index]?.slot ?? -1], signal, snapshot)}
         describe={describe}
         cursor={at ? cursor : null}
         onCursor={setCursor}

@@ -14,6 +14,12 @@ export interface MapModel {
   nodes: HeatNode[];
 }
 
+/** For states a node's GPUs stand for it, and its host only where it has none: nine equal cells say no more than eight. */
+function standIns(slots: readonly Slot[]): Slot[] {
+  const withGpu = new Set(slots.filter((slot) => slot.kind === "gpu").map((slot) => slot.node));
+  return slots.filter((slot) => slot.kind === "gpu" || !withGpu.has(slot.node));
+}
+
 /** Only the slots that can have the signal: a GPU's temperature is not missing on a host, it does not exist there. */
 export function mapModel(
   slots: readonly Slot[],
@@ -21,7 +27,10 @@ export function mapModel(
   keep?: (node: string) => boolean,
 ): MapModel {
   const kind = source === "gpu" ? "gpu" : source === "host" ? "host" : null;
-  const shown = slots.filter((slot) => (kind === null || slot.kind === kind) && (!keep || keep(slot.node)));
+  const candidates = kind === null ? standIns(slots) : slots;
+  const shown = candidates.filter(
+    (slot) => (kind === null || slot.kind === kind) && (!keep || keep(slot.node)),
+  );
   return {
     slots: shown,
     bytes: Uint32Array.from(shown, (slot) => slot.slot),

@@ -16,7 +16,7 @@ export function devicesText(node: Node): string {
     if (device.kind === "gpu") counts.set(device.model, (counts.get(device.model) ?? 0) + 1);
   }
   if (counts.size === 0) return `no GPU, ${plural(node.cpu_count, "core")}`;
-  return [...counts].map(([model, count]) => `${count} × ${model}`).join(", ");
+  return [...counts].map(([model, count]) => `${count} × ${model.replace(/^NVIDIA /, "")}`).join(", ");
 }
 
 const columns: Column<Node>[] = column.columns([
@@ -38,9 +38,9 @@ const columns: Column<Node>[] = column.columns([
     id: "state",
     header: "State",
     cell: ({ row }) => (
-      <span className="flex items-center gap-2">
+      <span className="flex min-w-0 items-center gap-2">
         <StatePill look={lookOf(health, row.original.state)} quiet />
-        <span className="max-w-72 truncate text-ink-3 text-xs" title={row.original.state_reason}>
+        <span className="truncate text-ink-3 text-xs" title={row.original.state_reason}>
           {row.original.state_reason}
         </span>
       </span>
@@ -157,6 +157,8 @@ export function NodeTable({ nodes, filtered, sort, onSort }: Props) {
       sort={sort ?? "state"}
       onSort={onSort}
       right={["incidents"]}
+      grow="state"
+      columnClass={{ cohort: "max-[1600px]:hidden", devices: "max-[1100px]:hidden" }}
       onOpen={(node) => void navigate({ to: "/nodes/$name", params: { name: node.name }, search: {} })}
     />
   );

@@ -40,7 +40,11 @@ const columns: Column<Action>[] = column.columns([
   column.accessor("seconds", { header: "Took", cell: ({ row }) => duration(row.original.seconds) }),
   column.accessor("detail", {
     header: "Detail",
-    cell: ({ row }) => <span className="text-ink-2">{row.original.detail}</span>,
+    cell: ({ row }) => (
+      <span className="block truncate text-ink-2" title={row.original.detail}>
+        {row.original.detail}
+      </span>
+    ),
   }),
 ]) as Column<Action>[];
 
@@ -52,7 +56,14 @@ export function Actions({ actions }: { actions: Action[] }) {
           <Empty title="Nothing was done yet." />
         </div>
       ) : (
-        <DataTable label="Actions" data={actions} columns={columns} rowId={(a) => a.id} right={["seconds"]} />
+        <DataTable
+          label="Actions"
+          data={actions}
+          columns={columns}
+          rowId={(a) => a.id}
+          right={["seconds"]}
+          grow="detail"
+        />
       )}
     </Panel>
   );

@@ -2,7 +2,7 @@ import { useMemo } from "react";
 import type { EvidenceSeries, Finding } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { TimeChart } from "@/charts/time-chart";
-import { humanize, percent, quantity, signalLabel, unitOf } from "@/lib/format";
+import { humanize, percent, plural, quantity, signalLabel, unitOf } from "@/lib/format";
 import { lookOf, severity } from "@/lib/states";
 import { Clock } from "@/ui/age";
 import { Glyph } from "@/ui/glyph";
@@ -12,7 +12,11 @@ import { Panel } from "@/ui/panel";
 /** Why: every finding with the numbers it rests on, and the line that a person would have looked at. */
 export function Evidence({ findings }: { findings: Finding[] }) {
   return (
-    <Panel title="Evidence" about={findings.length > 0 ? `${findings.length} findings` : undefined} flush>
+    <Panel
+      title="Evidence"
+      about={findings.length > 0 ? plural(findings.length, "finding") : undefined}
+      flush
+    >
       {findings.length === 0 ? (
         <div className="px-4 pb-3">
           <Empty title="No finding is attached.">
@@ -55,7 +59,7 @@ function FindingView({ finding }: { finding: Finding }) {
         </span>
         {numbers.map(([name, value]) => (
           <span key={name}>
-            {humanize(name).toLowerCase()}{" "}
+            {signalLabel(name).toLowerCase()}{" "}
             <b className="font-medium text-ink-2">{quantity(value, unitOfNumber(name))}</b>
           </span>
         ))}

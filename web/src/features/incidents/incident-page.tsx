@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { IncidentDetail } from "@/api/types";
-import { humanize } from "@/lib/format";
+import { humanize, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, incident as looks, severity } from "@/lib/states";
 import { Age } from "@/ui/age";
@@ -93,8 +93,8 @@ function Body({ incident }: { incident: IncidentDetail }) {
       <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,5fr)_minmax(0,7fr)]">
         <Timeline incident={incident} />
         <div className="flex min-w-0 flex-col gap-4">
-          <PlanView plan={incident.plan} incident={incident} />
           <Evidence findings={incident.findings} />
+          <PlanView plan={incident.plan} incident={incident} />
           <Actions actions={incident.actions} />
         </div>
       </div>
@@ -130,7 +130,7 @@ function Meta({ incident }: { incident: IncidentDetail }) {
       <span className="text-ink-3">
         opened <Age at={incident.opened_at} />
       </span>
-      <CopyText text={incident.id} />
+      <CopyText text={incident.id} shown={shortId(incident.id)} />
     </>
   );
 }

@@ -32,11 +32,11 @@ const columns: Column<Incident>[] = column.columns([
     cell: ({ row }) => {
       const look = lookOf(severity, row.original.severity);
       return (
-        <span className="flex min-w-0 items-center gap-2.5 py-2">
+        <span className="flex min-w-0 items-center gap-2.5 py-1.5">
           <span title={look.label}>
             <Glyph name={look.glyph} tone={look.tone} />
           </span>
-          <span className="min-w-0">
+          <span className="min-w-0 truncate">
             <Link
               to="/incidents/$id"
               params={{ id: row.original.id }}
@@ -45,7 +45,7 @@ const columns: Column<Incident>[] = column.columns([
             >
               {row.original.title}
             </Link>
-            <span className="block max-w-xl truncate text-ink-3 text-xs">{row.original.summary}</span>
+            <span className="block truncate text-ink-3 text-xs">{row.original.summary}</span>
           </span>
         </span>
       );
@@ -69,7 +69,9 @@ const columns: Column<Incident>[] = column.columns([
         <span className="w-22">
           <StatePill look={lookOf(looks, row.original.state)} quiet />
         </span>
-        <LifeMini incident={row.original} />
+        <span className="max-[1500px]:hidden">
+          <LifeMini incident={row.original} />
+        </span>
         {row.original.needs_human && (
           <span className="inline-flex items-center gap-1 whitespace-nowrap text-draining text-xs">
             <Glyph name="down" size={9} /> needs a human
@@ -158,6 +160,8 @@ export function IncidentsPage() {
             sort={sort ?? "-opened"}
             onSort={(next) => set({ sort: next })}
             right={["burned", "opened"]}
+            grow="incident"
+            columnClass={{ kinds: "max-[1700px]:hidden" }}
             onOpen={(incident) => void navigate({ to: "/incidents/$id", params: { id: incident.id } })}
           />
           {query.hasNextPage && (

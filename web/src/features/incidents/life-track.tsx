@@ -1,7 +1,7 @@
 /** Opened, acting, recovered, verified, closed: how far an incident has come and how long each stretch took. */
 import type { Incident } from "@/api/types";
 import { cx } from "@/lib/cx";
-import { duration } from "@/lib/format";
+import { age, duration } from "@/lib/format";
 import { clock, useNow } from "@/lib/time";
 import { Glyph } from "@/ui/glyph";
 import { lifeSteps } from "./life";
@@ -43,7 +43,7 @@ export function LifeTrack({ incident }: { incident: Incident }) {
             <p className="num truncate text-ink-3 text-xs" title={step.at ? clock(step.at, true) : undefined}>
               {done && (step.after === null ? clock(step.at) : `+${duration(step.after)}`)}
               {skipped && "not reached"}
-              {waiting && `waiting ${duration(Math.floor(now - (steps[reached]?.at ?? now)))}`}
+              {waiting && `waiting ${age(now - (steps[reached]?.at ?? now))}`}
             </p>
           </li>
         );

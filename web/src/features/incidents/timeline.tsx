@@ -1,8 +1,10 @@
-import { useState } from "react";
+import { useId, useState } from "react";
 import type { IncidentDetail } from "@/api/types";
+import { cx } from "@/lib/cx";
 import { duration, humanize } from "@/lib/format";
 import { clock } from "@/lib/time";
 import { Glyph } from "@/ui/glyph";
+import { Icon } from "@/ui/icon";
 import { Panel } from "@/ui/panel";
 import { Segmented } from "@/ui/segmented";
 import { detailPairs, offsetText, type TimelineRow, timelineRows } from "./timeline-model";
@@ -38,8 +40,10 @@ export function Timeline({ incident }: { incident: IncidentDetail }) {
 
 function Row({ row, clockTimes }: { row: TimelineRow; clockTimes: boolean }) {
   const pairs = detailPairs(row.entry.data);
+  const [open, setOpen] = useState(false);
+  const detail = useId();
   return (
-    <li className="relative grid grid-cols-[5rem_1.5rem_minmax(0,1fr)] items-start py-1.5 text-sm">
+    <li className="relative grid grid-cols-[5rem_1.5rem_minmax(0,1fr)_1.25rem] items-start py-1.5 text-sm">
       <time
         dateTime={new Date(row.entry.time * 1000).toISOString()}
         title={clock(row.entry.time, true)}
@@ -57,20 +61,35 @@ function Row({ row, clockTimes }: { row: TimelineRow; clockTimes: boolean }) {
           <span className="font-medium">{humanize(row.entry.kind)}</span>
           <span className="text-ink-2"> {row.entry.text}</span>
         </p>
-        {pairs.length > 0 && (
-          <details className="text-xs">
-            <summary className="w-max cursor-pointer text-ink-3 hover:text-ink">data</summary>
-            <dl className="mt-1 grid grid-cols-[max-content_minmax(0,1fr)] gap-x-3 rounded bg-sunken px-2 py-1.5 font-mono text-2xs">
-              {pairs.map(([key, value]) => (
-                <div key={key} className="contents">
-                  <dt className="text-ink-3">{key}</dt>
-                  <dd className="break-words text-ink-2">{value}</dd>
-                </div>
-              ))}
-            </dl>
-          </details>
+        {pairs.length > 0 && open && (
+          <dl
+            id={detail}
+            className="mt-1 grid grid-cols-[max-content_minmax(0,1fr)] gap-x-3 rounded bg-sunken px-2 py-1.5 font-mono text-2xs"
+          >
+            {pairs.map(([key, value]) => (
+              <div key={key} className="contents">
+                <dt className="text-ink-3">{key}</dt>
+                <dd className="break-words text-ink-2">{value}</dd>
+              </div>
+            ))}
+          </dl>
         )}
       </div>
+      {pairs.length > 0 && (
+        <button
+          type="button"
+          aria-expanded={open}
+          aria-controls={detail}
+          aria-label={`Data of ${humanize(row.entry.kind)}`}
+          onClick={() => setOpen(!open)}
+          className={cx(
+            "grid size-5 place-items-center rounded text-ink-3 hover:bg-hover hover:text-ink",
+            open && "rotate-90",
+          )}
+        >
+          <Icon name="right" size={12} />
+        </button>
+      )}
     </li>
   );
 }

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import type { FleetEvent, Job } from "@/api/types";
 import { WatchLine } from "@/charts/watch-line";
-import { EventTable } from "@/features/events/event-table";
+import { EventHistory } from "@/features/events/event-table";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { usePolling } from "@/lib/live";
 import { useNow } from "@/lib/time";
@@ -45,7 +45,7 @@ export function JobHistory({ job }: { job: Job }) {
               <Empty title="Nothing has happened to this job." />
             </div>
           ) : (
-            <EventTable events={page.items} label={`Events of ${job.name}`} />
+            <EventHistory events={page.items} label={`Events of ${job.name}`} />
           )
         }
       </QueryView>

@@ -19,11 +19,13 @@ import { JobProtection } from "./job-protection";
 import { JobRanks } from "./job-ranks";
 import { JobSteps } from "./job-steps";
 import { jobQuery } from "./queries";
+import { RankDetail } from "./rank-detail";
 
 const route = getRouteApi("/shell/jobs/$id");
 
 export function JobPage() {
   const { id } = route.useParams();
+  const { rank } = route.useSearch();
   const query = useQuery({ ...jobQuery(id), refetchInterval: usePolling(8_000, 4_000) });
   const job = query.data;
   return (
@@ -64,7 +66,10 @@ export function JobPage() {
               <JobRanks job={job} />
               <JobSteps job={job} />
             </div>
-            <JobProtection job={job} />
+            <div className="flex min-w-0 flex-col gap-4">
+              {rank !== undefined && <RankDetail job={job} rank={rank} />}
+              <JobProtection job={job} />
+            </div>
           </div>
           <JobHistory job={job} />
         </>
@@ -76,7 +81,7 @@ export function JobPage() {
 function Meta({ job }: { job: Job }) {
   return (
     <>
-      <span className="font-mono text-ink-3 text-xs">{job.id}</span>
+      {job.id !== job.name && <span className="font-mono text-ink-3 text-xs">{job.id}</span>}
       <span>
         started <Age at={job.started_at} />
       </span>

@@ -36,8 +36,9 @@ function Gpu({ device }: { device: Device }) {
   return (
     <li className="flex items-baseline gap-2 py-0.5">
       <span className="num w-10 text-ink-3 text-xs">{device.id}</span>
-      <span className="truncate text-ink">{device.model}</span>
-      <span className="num text-ink-3 text-xs">{bytes(device.memory_bytes)}</span>
+      <span className="truncate text-ink" title={`${device.model}, ${bytes(device.memory_bytes)}`}>
+        {device.model.replace(/^NVIDIA /, "")}
+      </span>
       <span className="ml-auto">{device.serial && <CopyText text={device.serial} />}</span>
     </li>
   );

@@ -3,8 +3,8 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
 import type { Node, Signal, Telemetry } from "@/api/types";
-import type { Mark } from "@/charts/chart-options";
-import { TimeChart } from "@/charts/time-chart";
+import type { Line, Mark } from "@/charts/chart-options";
+import { Legend, TimeChart } from "@/charts/time-chart";
 import { signalsQuery } from "@/features/fleet/queries";
 import { plural, signalLabel } from "@/lib/format";
 import { usePolling } from "@/lib/live";
@@ -141,21 +141,16 @@ function Multiples({ signals, telemetry, device, marks, onZoom }: MultiplesProps
   }
   return (
     <>
-      <div className="grid gap-x-6 gap-y-5 md:grid-cols-2 min-[1700px]:grid-cols-3">
-        {drawn.map(({ signal, lines }) => (
-          <TimeChart
-            key={signal.name}
-            {...specBasics(signal)}
-            x={telemetry.t}
-            xIs="time"
-            lines={lines}
-            marks={marks}
-            height={128}
-            syncKey="node"
-            onZoom={onZoom}
-          />
-        ))}
-      </div>
+      {(["gpu", "host"] as const).map((source) => (
+        <Group
+          key={source}
+          source={source}
+          charts={drawn.filter((chart) => chart.signal.source === source)}
+          x={telemetry.t}
+          marks={marks}
+          onZoom={onZoom}
+        />
+      ))}
       {silent.length > 0 && (
         <p className="mt-4 text-ink-3 text-xs">
           No data in this window for {plural(silent.length, "signal")}:{" "}
@@ -163,6 +158,43 @@ function Multiples({ signals, telemetry, device, marks, onZoom }: MultiplesProps
         </p>
       )}
     </>
+  );
+}
+
+interface GroupProps {
+  source: "gpu" | "host";
+  charts: { signal: Signal; lines: Line[] }[];
+  x: number[];
+  marks: Mark[];
+  onZoom: (from: number, to: number) => void;
+}
+
+function Group({ source, charts, x, marks, onZoom }: GroupProps) {
+  const widest = charts.reduce<Line[]>(
+    (most, chart) => (chart.lines.length > most.length ? chart.lines : most),
+    [],
+  );
+  if (charts.length === 0) return null;
+  return (
+    <section aria-label={source === "gpu" ? "GPU" : "Host"} className="not-first:mt-6">
+      {widest.length > 1 && <Legend lines={widest} className="mb-3" />}
+      <div className="grid gap-x-6 gap-y-4 md:grid-cols-2 2xl:grid-cols-3">
+        {charts.map(({ signal, lines }) => (
+          <TimeChart
+            key={signal.name}
+            {...specBasics(signal)}
+            x={x}
+            xIs="time"
+            lines={lines}
+            marks={marks}
+            height={116}
+            syncKey="node"
+            legend={false}
+            onZoom={onZoom}
+          />
+        ))}
+      </div>
+    </section>
   );
 }
 

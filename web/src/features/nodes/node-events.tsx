@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { EventTable } from "@/features/events/event-table";
+import { EventHistory } from "@/features/events/event-table";
 import { usePolling } from "@/lib/live";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
@@ -20,7 +20,7 @@ export function NodeEvents({ node }: { node: string }) {
               </Empty>
             </div>
           ) : (
-            <EventTable events={page.items} label={`Events of ${node}`} />
+            <EventHistory events={page.items} label={`Events of ${node}`} />
           )
         }
       </QueryView>

@@ -2,7 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { Incident } from "@/api/types";
 import { burned, subject } from "@/features/incidents/life";
 import { LifeTrack } from "@/features/incidents/life-track";
-import { duration } from "@/lib/format";
+import { age } from "@/lib/format";
 import { lookOf, severity } from "@/lib/states";
 import { useNow } from "@/lib/time";
 import { Glyph } from "@/ui/glyph";
@@ -27,9 +27,7 @@ export function Burning({ incidents }: { incidents: Incident[] }) {
                   <Glyph name="down" size={10} /> needs a human
                 </span>
               )}
-              <span className="num text-ink-3">
-                burning for {duration(Math.floor(burned(incident, now)))}
-              </span>
+              <span className="num text-ink-3">burning for {age(burned(incident, now))}</span>
             </div>
             <h3 className="mt-1 font-semibold text-lg leading-6">
               <Link to="/incidents/$id" params={{ id: incident.id }} className="hover:underline">

@@ -1,6 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import type { Decision } from "@/api/types";
-import { Age, Clock } from "@/ui/age";
+import { Age } from "@/ui/age";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 
@@ -16,13 +16,13 @@ export function Decided({ decisions }: { decisions: Decision[] }) {
         </div>
       ) : (
         <ol>
-          {decisions.slice(0, 8).map((decision) => (
+          {decisions.slice(0, 6).map((decision) => (
             <li
               key={`${decision.incident}${decision.time}${decision.text}`}
-              className="grid grid-cols-[5rem_minmax(0,1fr)_auto] items-baseline gap-3 border-line border-t px-4 py-2 text-sm"
+              className="grid grid-cols-[6.5rem_minmax(0,1fr)] items-baseline gap-3 border-line border-t px-4 py-2 text-sm"
             >
               <span className="text-ink-3 text-xs">
-                <Clock at={decision.time} />
+                <Age at={decision.time} />
               </span>
               <Link
                 to="/incidents/$id"
@@ -33,9 +33,6 @@ export function Decided({ decisions }: { decisions: Decision[] }) {
                 {decision.text}
                 {decision.job && <span className="text-ink-3"> · {decision.job}</span>}
               </Link>
-              <span className="text-ink-3 text-xs">
-                <Age at={decision.time} />
-              </span>
             </li>
           ))}
         </ol>

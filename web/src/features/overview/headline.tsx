@@ -1,4 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
 import type { Overview } from "@/api/types";
 import { WatchLine } from "@/charts/watch-line";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
@@ -51,10 +52,15 @@ function sentence({ burning, data_age_seconds, nodes }: Overview): string {
   return "Nothing burns.";
 }
 
-function subline(overview: Overview, quiet: number | null): string {
+function subline(overview: Overview, quiet: number | null): ReactNode {
   const { burning, needs_human, nodes } = overview;
   if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0)
-    return "Start a node daemon with `mainstay node`, and what it measures appears here.";
+    return (
+      <>
+        Start a node daemon with <code className="font-mono text-sm">mainstay node</code>, and what it
+        measures appears here.
+      </>
+    );
   const human =
     needs_human.length === 0
       ? "Nobody is needed."

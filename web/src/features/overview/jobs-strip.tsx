@@ -44,7 +44,7 @@ export function JobsStrip({ jobs }: { jobs: Job[] }) {
 function Row({ job }: { job: Job }) {
   const { topology } = job;
   return (
-    <li className="grid grid-cols-[minmax(0,1fr)_auto_6.5rem] items-center gap-x-5 gap-y-1 border-line border-t px-4 py-2.5 text-sm">
+    <li className="grid grid-cols-[minmax(0,1fr)_5.5rem_5.5rem] items-center gap-x-5 gap-y-1 border-line border-t px-4 py-2.5 text-sm">
       <div className="min-w-0">
         <div className="flex items-center gap-2.5">
           <Link
@@ -68,7 +68,9 @@ function Row({ job }: { job: Job }) {
           {plural(job.recoveries, "recovery", "recoveries")} · heard <Age at={job.last_seen_at} />
         </p>
       </div>
-      <RankMini ranks={topology.ranks} size={topology} />
+      <span className="justify-self-center">
+        <RankMini ranks={topology.ranks} size={topology} />
+      </span>
       <div className="text-right">
         <div className="num font-semibold text-base text-ink">{percent(job.effective_ratio)}</div>
         <div className="text-ink-3 text-xs">effective time</div>

@@ -30,12 +30,14 @@ export function OverviewPage() {
           <Headline overview={overview} />
           {overview.burning.length > 0 && <Burning incidents={overview.burning} />}
           <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,3fr)_minmax(0,2fr)]">
-            <Decided decisions={overview.decided} />
-            <NeedsHuman incidents={overview.needs_human} />
-          </div>
-          <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,3fr)_minmax(0,2fr)]">
-            <JobsStrip jobs={overview.jobs} />
-            <FleetStates nodes={overview.nodes} devices={overview.devices} />
+            <div className="flex min-w-0 flex-col gap-4">
+              <Decided decisions={overview.decided} />
+              <JobsStrip jobs={overview.jobs} />
+            </div>
+            <div className="flex min-w-0 flex-col gap-4">
+              <NeedsHuman incidents={overview.needs_human} />
+              <FleetStates nodes={overview.nodes} devices={overview.devices} />
+            </div>
           </div>
         </>
       )}

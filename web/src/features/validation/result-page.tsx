@@ -2,9 +2,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Validation, ValidationResult } from "@/api/types";
+import { bandGeometry } from "@/charts/criterion";
 import { CriterionBand } from "@/charts/criterion-band";
 import { cx } from "@/lib/cx";
-import { duration, humanize, quantity } from "@/lib/format";
+import { duration, humanize, quantity, shortId, signalLabel } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, verdict } from "@/lib/states";
 import { Age } from "@/ui/age";
@@ -74,7 +75,7 @@ function Meta({ validation }: { validation: Validation }) {
         asked <Age at={validation.created_at} />
       </span>
       {started_at !== null && finished_at !== null && <span>took {duration(finished_at - started_at)}</span>}
-      <CopyText text={validation.id} />
+      <CopyText text={validation.id} shown={shortId(validation.id)} />
     </>
   );
 }
@@ -126,7 +127,7 @@ function MetricRow({ result }: { result: ValidationResult }) {
   return (
     <div className="grid grid-cols-[12rem_6.5rem_minmax(8rem,14rem)_5.5rem_minmax(0,1fr)] items-center gap-x-4 py-1.5 text-sm">
       <span className="truncate" title={result.metric}>
-        {humanize(result.metric)}
+        {signalLabel(result.metric)}
       </span>
       <span className="num text-right font-medium">{text(result.value)}</span>
       <div className="num text-2xs text-ink-3">
@@ -137,10 +138,12 @@ function MetricRow({ result }: { result: ValidationResult }) {
           verdict={result.verdict}
           label={`${result.metric}: ${text(result.value)}, accepted ${text(criterion?.low)} to ${text(criterion?.high)}`}
         />
-        <p className="flex justify-between">
-          <span>{criterion?.low == null ? "" : text(criterion.low)}</span>
-          <span>{criterion?.high == null ? "" : text(criterion.high)}</span>
-        </p>
+        <Limits
+          low={criterion?.low ?? null}
+          high={criterion?.high ?? null}
+          value={result.value}
+          text={text}
+        />
       </div>
       <StatePill look={lookOf(verdict, result.verdict)} quiet />
       <span className="min-w-0 text-ink-2 text-xs">
@@ -153,5 +156,35 @@ function MetricRow({ result }: { result: ValidationResult }) {
         )}
       </span>
     </div>
+  );
+}
+
+interface LimitsProps {
+  low: number | null;
+  high: number | null;
+  value: number | null;
+  text: (value: number) => string;
+}
+
+/** The limits, each under its edge of the band; one where both are the same. */
+function Limits({ low, high, value, text }: LimitsProps) {
+  const band = bandGeometry(low, high, value);
+  if (!band) return null;
+  const at = (share: number) => ({ left: `${Math.min(0.82, Math.max(0, share - 0.08)) * 100}%` });
+  return (
+    <p className="relative h-3.5 whitespace-nowrap">
+      {low !== null && (
+        <span className="absolute" style={at(band.from)}>
+          {high === null ? "≥ " : ""}
+          {text(low)}
+        </span>
+      )}
+      {high !== null && high !== low && (
+        <span className="absolute" style={at(band.to)}>
+          {low === null ? "≤ " : ""}
+          {text(high)}
+        </span>
+      )}
+    </p>
   );
 }

@@ -54,7 +54,7 @@ const columns: Column<Validation>[] = column.columns([
   column.accessor("reason", {
     header: "Why",
     cell: ({ row }) => (
-      <span className="block max-w-xl truncate text-ink-2" title={row.original.reason}>
+      <span className="block truncate text-ink-2" title={row.original.reason}>
         {row.original.reason}
       </span>
     ),
@@ -125,6 +125,7 @@ export function Results({ filter, onClear }: { filter: ValidationFilter; onClear
           columns={columns}
           rowId={(v) => v.id}
           right={["took", "when"]}
+          grow="reason"
           onOpen={(v) => void navigate({ to: "/validation/$id", params: { id: v.id } })}
         />
       )}
