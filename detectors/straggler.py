@@ -188,8 +188,18 @@ class StragglerDetector(ArrayDetector):
         if self.sigma is None:
             self._learn_noise()
         elif self._ticks % 8 == 0:  # every eighth step: a median over the whole memory
-            jumps = np.diff(rows["ratio"][-32:], axis=0)  # differences do not see a rank that became slow and stays so
-            self._sigma_now = _spread(jumps) / _PAIR_SCALE
+            self._watch_noise()
+
+    def _watch_noise(self) -> None:
+        """Noise of the remembered steps: ten steps of warm-up say little of noise that stays from step to step.
+
+        Suspects are left out, so that a fault does not raise its own threshold.
+        """
+        rows, config = self.rows, self.config
+        calm = np.isfinite(rows["base"]) & ~rows["state"] & (rows["score"] < config.h / 2)
+        residuals = rows["ratio"][:, calm] - np.where(rows["pair"], rows["base"], 0.0)[calm]
+        if np.count_nonzero(np.isfinite(residuals)) >= config.learn_samples:
+            self._sigma_now = _long_run_spread(residuals)
 
     def _learn_noise(self) -> None:
         rows, config = self.rows, self.config

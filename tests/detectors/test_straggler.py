@@ -107,6 +107,18 @@ def test_a_rank_slow_from_the_start_is_found_in_a_large_role() -> None:
     assert [f.entity.rank for f in found] == [6]
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dp", [2, 8])
+def test_noise_that_stays_from_step_to_step_is_no_straggler(seed: int, dp: int) -> None:
+    """Correlated noise (a neighbour that comes and goes) shortens the time to a false alarm by orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.normal(size=(400, 4 * dp))
+    noise = np.zeros_like(fresh)
+    for step in range(1, len(fresh)):
+        noise[step] = 0.7 * noise[step - 1] + np.sqrt(1 - 0.7**2) * fresh[step]
+    assert say(samples(np.exp(0.015 * noise), stages=4)) == []
+
+
 def test_it_clears_when_the_rank_is_fast_again() -> None:
     begins, ends = say(slow(job(0), rank=13, by=0.10, start=80, stop=110))
     assert (begins.active, ends.active) == (True, False)
