@@ -84,7 +84,9 @@ def test_the_words_say_how_it_ended(data: dict[str, Any], words: str) -> None:
 
 
 def test_an_exception_is_part_of_the_sentence() -> None:
-    (finding,) = ExitDetector().update([event(1, data={"exit_code": 1, "error": "Traceback...\nValueError: bad shape."})])
+    (finding,) = ExitDetector().update(
+        [event(1, data={"exit_code": 1, "error": "Traceback...\nValueError: bad shape."})]
+    )
     assert finding.evidence.summary.endswith("exited with code 1 on node node-b: ValueError: bad shape.")
 
 
