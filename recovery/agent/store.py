@@ -162,11 +162,14 @@ class Store:
     def accept(self, rank: int, slot: int, epoch: int, generation: int, expected: int) -> SlotRecord:
         """Commit and verify a slot that the agent itself has filled.
 
+        It was written in ``generation``, which may be fenced by now; its bytes are as good as ever, so it is committed
+        for the lowest generation alive.
+
         Raises:
             CorruptError: the bytes do not have the digest that they should; the slot is invalid again.
         """
         arena = self.arena(rank)
-        arena.commit(slot, epoch, generation)
+        arena.commit(slot, epoch, max(generation, self.config.fence))
         try:
             record = arena.verify(arena.record(slot))
             if record.digest != expected:

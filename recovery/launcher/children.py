@@ -32,7 +32,9 @@ class Nursery:
         self._socket.setblocking(False)
         with theirs:
             arguments = ["-m", "recovery.launcher.nursery", str(theirs.fileno()), str(os.getpid())]
-            self.child = start(arguments, Tail("nursery"), pump, pass_fds=(theirs.fileno(),), environment=_threads())
+            self.child = start(
+                arguments, Tail("nursery"), pump, pass_fds=(theirs.fileno(),), environment=_quiet_single_thread()
+            )
         self._loop.add_reader(self._socket, self._hear)
 
     async def hatch(
@@ -122,6 +124,12 @@ def start(
     return child
 
 
-def _threads() -> dict[str, str]:
-    """One thread a rank unless the user says otherwise, as torchrun does."""
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+def _quiet_single_thread() -> dict[str, str]:
+    """One thread a rank unless the user says otherwise, as torchrun does.
+
+    And no page of C++ frames for each connection that breaks: here that is nothing special.
+    """
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
+    }

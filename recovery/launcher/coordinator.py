@@ -45,7 +45,7 @@ from recovery.launcher.wire import Stream, WireError, coordinator_side
 log = logging.getLogger("mainstay.coordinator")
 
 _FUTILE: Final = 3
-"""Recoveries in a row without a single committed step: what fails will fail again."""
+"""Failures of the script's own in a row without a single committed step: what failed will fail again."""
 
 
 class Coordinator:
@@ -311,14 +311,16 @@ class Coordinator:
             self.members.ranks[number].lost = True
             self.members.ranks[number].live = False
         self.recoveries += 1
-        self._futile = self._futile + 1 if self.committed <= self._epoch_at_failure else 1
+        if self.committed > self._epoch_at_failure:
+            self._futile = 0
+        self._futile += failure.own
         self._epoch_at_failure = self.committed
         if self.recoveries > self.options.max_restarts:
             return self.fail(
                 f"{failure.reason}; --max-restarts {self.options.max_restarts} are used up", failure.exit_code
             )
-        if self._futile > _FUTILE:
-            why = f"{failure.reason}; {_FUTILE} recoveries in a row without a committed step"
+        if self._futile >= _FUTILE:
+            why = f"{failure.reason}; the script failed {_FUTILE} times in a row without a committed step between"
             return self.fail(why, failure.exit_code)
         log.warning("%s", failure.reason)
         self.move(JobState.RECOVERING)

@@ -22,7 +22,7 @@ from probes.ids import uuid7
 from probes.words import EventKind
 from recovery import planner
 from recovery.launcher.membership import Failure, JobState, Rank
-from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, Resumed, Start
+from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, RestoreOrder, Resumed, Start
 from recovery.launcher.survey import BadSource, Survey
 from recovery.plan import Alternative, Plan, RestoreSource
 
@@ -125,7 +125,7 @@ class Healing:
         for number in victims:
             members.ranks[number].restart(homes[number])
         for node in members.alive():
-            node.inventory = None
+            node.inventory, node.warm = None, node.standbys
             node.send(FenceNode(generation=c.generation, kill=doomed[node.name]))
         for rank in members.ranks:
             rank.ready = rank.resumed = None
@@ -237,7 +237,7 @@ class Healing:
             failure = Failure(ranks=missing, time=time.time(), reason=why)
             asyncio.get_running_loop().call_soon(c.failed, failure)
             return False
-        self.survey.learn(c.members.ranks)
+        self.survey.learn(c.members.ranks, dict(episode.marks), episode.acted_at)
         c.formed()
         return True
 
@@ -251,7 +251,7 @@ class Healing:
         else:
             self._action(name, ok=False, seconds=vote.seconds, detail=vote.reason)
             assert order.restore is not None
-            episode.bad.add(BadSource(rank.number, order.restore.epoch, order.restore.source))
+            episode.bad.add(_spoiled(rank.number, order.restore))
 
     # Go on
 
@@ -330,3 +330,10 @@ class Healing:
             return
         data |= {"ok": ok} if seconds is None else {"ok": ok, "seconds": seconds}
         self._c.reporter.event(EventKind.ACTION_FINISHED, generation=self._c.generation, data=data)
+
+
+def _spoiled(rank: int, restore: RestoreOrder) -> BadSource:
+    """What a failed restore says about its source. A peer's slot is the peer's own slot."""
+    if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
+        return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
+    return BadSource(rank, restore.epoch, restore.source)

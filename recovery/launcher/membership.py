@@ -64,6 +64,8 @@ class Node:
     endpoint: str
     """Where other agents reach this node's agent."""
     standbys: int
+    warm: int = 0
+    """Standbys that it had when the last failure came."""
     alive: bool = True
     fenced: int = 0
     """The newest generation whose fence it has confirmed."""
@@ -91,6 +93,7 @@ class Rank:
     """Its process has a state of its own: it has voted for an epoch since it started."""
     joined: int = 0
     """Generation in which its script called ``init``; 0: not yet."""
+    joined_at: float = 0.0
     ready: Ready | None = None
     resumed: Resumed | None = None
     attached: Attached | None = None
@@ -127,6 +130,8 @@ class Failure:
     """Unix seconds of the first sign."""
     reason: str
     exit_code: int = 1
+    own: bool = False
+    """The script's own doing: an exception, or an exit code that it chose."""
 
     @classmethod
     def of_exit(cls, rank: Rank, message: Exited) -> Failure:
@@ -135,7 +140,8 @@ class Failure:
         why = f": {rank.error.error}" if rank.error is not None else ""
         code = 128 + message.signal if message.signal is not None else message.exit_code or 1
         reason = f"rank {rank.number} (pid {message.pid}) ended, {how}{why}"
-        return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code)
+        own = message.signal is None
+        return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, own=own)
 
 
 class Members:

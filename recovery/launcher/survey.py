@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
 
 _STEPS_REMEMBERED = 32
+_LEAST_SECONDS = 0.001
+_SPAWN_COLD_S = 0.3
+"""A process without a standby is forked from the warm nursery too; only its first backward pass is still to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Survey:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
-        self.costs = Costs()
+        self.costs = Costs(spawn_cold_s=_SPAWN_COLD_S)
         self.replicated: bool | None = None
         """Whether data-parallel peers hold equal parameters, as their digests said; None: not known yet."""
         self._step_times: list[float] = []
@@ -46,8 +49,17 @@ class Survey:
     def step_seconds(self) -> float:
         return median(self._step_times) if self._step_times else 0.0
 
-    def learn(self, ranks: list[Rank]) -> None:
-        """Price the next restore by the ones just made."""
+    def learn(self, ranks: list[Rank], ended: dict[str, float], acted_at: float) -> None:
+        """Price the next recovery by the one just made. ``ended`` holds the Unix time at which each phase ended."""
+        decided, resumed = ended["decide"] if "decide" in ended else ended["fence"], ended["regroup"]
+        joined = max([decided, *(r.joined_at for r in ranks if r.joined == self._c.generation)])
+        restoring = max((r.resumed.seconds for r in ranks if r.resumed), default=0.0)
+        self.costs = replace(
+            self.costs,
+            fence_s=max(_LEAST_SECONDS, ended["fence"] - acted_at),
+            spawn_warm_s=max(_LEAST_SECONDS, joined - decided),
+            regroup_s=max(_LEAST_SECONDS, resumed - joined - restoring),
+        )
         rates = [
             r.resumed.nbytes / r.resumed.seconds for r in ranks if r.resumed and r.resumed.nbytes and r.resumed.seconds
         ]
@@ -78,9 +90,10 @@ class Survey:
         members = self._c.members
         live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
         newest = max((r.ready.newest_epoch for r in members.ranks if r.ready), default=0)
-        stateless = tuple(r.number for r in members.ranks if r.number in victims or r.ready is None)
+        stateless = tuple(r.number for r in members.ranks if r.number in victims or r.ready is None or not r.live)
         return replace(
             self._base(),
+            standbys={node.name: node.warm for node in members.alive() if node.warm},
             step=max(newest, self._c.committed),
             failed_ranks=stateless,
             live={rank: epoch for rank, epoch in live.items() if rank not in stateless},

@@ -20,6 +20,7 @@ from typing import Final
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
+from recovery.sdk.patience import GivenUpError, Patience
 from recovery.shape import Shape
 
 TIMEOUT: Final = timedelta(minutes=10)
@@ -28,10 +29,6 @@ STORE_TIMEOUT: Final = timedelta(seconds=60)
 
 Socket = tuple[int, int]
 """Descriptor and inode: a descriptor that was closed and given out again has another inode."""
-
-
-class FencedError(RuntimeError):
-    """The generation ended while its groups were being formed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +54,7 @@ class Communicator:
     _before: set[Socket] | None = None
     """The process's sockets when forming began; None while nothing is being formed."""
     _left: threading.Event = field(default_factory=threading.Event)
+    _patience: Patience = field(default_factory=Patience)
 
     def form(self, generation: int, store: Store) -> Groups:
         """Meet the other ranks of ``generation`` through ``store``."""
@@ -73,16 +71,18 @@ class Communicator:
         training thread is in here, nothing else of a training script opens connections.
 
         Raises:
-            FencedError: ``is_over`` said so before anybody was waited for.
+            GivenUpError: the generation is over.
             RuntimeError: a peer went away, or ``unblock`` was called.
         """
         self._before = _tcp_sockets()
         self._left.clear()
+        self._patience = Patience()
         try:
             server = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
             if is_over():  # from here on ``unblock`` finds a socket to hang up
-                raise FencedError(f"generation {generation} ended before it was formed")
-            groups = self.form(generation, PrefixStore(f"gen{generation}", server))
+                raise GivenUpError(f"generation {generation} ended before it was formed")
+            with self._patience.with_gloo():
+                groups = self.form(generation, PrefixStore(f"gen{generation}", server))
             self._sockets = _tcp_sockets() - self._before
         finally:
             self._before = None
@@ -126,6 +126,9 @@ class Communicator:
             # Whatever a broken group complains about while it goes is about a generation that is over.
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        # torch numbers groups to name them and forgets to start over when forming fails: then this rank would wait for
+        # its peers under another name than theirs.
+        dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
     def unblock_until_left(self) -> None:
         """``unblock``, again and again, until the training thread is out: a socket may have been about to open."""
@@ -142,6 +145,7 @@ class Communicator:
         if self.backend == "nccl" and self.groups is not None:
             with contextlib.suppress(RuntimeError):
                 dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public name for it
+        self._patience.give_up()
         before = self._before
         for descriptor, inode in self._sockets if before is None else _tcp_sockets() - before:
             _hang_up(descriptor, inode)

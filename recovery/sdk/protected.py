@@ -43,7 +43,7 @@ class ProtectedRun(Run):
         assert link.assignment is not None
         self._link = link
         self._model = model
-        self._protection = Protection(link.assignment, collect_state(model, optimizer, extra))
+        self._protection = Protection(link.assignment, mesh.generation, collect_state(model, optimizer, extra))
         self._meter = StepMeter(model)
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None

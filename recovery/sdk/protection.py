@@ -52,15 +52,15 @@ class _Stash:
 class Protection:
     """The arena, the writer that fills it, and the agent that owns it. All calls belong to the training thread."""
 
-    def __init__(self, assignment: Assign, state: TrainerState) -> None:
+    def __init__(self, assignment: Assign, generation: int, state: TrainerState) -> None:
         self.state = state
         self._stash = _Stash(state)
         self.problem = ""
         """Why nothing is saved at the moment; empty is good."""
         self._rank = assignment.rank
-        self._generation = assignment.generation
+        self._generation = generation
         self.agent = AgentClient(
-            Path(assignment.agent_socket), assignment.agent_token, job=assignment.job, generation=assignment.generation
+            Path(assignment.agent_socket), assignment.agent_token, job=assignment.job, generation=generation
         )
         self._writer: SnapshotWriter | None = None
         self._inode = 0
@@ -89,8 +89,10 @@ class Protection:
         self.problem = ""
 
     def enter(self, generation: int) -> None:
-        """The rank is in ``generation`` now."""
+        """The rank is in ``generation`` now. What it could not have in the last one it may have in this."""
         self._generation = self.agent.generation = generation
+        if self._writer is None:
+            self.open()
 
     def save(self, epoch: int) -> None:
         """Begin to copy the state of ``epoch``; it must not change until ``settle``."""

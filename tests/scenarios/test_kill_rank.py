@@ -125,7 +125,9 @@ def test_a_whole_node_moves_to_the_standbys_of_the_other(job: Job, undisturbed: 
         job.launchers[1].kill()
         job.launchers[1].wait()
         job.launchers = job.launchers[:1]
-        job.until(lambda: not [pid for pid in lost if Path(f"/proc/{pid}").exists()], 20.0, "the node's processes to end")
+        job.until(
+            lambda: not [pid for pid in lost if Path(f"/proc/{pid}").exists()], 20.0, "the node's processes to end"
+        )
         job.wait_recoveries(1)
         assert job.wait() == [0]
     assert_bit_equal(saved(job), undisturbed)

@@ -1,0 +1,121 @@
+"""What ranks say, written into the tables of the coordinator. Words of a process that was replaced are not heard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from recovery.launcher.membership import Failure, JobState, Rank
+from recovery.launcher.messages import (
+    Attached,
+    Done,
+    FromRank,
+    Joined,
+    Ready,
+    Resumed,
+    ScriptFailed,
+    StepRecord,
+    StepsTotal,
+    Trouble,
+)
+from recovery.shape import Shape
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+
+log = logging.getLogger("mainstay.coordinator")
+
+TROUBLE_SECONDS: Final = 1.0
+"""A collective failed but nobody died: after this the fault is the connection's, and all meet again."""
+
+
+class Inbox:
+    """One handler for each kind of message."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self._handlers: dict[type, Callable[[Rank, Any], None]] = {
+            Joined: self._joined,
+            Ready: self._ready,
+            Resumed: self._resumed,
+            StepRecord: self._step,
+            Trouble: self._trouble,
+            Attached: self._attached,
+            StepsTotal: self._steps_total,
+            Done: self._done,
+            ScriptFailed: self._script_failed,
+        }
+
+    def take(self, wrapped: FromRank) -> None:
+        """Hear one message."""
+        ranks = self._c.members.ranks
+        if wrapped.rank < len(ranks) and ranks[wrapped.rank].pid == wrapped.pid:
+            handler = self._handlers.get(type(wrapped.message))
+            if handler is not None:
+                handler(ranks[wrapped.rank], wrapped.message)
+
+    def _joined(self, rank: Rank, message: Joined) -> None:
+        c = self._c
+        shape = Shape(dp=message.dp, pp=message.pp, tp=message.tp)
+        if c.members.shape not in {None, shape}:
+            c.fail(f"rank {rank.number} asked for {shape}, others for {c.members.shape}")
+            return
+        c.members.shape = shape
+        rank.joined, rank.joined_at = message.generation, time.time()
+        # Replacements get their order from healing; at the first start the last one to come starts it.
+        first = not c.healing.active and c.state is JobState.FORMING
+        if first and all(r.joined == c.generation for r in c.members.ranks):
+            c.regroup({})
+
+    def _ready(self, rank: Rank, message: Ready) -> None:
+        if message.generation == self._c.generation:
+            rank.ready = message
+
+    def _resumed(self, rank: Rank, message: Resumed) -> None:
+        c = self._c
+        if message.generation != c.generation:
+            return
+        rank.resumed = message
+        if message.ok:
+            rank.live, rank.epoch = True, message.epoch
+        if c.state is JobState.FORMING and all(r.resumed is not None and r.resumed.ok for r in c.members.ranks):
+            c.formed()
+
+    def _step(self, rank: Rank, message: StepRecord) -> None:
+        c = self._c
+        rank.epoch = max(rank.epoch, message.epoch)
+        if message.generation == c.generation:
+            rank.epoch, rank.epoch_generation = message.epoch, message.generation
+            c.healing.survey.step_took(message.step_time)
+            if message.digest is not None:
+                rank.digests[message.epoch] = message.digest
+                c.healing.survey.compare_replicas(message.epoch)
+        c.reporter.step(rank.number, message)
+
+    def _trouble(self, rank: Rank, message: Trouble) -> None:
+        if message.generation == self._c.generation:
+            self._c.spawn(self._explain(rank, message))
+
+    async def _explain(self, rank: Rank, message: Trouble) -> None:
+        """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
+        await asyncio.sleep(TROUBLE_SECONDS)
+        if self._c.generation == message.generation and not self._c.over:
+            reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
+            self._c.failed(Failure(ranks=set(), time=time.time() - TROUBLE_SECONDS, reason=reason))
+
+    def _attached(self, rank: Rank, message: Attached) -> None:
+        rank.attached = message
+        if not message.protected:
+            log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
+
+    def _steps_total(self, _: Rank, message: StepsTotal) -> None:
+        self._c.steps_total = message.total
+
+    def _done(self, rank: Rank, message: Done) -> None:
+        rank.done, rank.epoch = True, message.epoch
+
+    def _script_failed(self, rank: Rank, message: ScriptFailed) -> None:
+        rank.error = message
