@@ -57,7 +57,7 @@ check: install web/node_modules/.installed ## ruff, mypy --strict, import-linter
 format: install web/node_modules/.installed ## Rewrite sources in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	cd web && npm run --silent format
+	cd web && npm run --silent fix
 
 bench: install ## Every measured claim, printed and written to bench/results
 	@for name in $$(cd bench && ls *.py | grep -vE '^(__init__|report|lib_.*)\.py$$' | sed 's/\.py$$//'); do $(BIN)/python -m bench.$$name; done

@@ -117,7 +117,7 @@ def redis_url(redis_server: str) -> Iterator[str]:
     pytest.fail("all 15 databases of the Redis on this machine hold data; set MAINSTAY_TEST_REDIS_URL")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Ask for as many unused loopback ports as the test needs."""
     port: Callable[[], int] = _load_machine().free_port

@@ -1,0 +1,52 @@
+"""A real service with a real node daemon and a job's story in it, and a real Chromium to look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from service.demo.stack import Stack
+from tests.web.story import put_job
+
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Stack]:
+    stack = Stack(tmp_path_factory.mktemp("dashboard"), free_port(), {"MAINSTAY_INCIDENTS__QUIET_SECONDS": "3600"})
+    try:
+        stack.start_service("serve")
+        stack.start_node("node-a")
+        stack.until(lambda: bool(stack.api.get("/nodes")["items"]), 30.0, "the node")
+        put_job(stack)
+        yield stack
+    finally:
+        stack.close()
+
+
+@pytest.fixture(scope="session")
+def browser(chromium_path: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium_path, args=QUIET)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser, dashboard: Stack) -> Iterator[Page]:
+    """A signed-in page; anything that the page reports as an error fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=dashboard.api.base_url)
+    context.set_default_timeout(15_000)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"/sign-in#token={dashboard.token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    yield page
+    context.close()
+    assert not complaints, complaints

@@ -1,0 +1,67 @@
+"""What the dashboard tests tell the service, as a job's coordinator would."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from probes.ids import uuid7
+from recovery.plan import Alternative, Plan, Restore, RestoreSource, StrategyName
+from service.demo.stack import Stack
+
+JOB = "llama"
+
+
+def put_job(stack: Stack, state: str = "running") -> None:
+    """A job of four ranks on node-a, as its coordinator would report it."""
+    ranks = [
+        {
+            "rank": r, "dp": r // 2, "pp": r % 2, "tp": 0,
+            "node": "node-a", "device": None, "pid": 100 + r, "state": "running",
+        }
+        for r in range(4)
+    ]  # fmt: skip
+    stack.api.put(
+        f"/jobs/{JOB}",
+        {
+            "name": JOB, "state": state, "generation": 1, "command": ["train.py"],
+            "topology": {"dp": 2, "pp": 2, "tp": 1, "world_size": 4, "ranks": ranks},
+            "protection": {
+                "slots": 3, "parity_every": 5, "parity_group": 2, "disk_every": None, "state_bytes": [1 << 20] * 4,
+            },
+            "steps_total": 100, "last_step": 41, "started_at": time.time() - 60, "finished_at": None,
+        },
+    )  # fmt: skip
+
+
+def send(stack: Stack, kind: str, *, data: dict[str, Any], rank: int | None = None, generation: int = 1) -> None:
+    """One event of the job, as its coordinator would send it."""
+    event = {
+        "id": uuid7(), "time": time.time(), "kind": kind, "node": "node-a", "device": None, "job": JOB, "rank": rank,
+        "generation": generation, "data": data,
+    }  # fmt: skip
+    stack.api.post("/events", {"items": [event]})
+
+
+def kill(stack: Stack, rank: int) -> None:
+    send(stack, "process_exit", rank=rank, data={"pid": 100 + rank, "signal": 9, "exit_code": None, "expected": False})
+
+
+def plan(rank: int) -> dict[str, Any]:
+    """A plan with a chosen, a dearer and an impossible alternative."""
+    restores = tuple(Restore(rank=r, node="node-a", source=RestoreSource.LOCAL_SLOT) for r in range(4))
+    local = Alternative(
+        strategy=StrategyName.LOCAL_SLOT, feasible=True, reason="The node still holds the slot.", epoch=41, seconds=0.4,
+        steps_lost=0, cost_seconds=0.4, parts={"fence": 0.1, "load": 0.1, "regroup": 0.2}, restores=restores,
+    )  # fmt: skip
+    peer = Alternative(
+        strategy=StrategyName.PEER_COPY, feasible=True, reason="A replica lives.", epoch=41, seconds=0.9, steps_lost=0,
+        cost_seconds=0.9, parts={"fence": 0.1, "fetch": 0.6, "regroup": 0.2}, restores=restores,
+    )  # fmt: skip
+    disk = Alternative(strategy=StrategyName.DISK_RESTART, feasible=False, reason="Nothing was written to disk.")
+    chosen = Plan(
+        id=uuid7(), job=JOB, generation=2, failed_ranks=(rank,), alternatives=(local, peer, disk),
+        chosen=StrategyName.LOCAL_SLOT, explanation="The local slot is the cheapest way back.",
+    )  # fmt: skip
+    return asdict(chosen)

@@ -1,0 +1,119 @@
+"""The dashboard in a real browser against a real service: what an ops team does all day."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.demo.stack import Stack
+from tests.web.story import JOB, kill, plan, send
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
+
+
+def test_sign_in_takes_the_token_out_of_the_address(page: Page) -> None:
+    assert "token" not in page.url
+
+
+def test_a_wrong_token_is_refused_in_words(browser: Browser, dashboard: Stack) -> None:
+    context = browser.new_context(base_url=dashboard.api.base_url)
+    page = context.new_page()
+    page.goto("/sign-in#token=mst_admin_wrong")
+    expect(page.get_by_role("alert")).to_contain_text("not valid")
+    page.goto("/fleet")
+    expect(page.get_by_role("heading", name="Mainstay")).to_be_visible()
+    assert "/sign-in" in page.url
+    context.close()
+
+
+def test_the_first_screen_answers_and_follows_live(page: Page, dashboard: Stack) -> None:
+    """An incident appears without a reload, is decided by itself, and leads to its page."""
+    expect(page.get_by_role("heading", name="Nothing burns.")).to_be_visible()
+    kill(dashboard, 3)
+    expect(page.get_by_role("heading", name="One incident burns.")).to_be_visible()
+    send(dashboard, "plan_chosen", data={"recovery": "r1", "plan": plan(3)}, generation=2)
+    expect(page.get_by_text("Decided by itself")).to_be_visible()
+    page.get_by_role("main").get_by_role("link").filter(has_text="ank 3").first.click()
+    expect(page).to_have_url(re.compile("/incidents/."))
+    expect(page.get_by_text("Nothing was written to disk.")).to_be_visible()
+    send(
+        dashboard, "recovered", generation=2,
+        data={"recovery": "r1", "seconds": {"detect": 0.01, "regroup": 0.2}, "steps_lost": 0, "epoch": 41},
+    )  # fmt: skip
+    send(dashboard, "verified", generation=2, data={"recovery": "r1", "steps_committed": 3, "digest_match": True})
+    expect(page.get_by_text("Verified").first).to_be_visible()
+
+
+def test_an_incident_is_closed_by_a_human_with_a_reason(page: Page, dashboard: Stack) -> None:
+    kill(dashboard, 2)
+    page.goto("/incidents")
+    page.get_by_role("link").filter(has_text="ank 2").first.click()
+    page.get_by_role("button", name="Close").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("the rank was killed by a test")
+    dialog.get_by_role("button", name="Close").last.click()
+    expect(page.get_by_text("the rank was killed by a test").first).to_be_visible()
+
+
+def test_fleet_map_and_node_page_show_real_measurements(page: Page) -> None:
+    page.goto("/fleet")
+    expect(page.locator("canvas").first).to_be_visible()
+    page.get_by_role("link", name="node-a").first.click()
+    expect(page).to_have_url(re.compile("/nodes/node-a"))
+    expect(page.locator(".uplot").first).to_be_visible()
+
+
+def test_job_page_shows_the_grid_of_ranks(page: Page) -> None:
+    page.goto(f"/jobs/{JOB}")
+    expect(page.get_by_role("heading", name=JOB)).to_be_visible()
+    for rank in range(4):
+        expect(page.get_by_text(f"rank {rank}", exact=True).first).to_be_visible()
+
+
+def test_a_validation_is_ordered_here_and_measured_on_the_node(page: Page) -> None:
+    """The node daemon fetches the order, runs real benchmarks, and the page shows the verdict: no criteria, UNKNOWN."""
+    page.goto("/validation")
+    page.get_by_role("radio", name="Suites and criteria").click()
+    expect(page.get_by_text("quick").first).to_be_visible()
+    page.get_by_role("button", name="Run now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run now").click()
+    expect(page).to_have_url(re.compile("/validation/."))
+    expect(page.get_by_text("Unknown").first).to_be_visible(timeout=100_000)
+    expect(page.get_by_text("gemm").first).to_be_visible(timeout=100_000)
+
+
+def test_the_keyboard_reaches_everything(page: Page) -> None:
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("valid")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Validation").first).to_be_visible()
+
+
+def test_an_unknown_address_says_so(page: Page) -> None:
+    page.goto("/nowhere")
+    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
+
+
+def test_an_unknown_incident_is_a_problem_in_words(page: Page) -> None:
+    page.goto("/incidents/0190a0a0-0000-7000-8000-000000000000")
+    expect(page.get_by_role("alert").or_(page.get_by_text("not")).first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_both_follow_the_system(browser: Browser, dashboard: Stack, scheme: str) -> None:
+    context = browser.new_context(base_url=dashboard.api.base_url, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(f"/sign-in#token={dashboard.token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    level = sum(int(part) for part in background[background.index("(") + 1 : -1].split(",")[:3])
+    assert (level > 384) == (scheme == "light"), background
+    context.close()
