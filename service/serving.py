@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import socket
@@ -96,6 +97,7 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
             calm_collector()
@@ -104,7 +106,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         services: Services | None = getattr(self._app.state, "services", None)
         if services is not None:
-            services.hub.close()
+            # Not here: a signal may come while this very thread holds the hub's lock.
+            self._loop.call_soon_threadsafe(services.hub.close)
         super().handle_exit(sig, frame)
 
 

@@ -81,6 +81,8 @@ class ChangeHub:
             if self._last is None:
                 self._last = newest
             self._watchers.add(watcher)
+            if self.closed:
+                watcher.loop.call_soon_threadsafe(watcher.end)
             return self._last
 
     def leave(self, watcher: Watcher) -> None:
@@ -114,10 +116,11 @@ class ChangeHub:
             self.sent += len(messages)
 
     def close(self) -> None:
-        """End every stream: the service stops. Safe from a signal handler's thread."""
-        self.closed = True
-        for watcher in list(self._watchers):
-            watcher.loop.call_soon_threadsafe(watcher.end)
+        """End every stream, and those that come: the service stops. Not for signal handlers: it takes the lock."""
+        with self._lock:
+            self.closed = True
+            for watcher in self._watchers:
+                watcher.loop.call_soon_threadsafe(watcher.end)
 
 
 def message_of(row: ChangeRow) -> Message:
