@@ -48,9 +48,9 @@ export function luminance(rgb: Rgb): number {
 }
 
 /** Black or white, whichever reads better on a ground. */
-export function inkOn(ground: Rgb): "#06141b" | "#ffffff" {
+export function inkOn(ground: Rgb): "#000000" | "#ffffff" {
   const l = luminance(ground);
-  return (l + 0.05) / 0.055 > 1.05 / (l + 0.05) ? "#06141b" : "#ffffff";
+  return (l + 0.05) / 0.05 > 1.05 / (l + 0.05) ? "#000000" : "#ffffff";
 }
 
 export function scaleGradient(dark: boolean): string {

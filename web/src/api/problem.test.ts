@@ -1,0 +1,24 @@
+import { expect, it } from "vitest";
+import { ProblemError, problemFrom, problemOf } from "./problem";
+
+it("passes a problem document on", () => {
+  const body = {
+    type: "urn:mainstay:problem:bad-frame",
+    title: "Bad frame",
+    status: 422,
+    detail: "truncated",
+  };
+  expect(problemFrom(422, body)).toEqual(body);
+  expect(problemOf(new ProblemError(body))).toBe(body);
+});
+
+it("makes something readable of anything else", () => {
+  expect(problemFrom(502, "<html>").detail).toContain("proxy");
+  expect(problemFrom(500, undefined).title).toContain("500");
+  expect(problemFrom(500, "x".repeat(1000)).detail).not.toContain("xxx");
+});
+
+it("tells a broken connection from a broken dashboard", () => {
+  expect(problemOf(new TypeError("Failed to fetch")).status).toBe(0);
+  expect(problemOf(new RangeError("oops")).detail).toBe("oops");
+});

@@ -1,0 +1,32 @@
+import { describe, expect, it } from "vitest";
+import { inkOn, luminance, pack, scaleColor } from "./color";
+
+describe("the scale", () => {
+  it.each([true, false])("grows evenly away from the ground (dark: %s)", (dark) => {
+    const steps = Array.from({ length: 21 }, (_, i) => luminance(scaleColor(i / 20, dark)));
+    for (let i = 1; i < steps.length; i += 1) {
+      const change = (steps[i] as number) - (steps[i - 1] as number);
+      expect(dark ? change : -change).toBeGreaterThan(0);
+    }
+  });
+
+  it("clamps", () => {
+    expect(scaleColor(-1, true)).toEqual(scaleColor(0, true));
+    expect(scaleColor(7, false)).toEqual(scaleColor(1, false));
+  });
+
+  it("always leaves text at AA contrast", () => {
+    for (const dark of [true, false]) {
+      for (let i = 0; i <= 50; i += 1) {
+        const ground = scaleColor(i / 50, dark);
+        const text = inkOn(ground) === "#ffffff" ? 1 : 0;
+        const [hi, lo] = [Math.max(text, luminance(ground)), Math.min(text, luminance(ground))];
+        expect((hi + 0.05) / (lo + 0.05)).toBeGreaterThanOrEqual(4.5);
+      }
+    }
+  });
+});
+
+it("packs as canvas pixels read it", () => {
+  expect(pack([1, 2, 3])).toBe(0xff030201);
+});

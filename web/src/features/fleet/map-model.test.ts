@@ -1,0 +1,54 @@
+import { describe, expect, it } from "vitest";
+import type { Signal } from "@/api/types";
+import { healthOrder } from "@/lib/states";
+import { byteValue, cellText, mapModel, stateOf, statePatterns } from "./map-model";
+
+const slots = [
+  { slot: 0, node: "a", device: "host", kind: "host" },
+  { slot: 1, node: "a", device: "gpu0", kind: "gpu" },
+  { slot: 2, node: "a", device: "gpu1", kind: "gpu" },
+  { slot: 3, node: "b", device: "host", kind: "host" },
+];
+const power: Signal = { name: "gpu_power_watts", unit: "W", kind: "gauge", source: "gpu", about: "" };
+
+describe("mapModel", () => {
+  it("draws only what can have the signal", () => {
+    expect(mapModel(slots, "gpu").slots.map((s) => s.device)).toEqual(["gpu0", "gpu1"]);
+    expect(mapModel(slots, "host").slots.map((s) => s.node)).toEqual(["a", "b"]);
+  });
+
+  it("lets GPUs stand for their node's state, and a host where there are none", () => {
+    const model = mapModel(slots, "all");
+    expect([...model.bytes]).toEqual([1, 2, 3]);
+    expect(model.nodes).toEqual([
+      { name: "a", first: 0, count: 2 },
+      { name: "b", first: 2, count: 1 },
+    ]);
+  });
+
+  it("filters by node", () => {
+    expect(mapModel(slots, "all", (name) => name === "b").slots).toHaveLength(1);
+  });
+});
+
+describe("bytes", () => {
+  it("become values again, and 255 never does", () => {
+    expect(byteValue(0, 40, 90)).toBe(40);
+    expect(byteValue(250, 40, 90)).toBe(90);
+    expect(byteValue(255, 40, 90)).toBeNull();
+    expect(byteValue(undefined, 40, 90)).toBeNull();
+  });
+
+  it("are states by the order of the enumeration; anything else is unknown", () => {
+    expect(healthOrder.map((_, byte) => stateOf(byte))).toEqual(healthOrder);
+    expect(stateOf(200)).toBe("unknown");
+    expect(new Set(Object.values(statePatterns)).size).toBe(healthOrder.length);
+  });
+
+  it("are told in words", () => {
+    expect(cellText(1, null, { low: null, high: null })).toBe("Healthy");
+    expect(cellText(255, null, { low: null, high: null })).toBe("Unknown");
+    expect(cellText(250, power, { low: 0, high: 700 })).toBe("700 W");
+    expect(cellText(255, power, { low: 0, high: 700 })).toBe("no data");
+  });
+});

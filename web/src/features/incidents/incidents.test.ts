@@ -1,0 +1,118 @@
+import { describe, expect, it } from "vitest";
+import type { Incident, Plan } from "@/api/types";
+import { burned, lifeSteps, ranksText, subject } from "./life";
+import { measuredParts, planTable } from "./plan-model";
+import { detailPairs, offsetText, timelineRows } from "./timeline-model";
+
+const incident: Incident = {
+  id: "i",
+  title: "t",
+  state: "recovered",
+  severity: "critical",
+  opened_at: 100,
+  acting_at: null,
+  recovered_at: 103,
+  verified_at: null,
+  closed_at: null,
+  job: "demo",
+  node: "n0",
+  device: "host",
+  ranks: [3],
+  kinds: ["process_exit"],
+  needs_human: false,
+  summary: "",
+};
+
+describe("the life of an incident", () => {
+  it("measures each stretch from the last step that happened", () => {
+    expect(lifeSteps(incident).map((s) => s.after)).toEqual([null, null, 3, null, null]);
+  });
+
+  it("burned until recovery, or until now", () => {
+    expect(burned(incident, 500)).toBe(3);
+    expect(burned({ ...incident, recovered_at: null }, 500)).toBe(400);
+  });
+
+  it("says what it is about", () => {
+    expect(subject(incident)).toBe("demo · rank 3 · n0");
+    expect(ranksText([0, 1, 2, 3, 7])).toBe("ranks 0–3, 7");
+    expect(ranksText([5, 4])).toBe("ranks 4, 5");
+    expect(ranksText([0, 2, 4, 6, 8])).toBe("ranks 0, 2, 4, 6 … (5 ranks)");
+  });
+});
+
+describe("the history", () => {
+  it("is told in order of time, ties in order of arrival", () => {
+    const entry = (time: number, kind: string) => ({ time, kind, text: "", data: {} });
+    const rows = timelineRows({
+      opened_at: 10,
+      timeline: [entry(12, "c"), entry(10, "a"), entry(10, "b"), entry(9, "z")],
+    });
+    expect(rows.map((r) => r.entry.kind)).toEqual(["z", "a", "b", "c"]);
+    expect(rows.map((r) => r.offset)).toEqual([-1, 0, 0, 2]);
+    expect(offsetText(-0.18, (s) => `${s} s`)).toBe("−0.18 s");
+    expect(offsetText(0, String)).toBe("0");
+  });
+
+  it("shows small data and leaves the plan to the plan", () => {
+    expect(detailPairs({ pid: 7, plan: {}, none: null, nested: { a: 1 } })).toEqual([
+      ["pid", "7"],
+      ["nested", '{"a":1}'],
+    ]);
+  });
+});
+
+describe("the plan", () => {
+  const alternative = (strategy: Plan["alternatives"][number]["strategy"], seconds: number | null) => ({
+    strategy,
+    feasible: seconds !== null,
+    reason: "",
+    epoch: null,
+    seconds,
+    steps_lost: 0,
+    cost_seconds: seconds,
+    parts: (seconds === null ? {} : { regroup: seconds / 2, fence: seconds / 2 }) as Record<string, number>,
+    restores: [],
+  });
+  const plan: Plan = {
+    id: "p",
+    job: "demo",
+    generation: 2,
+    failed_ranks: [3],
+    chosen: "peer_copy",
+    explanation: "",
+    alternatives: [
+      alternative("disk_restart", 20),
+      alternative("parity_rebuild", null),
+      alternative("peer_copy", 2),
+      alternative("local_slot", 3),
+    ],
+    created_at: 0,
+    incident: null,
+    actual_seconds: 4,
+    actual_steps_lost: 0,
+    actual_parts: { fence: 1, regroup: 3, total: 4 },
+  };
+
+  it("puts the chosen first, then by cost, the impossible last", () => {
+    expect(planTable(plan).rows.map((r) => r.alternative.strategy)).toEqual([
+      "peer_copy",
+      "local_slot",
+      "disk_restart",
+      "parity_rebuild",
+    ]);
+  });
+
+  it("compares on one scale and does not count a total twice", () => {
+    const table = planTable(plan);
+    expect(table.scale).toBe(20);
+    expect(table.phases).toEqual(["fence", "regroup"]);
+    expect(table.actual?.parts).toEqual({ fence: 1, regroup: 3 });
+    expect(table.accuracy).toBe(2);
+  });
+
+  it("has something to draw where only a total is known", () => {
+    expect(measuredParts({}, 4)).toEqual({ total: 4 });
+    expect(measuredParts({}, null)).toEqual({});
+  });
+});

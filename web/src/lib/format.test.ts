@@ -1,0 +1,107 @@
+import { describe, expect, it } from "vitest";
+import {
+  age,
+  bytes,
+  duration,
+  humanize,
+  integer,
+  MISSING,
+  percent,
+  quantity,
+  shortId,
+  signalLabel,
+  tickLabels,
+  unitOf,
+} from "./format";
+
+describe("duration", () => {
+  it.each([
+    [0, "0 s"],
+    [4.1e-6, "4.10 µs"],
+    [0.0124, "12.4 ms"],
+    [1.619, "1.62 s"],
+    [59.99, "60.0 s"],
+    [200, "3 min 20 s"],
+    [7500, "2 h 5 min"],
+    [36_000, "10 h"],
+    [273_600, "3 d 4 h"],
+    [-0.18, "−180 ms"],
+  ])("%d s reads %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+
+  it("shows a missing number as missing, never as zero", () => {
+    for (const missing of [null, undefined, Number.NaN, Number.POSITIVE_INFINITY]) {
+      expect(duration(missing)).toBe(MISSING);
+      expect(bytes(missing)).toBe(MISSING);
+      expect(percent(missing)).toBe(MISSING);
+      expect(integer(missing)).toBe(MISSING);
+      expect(quantity(missing, "W")).toBe(MISSING);
+    }
+  });
+});
+
+describe("quantity", () => {
+  it("reads the units of the signal table", () => {
+    expect(quantity(1.83e9, "Hz")).toBe("1.83 GHz");
+    expect(quantity(610, "W")).toBe("610 W");
+    expect(quantity(61.24, "C")).toBe("61.2 °C");
+    expect(quantity(0.9812, "ratio")).toBe("98.1 %");
+    expect(quantity(6, "bitmask")).toBe("0x6");
+    expect(quantity(4_500_000_000, "B", true)).toBe("4.19 GiB/s");
+    expect(quantity(1, "1")).toBe("1");
+    expect(quantity(41_000, "1", true)).toBe("41.0 k/s");
+    expect(quantity(5.1e13, "FLOP/s")).toBe("51.0 TFLOP/s");
+  });
+
+  it("keeps three figures across magnitudes", () => {
+    expect(bytes(999)).toBe("999 B");
+    expect(bytes(1024)).toBe("1.00 KiB");
+    expect(bytes(16.4 * 2 ** 30)).toBe("16.4 GiB");
+    expect(bytes(301 * 2 ** 20)).toBe("301 MiB");
+  });
+
+  it("knows a share by its name", () => {
+    expect(unitOf("cpu_utilization_ratio", "1")).toBe("ratio");
+    expect(unitOf("load_1m", "1")).toBe("1");
+  });
+});
+
+describe("tickLabels", () => {
+  it("is short where it can be", () => {
+    expect(tickLabels([0, 0.5, 1], "ratio")).toEqual(["0", "50 %", "100 %"]);
+    expect(tickLabels([0, 5, 10], "s")).toEqual(["0", "5 s", "10 s"]);
+    expect(tickLabels([100, 200], "W")).toEqual(["100 W", "200 W"]);
+  });
+
+  it("never gives two ticks the same label", () => {
+    const labels = tickLabels([2.619e9, 2.6195e9, 2.62e9], "Hz");
+    expect(new Set(labels).size).toBe(3);
+  });
+
+  it("ends even where the values really are equal", () => {
+    expect(tickLabels([1, 1], "W")).toEqual(["1 W", "1 W"]);
+  });
+});
+
+describe("words", () => {
+  it("names signals and enumerations", () => {
+    expect(signalLabel("gpu_memory_temperature_celsius")).toBe("GPU memory temperature");
+    expect(signalLabel("disk_read_bytes_total")).toBe("Disk read");
+    expect(signalLabel("network_errors_total")).toBe("Network errors");
+    expect(humanize("parity_rebuild")).toBe("Parity rebuild");
+    expect(humanize("xid")).toBe("XID");
+  });
+
+  it("tells ages in the steps a person cares about", () => {
+    expect(age(0.4)).toBe("0 s");
+    expect(age(-3)).toBe("0 s");
+    expect(age(59.9)).toBe("59 s");
+    expect(age(61)).toBe("1 min 1 s");
+    expect(age(null)).toBe("never");
+  });
+
+  it("shortens ids at the end that tells them apart", () => {
+    expect(shortId("01a1fb21-d64e-7ddc-8a3f-5ab91fd70e4a")).toBe("…1fd70e4a");
+    expect(shortId("demo")).toBe("demo");
+    expect(integer(18240)).toBe("18\u202f240");
+  });
+});
