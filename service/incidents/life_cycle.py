@@ -87,6 +87,8 @@ class Facts:
     state: IncidentState
     active_findings: int = 0
     has_plan: bool = False
+    others_stopped: int = 0
+    """Other jobs that the same trouble stopped and that have not recovered."""
     reason: str = ""
     """What a human gave as reason, or what the event said."""
 
@@ -122,11 +124,18 @@ def _no_pending_recovery(facts: Facts) -> str | None:
     return "a recovery ran: only its own verification counts" if facts.has_plan else None
 
 
+def _no_other_job_stopped(facts: Facts) -> str | None:
+    if facts.others_stopped:
+        return f"{facts.others_stopped} other job(s) stopped by the same trouble have not recovered"
+    return None
+
+
 def _gave_reason(facts: Facts) -> str | None:
     return None if facts.reason.strip() else "a reason is needed: the next shift will read it"
 
 
 RULES = (
+    Rule("no_other_job_stopped", frozenset({Trigger.RECOVERED, Trigger.VERIFIED}), _no_other_job_stopped),
     Rule("gave_reason", frozenset({Trigger.CLOSED_BY_HUMAN, Trigger.ACKNOWLEDGED}), _gave_reason),
     Rule("no_active_finding", frozenset({Trigger.CLEARED, Trigger.STAYED_CLEAR, Trigger.QUIET}), _no_active_finding),
     Rule("no_pending_recovery", frozenset({Trigger.CLEARED, Trigger.STAYED_CLEAR}), _no_pending_recovery),

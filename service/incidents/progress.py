@@ -270,6 +270,7 @@ def _propose(
         now=context.now,
         at=event.time,
         text=text[:2000],
+        job=event.job,
         data=data | {"event": event.id},
     )
 

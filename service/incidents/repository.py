@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Select, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 
 from detectors.finding import FindingKind
 from service.incidents.life_cycle import LIVE, IncidentState
@@ -20,13 +20,17 @@ def incidents(*, state: IncidentState | None, job: str | None, node: str | None)
     if state is not None:
         statement = statement.where(IncidentRow.state == state)
     if job is not None:
-        statement = statement.where(IncidentRow.job == job)
-    return statement if node is None else statement.where(IncidentRow.id.in_(_touching(node)))
+        statement = statement.where(of_job(job))
+    return statement if node is None else statement.where(IncidentRow.id.in_(_touching(FindingRow.node == node)))
 
 
-def _touching(node: str) -> Select[str | None]:
-    """Incidents of a node: its own, and those with a finding about it."""
-    return select(FindingRow.incident_id).where(FindingRow.node == node, FindingRow.incident_id.is_not(None))
+def of_job(job: str) -> ColumnElement[bool]:
+    """Its own incidents, and those with a finding about it: one trouble may stop several jobs."""
+    return or_(IncidentRow.job == job, IncidentRow.id.in_(_touching(FindingRow.job == job)))
+
+
+def _touching(condition: ColumnElement[bool]) -> Select[str | None]:
+    return select(FindingRow.incident_id).where(condition, FindingRow.incident_id.is_not(None))
 
 
 def findings(*, node: str | None, job: str | None, kind: FindingKind | None) -> Select[FindingRow]:
@@ -53,7 +57,7 @@ def live_of_job(session: AnySession, job: str) -> IncidentRow | None:
     """The newest incident of a job that is not closed."""
     statement = (
         select(IncidentRow)
-        .where(IncidentRow.job == job, IncidentRow.state.in_(_LIVE))
+        .where(of_job(job), IncidentRow.state.in_(_LIVE))
         .order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc())
         .limit(1)
     )
@@ -104,12 +108,17 @@ def recoveries_by_plan(session: AnySession, plans: Sequence[PlanRow]) -> dict[st
 
 def open_by_job(session: AnySession, jobs: Collection[str]) -> dict[str, int]:
     """Job → how many of its incidents are not closed; jobs without are absent."""
-    statement = (
-        select(IncidentRow.job, func.count())
-        .where(IncidentRow.job.in_(jobs), IncidentRow.state.in_(_LIVE))
-        .group_by(IncidentRow.job)
+    own = select(IncidentRow.job.label("job"), IncidentRow.id.label("id")).where(
+        IncidentRow.job.in_(jobs), IncidentRow.state.in_(_LIVE)
     )
-    return {job: count for job, count in session.execute(statement) if job is not None}
+    found = (
+        select(FindingRow.job, FindingRow.incident_id)
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(FindingRow.job.in_(jobs), IncidentRow.state.in_(_LIVE))
+    )
+    both = union(own, found).subquery()
+    statement = select(both.c.job, func.count()).group_by(both.c.job)
+    return {job: count for job, count in session.execute(statement)}  # noqa: C416 - rows are no tuples to mypy
 
 
 def open_by_node(session: AnySession, nodes: Collection[str]) -> dict[str, int]:

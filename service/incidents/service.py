@@ -112,6 +112,7 @@ def propose(
     text: str,
     at: float | None = None,
     reason: str = "",
+    job: str | None = None,
     data: dict[str, Any] | None = None,
 ) -> Decision:
     """Propose a transition; whatever the answer, it goes on the timeline.
@@ -125,9 +126,10 @@ def propose(
         text: one line for the timeline.
         at: when it happened by the reporter's clock; ``now`` if it happened here.
         reason: what a human said.
+        job: whose coordinator says so; others that the incident stopped may still stand.
         data: for the timeline entry.
     """
-    facts = _facts(session, incident, reason)
+    facts = _facts(session, incident, reason, job)
     decision = decide(facts, trigger)
     happened = now if at is None else at
     entry = (data or {}) | {"trigger": trigger.value, "rules": list(decision.rules), "from": facts.state.value}
@@ -141,11 +143,14 @@ def propose(
     return decision
 
 
-def _facts(session: WriteSession, incident: IncidentRow, reason: str) -> Facts:
+def _facts(session: WriteSession, incident: IncidentRow, reason: str, job: str | None = None) -> Facts:
+    held = repository.active_findings(session, incident.id)
+    stopped = {row.job for row in held if row.job is not None and row.kind in _NEEDS_PLAN}
     return Facts(
         state=IncidentState(incident.state),
-        active_findings=len(repository.active_findings(session, incident.id)),
+        active_findings=len(held),
         has_plan=repository.has_recovery(session, incident.id),
+        others_stopped=len(stopped - {job}) if job is not None else 0,
         reason=reason,
     )
 

@@ -222,3 +222,21 @@ def test_reports_that_fit_nothing_change_nothing(job: Any, eventually: Any) -> N
     job.kill()
     eventually(job.incidents)
     assert job.incident()["state"] == "open"
+
+
+def test_one_trouble_that_stops_two_jobs_is_recovered_when_both_are(
+    service: Any, job_of: Callable[..., Any], eventually: Any
+) -> None:
+    one, two = job_of(service, id="one"), job_of(service, id="two")
+    one.kill(rank=0)
+    one.wait_for("open")
+    two.kill(rank=1)  # on the same node, at the same time
+    eventually(two.incidents)
+    assert one.incident()["id"] == two.incident()["id"]
+    plans = [one.plan([0]), two.plan([1])]
+    one.recover(plans[0]["id"])
+    eventually(lambda: one.incident()["timeline"][-1]["kind"] in {"refused", "finding_cleared"})
+    assert one.incident()["state"] == "acting"
+    assert one.client.get("/v1/jobs/two").json()["open_incidents"] == 1
+    two.recover(plans[1]["id"])
+    two.wait_for("recovered")
