@@ -50,41 +50,37 @@ def test_events_are_listed_newest_first_and_page_by_page(job: Any, admin: httpx.
     assert item["received_at"] > item["time"]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"id": "1"}, "id"),
-        ({"id": "0197f9e4-1c2d-4abc-8def-0123456789ab"}, "id"),  # a UUID of another version
-        ({"time": -1.0}, "time"),
-        ({"time": 1e15}, "time"),
-        ({"kind": "meteorite"}, "kind"),
-        ({"rank": -1}, "rank"),
-        ({"rank": "one"}, "rank"),
-        ({"job": "../etc"}, "job"),
-        ({"node": ""}, "node"),
-        ({"data": [1]}, "data"),
-        ({"data": {"x": 2**70}}, "data"),
-        ({"data": {"x": "a\u0000b"}}, "data"),
-        ({"surplus": 1}, "surplus"),
-        ({"kind": "plan_chosen", "data": {"plan": {"id": "p"}}}, "plan"),
-    ],
-)
-def test_a_bad_event_is_refused_by_name_and_nothing_is_stored(job: Any, change: Json, said: str) -> None:
-    good, bad = job.event("xid", node="n0"), job.event("process_exit", node="n0") | change
-    answer = job.client.post("/v1/events", json={"items": [good, bad]})
-    body = problem(answer, 422, "invalid")
-    assert said in json.dumps(body["errors"])
+BAD_EVENTS: list[tuple[Json, str]] = [
+    ({"id": "1"}, "id"),
+    ({"id": "0197f9e4-1c2d-4abc-8def-0123456789ab"}, "id"),  # a UUID of another version
+    ({"time": -1.0}, "time"),
+    ({"time": 1e15}, "time"),
+    ({"time": math.nan}, "time"),
+    ({"time": math.inf}, "time"),
+    ({"kind": "meteorite"}, "kind"),
+    ({"rank": -1}, "rank"),
+    ({"rank": "one"}, "rank"),
+    ({"rank": math.nan}, "rank"),
+    ({"job": "../etc"}, "job"),
+    ({"node": ""}, "node"),
+    ({"data": [1]}, "data"),
+    ({"data": {"x": 2**70}}, "data"),
+    ({"data": {"x": [math.nan]}}, "data"),
+    ({"data": {"x": -math.inf}}, "data"),
+    ({"data": {"x": "a\u0000b"}}, "data"),
+    ({"surplus": 1}, "surplus"),
+    ({"kind": "plan_chosen", "data": {"plan": {"id": "p"}}}, "plan"),
+]
+
+
+def test_bad_events_are_refused_by_name_and_nothing_is_stored(job: Any) -> None:
+    """One server for all: a refused batch leaves nothing behind that the next could see."""
+    for change, said in BAD_EVENTS:
+        good, bad = job.event("xid", node="n0"), job.event("process_exit", node="n0") | change
+        body = json.dumps({"items": [good, bad]})  # unlike httpx, json writes NaN
+        answer = job.client.post("/v1/events", content=body, headers={"content-type": "application/json"})
+        assert said in json.dumps(problem(answer, 422, "invalid")["errors"]), change
     assert job.client.get("/v1/events").json()["items"] == []
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["time", "data"])
-def test_numbers_that_are_none_are_refused(job: Any, where: str, value: float) -> None:
-    event = job.event("xid", node="n0")
-    event[where] = value if where == "time" else {"x": [value]}
-    body = json.dumps({"items": [event]})
-    answer = job.client.post("/v1/events", content=body, headers={"content-type": "application/json"})
-    problem(answer, 422, "invalid")
 
 
 def test_more_than_five_hundred_events_are_refused(job: Any) -> None:
@@ -150,17 +146,18 @@ def _break(report: Json, path: str, value: Any) -> Json:
     return report
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("topology.world_size", 5), ("topology.ranks.1.rank", 0), ("topology.ranks.1.rank", 4),
-        ("topology.ranks.0.dp", 7), ("topology.ranks.0.node", "a b"), ("state", "sleeping"), ("started_at", "soon"),
-        ("protection.state_bytes", [-1]), ("generation", -1), ("command", {"a": 1}), ("last_step", 2**60),
-    ],
-)  # fmt: skip
-def test_a_bad_job_report_is_refused(job: Any, report_job: Callable[..., Json], path: str, value: Any) -> None:
-    answer = job.client.put("/v1/jobs/demo-9", json=_break(report_job(), path, value))
-    problem(answer, 422, "invalid")
+BAD_REPORTS: list[tuple[str, Any]] = [
+    ("topology.world_size", 5), ("topology.ranks.1.rank", 0), ("topology.ranks.1.rank", 4),
+    ("topology.ranks.0.dp", 7), ("topology.ranks.0.node", "a b"), ("state", "sleeping"), ("started_at", "soon"),
+    ("protection.state_bytes", [-1]), ("generation", -1), ("command", {"a": 1}), ("last_step", 2**60),
+]  # fmt: skip
+
+
+def test_bad_job_reports_are_refused(job: Any, report_job: Callable[..., Json]) -> None:
+    for path, value in BAD_REPORTS:
+        answer = job.client.put("/v1/jobs/demo-9", json=_break(report_job(), path, value))
+        assert answer.status_code == 422, (path, value)
+        problem(answer, 422, "invalid")
     problem(job.client.get("/v1/jobs/demo-9"), 404, "unknown-job")
 
 
