@@ -2,17 +2,64 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from probes.words import EventKind
 from service.incidents.plans import read_plan
-from service.kit.schemas import Count, Input, JsonObject, Name, Output, UnixSeconds
+from service.kit.schemas import Count, Input, Name, Output, UnixSeconds
 
 MAX_EVENTS = 500
 MAX_RANK = 1_000_000
 EVENT_ID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+
+
+MAX_VALUES = 200_000
+"""Values in one event's data: a plan for 4,096 ranks with four alternatives has about 120,000."""
+MAX_DEPTH = 32
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def _clean(data: dict[str, Any]) -> dict[str, Any]:
+    """Data as it can be stored. Numbers that are none are refused; what text cannot be stored is only marked.
+
+    An event tells of a process that died, perhaps with its last, broken output in ``tail``: losing the news over a NUL
+    would be worse than losing the NUL.
+    """
+    budget = [MAX_VALUES]
+    cleaned: dict[str, Any] = _clean_value(data, MAX_DEPTH, budget)
+    return cleaned
+
+
+def _clean_value(value: Any, depth: int, budget: list[int]) -> Any:
+    budget[0] -= 1
+    if depth < 0 or budget[0] < 0:
+        raise ValueError(f"data has more than {MAX_VALUES} values or is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {_clean_text(key): _clean_value(item, depth - 1, budget) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean_value(item, depth - 1, budget) for item in value]
+    if isinstance(value, str):
+        return _clean_text(value)
+    return _check_number(value)
+
+
+def _clean_text(text: str) -> str:
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def _check_number(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number in data is not finite")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number in data does not fit 64 bits")
+    return value
+
+
+EventData = Annotated[dict[str, Any], AfterValidator(_clean)]
 
 
 class EventIn(Input):
@@ -24,7 +71,7 @@ class EventIn(Input):
     job: Name | None = None
     rank: Annotated[int, Field(ge=0, le=MAX_RANK)] | None = None
     generation: Count | None = None
-    data: JsonObject = Field(default_factory=dict)
+    data: EventData = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _plan_is_one(self) -> Self:

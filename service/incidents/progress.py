@@ -237,6 +237,15 @@ def _verified(context: Context, event: Event, job: str) -> None:
         text = "Verified: digests match" if event.data.get("digest_match") is True else "Verified"
         text += "." if steps is None else f", {steps} step(s) committed since."
         _propose(context, incident, Trigger.VERIFIED, event, text=text, data=_small(event))
+        _verify_earlier(context, incident, event, job)
+
+
+def _verify_earlier(context: Context, incident: IncidentRow, event: Event, job: str) -> None:
+    """A recovery that another failure cut short before it was verified is verified by the one that came after."""
+    for earlier in repository.live_of_job_in(context.session, job, IncidentState.RECOVERED):
+        if earlier.id != incident.id and repository.has_recovery(context.session, earlier.id):
+            text = f"Verified by the later recovery of incident {incident.id}."
+            _propose(context, earlier, Trigger.VERIFIED, event, text=text, data={"incident": incident.id})
 
 
 def _job_finished(context: Context, event: Event, job: str) -> None:

@@ -22,6 +22,7 @@ def read_plans(session: AnySession, rows: Sequence[PlanRow]) -> list[PlanRead]:
 
 
 def _plan(row: PlanRow, recovery: RecoveryRow | None) -> PlanRead:
+    """The price counts from the moment of the decision on; so does the actual, without what detection took."""
     done = recovery is not None and recovery.recovered_at is not None
     return PlanRead(
         id=row.id,
@@ -33,10 +34,16 @@ def _plan(row: PlanRow, recovery: RecoveryRow | None) -> PlanRead:
         explanation=row.body["explanation"],
         created_at=row.created_at,
         incident=row.incident_id,
-        actual_seconds=recovery.seconds if recovery is not None and done else None,
+        actual_seconds=_acted(recovery) if recovery is not None and done else None,
         actual_steps_lost=recovery.steps_lost if recovery is not None and done else None,
         actual_parts=recovery.parts if recovery is not None and done else {},
     )
+
+
+def _acted(recovery: RecoveryRow) -> float | None:
+    if recovery.seconds is None:
+        return None
+    return max(0.0, recovery.seconds - float(recovery.parts.get("detect", 0.0)))
 
 
 def read_detail(session: AnySession, row: IncidentRow) -> IncidentDetail:

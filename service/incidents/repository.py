@@ -64,6 +64,12 @@ def live_of_job(session: AnySession, job: str) -> IncidentRow | None:
     return session.scalars(statement).one_or_none()
 
 
+def live_of_job_in(session: AnySession, job: str, state: IncidentState) -> list[IncidentRow]:
+    """A job's incidents in one state, oldest first."""
+    statement = select(IncidentRow).where(of_job(job), IncidentRow.state == state)
+    return list(session.scalars(statement.order_by(IncidentRow.opened_at, IncidentRow.id)))
+
+
 def active_findings(session: AnySession, incident_id: str | None = None) -> list[FindingRow]:
     statement = select(FindingRow).where(FindingRow.active)
     if incident_id is not None:

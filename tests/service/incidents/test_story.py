@@ -240,3 +240,17 @@ def test_one_trouble_that_stops_two_jobs_is_recovered_when_both_are(
     assert one.client.get("/v1/jobs/two").json()["open_incidents"] == 1
     two.recover(plans[1]["id"])
     two.wait_for("recovered")
+
+
+def test_a_recovery_cut_short_by_the_next_failure_is_verified_with_it(job: Any, eventually: Any) -> None:
+    job.kill(rank=1)
+    first = job.plan([1])
+    job.recover(first["id"])
+    job.wait_for("recovered")
+    job.kill(rank=2)
+    eventually(lambda: len(job.incidents()) == 2)
+    second = job.plan([2])
+    job.recover(second["id"])
+    job.verify(second["id"])
+    eventually(lambda: {incident["state"] for incident in job.incidents()} == {"verified"})
+    assert {tuple(incident["ranks"]) for incident in job.incidents()} == {(1,), (2,)}
