@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 from detectors.criteria import FALSE_ALARMS, Criteria, JudgedSuite, judge_suite, learn, samples_of, worst
 from probes.benchmarks.result import SuiteResult, disturbance
+from probes.decoding import UNREADABLE
 from probes.words import Verdict
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
@@ -185,7 +186,7 @@ def _load(path: Path, shape: type[T]) -> T:
         raise InputError(f"{path}: {error.strerror}") from error
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: not JSON: {error}") from error
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from probes.decoding import UNREADABLE
 from probes.words import check_name
 
 FRAME_VERSION: Final = 1
@@ -76,7 +77,7 @@ def decode(body: bytes) -> Frame:
         raise FrameError(f"frame has {len(body)} bytes, more than the {MAX_FRAME_BYTES} allowed")
     try:
         frame = _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FrameError(f"not a frame: {error}") from error
     _check_envelope(frame)
     return frame

@@ -15,10 +15,11 @@ from typing import Final
 
 import msgspec
 
+from probes.decoding import UNREADABLE
 from probes.samplers.base import DeviceIdentity
 from probes.segments import write_durably
 from probes.signals import Catalogue
-from probes.transport import Transport
+from probes.transport import Later, Transport
 from probes.words import check_name
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,8 @@ def enrol(url: str, name: str, join_token: str, data_dir: Path) -> str:
     transport = Transport(url, join_token)
     try:
         answer = msgspec.convert(transport.json("POST", "/nodes:enrol", {"name": name}), _Enrolled)
+    except msgspec.ValidationError as error:
+        raise Later(f"an answer to the enrolment that cannot be read: {error}") from error
     finally:
         transport.close()
     credential = Credential(service=url, node=answer.node, token=answer.token)
@@ -120,7 +123,7 @@ def load_credential(url: str, name: str, data_dir: Path) -> str | None:
         credential = msgspec.json.decode((data_dir / _CREDENTIAL).read_bytes(), type=Credential)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         log.warning("%s is unreadable (%s): enrolling again", data_dir / _CREDENTIAL, error)
         return None
     return credential.token if (credential.service, credential.node) == (url, name) else None

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from probes.decoding import UNREADABLE
 from probes.identity import NodeReport
 from probes.shipper import Shipper
 from probes.spool import Entry, Spool
@@ -159,7 +160,7 @@ def _parse(output: bytes, complaints: bytes, status: int) -> tuple[list[dict[str
     """
     try:
         document = msgspec.json.decode(output)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         last = complaints.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise ValueError(f"mainstay validate ended with status {status} and no result: {last[0]}") from None
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
+from probes.decoding import UNREADABLE
 from probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
 from probes.segments import write_durably
 from probes.signals import Catalogue
@@ -222,5 +223,5 @@ class FrameSender:
         path = self._spool.directory / f"catalogue-{digest}.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=Catalogue)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise Refused(f"catalogue {digest} is known neither here nor at the service: {error}") from error

@@ -21,6 +21,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from probes.decoding import UNREADABLE
 from probes.signals import Catalogue
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
@@ -144,7 +145,7 @@ class Transport:
         answer = self.request(method, path, body, read_s=read_s)
         try:
             return msgspec.json.decode(answer.data) if answer.data else None
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Later(f"{method} {path}: the answer is not JSON: {error}", status=answer.status) from error
 
     def send_frame(self, body: bytes) -> Receipt:
@@ -169,7 +170,7 @@ def _cause(error: HTTPError) -> str:
 def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> TransportError:
     try:
         problem = msgspec.json.decode(answer.data[:_DETAIL_BYTES], type=Problem)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         problem = Problem(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
+from probes.decoding import UNREADABLE
 from recovery.agent.errors import AgentGoneError, ProtocolError
 from recovery.agent.messages import Message
 from recovery.memory.digest import Bytes
@@ -56,7 +57,7 @@ def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> M:
     receive_into(sock, memoryview(body))
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+    except UNREADABLE as error:
         raise ProtocolError(f"not a message: {error}") from error
 
 

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from probes.decoding import UNREADABLE
 from recovery.launcher.messages import MAX_MESSAGE_BYTES, FromLauncher, FromWorker, Message, ToLauncher, ToWorker
 
 _LENGTH: Final = struct.Struct("<I")
@@ -72,7 +73,7 @@ class Stream(Generic[T]):
             raise WireError(f"a message of {length} bytes, allowed are {MAX_MESSAGE_BYTES}")
         try:
             return self._decoder.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise WireError(f"not a message: {error}") from error
 
     async def drain(self, seconds: float = 2.0) -> None:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from probes.decoding import UNREADABLE
 from recovery.launcher.children import Nursery, NurseryError
 from recovery.launcher.messages import Assign, FromWorker, Message, WorkerHello
 from recovery.launcher.output import Tail
@@ -226,7 +225,7 @@ class Workers:
             return
         try:
             hello = from_worker.decode(connection.recv(_RECEIVE_BYTES))
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             hello = None
         if worker is None or not isinstance(hello, WorkerHello) or hello.token != self._token:
             connection.close()
@@ -253,7 +252,7 @@ class Workers:
             return False
         try:
             message = from_worker.decode(body)
-        except msgspec.MsgspecError:  # the script has got hold of our socket: nothing it says can be believed
+        except UNREADABLE:  # the script has got hold of our socket: nothing it says can be believed
             worker.child.signal(9)
             return False
         if worker.rank is not None:

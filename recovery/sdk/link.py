@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
+from probes.decoding import UNREADABLE
 from recovery.launcher.messages import AgentBack, Assign, Fence, Message, Regroup
 from recovery.launcher.wire import encode, to_worker
 
@@ -106,7 +105,7 @@ class Link:
                 os._exit(_EXIT_ORPHANED)
             try:
                 self._take(to_worker.decode(body))
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 print(f"mainstay: the launcher sent something that is no message: {error}")  # noqa: T201 - evidence
                 os._exit(_EXIT_ORPHANED)
 

@@ -99,17 +99,20 @@ def test_check_prints_only_json_when_asked(criteria: Path, tmp_path: Path) -> No
         (None, "No such file"),
         ("", "not JSON"),
         ("{", "not JSON"),
+        (b'{"suite": "\xff"}', "not JSON"),
+        ('{"more": ' + "[" * 100_000, "not JSON"),
         ("[]", "Expected `object`, got `array`"),
         ('{"suite": "quick"}', "missing required field `started_at`"),
         ('{"suite": "quick", "started_at": "noon"}', "$.started_at"),
     ],
+    ids=["absent", "empty", "truncated", "not UTF-8", "deep", "list", "field missing", "wrong type"],
 )
 def test_a_bad_result_file_is_named_with_its_field(
-    criteria: Path, tmp_path: Path, text: str | None, words: str
+    criteria: Path, tmp_path: Path, text: str | bytes | None, words: str
 ) -> None:
     bad = tmp_path / "bad.json"
     if text is not None:
-        bad.write_text(text)
+        bad.write_bytes(text if isinstance(text, bytes) else text.encode())
     done = mainstay("criteria", "check", "--criteria", criteria, bad)
     assert done.returncode == 2
     assert done.stdout == ""

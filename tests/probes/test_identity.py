@@ -36,8 +36,13 @@ def test_enrolment_keeps_the_credential_for_its_owner_only(receiver: Receiver, t
     assert load_credential("http://elsewhere:1", "node-2", tmp_path) is None, "no token for a stranger"
 
 
-def test_an_unreadable_credential_is_replaced(receiver: Receiver, tmp_path: Path) -> None:
-    (tmp_path / "credential.json").write_text("{}")
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", b"", b'{"service":"\xff"}', b'{"x":' + b"[" * 100_000],
+    ids=["empty", "nothing", "not UTF-8", "deep"],
+)
+def test_an_unreadable_credential_is_replaced(receiver: Receiver, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "credential.json").write_bytes(content)
     assert load_credential(receiver.url, "node-1", tmp_path) is None
     assert enrol(receiver.url, "node-1", "join", tmp_path) == "a-token"
 
@@ -45,6 +50,18 @@ def test_an_unreadable_credential_is_replaced(receiver: Receiver, tmp_path: Path
 def test_a_join_token_that_is_not_taken_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answer = lambda *_: problem(401, "unauthorized", "the join token has expired")
     with pytest.raises(Later, match="has expired"):
+        enrol(receiver.url, "node-1", "join", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"<html>", b'"\xff"', b"[" * 100_000, b"{}", b'{"node":1,"token":"t"}'],
+    ids=["not JSON", "not UTF-8", "deep", "nothing in it", "wrong type"],
+)
+def test_an_answer_that_is_none_is_tried_again(receiver: Receiver, tmp_path: Path, said: bytes) -> None:
+    receiver.answer = lambda *_: (200, {"Content-Type": "application/json"}, said)
+    with pytest.raises(Later):
         enrol(receiver.url, "node-1", "join", tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -79,6 +79,8 @@ def test_a_failing_verdict_is_a_result_and_no_error() -> None:
     ("sys.exit('no such suite: quick')", "status 1 and no result: no such suite: quick"),
     ("pass", "it said nothing"),
     ("print('not json')", "no result"),
+    ("os.write(1, b'\"\\xff\"')", "no result"),
+    ("print('[' * 100_000)", "no result"),
     ("print('[]')", "without benchmarks"),
     ("print('{\"benchmarks\": []}')", "without benchmarks"),
     ("print('{\"benchmarks\": [], \"error\": \"no device\"}')", "no device"),
