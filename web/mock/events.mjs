@@ -48,3 +48,25 @@ export function makeEvents(incidents, jobs) {
   }));
   return [...events, ...started].sort((a, b) => b.time - a.time);
 }
+
+export const makeRecoveries = (incidents, job) =>
+  incidents
+    .filter((i) => i.job === job && i.plan)
+    .map((i) => ({
+      id: `recovery-${i.id}`,
+      job,
+      generation: i.plan.generation,
+      failed_at: i.opened_at,
+      planned_at: i.acting_at,
+      recovered_at: i.recovered_at,
+      verified_at: i.verified_at,
+      failed_ranks: i.ranks,
+      strategy: i.plan.chosen,
+      steps_lost: i.plan.actual_steps_lost,
+      predicted_seconds: i.plan.alternatives[0].seconds,
+      seconds: i.plan.actual_seconds,
+      parts: i.plan.actual_parts,
+      epoch: 18230,
+      outcome: i.recovered_at ? "verified" : "running",
+      incident: i.id,
+    }));

@@ -1,5 +1,5 @@
-// Incidents with findings, plan, actions and the history that tells them.
-import { hotIncident } from "./hot.mjs";
+// Incidents with plan, actions and the history that tells them.
+import { exitFinding, hotIncident } from "./findings.mjs";
 import { uuid } from "./random.mjs";
 
 const restore = (rank, node, source, from) => ({
@@ -105,45 +105,50 @@ function recoveryIncident(job, rank, opened, stage, small) {
     [
       -0.18,
       "process_exit",
-      `rank ${rank} on ${node}: process 41189 killed by SIGKILL`,
+      `Rank ${rank} on ${node}: process 41189 killed by SIGKILL`,
       { pid: 41189, signal: 9, expected: false },
     ],
-    [0, "opened", "the exit was not asked for", {}],
+    [0, "opened", `Incident opened: rank ${rank} was killed and nobody had asked for it.`, {}],
     [
       0.02,
       "finding",
-      `exit detector: rank ${rank} ended by signal 9 with confidence 1.00`,
+      `Exit detector: rank ${rank} ended by signal 9 with confidence 1.00`,
       { detector: "exit", confidence: 1 },
     ],
     [
       0.31,
       "plan_chosen",
-      `local slot, predicted ${list[0].seconds.toFixed(2)} s, no step lost`,
+      `Plan chosen: local slot, predicted ${list[0].seconds.toFixed(2)} s, no step lost`,
       { plan: plan.id },
     ],
-    [0.33, "acting", "the coordinator carries out the plan", {}],
-    [0.35, "action_started", `fence generation ${plan.generation - 1}`, { action: "fence" }],
+    [0.33, "acting", "The coordinator carries out the plan.", {}],
+    [0.35, "action_started", `fence began: generation ${plan.generation - 1}`, { action: "fence" }],
     [
       0.47,
       "action_finished",
       "fence done in 0.09 s: 3 agents acknowledged",
       { action: "fence", ok: true, seconds: 0.09, agents: 3 },
     ],
-    [0.5, "action_started", "assign a warm standby", { action: "spawn" }],
-    [1.9, "action_finished", "spawn done in 0.37 s", { action: "spawn", ok: true, seconds: 0.37 }],
+    [0.5, "action_started", "spawn began: assign a warm standby.", { action: "spawn" }],
+    [
+      1.9,
+      "action_finished",
+      "spawn done in 0.370 s: standby 2 became the rank.",
+      { action: "spawn", ok: true, seconds: 0.37 },
+    ],
     [
       took,
       "recovered",
-      `first new step committed after ${took.toFixed(2)} s, 0 steps lost`,
+      `Training goes on: first new step committed after ${took.toFixed(2)} s, 0 steps lost`,
       { steps_lost: 0, epoch: 18230 },
     ],
     [
       took + 12,
       "verified",
-      "3 steps committed by vote, digests of all ranks agree",
+      "Verified: 3 steps committed by vote, digests of all ranks agree",
       { steps_committed: 3, digest_match: true },
     ],
-    [took + 40, "closed", "verified, and quiet since", {}],
+    [took + 40, "closed", "Quiet for 60 s: closed.", {}],
   ].slice(0, [2, 9, 10, 11, 12][stage]);
   const time = (kind) => {
     const row = story.find((r) => r[1] === kind);
@@ -200,27 +205,6 @@ function recoveryIncident(job, rank, opened, stage, small) {
         detail: `generation ${plan.generation}`,
       },
     ],
-  };
-}
-
-function exitFinding(incident, job, rank, node, time) {
-  return {
-    id: uuid(time, "find"),
-    kind: "process_exit",
-    entity: { node, device: null, job: job.id, rank },
-    time,
-    severity: "critical",
-    detector: "exit",
-    confidence: 1,
-    evidence: {
-      summary: `Process 41189 of rank ${rank} ended by signal 9 and nobody had asked for it.`,
-      numbers: { signal: 9, delay_seconds: 0.18 },
-      series: [],
-    },
-    active: true,
-    event: uuid(time, "event"),
-    incident,
-    cleared_at: null,
   };
 }
 

@@ -2,7 +2,7 @@
 //   node mock/server.mjs --port 8090 --scenario busy|calm|empty|big [--broken] [--slow MS] [--dist]
 import { createServer } from "node:http";
 import { parseArgs } from "node:util";
-import { brief, makeEvents } from "./events.mjs";
+import { brief, makeEvents, makeRecoveries } from "./events.mjs";
 import { makeLayout, makeNodes, STATES } from "./fleet.mjs";
 import { makeIncidents } from "./incidents.mjs";
 import { makeJobs, steps } from "./jobs.mjs";
@@ -109,6 +109,7 @@ const routes = [
   ["GET", /^\/v1\/jobs$/, (q) => page(present().jobs, q)],
   ["GET", /^\/v1\/jobs\/([^/]+)$/, (_q, id) => find(present().jobs, "id", id, "job")],
   ["GET", /^\/v1\/jobs\/([^/]+)\/steps$/, (q, id) => steps(find(jobs, "id", id, "job"), q)],
+  ["GET", /^\/v1\/jobs\/([^/]+)\/recoveries$/, (q, id) => page(makeRecoveries(incidents, id), q)],
   ["GET", /^\/v1\/incidents$/, (q) => page(where(incidents, q, "state", "job", "node").map(brief), q)],
   ["GET", /^\/v1\/incidents\/([^/:]+)$/, (_q, id) => find(incidents, "id", id, "incident")],
   ["POST", /^\/v1\/incidents\/([^/:]+):(close|acknowledge)$/, (_q, id, what, body) => change(id, what, body)],

@@ -20,6 +20,7 @@ export type JobState = Job["state"];
 export type TopologyRank = Schemas["TopologyRank"];
 export type RankState = TopologyRank["state"];
 export type Steps = Schemas["StepsRead"];
+export type Recovery = Schemas["RecoveryRead"];
 export type Incident = Schemas["IncidentRead"];
 export type IncidentDetail = Schemas["IncidentDetail"];
 export type IncidentState = Schemas["IncidentState"];

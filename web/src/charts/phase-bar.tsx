@@ -3,7 +3,19 @@ import { cx } from "@/lib/cx";
 import { duration, humanize } from "@/lib/format";
 
 // In the order in which a recovery passes through them; what a strategy adds later comes after.
-const ORDER = ["detect", "fence", "spawn", "regroup", "fetch", "decode", "load", "restore", "verify"];
+const ORDER = [
+  "detect",
+  "decide",
+  "fence",
+  "spawn",
+  "regroup",
+  "fetch",
+  "decode",
+  "load",
+  "restore",
+  "first_step",
+  "verify",
+];
 const HUES = 7;
 
 export function phaseOrder(names: Iterable<string>): string[] {

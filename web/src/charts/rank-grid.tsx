@@ -53,9 +53,9 @@ export function RankGrid({ ranks, size, values, range, format, selected, onSelec
     <div className="overflow-x-auto">
       <div
         data-grid
-        className="grid w-max min-w-full gap-[3px]"
+        className="grid gap-[3px]"
         style={{
-          gridTemplateColumns: `auto repeat(${grid.columns}, ${track})`,
+          gridTemplateColumns: `max-content repeat(${grid.columns}, ${track})`,
         }}
       >
         <span className="self-end pr-2 text-2xs text-ink-3">dp \ pp</span>

@@ -35,7 +35,8 @@ export function integer(value: number | null | undefined): string {
 
 export function percent(ratio: number | null | undefined, digits = 1): string {
   if (ratio == null || !Number.isFinite(ratio)) return MISSING;
-  return `${(ratio * 100).toFixed(digits)} %`;
+  const text = (ratio * 100).toFixed(digits);
+  return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text} %`;
 }
 
 /** A measured length of time: 840 µs, 12.4 ms, 1.62 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */

@@ -60,7 +60,7 @@ function FindingView({ finding }: { finding: Finding }) {
         {numbers.map(([name, value]) => (
           <span key={name}>
             {signalLabel(name).toLowerCase()}{" "}
-            <b className="font-medium text-ink-2">{quantity(value, unitOfNumber(name))}</b>
+            <b className="font-medium text-ink-2">{numberText(name, value)}</b>
           </span>
         ))}
       </p>
@@ -76,6 +76,12 @@ function unitOfNumber(name: string): string {
   if (name.endsWith("_seconds") || name.endsWith("_s")) return "s";
   if (name.endsWith("_bytes")) return "B";
   return "1";
+}
+
+/** A process id or a step is a name, not an amount. */
+function numberText(name: string, value: number | null): string {
+  const unit = unitOfNumber(name);
+  return unit === "1" && Number.isInteger(value) ? String(value) : quantity(value, unit);
 }
 
 function SeriesChart({ series, at }: { series: EvidenceSeries; at: number }) {

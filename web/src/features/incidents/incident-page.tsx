@@ -16,7 +16,7 @@ import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { Actions } from "./actions";
 import { Evidence } from "./evidence";
-import { ranksText } from "./life";
+import { ranksText, summaryOf, titleOf } from "./life";
 import { LifeTrack } from "./life-track";
 import { PlanView } from "./plan-view";
 import { incidentQuery } from "./queries";
@@ -33,7 +33,7 @@ export function IncidentPage() {
   const open = incident && incident.state !== "closed";
   return (
     <Page
-      title={incident?.title ?? "Incident"}
+      title={incident ? titleOf(incident) : "Incident"}
       crumb={
         <Link to="/incidents" search={{}} className="hover:underline">
           Incidents
@@ -87,7 +87,7 @@ function Body({ incident }: { incident: IncidentDetail }) {
   return (
     <>
       <section aria-label="Life" className="rounded-lg border border-line bg-surface px-5 py-4">
-        <p className="mb-4 max-w-4xl text-ink">{incident.summary}</p>
+        {summaryOf(incident) && <p className="mb-4 max-w-4xl text-ink">{summaryOf(incident)}</p>}
         <LifeTrack incident={incident} />
       </section>
       <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,5fr)_minmax(0,7fr)]">

@@ -17,7 +17,7 @@ import { Select } from "@/ui/select";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
-import { burned, isBurning, subject } from "./life";
+import { burned, isBurning, subject, summaryOf, titleOf } from "./life";
 import { LifeMini } from "./life-track";
 import { incidentsQuery } from "./queries";
 
@@ -43,9 +43,9 @@ const columns: Column<Incident>[] = column.columns([
               className="font-medium text-ink hover:underline"
               tabIndex={-1}
             >
-              {row.original.title}
+              {titleOf(row.original)}
             </Link>
-            <span className="block truncate text-ink-3 text-xs">{row.original.summary}</span>
+            <span className="block truncate text-ink-3 text-xs">{summaryOf(row.original)}</span>
           </span>
         </span>
       );

@@ -66,3 +66,10 @@ export function ranksText(ranks: readonly number[]): string {
   const more = runs.length > 4 ? ` … (${sorted.length} ranks)` : "";
   return `${sorted.length === 1 ? "rank" : "ranks"} ${text.join(", ")}${more}`;
 }
+
+/** A title stands without the full stop of the sentence it was. */
+export const titleOf = (incident: Pick<Incident, "title">) => incident.title.replace(/\.$/, "");
+
+/** The summary where it says more than the title. */
+export const summaryOf = (incident: Pick<Incident, "title" | "summary">) =>
+  incident.summary === incident.title ? "" : incident.summary;

@@ -1,6 +1,8 @@
 /** A plan as rows to compare: predicted and actual on one scale. Pure. */
 import type { Alternative, Plan } from "@/api/types";
 import { phaseOrder } from "@/charts/phase-bar";
+import { humanize } from "@/lib/format";
+import { ranksText } from "./life";
 
 export interface PlanRow {
   alternative: Alternative;
@@ -60,4 +62,32 @@ export function planTable(plan: Plan): PlanTable {
   const predicted = chosen?.alternative.seconds ?? null;
   const accuracy = actual && predicted ? actual.seconds / predicted : null;
   return { rows, phases, scale, actual, accuracy };
+}
+
+const SOURCES: Partial<Record<Alternative["restores"][number]["source"], string>> = {
+  live: "keep what they hold",
+  local_slot: "from the slot on their own node",
+  peer_copy: "from a data-parallel peer",
+  parity: "rebuilt from parity",
+  disk: "from disk",
+};
+
+/** Where every rank's state comes from, ranks with the same source together, the moved ones first. */
+export function restoreLines(alternative: Alternative): string[] {
+  const groups = new Map<string, Alternative["restores"]>();
+  for (const restore of alternative.restores) {
+    const from = restore.from_nodes.length > 0 ? ` on ${restore.from_nodes.join(", ")}` : "";
+    const key = (SOURCES[restore.source] ?? humanize(restore.source)) + from;
+    groups.set(key, [...(groups.get(key) ?? []), restore]);
+  }
+  return [...groups]
+    .sort(([, a], [, b]) => Number(a[0]?.source === "live") - Number(b[0]?.source === "live"))
+    .map(([source, restores]) => {
+      const text = ranksText(restores.map((restore) => restore.rank));
+      const one = restores.length === 1;
+      const words = one
+        ? source.replace("keep what they hold", "keeps what it holds").replace("their own", "its own")
+        : source;
+      return `${text.charAt(0).toUpperCase()}${text.slice(1)} ${words}`;
+    });
 }

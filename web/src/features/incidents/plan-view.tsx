@@ -6,7 +6,7 @@ import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { ranksText } from "./life";
-import { type PlanRow, type PlanTable, planTable } from "./plan-model";
+import { type PlanRow, type PlanTable, planTable, restoreLines } from "./plan-model";
 
 /** Every way back with its price; the chosen one with what it really took beneath what was promised. */
 export function PlanView({ plan, incident }: { plan: Plan | null; incident: Incident }) {
@@ -87,6 +87,13 @@ function Row({ row, table, plan }: { row: PlanRow; table: PlanTable; plan: Plan 
         <p className={cx("text-xs leading-4", alternative.feasible ? "mt-1.5 text-ink-3" : "text-ink-2")}>
           {alternative.reason}
         </p>
+        {chosen && alternative.restores.length > 0 && (
+          <ul className="mt-1 text-ink-2 text-xs leading-4">
+            {restoreLines(alternative).map((line) => (
+              <li key={line}>{line}.</li>
+            ))}
+          </ul>
+        )}
       </div>
       <div className="num text-right">
         {alternative.feasible ? (

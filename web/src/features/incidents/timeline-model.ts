@@ -9,21 +9,29 @@ export interface TimelineRow {
   offset: number;
   tone: Tone;
   glyph: GlyphName;
+  turning: boolean;
 }
 
 const LOOKS: [RegExp, Tone, GlyphName][] = [
-  [/fail|lost|exit|xid|opened|open$/, "quarantined", "bang"],
+  [/cleared|quiet|^closed?$/, "unknown", "dot"],
+  [/fail|lost|exit|xid|opened/, "quarantined", "bang"],
   [/finding|suspect|silent/, "suspect", "triangle"],
   [/plan/, "draining", "half"],
   [/action|acting/, "validating", "ring"],
   [/recovered|verified/, "healthy", "check"],
-  [/acknowledg|close|human|comment/, "unknown", "dot"],
 ];
 
-export function entryLook(kind: string): { tone: Tone; glyph: GlyphName } {
+export function entryLook(
+  kind: string,
+  data: Record<string, unknown> = {},
+): { tone: Tone; glyph: GlyphName } {
+  if (data.state === "failed" || data.ok === false) return { tone: "quarantined", glyph: "cross" };
   const found = LOOKS.find(([pattern]) => pattern.test(kind));
   return found ? { tone: found[1], glyph: found[2] } : { tone: "unknown", glyph: "dot" };
 }
+
+/** The entries that change the incident's state carry the story; the rest is detail. */
+const TURNING = /^(opened|plan_chosen|acting|recovered|recovery_failed|verified|closed|quiet|acknowledged)$/;
 
 export function timelineRows(incident: Pick<IncidentDetail, "timeline" | "opened_at">): TimelineRow[] {
   return [...incident.timeline]
@@ -33,7 +41,8 @@ export function timelineRows(incident: Pick<IncidentDetail, "timeline" | "opened
       key: `${index}:${entry.kind}`,
       entry,
       offset: entry.time - incident.opened_at,
-      ...entryLook(entry.kind),
+      turning: TURNING.test(entry.kind),
+      ...entryLook(entry.kind, entry.data),
     }));
 }
 

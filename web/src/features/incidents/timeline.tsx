@@ -57,9 +57,12 @@ function Row({ row, clockTimes }: { row: TimelineRow; clockTimes: boolean }) {
         </span>
       </span>
       <div className="min-w-0 pl-1.5">
-        <p className="text-ink">
-          <span className="font-medium">{humanize(row.entry.kind)}</span>
-          <span className="text-ink-2"> {row.entry.text}</span>
+        <p
+          className={cx(row.turning ? "font-medium text-ink" : "text-ink-2")}
+          title={humanize(row.entry.kind)}
+        >
+          <span className="sr-only">{humanize(row.entry.kind)}: </span>
+          {row.entry.text || humanize(row.entry.kind)}
         </p>
         {pairs.length > 0 && open && (
           <dl

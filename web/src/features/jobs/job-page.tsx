@@ -17,6 +17,7 @@ import { StatePill } from "@/ui/state-pill";
 import { JobHistory } from "./job-history";
 import { JobProtection } from "./job-protection";
 import { JobRanks } from "./job-ranks";
+import { JobRecoveries } from "./job-recoveries";
 import { JobSteps } from "./job-steps";
 import { jobQuery } from "./queries";
 import { RankDetail } from "./rank-detail";
@@ -71,6 +72,7 @@ export function JobPage() {
               <JobProtection job={job} />
             </div>
           </div>
+          <JobRecoveries job={job} />
           <JobHistory job={job} />
         </>
       )}

@@ -6,6 +6,7 @@ export const jobKeys = {
   list: ["jobs", "list"] as const,
   one: (id: string) => ["jobs", "one", id] as const,
   steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
+  recoveries: (id: string) => ["jobs", "recoveries", id] as const,
   events: (id: string) => ["events", "job", id] as const,
 };
 
@@ -39,4 +40,15 @@ export const jobEventsQuery = (job: string) =>
     queryKey: jobKeys.events(job),
     queryFn: ({ signal }) =>
       unwrap(client.GET("/v1/events", { signal, params: { query: { job, limit: 100 } } })),
+  });
+
+export const recoveriesQuery = (id: string) =>
+  queryOptions({
+    queryKey: jobKeys.recoveries(id),
+    queryFn: async ({ signal }) =>
+      (
+        await unwrap(
+          client.GET("/v1/jobs/{id}/recoveries", { signal, params: { path: { id }, query: { limit: 50 } } }),
+        )
+      ).items,
   });

@@ -22,7 +22,7 @@ import { type SpanName, spanSeconds, spans } from "./search";
 const route = getRouteApi("/shell/nodes/$name");
 
 export function NodeCharts({ node }: { node: Node }) {
-  const { span = "15m", from, to, device } = route.useSearch();
+  const { span = "5m", from, to, device } = route.useSearch();
   const navigate = route.useNavigate();
   const signals = useQuery(signalsQuery());
   const events = useQuery(nodeEventsQuery(node.name));

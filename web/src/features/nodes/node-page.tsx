@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Node } from "@/api/types";
+import { summaryOf, titleOf } from "@/features/incidents/life";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { RunValidation } from "@/features/validation/run-validation";
 import { usePolling } from "@/lib/live";
@@ -112,9 +113,9 @@ function OpenIncidents({ node }: { node: string }) {
     <p key={incident.id} className="flex items-center gap-2 rounded-md bg-quarantined-soft px-3 py-2 text-sm">
       <Glyph name="bang" tone="quarantined" />
       <Link to="/incidents/$id" params={{ id: incident.id }} className="font-medium text-ink hover:underline">
-        {incident.title}
+        {titleOf(incident)}
       </Link>
-      <span className="text-ink-2">{incident.summary}</span>
+      <span className="text-ink-2">{summaryOf(incident)}</span>
       <span className="ml-auto text-ink-3 text-xs">
         <Age at={incident.opened_at} />
       </span>

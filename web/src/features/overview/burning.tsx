@@ -1,6 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import type { Incident } from "@/api/types";
-import { burned, subject } from "@/features/incidents/life";
+import { burned, subject, summaryOf, titleOf } from "@/features/incidents/life";
 import { LifeTrack } from "@/features/incidents/life-track";
 import { age } from "@/lib/format";
 import { lookOf, severity } from "@/lib/states";
@@ -31,10 +31,10 @@ export function Burning({ incidents }: { incidents: Incident[] }) {
             </div>
             <h3 className="mt-1 font-semibold text-lg leading-6">
               <Link to="/incidents/$id" params={{ id: incident.id }} className="hover:underline">
-                {incident.title}
+                {titleOf(incident)}
               </Link>
             </h3>
-            <p className="text-ink-2 text-sm">{incident.summary}</p>
+            {summaryOf(incident) && <p className="text-ink-2 text-sm">{summaryOf(incident)}</p>}
             <p className="mt-0.5 text-ink-3 text-xs">{subject(incident)}</p>
           </div>
           <div className="self-center">

@@ -28,7 +28,8 @@ export function Decided({ decisions }: { decisions: Decision[] }) {
                 to="/incidents/$id"
                 params={{ id: decision.incident }}
                 hash={decision.plan ? "plan" : undefined}
-                className="text-ink hover:underline"
+                title={decision.text}
+                className="line-clamp-2 text-ink hover:underline"
               >
                 {decision.text}
                 {decision.job && <span className="text-ink-3"> · {decision.job}</span>}

@@ -1,5 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import type { Incident } from "@/api/types";
+import { summaryOf, titleOf } from "@/features/incidents/life";
 import { lookOf, severity } from "@/lib/states";
 import { Age } from "@/ui/age";
 import { Glyph } from "@/ui/glyph";
@@ -33,9 +34,9 @@ export function NeedsHuman({ incidents }: { incidents: Incident[] }) {
                     params={{ id: incident.id }}
                     className="font-medium text-ink hover:underline"
                   >
-                    {incident.title}
+                    {titleOf(incident)}
                   </Link>
-                  <p className="text-ink-2">{incident.summary}</p>
+                  <p className="text-ink-2">{summaryOf(incident)}</p>
                 </div>
                 <span className="text-ink-3 text-xs leading-5">
                   <Age at={incident.opened_at} />

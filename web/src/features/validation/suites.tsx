@@ -27,30 +27,33 @@ export function Suites() {
           )}
         </QueryView>
       </Panel>
-      <Criteria suites={suites.data ?? []} />
+      <Criteria />
     </div>
   );
 }
 
 function SuiteRow({ suite }: { suite: Suite }) {
+  const metrics = suite.benchmarks.reduce((sum, benchmark) => sum + benchmark.metrics.length, 0);
   return (
-    <li className="border-line border-t px-4 py-3 text-sm">
+    <li className="border-line border-t px-4 py-2.5 text-sm">
       <p className="flex items-baseline justify-between gap-4">
         <span className="font-medium">{humanize(suite.name)}</span>
-        <span className="num text-ink-3 text-xs">
-          {plural(suite.benchmarks.length, "benchmark")}, about {duration(suite.expected_seconds)}
-        </span>
+        <span className="num text-ink-3 text-xs">about {duration(Math.round(suite.expected_seconds))}</span>
       </p>
-      <dl className="mt-1.5 grid grid-cols-[max-content_minmax(0,1fr)] gap-x-4 gap-y-0.5 text-xs">
-        {suite.benchmarks.map((benchmark) => (
-          <div key={benchmark.name} className="contents">
-            <dt className="font-mono text-ink-2">{benchmark.name}</dt>
-            <dd className="text-ink-3">
-              {benchmark.metrics.map((m) => `${m.name}${m.unit === "1" ? "" : ` (${m.unit})`}`).join(", ")}
-            </dd>
-          </div>
-        ))}
-      </dl>
+      <p className="text-ink-2 text-xs">{suite.benchmarks.map((benchmark) => benchmark.name).join(", ")}</p>
+      <details className="mt-1 text-xs">
+        <summary className="w-max cursor-pointer text-ink-3 hover:text-ink">
+          {plural(suite.benchmarks.length, "benchmark")}, {plural(metrics, "metric")}
+        </summary>
+        <dl className="mt-1.5 grid grid-cols-[max-content_minmax(0,1fr)] gap-x-4 gap-y-1 font-mono text-2xs">
+          {suite.benchmarks.map((benchmark) => (
+            <div key={benchmark.name} className="contents">
+              <dt className="text-ink-2">{benchmark.name}</dt>
+              <dd className="text-ink-3">{benchmark.metrics.map((metric) => metric.name).join(", ")}</dd>
+            </div>
+          ))}
+        </dl>
+      </details>
     </li>
   );
 }
@@ -64,8 +67,8 @@ function band(criterion: Criterion, unit: string): string {
   return "none";
 }
 
-const column = columnsFor<Criterion & { unit: string }>();
-const columns: Column<Criterion & { unit: string }>[] = column.columns([
+const column = columnsFor<Criterion>();
+const columns: Column<Criterion>[] = column.columns([
   column.accessor("benchmark", {
     header: "Benchmark",
     cell: ({ row }) => <span className="font-mono text-xs">{row.original.benchmark}</span>,
@@ -89,18 +92,13 @@ const columns: Column<Criterion & { unit: string }>[] = column.columns([
       </span>
     ),
   }),
-]) as Column<Criterion & { unit: string }>[];
+]) as Column<Criterion>[];
 
 /** What a value must be to pass, per cohort, and where that knowledge comes from. */
-function Criteria({ suites }: { suites: Suite[] }) {
+function Criteria() {
   const query = useQuery(criteriaQuery());
   const queryClient = useQueryClient();
   const say = useToast();
-  const units = new Map(
-    suites.flatMap((s) =>
-      s.benchmarks.flatMap((b) => b.metrics.map((m) => [`${b.name}/${m.name}`, m.unit] as const)),
-    ),
-  );
   const learn = useMutation({
     mutationFn: () => unwrap(client.POST("/v1/criteria:learn", { body: {}, headers: idempotencyKey() })),
     onSuccess: () => {
@@ -136,7 +134,7 @@ function Criteria({ suites }: { suites: Suite[] }) {
           ) : (
             <DataTable
               label="Criteria"
-              data={criteria.map((c) => ({ ...c, unit: units.get(`${c.benchmark}/${c.metric}`) ?? "" }))}
+              data={criteria}
               columns={columns}
               rowId={(c) => `${c.benchmark}/${c.metric}/${c.cohort}`}
               right={["n"]}

@@ -1,4 +1,4 @@
-// A node that runs hot: an incident with evidence and nobody allowed to act on it.
+// What detectors say: a killed rank, and a node that runs hot with nobody allowed to act on it.
 import { noise, uuid } from "./random.mjs";
 
 export function hotIncident(node, opened, now) {
@@ -25,11 +25,11 @@ export function hotIncident(node, opened, now) {
     summary:
       "75 °C while 191 peers run at 61 °C; its rank computes 1.24 × slower than its role peers. No automatic action is enabled for heat.",
     timeline: [
-      [-25, "suspect", "z rose above 3.5; hysteresis waits for 20 s of it"],
-      [0, "opened", "signal outlier held for 20 s"],
-      [0.01, "finding", "outlier detector: temperature z = 9.8 within cohort h100-sxm5/fw-96.00.9f/air"],
-      [41, "finding", "straggler detector: rank 6 at 1.24 × its role peers, CUSUM 11.2 over 8"],
-      [60, "acknowledged", "operator: fan tray ordered, watching until it arrives"],
+      [-25, "suspect", "Robust z rose above 3.5; hysteresis waits for 20 s of it"],
+      [0, "opened", "Incident opened: signal outlier held for 20 s"],
+      [0.01, "finding", "Outlier detector: temperature z = 9.8 within cohort h100-sxm5/fw-96.00.9f/air"],
+      [41, "finding", "Straggler detector: rank 6 at 1.24 × its role peers, CUSUM 11.2 over 8"],
+      [60, "acknowledged", "Acknowledged by operator: fan tray ordered, watching until it arrives"],
     ].map(([t, kind, text]) => ({
       time: opened + t,
       kind,
@@ -88,5 +88,27 @@ export function hotIncident(node, opened, now) {
     ],
     plan: null,
     actions: [],
+  };
+}
+
+/** What the exit detector says about a killed rank. */
+export function exitFinding(incident, job, rank, node, time) {
+  return {
+    id: uuid(time, "find"),
+    kind: "process_exit",
+    entity: { node, device: null, job: job.id, rank },
+    time,
+    severity: "critical",
+    detector: "exit",
+    confidence: 1,
+    evidence: {
+      summary: `Process 41189 of rank ${rank} ended by signal 9 and nobody had asked for it.`,
+      numbers: { signal: 9, delay_seconds: 0.18 },
+      series: [],
+    },
+    active: true,
+    event: uuid(time, "event"),
+    incident,
+    cleared_at: null,
   };
 }

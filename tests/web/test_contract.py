@@ -1,0 +1,49 @@
+"""The dashboard's types come from the service's own OpenAPI document; neither may drift from the other unseen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+WEB = Path(__file__).resolve().parents[2] / "web"
+
+
+def test_the_committed_document_is_the_services_own() -> None:
+    checked = subprocess.run(
+        [sys.executable, "export_openapi.py", "--check"],
+        cwd=WEB,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_reads_are_exact() -> None:
+    """An output schema with an optional field would make every reader of the types guess."""
+    schemas = json.loads((WEB / "openapi.json").read_text())["components"]["schemas"]
+    loose = {
+        name: sorted(set(schema["properties"]) - set(schema.get("required", [])))
+        for name, schema in schemas.items()
+        if name.endswith(("Read", "Detail", "Page")) and set(schema["properties"]) - set(schema.get("required", []))
+    }
+    assert not loose
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    assert '"resolved"' not in (WEB / "package-lock.json").read_text()
+
+
+def test_no_file_of_the_dashboard_is_too_long_to_read() -> None:
+    paths = [
+        p
+        for folder in ("src", "mock")
+        for p in (WEB / folder).rglob("*")
+        if p.suffix in {".ts", ".tsx", ".mjs", ".css"}
+    ]
+    lengths = {str(p.relative_to(WEB)): len(p.read_text().splitlines()) for p in paths if p.name != "schema.ts"}
+    assert lengths
+    assert {path: n for path, n in lengths.items() if n > 250} == {}
