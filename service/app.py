@@ -21,6 +21,7 @@ from starlette.routing import Route
 from mainstay import __version__
 from service import health
 from service.auth import endpoints as auth
+from service.auth import loops as auth_loops
 from service.auth.service import ensure_admin
 from service.auth.tokens import TokenCache
 from service.events import endpoints as events
@@ -71,6 +72,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
 )
 """One line a feature."""
 LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
+    auth_loops.make,
     fleet_loops.make,
     telemetry_loops.make,
     stream_loops.make,

@@ -21,7 +21,8 @@ from service.services import Services
 from service.settings import Settings
 
 _BACKLOG: Final = 4096
-_GRACE_SECONDS: Final = 5
+_GRACE_SECONDS: Final = 2
+"""A frame waits a tenth of a second for its commit; what takes longer is a long poll, and is asked again."""
 
 
 class CannotServeError(Exception):

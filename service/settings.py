@@ -41,7 +41,10 @@ class AuthSettings(BaseModel):
     session_hours: float = Field(default=24 * 7, gt=0, description="Life of a browser session, hours.")
     join_token_hours: float = Field(default=24, gt=0, description="Default life of a join token, hours.")
     cache_seconds: float = Field(
-        default=2.0, ge=0, description="How long a checked token is trusted before the database is asked again."
+        default=60.0, ge=0, description="How long a checked token is trusted before the database is asked again."
+    )
+    revocation_seconds: float = Field(
+        default=1.0, gt=0, description="How often a process looks for revocations made by another one."
     )
 
 

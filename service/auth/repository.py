@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from service.auth.models import SessionRow, TokenRow
 from service.auth.tokens import TokenKind
@@ -62,6 +62,12 @@ def revoke_node_tokens(session: WriteSession, node: str, now: float) -> None:
         .where(TokenRow.node == node, TokenRow.kind == TokenKind.NODE, TokenRow.revoked_at.is_(None))
         .values(revoked_at=now)
     )
+
+
+def revocations(session: AnySession) -> tuple[float | None, int]:
+    """Changes whenever a token is revoked or a browser session ends."""
+    latest = session.scalar(select(func.max(TokenRow.revoked_at)))
+    return latest, session.scalar(select(func.count()).select_from(SessionRow)) or 0
 
 
 def has_admin(session: AnySession) -> bool:

@@ -102,9 +102,9 @@ def digest(secret: str) -> str:
 
 @dataclass
 class TokenCache:
-    """Digest of a secret → principal, for a few seconds: the frame route must not ask the database each time.
+    """Digest of a secret → principal, for a while: the frame route must not ask the database each time.
 
-    In this process a revocation takes effect at once; in others within ``seconds``.
+    In this process a revocation takes effect at once; in others when their loop next looks (``service.auth.loops``).
     """
 
     seconds: float

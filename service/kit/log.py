@@ -8,8 +8,16 @@ from typing import Any, Final
 
 import structlog
 
-_QUIET: Final = ("alembic", "uvicorn.error", "uvicorn.access", "celery.beat", "kombu")
-"""Their chatter at level info tells an operator nothing."""
+_QUIET: Final = {
+    "alembic": logging.WARNING,
+    "uvicorn.error": logging.WARNING,
+    "celery.beat": logging.WARNING,
+    "celery.worker": logging.WARNING,
+    "celery.app.trace": logging.WARNING,
+    "kombu": logging.WARNING,
+    "kombu.connection": logging.ERROR,  # warns that memory:// has no host name
+}
+"""What these say below that level tells an operator nothing."""
 
 
 def configure(level: str, form: str) -> None:
@@ -32,5 +40,5 @@ def configure(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(max(least, root.level))

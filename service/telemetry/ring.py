@@ -16,12 +16,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.signals import SignalSource, names
-from service.telemetry.catalogues import RING_SOURCES, ring_signals, source_of
+from probes.signals import WIDE_MISSING, SignalSource, names
+from service.telemetry.catalogues import RING_SOURCES, Placement, ring_signals, source_of
 from service.telemetry.check import MAX_DEVICES, Samples
 from service.telemetry.rates import CounterRates
 
 _NEVER: Final = -1
+MAX_PLANS: Final = 100_000
 Column = tuple[str, str]
 """(node, device)"""
 
@@ -43,6 +44,57 @@ class Window:
         return np.arange(self.start, self.start + len(self.values), dtype=np.int64)
 
 
+Index = tuple[slice, slice] | tuple[NDArray[np.intp], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the samples of one node's frames stand, and where they go."""
+
+    columns: NDArray[np.intp]
+    narrow: Index
+    """[entity, signal] of a frame's narrow tensor."""
+    narrow_place: Index
+    """[row, column] of a slot."""
+    wide: Index
+    wide_counters: NDArray[np.intp]
+    counters_in_order: bool
+    rate_place: Index
+
+
+def make_plan(entities: NDArray[np.intp], columns: NDArray[np.intp], placement: Placement, narrow_rows: int) -> Plan:
+    in_order = bool((placement.wide_counters == np.arange(len(placement.wide_counters))).all())
+    return Plan(
+        columns=columns,
+        narrow=_index(entities, placement.narrow),
+        narrow_place=_index(placement.narrow_rows, columns),
+        wide=_index(entities, placement.wide),
+        wide_counters=placement.wide_counters,
+        counters_in_order=in_order,
+        rate_place=_index(narrow_rows + placement.wide_counters, columns),
+    )
+
+
+def _index(first: NDArray[np.intp], second: NDArray[np.intp]) -> Index:
+    """Two slices where both runs are unbroken (the usual case, many times cheaper), else a mesh."""
+    if _unbroken(first) and _unbroken(second):
+        return slice(int(first[0]), int(first[-1]) + 1), slice(int(second[0]), int(second[-1]) + 1)
+    return np.ix_(first, second)
+
+
+def _unbroken(run: NDArray[np.intp]) -> bool:
+    return bool(run.size and (np.diff(run) == 1).all())
+
+
+def _put(slot: NDArray[np.float32], place: Index, values: NDArray[np.float32]) -> None:
+    """Several samples may fall into one second: the last known one stays."""
+    known = values == values  # noqa: PLR0124 - NaN is the one value that differs from itself
+    if isinstance(place[0], slice):
+        np.copyto(slot[place], values, where=known)
+    else:
+        slot[place] = np.where(known, values, slot[place])
+
+
 class SourceRing:
     """The ring of one source. Not locked: ``Ring`` does that."""
 
@@ -53,8 +105,10 @@ class SourceRing:
         self._source = source
         self._index: dict[Column, int] = {}
         self._held: Counter[str] = Counter()
+        self._plans: dict[tuple[str, tuple[str, ...], str], Plan] = {}
         self._narrow_rows = len(names(source, wide=False))
-        self._rates = CounterRates(len(self.signals) - self._narrow_rows)
+        self._counters = len(self.signals) - self._narrow_rows
+        self._rates = CounterRates(self._counters)
         self._stamp = np.full(depth, _NEVER, np.int64)
         self._written = np.empty(0, np.int64)
         self._values = np.empty((depth, len(self.signals), 0), np.float32)
@@ -66,35 +120,43 @@ class SourceRing:
 
     def write(self, samples: Samples, entities: NDArray[np.intp]) -> None:
         """Place the given entities of a frame on the time axis."""
-        frame, placement = samples.frame, samples.compiled.placements[self._source]
+        frame = samples.frame
         # A node that keeps inventing device names has its share of memory; the rest is stored, not kept here.
         if self._held[frame.subject] > MAX_DEVICES:
             return
-        columns = self._columns_of(frame.subject, [frame.entities[i] for i in entities], int(samples.stop))
-        narrow = samples.narrow[np.ix_(entities, placement.narrow)]
-        rates = self._rated(samples, entities, columns)
-        rows, rate_rows = placement.narrow_rows, self._narrow_rows + placement.wide_counters
+        plan = self._plan(samples, entities)
+        self._written[plan.columns] = np.maximum(self._written[plan.columns], int(samples.stop))
+        narrow = samples.narrow[plan.narrow]
+        rates = self._rated(samples, plan)
         for k in range(frame.samples):
             slot = self._open(int(frame.t0 + k * frame.dt))
             if slot is not None:
-                self._put(slot, rows, columns, narrow[:, :, k])
-                self._put(slot, rate_rows, columns, rates[:, :, k])
+                _put(self._values[slot], plan.narrow_place, narrow[:, :, k].T)
+                _put(self._values[slot], plan.rate_place, rates[:, :, k].T)
 
-    def _rated(self, samples: Samples, entities: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float32]:
-        frame, placement = samples.frame, samples.compiled.placements[self._source]
-        counters = len(self.signals) - self._narrow_rows
-        if not placement.wide.size:
-            return np.empty((len(entities), 0, frame.samples), np.float32)
-        readings = np.full((len(entities), counters, frame.samples), np.iinfo(np.int64).min, np.int64)
-        readings[:, placement.wide_counters] = samples.wide[np.ix_(entities, placement.wide)]
-        return self._rates.feed(columns, readings, t0=frame.t0, dt=frame.dt)[:, placement.wide_counters]
+    def _plan(self, samples: Samples, entities: NDArray[np.intp]) -> Plan:
+        """Where a node's frames go: made once, used for as long as its devices and its catalogue stay the same."""
+        frame = samples.frame
+        key = (frame.subject, frame.entities, frame.catalogue)
+        plan = self._plans.get(key)
+        if plan is None:
+            columns = self._columns_of(frame.subject, [frame.entities[i] for i in entities], int(samples.stop))
+            placement = samples.compiled.placements[self._source]
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = make_plan(entities, columns, placement, self._narrow_rows)
+        return plan
 
-    def _put(self, slot: int, rows: NDArray[np.intp], columns: NDArray[np.intp], values: NDArray[np.float32]) -> None:
-        # Several samples in one second: the last known one stays.
-        place = np.ix_(rows, columns)
-        now = values.T
-        kept = self._values[slot][place]
-        self._values[slot][place] = np.where(np.isnan(now), kept, now)
+    def _rated(self, samples: Samples, plan: Plan) -> NDArray[np.float32]:
+        frame = samples.frame
+        if not plan.wide_counters.size:
+            return np.empty((len(plan.columns), 0, frame.samples), np.float32)
+        given = samples.wide[plan.wide]
+        if len(plan.wide_counters) == self._counters and plan.counters_in_order:
+            return self._rates.feed(plan.columns, given, t0=frame.t0, dt=frame.dt)
+        readings = np.full((len(plan.columns), self._counters, frame.samples), WIDE_MISSING, np.int64)
+        readings[:, plan.wide_counters] = given
+        return self._rates.feed(plan.columns, readings, t0=frame.t0, dt=frame.dt)[:, plan.wide_counters]
 
     def _open(self, second: int) -> int | None:
         """The slot of ``second``, cleared when it held an older one; None when the ring has moved past it."""
@@ -108,9 +170,7 @@ class SourceRing:
         return slot
 
     def _columns_of(self, node: str, devices: Sequence[str], second: int) -> NDArray[np.intp]:
-        found = np.array([self._column((node, device), second) for device in devices], np.intp)
-        self._written[found] = np.maximum(self._written[found], second)
-        return found
+        return np.array([self._column((node, device), second) for device in devices], np.intp)
 
     def _column(self, key: Column, second: int) -> int:
         column = self._index.get(key)
@@ -135,6 +195,7 @@ class SourceRing:
 
     def _reclaim(self, second: int) -> None:
         """Take back the columns of devices that said nothing for a whole ring."""
+        self._plans.clear()
         gone = [i for i, key in enumerate(self.columns) if key and self._written[i] < second - self.depth]
         for i in gone:
             key = self.columns[i]

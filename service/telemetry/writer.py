@@ -131,8 +131,8 @@ class GroupWriter:
         while True:
             self._wake.wait()
             # An idle writer commits at once; a busy one lets a group gather, the longer the dearer a commit is: it
-            # works at most a tenth of the time, and nobody waits longer than the interval.
-            gather = min(self.interval, 10.0 * self.stats.last_commit_seconds)
+            # works at most a twentieth of the time, and nobody waits longer than the interval.
+            gather = min(self.interval, 20.0 * self.stats.last_commit_seconds)
             self._stopping.wait(max(0.0, last + gather - time.monotonic()))
             self._wake.clear()
             last = time.monotonic()
