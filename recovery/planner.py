@@ -87,7 +87,8 @@ def _explain(alternatives: tuple[Alternative, ...], best: Alternative | None) ->
         reasons = " ".join(f"{a.strategy}: {a.reason}" for a in alternatives)
         return f"Nothing brings the job back by itself, a human is needed. {reasons}"
     kept = sum(restore.source is RestoreSource.LIVE for restore in best.restores)
-    text = f"{best.strategy}: {best.reason} It takes {_price(best)}; {kept} of {len(best.restores)} ranks keep what they hold."
+    keep = f"{kept} of {len(best.restores)} ranks keep what they hold"
+    text = f"{best.strategy}: {best.reason} It takes {_price(best)}; {keep}."
     others = [a for a in alternatives if a is not best]
     if others and others[0].feasible:
         return f"{text} Next best: {others[0].strategy}, {_price(others[0])}."

@@ -104,8 +104,10 @@ def has_orders(session: AnySession, node: str, now: float) -> bool:
 
 def nodes_with_orders(session: AnySession, nodes: Sequence[str]) -> set[str]:
     """Which of the nodes have a queued order: one query for all that wait."""
-    statement = select(ValidationRow.node).distinct().where(
-        ValidationRow.state == ValidationState.QUEUED, ValidationRow.node.in_(nodes)
+    statement = (
+        select(ValidationRow.node)
+        .distinct()
+        .where(ValidationRow.state == ValidationState.QUEUED, ValidationRow.node.in_(nodes))
     )
     return set(session.scalars(statement))
 
