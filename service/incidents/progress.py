@@ -82,7 +82,7 @@ def _plan_chosen(context: Context, event: Event, job: str) -> None:
     if chosen is None:
         text, trigger = f"No way back is feasible: {plan.explanation}", Trigger.RECOVERY_FAILED
     else:
-        text, trigger = f"Plan chosen: {chosen.strategy.replace('_', ' ')}. {plan.explanation}", Trigger.PLAN_CHOSEN
+        text, trigger = f"Plan chosen: {plan.explanation}", Trigger.PLAN_CHOSEN
     _propose(context, incident, trigger, event, text=text, data=data)
 
 
