@@ -109,7 +109,9 @@ class Rows:
         spec = arena.layout.specs()[_META]
         room.put(msgspec.msgpack.encode(parts), arena.slot_bytes(slot)[spec.offset : spec.offset + spec.nbytes])
         arena.commit(slot, epoch, arena.word(Word.FENCE))
-        arena.verify(arena.record(slot))
+        # A member that was restored from elsewhere has other bytes for the same epoch: the row over its old ones, found
+        # first, would make the others wait for ever.
+        arena.retire_twins(arena.verify(arena.record(slot)))
 
     def complete(self, ranks: Ranks, epoch: int) -> None:
         """Every member holds its row: this one is worth keeping, and rows of other groups of these ranks are not."""

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -50,10 +51,13 @@ class Communicator:
     shape: Shape
     backend: str
     groups: Groups | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever changes or uses what follows: who ends one generation must never hit the next."""
+    _current: int = 0
+    """The generation that is formed or being formed; 0: none."""
     _sockets: set[Socket] = field(default_factory=set)
     _before: set[Socket] | None = None
     """The process's sockets when forming began; None while nothing is being formed."""
-    _left: threading.Event = field(default_factory=threading.Event)
     _patience: Patience = field(default_factory=Patience)
 
     def form(self, generation: int, store: Store) -> Groups:
@@ -74,19 +78,17 @@ class Communicator:
             GivenUpError: the generation is over.
             RuntimeError: a peer went away, or ``unblock`` was called.
         """
-        self._before = _tcp_sockets()
-        self._left.clear()
-        self._patience = Patience()
+        with self._lock:
+            self._current, self._before, self._patience = generation, _tcp_sockets(), Patience()
         try:
             server = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
             if is_over():  # from here on ``unblock`` finds a socket to hang up
                 raise GivenUpError(f"generation {generation} ended before it was formed")
             with self._patience.with_gloo():
-                groups = self.form(generation, PrefixStore(f"gen{generation}", server))
-            self._sockets = _tcp_sockets() - self._before
+                return self.form(generation, PrefixStore(f"gen{generation}", server))
         finally:
-            self._before = None
-        return groups
+            with self._lock:
+                self._sockets, self._before = _tcp_sockets() - self._before, None
 
     def form_from_environment(self, generation: int) -> Groups:
         """As torchrun or a plain ``python`` wants it."""
@@ -118,10 +120,9 @@ class Communicator:
 
     def leave(self) -> None:
         """Destroy this generation's groups; peers that wait for us get an error at once."""
-        self.unblock()
-        self._left.set()
-        self.groups = None
-        self._sockets = set()
+        self.unblock(self._current + 1)
+        with self._lock:
+            self._current, self._sockets, self.groups = 0, set(), None
         if dist.is_initialized():
             # Whatever a broken group complains about while it goes is about a generation that is over.
             with contextlib.suppress(RuntimeError):
@@ -130,25 +131,27 @@ class Communicator:
         # its peers under another name than theirs.
         dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
-    def unblock_until_left(self) -> None:
-        """``unblock``, again and again, until the training thread is out: a socket may have been about to open."""
+    def unblock_until_left(self, fence: int) -> None:
+        """``unblock`` again and again until the training thread is out: a socket may have been about to open."""
 
         def work() -> None:
-            while not self._left.is_set():
-                self.unblock()
-                self._left.wait(0.05)
+            while self.unblock(fence):
+                time.sleep(0.05)
 
         threading.Thread(target=work, name="mainstay-unblock", daemon=True).start()
 
-    def unblock(self) -> None:
-        """End every collective of this generation that is stuck here. From any thread, more than once."""
-        if self.backend == "nccl" and self.groups is not None:
-            with contextlib.suppress(RuntimeError):
-                dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public name for it
-        self._patience.give_up()
-        before = self._before
-        for descriptor, inode in self._sockets if before is None else _tcp_sockets() - before:
-            _hang_up(descriptor, inode)
+    def unblock(self, fence: int) -> bool:
+        """End every collective of a generation below ``fence`` that is stuck here; False when there is none such."""
+        with self._lock:
+            if not 0 < self._current < fence:
+                return False
+            if self.backend == "nccl" and self.groups is not None:
+                with contextlib.suppress(RuntimeError):
+                    dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public name for it
+            self._patience.give_up()
+            for descriptor, inode in self._sockets if self._before is None else _tcp_sockets() - self._before:
+                _hang_up(descriptor, inode)
+            return True
 
 
 def _tcp_sockets() -> set[Socket]:

@@ -10,7 +10,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.messages import Joined, Regroup
+from recovery.launcher.messages import Joined, Regroup, Trouble
 from recovery.sdk.comm import Communicator, Groups
 from recovery.sdk.link import Link
 from recovery.shape import Shape
@@ -69,7 +69,9 @@ class Mesh:
             self.communicator.form_with_server(
                 order.generation, order.store_host, order.store_port, lambda: link.fence > order.generation
             )
-        except RuntimeError:
+        except RuntimeError as error:
+            if link.fence <= order.generation:
+                link.send(Trouble(generation=order.generation, reason=f"forming the groups failed: {error}"[:500]))
             if link.wait_fence(order.generation, _PATIENCE_SECONDS):
                 return False
             raise
@@ -100,7 +102,7 @@ def build_mesh(*, dp: int, pp: int, tp: int, backend: str | None, link: Link | N
 
 def _join(mesh: Mesh, link: Link) -> None:
     assert link.assignment is not None
-    link.on_fence = lambda _: mesh.communicator.unblock_until_left()
+    link.on_fence = mesh.communicator.unblock_until_left
     generation = max(link.assignment.generation, link.fence)
     while True:
         link.send(Joined(generation=generation, dp=mesh.shape.dp, pp=mesh.shape.pp, tp=mesh.shape.tp))

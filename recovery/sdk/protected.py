@@ -178,7 +178,7 @@ class ProtectedRun(Run):
             generation = self.mesh.generation
             if not self._fenced:
                 # Hang up first: peers that wait for us must not wait for their time-out.
-                self.mesh.communicator.unblock()
+                self.mesh.communicator.unblock(generation + 1)
                 self._link.send(Trouble(generation=generation, reason=str(error)[:500]))
             foreign = bool(self._link.wait_fence(generation, _FENCE_SECONDS))
         if not foreign and reraise:
