@@ -144,6 +144,8 @@ class NodeDaemon:
         self._batcher = Batcher(config.name, config.child.interval, config.batch, self.sender)
         self.supervisor = Supervisor(config.child, self._silent)
         self._started_at = time.time()
+        self._muted = False
+        """The service was told of a silence and not yet of its end."""
 
     def run(self, *, until: Callable[[NodeDaemon], bool] = lambda _: False) -> bool:
         """Work until ``stop`` is called or ``until`` holds; True when everything was delivered."""
@@ -177,6 +179,7 @@ class NodeDaemon:
     def _take(self, message: Message) -> None:
         if isinstance(message, Row):
             self._batcher.add(message)
+            self._heard()
         elif isinstance(message, Hello):
             self._batcher.greet(message)
             for name, reason in message.missing.items():
@@ -187,13 +190,18 @@ class NodeDaemon:
 
     def _silent(self, silence: Silence) -> None:
         self._batcher.flush()
-        event = Event(
-            id=uuid7(),
-            time=time.time(),
-            kind=EventKind.PROBE_SILENT,
-            node=self.config.name,
-            data=silence.as_data(),
-        )
+        self._muted = True
+        self._tell(silence.as_data())
+
+    def _heard(self) -> None:
+        """A silence is over once every sampler speaks again, not while one is left out because it hung."""
+        child = self.supervisor.child
+        if self._muted and child is not None and not child.without:
+            self._muted = False
+            self._tell({"cleared": True, "pid": child.process.pid})
+
+    def _tell(self, data: dict[str, object]) -> None:
+        event = Event(id=uuid7(), time=time.time(), kind=EventKind.PROBE_SILENT, node=self.config.name, data=data)
         try:
             self.outbox.put(event)
         except OSError as error:
