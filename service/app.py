@@ -30,6 +30,7 @@ from service.fleet import loops as fleet_loops
 from service.fleet.snapshot import LayoutCache
 from service.incidents import endpoints as incidents
 from service.incidents import judge
+from service.incidents.metrics import JudgementCollector
 from service.jobs import endpoints as jobs
 from service.jobs.repository import world_size
 from service.kit import idempotency, migrate, problem
@@ -83,6 +84,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
 COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (
     health.IngestCollector,
     health.FleetCollector,
+    JudgementCollector,
 )
 """What ``/metrics`` reads when it is asked."""
 

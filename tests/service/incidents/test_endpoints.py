@@ -278,3 +278,10 @@ def test_the_first_screen(job: Any, incident: Json) -> None:
     assert screen["burning"] == []
     assert [item["plan"] for item in screen["decided"]] == [None, plan["id"]]
     assert {item["job"] for item in screen["decided"]} == {"demo-1"}
+
+
+def test_metrics_count_what_is_open(service: Any, incident: Json) -> None:
+    text = service.client().get("/metrics").text
+    assert 'mainstay_incidents{state="open"} 1.0' in text
+    assert "mainstay_findings_active 1.0" in text
+    assert "mainstay_events_waiting_seconds 0.0" in text
