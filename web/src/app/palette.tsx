@@ -157,7 +157,7 @@ function PaletteBody({ close }: { close: () => void }) {
             onClick={() => run(command)}
             className={cx(
               "flex items-center gap-2.5 rounded-md px-2.5 py-2 text-sm",
-              index === at && "bg-hover",
+              index === at && "bg-accent-soft",
             )}
           >
             <span className="text-ink-3">

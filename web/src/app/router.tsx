@@ -19,7 +19,7 @@ const signIn = createRoute({
   component: lazyRouteComponent(() => import("@/features/auth/sign-in"), "SignIn"),
 });
 
-const shell = createRoute({ getParentRoute: () => root, id: "shell", component: Shell });
+const shell = createRoute({ getParentRoute: () => root, id: "shell", component: () => <Shell /> });
 
 const overview = createRoute({
   getParentRoute: () => shell,
@@ -86,7 +86,11 @@ export const router = createRouter({
   routeTree: root.addChildren([signIn, shell.addChildren(pages)]),
   defaultPreload: "intent",
   scrollRestoration: true,
-  defaultNotFoundComponent: NotFound,
+  defaultNotFoundComponent: () => (
+    <Shell>
+      <NotFound />
+    </Shell>
+  ),
   defaultErrorComponent: RouteError,
 });
 

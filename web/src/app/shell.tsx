@@ -1,6 +1,6 @@
 /** The frame of every signed-in page: navigation, live connection, keyboard. */
 import { Outlet, useRouterState } from "@tanstack/react-router";
-import { useEffect, useRef, useState } from "react";
+import { type ReactNode, type RefObject, useEffect, useRef, useState } from "react";
 import { useWatch } from "@/api/watch";
 import { LiveContext } from "@/lib/live";
 import { LiveBanner } from "./live";
@@ -8,7 +8,7 @@ import { Nav } from "./nav";
 import { Palette } from "./palette";
 import { ShortcutHelp, useShortcuts } from "./shortcuts";
 
-export function Shell() {
+export function Shell({ children }: { children?: ReactNode }) {
   const live = useWatch(true);
   const [paletteOpen, setPaletteOpen] = useState(false);
   const [helpOpen, setHelpOpen] = useState(false);
@@ -27,7 +27,7 @@ export function Shell() {
         <Nav onPalette={() => setPaletteOpen(true)} onHelp={() => setHelpOpen(true)} />
         <main id="main" ref={main} tabIndex={-1} className="min-w-0 outline-none">
           <LiveBanner />
-          <Outlet />
+          {children ?? <Outlet />}
         </main>
       </div>
       <Palette open={paletteOpen} onOpenChange={setPaletteOpen} />
@@ -37,7 +37,7 @@ export function Shell() {
 }
 
 /** A new page starts at its beginning for keyboard and screen reader too, not inside the old one's remains. */
-function usePageFocus(main: React.RefObject<HTMLElement | null>) {
+function usePageFocus(main: RefObject<HTMLElement | null>) {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const first = useRef(path);
   useEffect(() => {

@@ -48,6 +48,29 @@ function timeLabels(_: uPlot, splits: number[], _axis: number, _space: number, i
   });
 }
 
+// uPlot's own list jumps from one minute to five.
+const SECONDS = [
+  1,
+  2,
+  5,
+  10,
+  15,
+  30,
+  60,
+  120,
+  300,
+  600,
+  900,
+  1800,
+  3600,
+  7200,
+  10_800,
+  21_600,
+  43_200,
+  DAY,
+  2 * DAY,
+  7 * DAY,
+];
 // Whole powers of two: "512 MiB" and "1 GiB" are round where "500000000 B" is not.
 const POWERS = Array.from({ length: 56 }, (_, n) => 2 ** n);
 
@@ -60,6 +83,7 @@ function axes(spec: ChartSpec): uPlot.Axis[] {
     {
       ...common,
       size: 24,
+      ...(spec.xIs === "time" ? { incrs: SECONDS } : {}),
       gap: 4,
       grid: { show: false },
       values:

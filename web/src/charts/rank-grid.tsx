@@ -143,13 +143,18 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
       {!ground && <span className="hatch absolute inset-0 opacity-35" aria-hidden="true" />}
       {roomy && (
         <span className="relative flex w-full items-center justify-between gap-1 text-2xs">
-          <span className="num opacity-85">rank {rank.rank}</span>
+          <span className="num whitespace-nowrap">rank {rank.rank}</span>
           {rank.state !== "running" && <Glyph name={look.glyph} size={11} />}
         </span>
       )}
       {!roomy && rank.state !== "running" && <Glyph name={look.glyph} size={10} />}
       {roomy && (
-        <span className="num relative font-medium text-sm">
+        <span
+          className={cx(
+            "num relative max-w-full truncate font-medium",
+            rank.state === "running" ? "text-sm" : "text-xs",
+          )}
+        >
           {rank.state === "running" ? shown : look.label}
         </span>
       )}

@@ -23,7 +23,7 @@ export function MenuItem({ onSelect, children }: { onSelect: () => void; childre
   return (
     <Radix.Item
       onSelect={onSelect}
-      className="flex cursor-pointer items-center gap-2 rounded-md px-2.5 py-1.5 text-ink text-sm outline-none data-[highlighted]:bg-hover"
+      className="flex cursor-pointer items-center gap-2 rounded-md px-2.5 py-1.5 text-ink text-sm outline-none data-[highlighted]:bg-accent-soft"
     >
       {children}
     </Radix.Item>

@@ -48,7 +48,7 @@ export function Select({ label, value, onChange, groups }: Props) {
                     key={option.value}
                     value={option.value}
                     disabled={option.disabled}
-                    className="flex cursor-pointer items-center justify-between gap-4 rounded-md px-2.5 py-1.5 text-ink text-sm outline-none data-[disabled]:cursor-not-allowed data-[highlighted]:bg-hover data-[disabled]:text-ink-3"
+                    className="flex cursor-pointer items-center justify-between gap-4 rounded-md px-2.5 py-1.5 text-ink text-sm outline-none data-[disabled]:cursor-not-allowed data-[highlighted]:bg-accent-soft data-[disabled]:text-ink-3"
                   >
                     <Radix.ItemText>{option.label}</Radix.ItemText>
                     <Radix.ItemIndicator>

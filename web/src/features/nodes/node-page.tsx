@@ -6,8 +6,9 @@ import type { Node } from "@/api/types";
 import { summaryOf, titleOf } from "@/features/incidents/life";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { RunValidation } from "@/features/validation/run-validation";
+import { cx } from "@/lib/cx";
 import { usePolling } from "@/lib/live";
-import { health, lookOf } from "@/lib/states";
+import { health, lookOf, severity } from "@/lib/states";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
@@ -109,16 +110,29 @@ function Meta({ node }: { node: Node }) {
 function OpenIncidents({ node }: { node: string }) {
   const incidents = useQuery(recentIncidentsQuery({ node }));
   const open = incidents.data?.filter((incident) => incident.closed_at === null) ?? [];
-  return open.map((incident) => (
-    <p key={incident.id} className="flex items-center gap-2 rounded-md bg-quarantined-soft px-3 py-2 text-sm">
-      <Glyph name="bang" tone="quarantined" />
-      <Link to="/incidents/$id" params={{ id: incident.id }} className="font-medium text-ink hover:underline">
-        {titleOf(incident)}
-      </Link>
-      <span className="text-ink-2">{summaryOf(incident)}</span>
-      <span className="ml-auto text-ink-3 text-xs">
-        <Age at={incident.opened_at} />
-      </span>
-    </p>
-  ));
+  return open.map((incident) => {
+    const look = lookOf(severity, incident.severity);
+    return (
+      <p
+        key={incident.id}
+        className={cx(
+          "flex items-center gap-2.5 rounded-md px-3 py-2 text-sm",
+          look.tone === "quarantined" ? "bg-quarantined-soft" : "bg-suspect-soft",
+        )}
+      >
+        <Glyph name={look.glyph} tone={look.tone} />
+        <Link
+          to="/incidents/$id"
+          params={{ id: incident.id }}
+          className="shrink-0 font-medium text-ink hover:underline"
+        >
+          {titleOf(incident)}
+        </Link>
+        <span className="min-w-0 flex-1 truncate text-ink-2">{summaryOf(incident)}</span>
+        <span className="text-ink-3 text-xs">
+          <Age at={incident.opened_at} />
+        </span>
+      </p>
+    );
+  });
 }

@@ -4,7 +4,7 @@ import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
 import { nodesQuery } from "@/features/nodes/queries";
-import { duration, plural } from "@/lib/format";
+import { age, plural } from "@/lib/format";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Dialog } from "@/ui/dialog";
@@ -75,7 +75,7 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
       </div>
       {suite && (
         <p className="text-ink-2 text-sm">
-          {plural(suite.benchmarks.length, "benchmark")}, about {duration(suite.expected_seconds)}:{" "}
+          {plural(suite.benchmarks.length, "benchmark")}, about {age(suite.expected_seconds)}:{" "}
           {suite.benchmarks.map((b) => b.name).join(", ")}.
         </p>
       )}

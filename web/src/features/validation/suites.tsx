@@ -1,7 +1,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { client, idempotencyKey, unwrap } from "@/api/client";
 import type { Criterion, Suite } from "@/api/types";
-import { duration, humanize, plural, quantity } from "@/lib/format";
+import { age, humanize, plural, quantity } from "@/lib/format";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { Empty, ErrorNotice } from "@/ui/notice";
@@ -38,7 +38,7 @@ function SuiteRow({ suite }: { suite: Suite }) {
     <li className="border-line border-t px-4 py-2.5 text-sm">
       <p className="flex items-baseline justify-between gap-4">
         <span className="font-medium">{humanize(suite.name)}</span>
-        <span className="num text-ink-3 text-xs">about {duration(Math.round(suite.expected_seconds))}</span>
+        <span className="num text-ink-3 text-xs">about {age(suite.expected_seconds)}</span>
       </p>
       <p className="text-ink-2 text-xs">{suite.benchmarks.map((benchmark) => benchmark.name).join(", ")}</p>
       <details className="mt-1 text-xs">
