@@ -29,6 +29,9 @@ class TelemetrySettings(BaseModel):
         default=20_000, ge=1, description="Frames that may wait for a commit before new ones are answered 503."
     )
     retention_hours: int = Field(default=48, ge=1, description="Hours of blocks kept at full rate.")
+    step_refill_hours: float = Field(
+        default=6.0, ge=0, description="Hours of step records read back into memory at start."
+    )
     step_ring_steps: int = Field(default=2048, ge=64, description="Steps of each job kept in memory.")
     max_future_seconds: float = Field(
         default=300.0, gt=0, description="How far ahead of this clock a frame's time may be."

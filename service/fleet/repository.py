@@ -69,6 +69,7 @@ def note_seen(session: WriteSession, heard: Mapping[str, float]) -> None:
     statement = (
         update(nodes_table)  # type: ignore[arg-type]
         .where(nodes_table.c.name == bindparam("node"))
+        .where(or_(nodes_table.c.last_seen_at.is_(None), nodes_table.c.last_seen_at < bindparam("at")))
         .values(last_seen_at=bindparam("at"))
     )
     session.connection().execute(statement, [{"node": node, "at": at} for node, at in heard.items()])

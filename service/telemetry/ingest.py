@@ -104,8 +104,9 @@ class Ingest:
     def refill(self) -> int:
         """Fill the rings from the last minutes of blocks; how many blocks. Call before the writer starts."""
         now, count = self.clock.now(), 0
-        for axis in Axis:
-            for block in self.store.read(now - self.settings.ring_seconds, now + 1, axis=axis):
+        spans = {Axis.TIME: self.settings.ring_seconds, Axis.STEP: self.settings.step_refill_hours * 3600}
+        for axis, seconds in spans.items():
+            for block in self.store.read(now - seconds, now + self.settings.max_future_seconds, axis=axis):
                 count += self._restore(block)
         return count
 

@@ -136,9 +136,11 @@ class GroupWriter:
             self._stopping.wait(max(0.0, last + gather - time.monotonic()))
             self._wake.clear()
             last = time.monotonic()
-            while batch := self._take():
+            if batch := self._take():
                 self._commit(batch)
-            if self._stopping.is_set() and not self._queue:
+            if self._queue:
+                self._wake.set()  # what came meanwhile gathers in its turn
+            elif self._stopping.is_set():
                 return
 
     def _take(self) -> list[Waiting]:
