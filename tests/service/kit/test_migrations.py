@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import inspect
 
+from probes.frame import Axis
 from service.kit import migrate
 from service.kit.db import Database
+from service.telemetry.blocks import Block
+from service.telemetry.blocks_postgres import PostgresBlockStore
 
 
 @pytest.fixture
@@ -33,6 +36,18 @@ def test_down_and_up_again(database: Database) -> None:
     migrate.upgrade(database)
     assert set(inspect(database.engine).get_table_names()) == tables
     migrate.drift(database)
+
+
+@pytest.mark.postgres
+def test_the_tables_of_the_block_store_are_its_own(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    store = PostgresBlockStore(database.engine)
+    store.append([Block("n1", Axis.TIME, "s", 1, 3600.0, 3601.0, b"x")])
+    migrate.drift(database)
+    migrate.downgrade(database, "base")
+    assert [block.sequence for block in store.read(0.0, 9000.0, axis=Axis.TIME)] == [1]
+    database.close()
 
 
 def test_upgrading_twice_changes_nothing(database: Database) -> None:
