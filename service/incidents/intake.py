@@ -27,6 +27,7 @@ from service.jobs.models import RecoveryRow
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
 _BEFORE: Final = frozenset({IncidentState.RECOVERED.value, IncidentState.VERIFIED.value})
 _ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.ACTING.value})
+_NOISE_SECONDS: Final = 10.0
 _EARLY_SECONDS: Final = 30.0
 """How much older than the first sign of a recovery its cause may be: clocks and spools differ."""
 
@@ -62,12 +63,17 @@ def _renewed(context: Context, finding: Finding) -> bool:
     row = repository.active_finding(context.session, finding.key)
     if row is None:
         return False
-    again = finding.event is not None and finding.event != row.event_id
+    again = finding.event is not None and finding.event != row.event_id and not _noise(row, finding)
     _write(row, finding)
     incident = None if row.incident_id is None else context.session.get(IncidentRow, row.incident_id)
     if again and incident is not None:
         _grow(context, incident, [finding], f"Again: {finding.evidence.summary}")
     return True
+
+
+def _noise(row: FindingRow, finding: Finding) -> bool:
+    """A driver may report the same XID hundreds of times a second; it is told again only after a pause."""
+    return finding.kind not in _STOPPED and abs(finding.time - row.time) < _NOISE_SECONDS
 
 
 def _write(row: FindingRow, finding: Finding) -> None:

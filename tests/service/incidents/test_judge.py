@@ -339,3 +339,14 @@ def test_a_human_at_the_same_moment_costs_a_retry_not_an_event(bench: Bench, mon
     bench.judge.turn()
     (incident,) = bench.incidents()
     assert incident.state == "recovered"
+
+
+def test_a_flood_of_the_same_fact_is_one_finding_and_a_short_story(bench: Bench) -> None:
+    for _ in range(200):
+        bench.event("xid", node="n1", job=None, device="GPU-1", data={"code": 79})
+        bench.clock.advance(0.2)
+    bench.judge.turn()
+    (incident,) = bench.incidents()
+    assert len(bench.active()) == 1
+    with bench.services.database.reading() as session:
+        assert len(repository.timeline_of(session, incident.id)) < 20
