@@ -22,6 +22,7 @@ from mainstay import __version__
 from service import health
 from service.auth import endpoints as auth
 from service.auth import loops as auth_loops
+from service.auth.guard import COOKIE
 from service.auth.service import ensure_admin
 from service.auth.tokens import TokenCache
 from service.events import endpoints as events
@@ -33,7 +34,7 @@ from service.incidents import judge
 from service.incidents.metrics import JudgementCollector
 from service.jobs import endpoints as jobs
 from service.jobs.repository import world_size
-from service.kit import idempotency, migrate, problem
+from service.kit import idempotency, migrate, openapi, problem
 from service.kit.body import BodyLimit
 from service.kit.clock import Clock, SystemClock
 from service.kit.db import Database
@@ -174,7 +175,7 @@ def _start(services: Services, loops: Loops) -> None:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        problem.document(schema)
         frames.document(schema)
+        openapi.complete(schema, cookie=COOKIE)
         app.openapi_schema = schema
     return app.openapi_schema

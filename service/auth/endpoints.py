@@ -15,6 +15,7 @@ from service.auth.service import NewToken
 from service.auth.tokens import TokenKind
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing, after_commit
+from service.kit.openapi import PUBLIC, problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Uuid
 from service.services import ServicesDep
@@ -26,7 +27,14 @@ class TokenPage(Page[TokenRead]):
     """Tokens, newest first."""
 
 
-@router.post("/auth/session", status_code=204, operation_id="sign_in", response_class=Response)
+@router.post(
+    "/auth/session",
+    status_code=204,
+    operation_id="sign_in",
+    response_class=Response,
+    responses=problems(401, 403),
+    openapi_extra=PUBLIC,
+)
 def sign_in(body: SignIn, request: Request, services: ServicesDep, session: Writing, now: Now) -> Response:
     """Exchange a token for a session cookie."""
     if request.headers.get("sec-fetch-site") is not None:
@@ -91,7 +99,7 @@ def revoke_token(
     after_commit(session, services.tokens.clear)
 
 
-@router.post("/nodes:enrol", status_code=201, operation_id="enrol_node")
+@router.post("/nodes:enrol", status_code=201, operation_id="enrol_node", responses=problems(409))
 def enrol_node(body: Enrol, joining: Anyone, services: ServicesDep, session: Writing, now: Now) -> Enrolled:
     """Exchange a join token for the credential of one node."""
     secret = service.enrol(session, joining, body.name, now=now)

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from service.auth.tokens import Scope, TokenKind
-from service.kit.schemas import Input, Name, Output, ShortText
+from service.kit.schemas import Input, JsonNumber, Name, Output, ShortText
 
-Secret = Annotated[str, Field(min_length=1, max_length=200)]
+Secret = Annotated[ShortText, Field(min_length=1)]
 
 
 class SignIn(Input):
@@ -32,7 +32,7 @@ class TokenCreate(Input):
     scopes: list[Scope] = Field(default_factory=list, max_length=4)
     node: Name | None = None
     job: Name | None = None
-    expires_in: Annotated[float | None, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)] = None
+    expires_in: Annotated[float, Field(gt=0, le=10 * 365 * 86_400), JsonNumber] | None = None
     """Seconds; null is for ever (join tokens: the configured default)."""
 
 

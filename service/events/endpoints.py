@@ -15,7 +15,7 @@ from service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepte
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing, after_commit
 from service.kit.pagination import Page, Paging, paginate
-from service.kit.schemas import Name, UnixSeconds
+from service.kit.schemas import Name, QuerySeconds
 from service.services import ServicesDep
 from service.stream.changes import Topic, record_change
 
@@ -65,7 +65,7 @@ def list_events(
     node: Annotated[Name | None, Query()] = None,
     job: Annotated[Name | None, Query()] = None,
     kind: EventKind | None = None,
-    since: Annotated[UnixSeconds | None, Query(description="Not older than this, Unix seconds.")] = None,
+    since: Annotated[QuerySeconds | None, Query(description="Not older than this, Unix seconds.")] = None,
 ) -> EventPage:
     """Events, newest first."""
     statement = repository.listing(node=node, job=job, kind=kind, since=since)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from probes.words import EventKind
 from service.incidents.plans import read_plan
-from service.kit.schemas import Count, Input, Name, Output, UnixSeconds
+from service.kit.schemas import Count, Input, JsonNumber, Name, Output, UnixSeconds
 
 MAX_EVENTS = 500
 MAX_RANK = 1_000_000
@@ -69,7 +69,7 @@ class EventIn(Input):
     node: Name | None = None
     device: Name | None = None
     job: Name | None = None
-    rank: Annotated[int, Field(ge=0, le=MAX_RANK)] | None = None
+    rank: Annotated[int, Field(ge=0, le=MAX_RANK), JsonNumber] | None = None
     generation: Count | None = None
     data: EventData = Field(default_factory=dict)
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from service.events.schemas import MAX_RANK
-from service.kit.schemas import Bytes, Input, Name, Output, ShortText, Text, UnixSeconds
+from service.kit.schemas import Bytes, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
 
-Count = Annotated[int, Field(ge=1, le=MAX_RANK)]
-Step = Annotated[int, Field(ge=0, lt=2**53)]
+Count = Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber]
+Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
 
 
 class JobState(StrEnum):
@@ -29,13 +29,13 @@ class RankState(StrEnum):
 
 
 class TopologyRank(Input):
-    rank: Annotated[int, Field(ge=0, lt=MAX_RANK)]
-    dp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
-    pp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
-    tp: Annotated[int, Field(ge=0, lt=MAX_RANK)]
+    rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
+    dp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
+    pp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
+    tp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
     node: Name
     device: Name | None
-    pid: Annotated[int, Field(ge=0, lt=2**31)] | None
+    pid: Annotated[int, Field(ge=0, lt=2**31), JsonNumber] | None
     state: RankState
 
 
@@ -63,10 +63,10 @@ class Topology(Input):
 
 
 class Protection(Input):
-    slots: Annotated[int, Field(ge=0, le=16)]
-    parity_every: Annotated[int, Field(ge=1, lt=2**31)] | None
-    parity_group: Annotated[int, Field(ge=1, le=MAX_RANK)] | None
-    disk_every: Annotated[int, Field(ge=1, lt=2**31)] | None
+    slots: Annotated[int, Field(ge=0, le=16), JsonNumber]
+    parity_every: Annotated[int, Field(ge=1, lt=2**31), JsonNumber] | None
+    parity_group: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
+    disk_every: Annotated[int, Field(ge=1, lt=2**31), JsonNumber] | None
     state_bytes: Annotated[list[Bytes], Field(max_length=MAX_RANK)]
 
 
@@ -81,7 +81,7 @@ class JobReport(Input):
 
     name: Annotated[ShortText, Field(min_length=1)]
     state: JobState
-    generation: Annotated[int, Field(ge=0, lt=2**31)]
+    generation: Annotated[int, Field(ge=0, lt=2**31), JsonNumber]
     command: Annotated[Text, BeforeValidator(_as_text)]
     """As one would type it; a list of arguments is accepted too."""
     topology: Topology

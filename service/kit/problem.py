@@ -3,7 +3,8 @@
     ProblemError
     ├── BadRequestError 400     ├── NotFoundError 404      ├── PreconditionFailedError 412
     ├── UnauthorizedError 401   ├── ConflictError 409      ├── TooLargeError 413
-    ├── ForbiddenError 403      └── UnavailableError 503   └── UnprocessableError 422
+    ├── ForbiddenError 403      └── UnavailableError 503   ├── WrongContentTypeError 415
+    └── UnprocessableError 422
 
 A feature subclasses one of these and sets ``slug`` and ``title``; the detail names what is wrong with the input.
 Nothing about the inside of the service leaks: an unexpected exception is logged and answered by a bare 500.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,9 +23,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 _log: Final = logging.getLogger(__name__)
 MEDIA_TYPE: Final = "application/problem+json"
+_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 class ProblemField(BaseModel):
@@ -97,12 +100,26 @@ class TooLargeError(ProblemError):
     status, slug, title = 413, "too-large", "Too large"
 
 
+class WrongContentTypeError(ProblemError):
+    status, slug, title = 415, "wrong-content-type", "Wrong content type"
+
+
 class UnprocessableError(ProblemError):
     status, slug, title = 422, "invalid", "Invalid input"
 
 
 class UnavailableError(ProblemError):
     status, slug, title = 503, "unavailable", "Temporarily unavailable"
+
+
+BY_STATUS: Final[dict[int, type[ProblemError]]] = {
+    kind.status: kind
+    for kind in (
+        BadRequestError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, PreconditionFailedError,
+        TooLargeError, WrongContentTypeError, UnprocessableError, UnavailableError,
+    )
+}  # fmt: skip
+"""The tree's first branches: what a status means where nothing more exact is said."""
 
 
 def urn(slug: str) -> str:
@@ -145,19 +162,53 @@ async def _on_problem(request: Request, error: Exception) -> JSONResponse:
 
 async def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    faults = [ProblemField(loc=list(e["loc"]), msg=_printable(e["msg"])) for e in error.errors()[:50]]
+    found = error.errors()
+    if any(fault["loc"] == ("body",) and isinstance(fault["input"], bytes) for fault in found):
+        return problem_response(_wrong_content_type(request), request.url.path)
+    faults = [ProblemField(loc=[_printable(part) for part in e["loc"]], msg=_printable(e["msg"])) for e in found[:50]]
     first = faults[0] if faults else ProblemField(loc=[], msg="invalid")
     where = ".".join(str(part) for part in first.loc)
     return response(422, "invalid", "Invalid input", f"{where}: {first.msg}", instance=request.url.path, errors=faults)
 
 
+def _wrong_content_type(request: Request) -> WrongContentTypeError:
+    """For a body that FastAPI did not read as JSON because it was not announced as such."""
+    announced = request.headers.get("content-type", "")[:100]
+    return WrongContentTypeError(f"the body must be application/json, not {announced or 'without a content type'}")
+
+
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    phrase = HTTPStatus(error.status_code).phrase
-    slug = TooLargeError.slug if error.status_code == TooLargeError.status else phrase.lower().replace(" ", "-")
-    path = request.url.path
+    status, path = error.status_code, request.url.path
+    phrase = HTTPStatus(status).phrase
+    known = BY_STATUS.get(status)
+    slug, title = (known.slug, known.title) if known else (phrase.lower().replace(" ", "-"), phrase)
     detail = f"{request.method} {path}: {phrase.lower()}" if error.detail == phrase else str(error.detail)
-    return response(error.status_code, slug, phrase, detail, instance=path, headers=error.headers)
+    if status == BadRequestError.status and error.__cause__ is not None:
+        detail = _unreadable(error.__cause__)
+    headers = {"Allow": _allowed(request)} if status == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    return response(status, slug, title, detail, instance=path, headers=headers)
+
+
+def _unreadable(cause: BaseException) -> str:
+    """Why a body could not be parsed, where FastAPI says only that."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"the body is not UTF-8: byte {cause.start}"
+    if isinstance(cause, RecursionError):
+        return "the body is nested too deeply"
+    if isinstance(cause, ValueError):  # Python's bound on the digits of an integer
+        return "the body holds a number with too many digits"
+    return "the body could not be read"
+
+
+def _allowed(request: Request) -> str:
+    """Every method of the path: the router names only those of the first route that fits."""
+    routes = request.app.routes
+    return ", ".join(
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    )
 
 
 async def _on_data_error(request: Request, error: Exception) -> JSONResponse:
@@ -188,8 +239,11 @@ async def _on_unexpected(request: Request, _error: Exception) -> JSONResponse:
     )  # fmt: skip
 
 
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+_Part = TypeVar("_Part", str, int)
+
+
+def _printable(part: _Part) -> _Part:
+    return part.encode("utf-8", "backslashreplace").decode() if isinstance(part, str) else part
 
 
 def install(app: FastAPI) -> None:
@@ -200,22 +254,3 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(DataError, _on_data_error)
     app.add_exception_handler(OperationalError, _on_operational)
     app.add_exception_handler(Exception, _on_unexpected)
-
-
-def document(schema: dict[str, Any]) -> dict[str, Any]:
-    """Declare the problem document as every operation's default answer in an OpenAPI ``schema`` (in place)."""
-    template = "#/components/schemas/{model}"
-    components = schema.setdefault("components", {}).setdefault("schemas", {})
-    components["Problem"] = Problem.model_json_schema(ref_template=template) | {}
-    components.update(components["Problem"].pop("$defs", {}))
-    answer = {
-        "description": "A problem (RFC 9457)",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": template.format(model="Problem")}}},
-    }
-    for operations in schema.get("paths", {}).values():
-        for operation in operations.values():
-            operation["responses"].pop("422", None)
-            operation["responses"]["default"] = answer
-    for unused in ("HTTPValidationError", "ValidationError"):
-        components.pop(unused, None)
-    return schema

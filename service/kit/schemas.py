@@ -10,7 +10,7 @@ import json
 import math
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from probes.words import NAME_PATTERN
 
@@ -68,6 +68,14 @@ def _check_json_object(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _check_number(value: Any) -> Any:
+    if isinstance(value, bool | str | bytes):
+        raise ValueError("a number is wanted, not a text or truth value")  # noqa: TRY004 - pydantic names the field
+    return value
+
+
+JsonNumber: Final = BeforeValidator(_check_number)
+"""Last in the annotation of a number that comes as JSON: ``true`` and ``"1"`` are not taken for one."""
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 """Id of a node, device or job."""
 Uuid = Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
@@ -76,7 +84,10 @@ Text = Annotated[str, Field(max_length=2000), AfterValidator(check_text)]
 ShortText = Annotated[str, Field(max_length=200), AfterValidator(check_text)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_check_json_object)]
 """Free JSON: finite numbers, bounded size and depth, storable text."""
-UnixSeconds = Annotated[float, Field(ge=0, le=253_402_300_799)]
+QuerySeconds = Annotated[float, Field(ge=0, le=253_402_300_799)]
 """Unix seconds up to the year 9999, the last that PostgreSQL drivers and Python datetimes agree on."""
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+UnixSeconds = Annotated[QuerySeconds, JsonNumber]
+"""The same in a JSON body; in a query string every number is text."""
+Count = Annotated[int, Field(ge=0, lt=2**31), JsonNumber]
+Bytes = Annotated[int, Field(ge=0, lt=2**63), JsonNumber]
+Number = Annotated[float, JsonNumber]

@@ -14,7 +14,7 @@ from service.fleet.service import require_node
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing
 from service.kit.problem import UnprocessableError
-from service.kit.schemas import UnixSeconds
+from service.kit.schemas import QuerySeconds
 from service.services import ServicesDep
 from service.telemetry.envelope import as_json
 from service.telemetry.history import Line, Question
@@ -65,8 +65,8 @@ def query(
     node: NameQuery,
     signal: Annotated[list[Annotated[str, Query(max_length=128)]], Query(min_length=1, max_length=32)],
     device: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
-    start: Annotated[UnixSeconds | None, Query(alias="from", allow_inf_nan=False)] = None,
-    stop: Annotated[UnixSeconds | None, Query(alias="to", allow_inf_nan=False)] = None,
+    start: Annotated[QuerySeconds | None, Query(alias="from", allow_inf_nan=False)] = None,
+    stop: Annotated[QuerySeconds | None, Query(alias="to", allow_inf_nan=False)] = None,
     points: Annotated[int, Query(ge=1, le=4000)] = 300,
 ) -> QueryRead:
     """Series of one node, thinned to at most ``points`` buckets (default: the last five minutes)."""

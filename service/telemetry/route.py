@@ -14,7 +14,8 @@ from starlette.routing import Route
 from service import services as running
 from service.auth import guard
 from service.kit.body import read_body
-from service.kit.problem import MEDIA_TYPE, ProblemError, TooLargeError
+from service.kit.openapi import problems
+from service.kit.problem import ProblemError, TooLargeError
 from service.telemetry.ingest import Ingest
 
 PATH: Final = "/v1/telemetry/frames"
@@ -44,12 +45,9 @@ ROUTE: Final = Route(PATH, _post, methods=["POST"])
 
 def document(schema: dict[str, Any]) -> None:
     """Add the route to an OpenAPI ``schema``: it is not FastAPI's, so FastAPI does not know it."""
-    answers = {
+    answers: dict[str, Any] = {
         "204": {"description": "Durable. X-Mainstay-Duplicate: 1 when it was stored before."},
-        "default": {
-            "description": "A problem (RFC 9457): nothing was stored",
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-        },
+        **{str(status): answer for status, answer in problems(404, 409, 503).items()},
     }
     schema["paths"][PATH] = {
         "post": {

@@ -6,11 +6,11 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from probes.benchmarks.result import Better, State
 from probes.words import Verdict
-from service.kit.schemas import Count, Input, Name, Output, ShortText, UnixSeconds
+from service.kit.schemas import Count, Input, JsonNumber, Name, Number, Output, ShortText, UnixSeconds
 from service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
@@ -112,7 +112,7 @@ class MetricIn(Lenient):
     name: Label
     unit: Annotated[ShortText, Field(max_length=32)]
     better: Better
-    values: Annotated[list[float], Field(max_length=10_000)]
+    values: Annotated[list[Number], Field(max_length=10_000)]
 
 
 class BenchmarkResultIn(Lenient):
@@ -121,7 +121,7 @@ class BenchmarkResultIn(Lenient):
     benchmark: Label
     state: State
     error: CutText | None
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0), JsonNumber]
     device: ShortText
     metrics: Annotated[list[MetricIn], Field(max_length=256)]
     digest: Annotated[ShortText, Field(max_length=128)] | None = None
@@ -142,12 +142,12 @@ class CriterionIn(Input):
     metric: Label
     cohort: Label
     better: Better
-    low: float | None
-    high: float | None
+    low: Number | None
+    high: Number | None
     unit: Annotated[ShortText, Field(max_length=32)] = ""
-    warn: float | None = None
-    center: float | None = None
-    allowed: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
+    warn: Number | None = None
+    center: Number | None = None
+    allowed: Annotated[tuple[Number, ...], Field(max_length=1000)] = ()
     n: Count = 0
     source: Label = "stated"
 
@@ -197,7 +197,7 @@ class SweepCreate(Input):
     suite: Label
     schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
     nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
-    enabled: bool = True
+    enabled: Annotated[bool, Strict()] = True
 
 
 class SweepCounts(Output):

@@ -102,7 +102,12 @@ def test_the_openapi_document_declares_problems(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     assert "HTTPValidationError" not in document["components"]["schemas"]
     operations = [op for path in document["paths"].values() for op in path.values()]
-    assert all("application/problem+json" in op["responses"]["default"]["content"] for op in operations)
+    refusals = document["components"]["responses"]
+    assert all(set(answer["content"]) == {"application/problem+json"} for answer in refusals.values())
+    for operation in operations:
+        answers = operation["responses"]
+        assert answers["default"] == {"$ref": "#/components/responses/Problem"}
+        assert all("$ref" in answer for status, answer in answers.items() if status >= "4")
     ids = [op["operationId"] for op in operations]
     assert len(set(ids)) == len(ids)
     assert "/v1/telemetry/frames" in document["paths"]
