@@ -203,12 +203,8 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def run_plain(directory: Path, arguments: Sequence[str], ranks: int = 4, seconds: float = 180.0) -> None:
-    """The plain example on ``ranks`` processes, with the environment that torchrun would give it.
-
-    Raises:
-        JobError: a rank failed.
-    """
+def start_plain(directory: Path, arguments: Sequence[str], ranks: int = 4) -> list[subprocess.Popen[bytes]]:
+    """The plain example on ``ranks`` processes, with the environment that torchrun would give it."""
     directory.mkdir(parents=True, exist_ok=True)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     command = [sys.executable, str(EXAMPLES / "train_plain.py"), *arguments]
@@ -217,6 +213,15 @@ def run_plain(directory: Path, arguments: Sequence[str], ranks: int = 4, seconds
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
         with (directory / f"plain-{rank}.log").open("wb") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    codes = [process.wait(seconds) for process in processes]
+    return processes
+
+
+def run_plain(directory: Path, arguments: Sequence[str], ranks: int = 4, seconds: float = 180.0) -> None:
+    """The plain example from its beginning to its end.
+
+    Raises:
+        JobError: a rank failed.
+    """
+    codes = [process.wait(seconds) for process in start_plain(directory, arguments, ranks)]
     if any(codes):
         raise JobError(f"the plain run ended with {codes}: {(directory / 'plain-0.log').read_text()[-2000:]}")

@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from probes.words import EventKind
@@ -51,10 +52,12 @@ _FUTILE: Final = 3
 class Coordinator:
     """One job. ``start`` listens; ``outcome`` is set when the job is over."""
 
-    def __init__(self, options: RunOptions, reporter: Reporter, store: tuple[str, int]) -> None:
+    def __init__(self, options: RunOptions, reporter: Reporter) -> None:
         self.options = options
         self.reporter = reporter
-        self.store = store
+        self.store = ("", 0)
+        self.new_store: Callable[[], tuple[str, int]] = lambda: ("", 0)
+        """Gives an empty store; set by whoever can start one before ``start``."""
         self.members = Members(options.nnodes, options.nproc)
         self.generation = 0
         self.state = JobState.FORMING
@@ -170,7 +173,7 @@ class Coordinator:
         now = asyncio.get_running_loop().time()
         node = Node(hello, stream, now, hello.agent_endpoint, hello.standbys)
         self.members.nodes[hello.node] = node
-        node.send(Welcome(world_size=self.options.world_size, store_host=self.store[0], store_port=self.store[1]))
+        node.send(Welcome(world_size=self.options.world_size))
         self.spawn(self._beat(node))
         if self.members.complete:
             self._form()
@@ -221,8 +224,15 @@ class Coordinator:
         self.started_at = time.time()
         data = {"command": [self.options.script, *self.options.argv], "world_size": self.options.world_size}
         self.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
+        self.store = self.new_store()
         for rank in self.members.ranks:
-            self.members.nodes[rank.node].send(Start(rank=rank.number, generation=1))
+            self.start_rank(rank)
+
+    def start_rank(self, rank: Rank) -> None:
+        """Have the rank's node give it a process."""
+        host, port = self.store
+        start = Start(rank=rank.number, generation=self.generation, store_host=host, store_port=port)
+        self.members.nodes[rank.node].send(start)
 
     def regroup(self, orders: dict[int, Regroup]) -> None:
         """Tell every rank to form the present generation; ``orders`` holds what they restore."""

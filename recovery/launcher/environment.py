@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 
-from recovery.launcher.messages import Welcome
+from recovery.launcher.messages import Start, Welcome
 from recovery.launcher.options import RunOptions
 
 
 def rank_environment(
-    options: RunOptions, welcome: Welcome, *, rank: int, local_rank: int, generation: int
+    options: RunOptions, welcome: Welcome, start: Start, *, local_rank: int, generation: int
 ) -> dict[str, str]:
     """Variables of one rank. ``MASTER_ADDR:MASTER_PORT`` is the store that no rank hosts."""
     values: dict[str, object] = {
-        "RANK": rank,
+        "RANK": start.rank,
         "LOCAL_RANK": local_rank,
         "GROUP_RANK": options.node_rank,
-        "ROLE_RANK": rank,
+        "ROLE_RANK": start.rank,
         "ROLE_NAME": "default",
         "WORLD_SIZE": welcome.world_size,
         "LOCAL_WORLD_SIZE": options.nproc,
         "GROUP_WORLD_SIZE": options.nnodes,
         "ROLE_WORLD_SIZE": welcome.world_size,
-        "MASTER_ADDR": welcome.store_host,
-        "MASTER_PORT": welcome.store_port,
+        "MASTER_ADDR": start.store_host,
+        "MASTER_PORT": start.store_port,
         "TORCHELASTIC_RUN_ID": options.job,
         "TORCHELASTIC_RESTART_COUNT": generation - 1,
         "TORCHELASTIC_MAX_RESTARTS": options.max_restarts,
@@ -31,6 +31,6 @@ def rank_environment(
         "MAINSTAY_JOB": options.job,
         "MAINSTAY_NODE": options.node,
     }
-    if welcome.store_host in {"127.0.0.1", "localhost"} and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if start.store_host in {"127.0.0.1", "localhost"} and "GLOO_SOCKET_IFNAME" not in os.environ:
         values["GLOO_SOCKET_IFNAME"] = "lo"
     return {name: str(value) for name, value in values.items()}

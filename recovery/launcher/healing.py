@@ -22,7 +22,7 @@ from probes.ids import uuid7
 from probes.words import EventKind
 from recovery import planner
 from recovery.launcher.membership import Failure, JobState, Rank
-from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, RestoreOrder, Resumed, Start
+from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, RestoreOrder, Resumed
 from recovery.launcher.survey import BadSource, Survey
 from recovery.plan import Alternative, Plan, RestoreSource
 
@@ -124,6 +124,8 @@ class Healing:
         }
         for number in victims:
             members.ranks[number].restart(homes[number])
+        if members.shape is None:
+            c.store = c.new_store()  # the script meets through the store by itself, and would find the dead in it
         for node in members.alive():
             node.inventory, node.warm = None, node.standbys
             node.send(FenceNode(generation=c.generation, kill=doomed[node.name]))
@@ -131,7 +133,7 @@ class Healing:
             rank.ready = rank.resumed = None
             rank.digests.clear()
             if rank.number in victims:
-                members.nodes[rank.node].send(Start(rank=rank.number, generation=c.generation))
+                c.start_rank(rank)
         return True
 
     async def _heal(self, episode: Episode, victims: set[int], waiting: set[int]) -> None:

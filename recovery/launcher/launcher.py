@@ -86,12 +86,10 @@ class Launcher:
             on_standby=lambda count: self._tell(StandbysReady(count=count)),
         )
 
-    async def run(self, store: socket.socket | None) -> int:
-        """Serve until the job is over. ``store`` is the socket of the store that this node hosts, if it does."""
+    async def run(self) -> int:
+        """Serve until the job is over."""
         self._spawn(self._watch_nursery())
         self._spawn(self._reap())
-        if store is not None:
-            self._spawn(self._start_store(store))
         self._workers.keep(self._options.nproc + self._options.spares)
         try:
             stop = await self._serve()
@@ -202,7 +200,7 @@ class Launcher:
         order = Assign(
             rank=start.rank,
             generation=generation,
-            env=rank_environment(options, self._welcome, rank=start.rank, local_rank=slot, generation=generation),
+            env=rank_environment(options, self._welcome, start, local_rank=slot, generation=generation),
             script=options.script,
             module=options.module,
             argv=options.argv,
@@ -289,15 +287,29 @@ class Launcher:
 
     # Other children
 
-    async def _start_store(self, listener: socket.socket) -> None:
+    def host_store(self) -> tuple[str, int]:
+        """A store for this job, empty, in the place of the one before: bound at once, served as soon as it is warm.
+
+        Raises:
+            OSError: this node cannot listen on the address of ``--rdzv-endpoint``.
+        """
+        listener = socket.create_server((self._options.host, 0), backlog=1024)
+        address = listener.getsockname()
+        self._spawn(self._keep_store(listener))
+        return str(address[0]), int(address[1])
+
+    async def _keep_store(self, listener: socket.socket) -> None:
+        before, self._store = self._store, None
+        if before is not None:
+            await before.kill()
         try:
-            self._store = await self._nursery.hatch("store", {}, Tail("store"), listener)
+            store = self._store = await self._nursery.hatch("store", {}, Tail("store"), listener)
         except NurseryError:
             return
         finally:
             listener.close()
-        status = await asyncio.shield(self._store.exit)
-        if not self._workers.closing:
+        status = await asyncio.shield(store.exit)
+        if store is self._store and not self._workers.closing:
             self.stop(1, f"the store ended ({status}); without it ranks cannot meet")
 
     async def _watch_nursery(self) -> None:

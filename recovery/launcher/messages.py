@@ -237,18 +237,18 @@ FromLauncher = LauncherHello | AgentUp | WorkerUp | Exited | StandbysReady | Fen
 
 
 class Welcome(Message, frozen=True):
-    """Accepted: the job has ``world_size`` ranks; the store listens at ``store_host:store_port``."""
+    """Accepted: the job has ``world_size`` ranks."""
 
     world_size: int
-    store_host: str
-    store_port: int
 
 
 class Start(Message, frozen=True):
-    """Give ``rank`` to a standby, or to a new process where none is warm."""
+    """Give ``rank`` to a standby, or to a new process where none is warm. The store is where its script finds peers."""
 
     rank: int
     generation: int
+    store_host: str
+    store_port: int
 
 
 class FenceNode(Message, frozen=True):

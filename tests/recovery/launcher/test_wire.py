@@ -1,0 +1,100 @@
+"""Framing: whole messages or a named error, whatever arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.launcher.messages import MAX_MESSAGE_BYTES, Fence, Heartbeat, StandbysReady, Welcome
+from recovery.launcher.wire import Stream, WireError, coordinator_side, encode, from_worker, launcher_side, to_worker
+
+
+async def streams() -> tuple[Stream, Stream, asyncio.Server]:
+    accepted: asyncio.Queue[Stream] = asyncio.Queue()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accepted.put(coordinator_side(reader, writer))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    near = launcher_side(*await asyncio.open_connection(*server.sockets[0].getsockname()[:2]))
+    return near, await accepted.get(), server
+
+
+def run(work) -> None:
+    async def whole() -> None:
+        near, far, server = await streams()
+        try:
+            await work(near, far)
+        finally:
+            near.close()
+            far.close()
+            server.close()
+
+    asyncio.run(whole())
+
+
+def test_both_ways() -> None:
+    async def work(near: Stream, far: Stream) -> None:
+        near.send(StandbysReady(count=2))
+        near.send(Heartbeat())
+        far.send(Welcome(world_size=4))
+        assert await far.receive() == StandbysReady(count=2)
+        assert await far.receive() == Heartbeat()
+        assert await near.receive() == Welcome(world_size=4)
+        near.close()
+        assert await far.receive() is None
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        struct.pack("<I", MAX_MESSAGE_BYTES + 1),
+        struct.pack("<I", 3) + b"abc",
+        struct.pack("<I", 8) + msgspec.msgpack.encode({"a": 1})[:8].ljust(8, b"\0"),
+        struct.pack("<I", len(encode(Welcome(world_size=1)))) + encode(Welcome(world_size=1)),  # the other direction
+    ],
+)
+def test_what_is_no_message_is_an_error(raw: bytes) -> None:
+    async def work(near: Stream, far: Stream) -> None:
+        near._writer.write(raw)
+        with pytest.raises(WireError):
+            await far.receive()
+
+    run(work)
+
+
+def test_a_message_cut_short_is_the_end() -> None:
+    async def work(near: Stream, far: Stream) -> None:
+        near._writer.write(struct.pack("<I", 100) + b"abc")
+        await near.drain()
+        near.close()
+        assert await far.receive() is None
+
+    run(work)
+
+
+def test_a_message_that_is_too_large_is_not_sent() -> None:
+    from recovery.launcher.messages import ScriptFailed
+
+    with pytest.raises(WireError, match="allowed are"):
+        encode(ScriptFailed(error="x" * MAX_MESSAGE_BYTES, traceback=""))
+
+
+@given(st.binary(max_size=200))
+def test_noise_never_becomes_anything_but_a_decoding_error(noise: bytes) -> None:
+    for decoder in (from_worker, to_worker):
+        try:
+            decoder.decode(noise)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+
+
+def test_a_fence_survives_the_trip() -> None:
+    assert to_worker.decode(encode(Fence(generation=7))) == Fence(generation=7)
