@@ -40,13 +40,13 @@ export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () =
           to={place.to}
           activeOptions={{ exact: place.exact, includeSearch: false }}
           title={place.label}
-          className="flex h-8 items-center gap-2.5 rounded-md px-2 font-medium text-ink-2 text-sm transition-colors duration-100 hover:bg-hover hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:text-ink"
+          className="relative flex h-8 items-center gap-2.5 rounded-md px-2 font-medium text-ink-2 text-sm transition-colors duration-100 hover:bg-hover hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:text-ink"
         >
           <Icon name={place.icon} />
           <span className="hidden lg:inline">{place.label}</span>
           {place.to === "/incidents" && burning > 0 && (
             <span
-              className="num ml-auto rounded bg-quarantined px-1.5 font-semibold text-2xs text-surface"
+              className="num absolute -top-0.5 right-0 rounded bg-quarantined px-1 font-semibold text-2xs text-surface lg:static lg:ml-auto lg:px-1.5"
               title={`${burning} burning`}
             >
               {burning}

@@ -123,12 +123,13 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
   const well = rank.state === "running" && at !== null;
   const ground = well ? scaleColor(at, dark) : null;
   const shown = value === null ? "no data" : format(value);
+  const face = rank.state === "running" ? shown : look.label;
   return (
     <button
       type="button"
       data-cell={index}
       aria-pressed={selected}
-      aria-label={`Rank ${rank.rank}, replica ${rank.dp}, stage ${rank.pp}, on ${rank.node}: ${look.label}, ${shown}`}
+      aria-label={`rank ${rank.rank} ${face}, replica ${rank.dp}, stage ${rank.pp}, on ${rank.node}, ${look.label.toLowerCase()}`}
       title={`rank ${rank.rank} on ${rank.node}: ${look.label.toLowerCase()}, ${shown}`}
       onClick={onSelect}
       onKeyDown={onKey}
@@ -155,7 +156,7 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
             rank.state === "running" ? "text-sm" : "text-xs",
           )}
         >
-          {rank.state === "running" ? shown : look.label}
+          {face}
         </span>
       )}
     </button>

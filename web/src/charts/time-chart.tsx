@@ -75,7 +75,7 @@ export function TimeChart(props: Props) {
         <span className="truncate font-medium text-ink text-sm">
           {title} {about && <span className="font-normal text-ink-3 text-xs">{about}</span>}
         </span>
-        <span ref={readout} className="num truncate whitespace-pre text-ink-2 text-xs" />
+        <span ref={readout} className="num shrink-0 whitespace-pre text-ink-2 text-xs" />
       </figcaption>
       <div ref={frame} style={{ height: spec.height }} role="img" aria-label={`${title}: ${summary(spec)}`} />
       {legend && many && spec.lines.length <= 16 && <Legend lines={spec.lines} className="pl-[66px]" />}

@@ -84,7 +84,7 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
       <div className="relative h-5" aria-hidden="true">
         {niceTicks(start, end, 8, offset).map((tick) => {
           const at = (tick - start) / (end - start);
-          if (at > 0.96 || at < 0.015) return null;
+          if (at > 0.94 || at < 0.015) return null;
           return (
             <span
               key={tick}

@@ -7,7 +7,8 @@ const IEC = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Three figures unless asked for more: what a person compares, no more. */
 function trim(value: number, figures: number): string {
-  const abs = Math.abs(value);
+  // Rounded first: 9.9999 is "10.0", not "10.00".
+  const abs = Math.abs(Number(value.toPrecision(figures)));
   const whole = abs < 1 ? 1 : Math.floor(Math.log10(abs) + 1e-9) + 1;
   return value.toFixed(Math.max(0, figures - whole));
 }

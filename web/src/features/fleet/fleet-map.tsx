@@ -41,12 +41,20 @@ function useInks(signal: Signal | null): (byte: number) => Ink {
   }, [signal, dark]);
 }
 
-function signalGroups(signals: Signal[] | undefined) {
+/** Two signals may measure the same thing in different units; then the unit tells them apart. */
+function optionLabel(signal: Signal, all: Signal[]): string {
+  const label = signalLabel(signal.name);
+  const twins = all.filter((other) => signalLabel(other.name) === label);
+  if (twins.length < 2) return label;
+  return `${label}, ${signal.name.endsWith("_ratio") ? "share" : signal.unit}`;
+}
+
+function signalGroups(signals: Signal[] = []) {
   const group = (source: Signal["source"], label: string) => ({
     label,
-    options: (signals ?? [])
+    options: signals
       .filter((s) => s.source === source)
-      .map((s) => ({ value: s.name, label: signalLabel(s.name) })),
+      .map((s) => ({ value: s.name, label: optionLabel(s, signals) })),
   });
   return [
     { options: [{ value: "state", label: "State" }] },

@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { Incident } from "@/api/types";
 import { burned, subject, summaryOf, titleOf } from "@/features/incidents/life";
 import { LifeTrack } from "@/features/incidents/life-track";
+import { cx } from "@/lib/cx";
 import { age } from "@/lib/format";
 import { lookOf, severity } from "@/lib/states";
 import { useNow } from "@/lib/time";
@@ -18,7 +19,13 @@ export function Burning({ incidents }: { incidents: Incident[] }) {
           key={incident.id}
           className="relative grid gap-x-8 gap-y-4 overflow-hidden rounded-lg border border-line bg-surface py-4 pr-5 pl-6 lg:grid-cols-[minmax(0,5fr)_minmax(0,6fr)]"
         >
-          <span aria-hidden="true" className="bar-hatch absolute inset-y-0 left-0 w-1.5 bg-quarantined" />
+          <span
+            aria-hidden="true"
+            className={cx(
+              "absolute inset-y-0 left-0 w-1.5",
+              incident.severity === "critical" ? "bar-hatch bg-quarantined" : "bg-suspect",
+            )}
+          />
           <div className="min-w-0">
             <div className="flex items-center gap-2 text-xs">
               <StatePill look={lookOf(severity, incident.severity)} />
