@@ -33,7 +33,7 @@ from service.settings import Settings
 from service.telemetry.parts import open_blocks
 
 POINTS = 20
-SENDERS = 4
+SENDERS = 8
 READY_SECONDS = 60.0
 HOST = catalogue(SignalSource.HOST)
 
@@ -187,7 +187,7 @@ def measure(directory: Path, *, points: int, seed: int, database_url: str = "") 
         with _sending(server) as senders:
             for _ in range(points):
                 _wait_for_progress(senders)
-                time.sleep(rng.uniform(0.0, 0.5))
+                time.sleep(rng.uniform(0.05, 0.8))
                 server.kill()
                 server.start()
             _wait_for_progress(senders)
