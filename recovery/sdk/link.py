@@ -38,6 +38,8 @@ class Link:
         self.assignment: Assign | None = None
         self.on_fence: Callable[[int], None] = _ignore
         """Called in the listening thread, at once."""
+        self.on_orphaned: Callable[[], None] = _leave
+        """Called in the listening thread when the launcher has gone; the thread ends then, if anything still lives."""
         self.agent_back = threading.Event()
         """Set when the node has another agent than at the start."""
         self.dropped = 0
@@ -102,7 +104,7 @@ class Link:
             except OSError:
                 body = b""
             if not body:
-                os._exit(_EXIT_ORPHANED)
+                return self.on_orphaned()
             try:
                 self._take(to_worker.decode(body))
             except UNREADABLE as error:
@@ -124,6 +126,10 @@ class Link:
             self._news.notify_all()
         if isinstance(message, Fence):
             self.on_fence(message.generation)
+
+
+def _leave() -> None:
+    os._exit(_EXIT_ORPHANED)
 
 
 def _ignore(generation: int) -> None:

@@ -57,8 +57,7 @@ def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
 
     async def work() -> ExitStatus:
         child = Child(start(code).pid, "child")
-        while not ready.exists():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_for_file, ready)
         await child.stop(0.1)
         return child.exit.result()
 
@@ -94,6 +93,13 @@ def test_it_dies_with_its_parent() -> None:
         process.kill()
         process.wait()
     wait_for_end(child)
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + 20.0
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def wait_for_end(pid: int) -> None:

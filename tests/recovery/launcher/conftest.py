@@ -1,0 +1,249 @@
+"""A coordinator in this process, and launchers that are only a connection: every failure can be told to it at will."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.agent.messages import Inventory, Rates, SlotInfo
+from recovery.launcher.coordinator import Coordinator
+from recovery.launcher.messages import (
+    Attached,
+    Exited,
+    Fenced,
+    FenceNode,
+    FromRank,
+    Joined,
+    LauncherHello,
+    Ready,
+    RegroupRank,
+    Resumed,
+    Start,
+    StepRecord,
+    Stop,
+    WorkerUp,
+)
+from recovery.launcher.options import RunOptions
+from recovery.launcher.reporter import Reporter
+from recovery.launcher.wire import Stream, launcher_side
+from recovery.plan import RestoreSource
+
+DEADLINE = 10.0
+
+
+class FakeNode:
+    """A launcher that does at once, and perfectly, what it is told; tests make it do otherwise."""
+
+    def __init__(self, world: World, number: int, stream: Stream) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"node-{number}"
+        self.stream = stream
+        self.pids: dict[int, int] = {}
+        self.generation = 0
+        self.slots: dict[int, int] = {}
+        """Rank -> epoch of its newest slot here."""
+        self.live: dict[int, int | None] = {}
+        """Rank -> epoch in its tensors, of ranks that have resumed."""
+        self.silent: set[int] = set()
+        """Ranks that never leave their collective."""
+        self.broken: set[RestoreSource] = set()
+        """Sources from which no restore works."""
+        self.orders: list[RegroupRank] = []
+        self.stopped: Stop | None = None
+        self._task = asyncio.create_task(self._serve())
+
+    def say(self, rank: int, message: Any) -> None:
+        self.stream.send(FromRank(rank=rank, pid=self.pids[rank], message=message))
+
+    def kill(self, rank: int, **how: Any) -> None:
+        """The rank's process dies: SIGKILL unless ``how`` says otherwise."""
+        self.live.pop(rank, None)
+        ended = {"exit_code": None, "signal": 9, "expected": False, "time": 1.0} | how
+        self.stream.send(Exited(rank=rank, pid=self.pids.pop(rank), **ended))
+
+    def commit(self, rank: int, epoch: int, *, generation: int | None = None, digest: int | None = None) -> None:
+        """The rank commits a step, and its snapshot."""
+        self.live[rank] = self.slots[rank] = epoch
+        self.say(
+            rank,
+            StepRecord(
+                generation=generation or self.generation, epoch=epoch, step_time=0.1, compute_time=0.1,
+                snapshot_blocked=0.0, end_ns=1, digest=digest,
+            ),
+        )  # fmt: skip
+
+    async def _serve(self) -> None:
+        while (message := await self.stream.receive()) is not None:
+            match message:
+                case Start():
+                    self._start(message)
+                case FenceNode():
+                    self._fence(message)
+                case RegroupRank():
+                    self._regroup(message)
+                case Stop():
+                    self.stopped = message
+                case _:
+                    pass
+
+    def _start(self, message: Start) -> None:
+        self.generation = max(self.generation, message.generation)
+        self.world.next_pid += 1
+        self.pids[message.rank] = self.world.next_pid
+        self.stream.send(WorkerUp(rank=message.rank, pid=self.pids[message.rank]))
+        self.say(message.rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1))
+
+    def _fence(self, message: FenceNode) -> None:
+        self.generation = message.generation
+        for rank in message.kill:
+            if rank in self.pids:
+                self.kill(rank, expected=True)
+        for rank, epoch in self.live.items():
+            if rank not in self.silent:
+                self.say(rank, Ready(generation=self.generation, live_epoch=epoch, newest_epoch=epoch or 0))
+        for rank in self.pids.keys() - self.live.keys():
+            self.say(rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1))
+        held = tuple(
+            SlotInfo(rank=rank, epoch=epoch, generation=1, nbytes=100, verified=True)
+            for rank, newest in self.slots.items()
+            for epoch in (newest - 1, newest)
+        )
+        inventory = Inventory(node=self.name, slots=held, parity=(), disk=(), rates=Rates(), degraded=())
+        self.stream.send(Fenced(generation=self.generation, inventory=inventory))
+
+    def _regroup(self, message: RegroupRank) -> None:
+        rank, restore = message.rank, message.order.restore
+        if rank not in self.pids:
+            return  # it has died meanwhile
+        self.orders.append(message)
+        self.say(rank, Attached(state_bytes=100, slots=2, protected=True))
+        source = restore.source if restore else None
+        ok = source not in self.broken
+        epoch = restore.epoch if restore else 0
+        if ok:
+            self.live[rank] = self.slots[rank] = epoch
+        generation = message.order.generation
+        self.say(
+            rank,
+            Resumed(
+                generation=generation, epoch=epoch, source=source, seconds=0.01, nbytes=100, ok=ok,
+                reason="" if ok else "the bytes are gone",
+            ),
+        )  # fmt: skip
+
+
+class World:
+    """One coordinator with its fake nodes."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.dp, self.pp = options.nnodes, options.nproc
+        self.next_pid = 1000
+        self.nodes: list[FakeNode] = []
+        self.reporter = Reporter(options)
+        self.coordinator = Coordinator(options, self.reporter)
+        self.port = 0
+
+    async def start(self) -> None:
+        self.coordinator.new_store = lambda: ("127.0.0.1", 1)
+        self.port = await self.coordinator.start("127.0.0.1", 0)
+
+    async def connect(self, number: int, **changed: Any) -> FakeNode:
+        stream = launcher_side(*await asyncio.open_connection("127.0.0.1", self.port))
+        hello: dict[str, Any] = {
+            "token": self.options.token, "job": self.options.job, "node": f"node-{number}", "node_rank": number,
+            "nnodes": self.options.nnodes, "nproc": self.options.nproc, "spares": self.options.spares,
+            "standbys": self.options.spares, "pid": 1, "agent_endpoint": f"127.0.0.1:{9000 + number}",
+        }  # fmt: skip
+        stream.send(LauncherHello(**hello | changed))
+        node = FakeNode(self, number, stream)
+        self.nodes.append(node)
+        return node
+
+    def node_of(self, rank: int) -> FakeNode:
+        return next(node for node in self.nodes if rank in node.pids)
+
+    def commit_all(self, epoch: int, digest: int | None = None) -> None:
+        for node in self.nodes:
+            for rank in node.pids:
+                node.commit(rank, epoch, digest=None if digest is None else digest + rank % self.pp)
+
+    async def until(self, happened: Callable[[], Any]) -> Any:
+        async with asyncio.timeout(DEADLINE):
+            while not (found := happened()):
+                await asyncio.sleep(0.002)
+        return found
+
+    async def until_state(self, state: str, generation: int) -> None:
+        await self.until(lambda: (self.coordinator.state, self.coordinator.generation) == (state, generation))
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        lines = (self.options.state_dir / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if not kinds or event["kind"] in kinds]
+
+    async def until_event(self, kind: str, count: int = 1) -> dict[str, Any]:
+        found = await self.until(lambda: len(events := self.events(kind)) >= count and events)
+        return found[count - 1]
+
+    async def close(self) -> None:
+        for node in self.nodes:
+            node._task.cancel()
+            node.stream.close()
+        await self.coordinator.close()
+        await asyncio.to_thread(self.reporter.close)
+
+
+@contextlib.asynccontextmanager
+async def running(options: RunOptions, *, steps: int = 5) -> AsyncIterator[World]:
+    """A job of fake nodes that has committed ``steps`` steps; 0: that has just formed."""
+    world = World(options)
+    await world.start()
+    try:
+        for number in range(options.nnodes):
+            await world.connect(number)
+        await world.until_state("running", 1)
+        for epoch in range(1, steps + 1):
+            world.commit_all(epoch, digest=7 if epoch == 1 else None)
+        if steps:
+            await world.until(lambda: min(rank.epoch for rank in world.coordinator.members.ranks) == steps)
+        yield world
+    finally:
+        await world.close()
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> RunOptions:
+    """Two nodes of two ranks."""
+    return RunOptions(
+        nnodes=2, node_rank=0, nproc=2, host="127.0.0.1", port=0, node="node-0", job="job", token="secret", spares=1,
+        parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10, state_dir=tmp_path / "state", service=None,
+        service_token="", join_seconds=5.0, ready_seconds=2.0, node_seconds=5.0, script="train.py", module=False,
+        argv=(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def play() -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Run a test's coroutine."""
+
+    def run(work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(work)
+
+    return run
+
+
+@pytest.fixture(name="running")
+def _running() -> Callable[..., Any]:
+    return running
+
+
+@pytest.fixture(name="new_world")
+def _new_world() -> type[World]:
+    return World

@@ -1,0 +1,175 @@
+"""Groups that are left while peers wait in them, and groups that can no longer form: nobody waits for a time-out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from recovery.sdk.comm import Communicator
+from recovery.sdk.patience import GivenUpError
+from recovery.sdk.protected import StepAbortedError, is_communication_failure
+from recovery.shape import Shape
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+SHAPE = Shape(dp=2, pp=2)
+
+
+@pytest.fixture
+def store() -> Iterator[int]:
+    """Port of a store that no rank hosts."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield server.port
+    del server
+
+
+class Peer:
+    """A rank in a process of its own, forked: it does what it is given and says how it went."""
+
+    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
+        near, far = multiprocessing.Pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                torch.set_num_threads(1)
+                work(far, *arguments)
+            except BaseException as error:  # noqa: BLE001 - told to the test
+                far.send(f"{type(error).__name__}: {error}")
+            finally:
+                os._exit(0)
+        far.close()
+        self.says = near
+
+    def hear(self, seconds: float = 30.0) -> Any:
+        assert self.says.poll(seconds), "no word from the peer"
+        return self.says.recv()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def end(self) -> None:
+        try:
+            self.kill()
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        self.says.close()
+
+
+def form(rank: int, port: int, generation: int = 1) -> Communicator:
+    communicator = Communicator(rank, SHAPE, "gloo")
+    communicator.form_with_server(generation, "127.0.0.1", port, lambda: False)
+    return communicator
+
+
+def stuck_in_a_collective(says: Connection, rank: int, port: int) -> None:
+    """Waits for somebody who never comes; a fence after a second must end that."""
+    communicator = form(rank, port)
+    says.send("formed")
+    threading.Timer(1.0, communicator.unblock_until_left, (2,)).start()
+    tensor = torch.ones(4)
+    try:
+        if rank == 1:
+            dist.recv(tensor, 0)
+        else:
+            dist.all_reduce(tensor)
+    except RuntimeError as error:
+        says.send(is_communication_failure(error))
+    communicator.leave()
+    says.send("left")
+    time.sleep(60)
+
+
+def idle(says: Connection, rank: int, port: int) -> None:
+    form(rank, port)
+    says.send("formed")
+    time.sleep(60)
+
+
+def test_a_fence_frees_whoever_is_stuck(store: int) -> None:
+    """Rank 0 hangs, alive: no socket breaks, and only hanging up helps."""
+    peers = [Peer(idle, 0, store), *(Peer(stuck_in_a_collective, rank, store) for rank in (1, 2, 3))]
+    try:
+        assert [peer.hear() for peer in peers] == ["formed"] * 4
+        begun = time.monotonic()
+        assert [peer.hear() for peer in peers[1:]] == [True] * 3
+        assert [peer.hear() for peer in peers[1:]] == ["left"] * 3
+        assert time.monotonic() - begun < 15.0  # gloo's own time-out is ten minutes
+    finally:
+        for peer in peers:
+            peer.end()
+
+
+def cannot_form(says: Connection, rank: int, port: int) -> None:
+    """Forming fails because a peer died after it had said where it listens; then a generation later it works."""
+    communicator = Communicator(rank, SHAPE, "gloo")
+    threading.Timer(2.0, communicator.unblock_until_left, (2,)).start()
+    try:
+        communicator.form_with_server(1, "127.0.0.1", port, lambda: False)
+    except RuntimeError:
+        communicator.leave()
+        says.send("free")
+    communicator.form_with_server(2, "127.0.0.1", port, lambda: False)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    says.send(tensor.item())
+
+
+def starts_to_form(says: Connection, rank: int, port: int) -> None:
+    says.send("here")
+    form(rank, port)
+
+
+def test_a_peer_that_dies_while_groups_form(store: int) -> None:
+    peers = [Peer(cannot_form, rank, store) for rank in (0, 1)]
+    dying = Peer(starts_to_form, 3, store)
+    try:
+        assert dying.hear() == "here"
+        time.sleep(0.5)  # it has published its address by now, and waits for rank 2
+        dying.kill()
+        peers.append(Peer(cannot_form, 2, store))
+        assert [peer.hear() for peer in peers] == ["free"] * 3
+        peers.append(Peer(lambda says: says.send(_sum(form(3, store, generation=2)))))
+        assert [peer.hear() for peer in peers] == [4.0] * 4
+    finally:
+        for peer in [*peers, dying]:
+            peer.end()
+
+
+def _sum(_: Communicator) -> float:
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return float(tensor.item())
+
+
+def test_a_generation_that_is_over_is_not_waited_for(store: int) -> None:
+    communicator = Communicator(0, SHAPE, "gloo")
+    with pytest.raises(GivenUpError):
+        communicator.form_with_server(1, "127.0.0.1", store, lambda: True)
+    communicator.leave()
+    assert not communicator.unblock(9)
+
+
+@pytest.mark.parametrize(
+    ("error", "foreign"),
+    [
+        (RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1"), True),
+        (RuntimeError("NCCL error: unhandled system error"), True),
+        (ConnectionResetError(104, "Connection reset by peer"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)"), False),
+        (ValueError("gloo"), False),
+        (StepAbortedError("called off"), False),  # known by its type, not by its words
+    ],
+)
+def test_whose_failure_it_is(error: Exception, foreign: bool) -> None:
+    assert is_communication_failure(error) is foreign
