@@ -19,6 +19,10 @@ from service.demo.stack import JOB, NODES, Stack
 from service.demo.story import Story
 
 
+_SECONDS_A_STEP = 5.0
+"""More than a step takes even on a machine that is busy with other things."""
+
+
 class DemoError(RuntimeError):
     """The demo could not go on; the message says at which point and why."""
 
@@ -66,7 +70,7 @@ class Scenario:
         self.stack.start_service()
         self.story.url = self.stack.api.base_url
         self.story.sign_in = f"{self.stack.api.base_url}/sign-in#token={self.stack.token}"
-        self.story.tell("service is ready", "good")
+        self.story.tell(f"service is ready: {self.story.sign_in}", "good")
 
     def start_training(self) -> None:
         """Two node daemons and two launchers on this host, as if they were two nodes."""
@@ -111,8 +115,10 @@ class Scenario:
         self.story.pids_after = {r["rank"]: r["pid"] for r in self._job()["topology"]["ranks"]}
 
     def finish(self) -> None:
-        """Wait until every launcher has ended well."""
-        self.stack.wait_for_job(180.0)
+        """Wait until every launcher has ended well, and the service knows."""
+        patience = 60.0 + _SECONDS_A_STEP * self.options.steps
+        self._until(lambda: self._ended([f"run-{node}" for node in NODES]), patience, "the end of the training")
+        self.stack.wait_for_job(1.0)
         self._until(lambda: self._job()["state"] == "finished", 30.0, "the job to be reported finished")
         self.story.finished = True
         self.story.job_s = (self.story.job["finished_at"] or time.time()) - self.story.job["started_at"]
@@ -123,8 +129,11 @@ class Scenario:
         self.story.tell("training the same seed again, undisturbed and unprotected, to compare")
         directory, children = self.options.directory / "reference", self.stack.children
         started = time.monotonic()
-        for name in start_reference(children, directory, steps=self.options.steps, seed=self.options.seed):
-            if children.wait(name, 180.0):
+        names = start_reference(children, directory, steps=self.options.steps, seed=self.options.seed)
+        patience = 60.0 + _SECONDS_A_STEP * self.options.steps
+        self._until(lambda: self._ended(names), patience, "the end of the undisturbed run")
+        for name in names:
+            if children.exit_code(name):
                 raise DemoError(f"the undisturbed run failed:\n{children.tail(name)}")
         self.story.reference_s = time.monotonic() - started
         differing = compare_parameters(self.options.directory / "job", directory)
@@ -137,6 +146,10 @@ class Scenario:
         self._incident()
 
     # What the acts need
+
+    def _ended(self, names: list[str]) -> bool:
+        self._job()  # the live view follows the steps
+        return all(self.stack.children.exit_code(name) is not None for name in names)
 
     def _job(self) -> Json:
         """The job as the API shows it now; an empty job before it is known."""
