@@ -144,7 +144,7 @@ def test_a_lost_node_moves_to_the_standbys(options: RunOptions, play: Any, runni
             await world.until_state("running", 2)
             assert set(world.nodes[0].pids) == {0, 1, 2, 3}
             assert sources(world, 2) == {0: "live", 1: "live", 2: "peer_copy", 3: "peer_copy"}
-            (event,) = world.events("node_lost")
+            event = await world.until_event("node_lost")
             assert (event["node"], event["data"]["ranks"]) == ("node-1", [2, 3])
 
     play(work())
@@ -159,7 +159,7 @@ def test_a_lost_node_without_enough_standbys_ends_the_job(options: RunOptions, p
             assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 1
             stopped = await world.until(lambda: world.nodes[0].stopped)
             assert "only 1 spare places are left" in stopped.reason
-            (event,) = world.events("job_finished")
+            event = await world.until_event("job_finished")
             assert event["data"]["state"] == "failed"
 
     play(work())
@@ -226,7 +226,7 @@ def test_a_script_that_fails_again_and_again_is_given_up(options: RunOptions, pl
             node.say(2, ScriptFailed(error="ValueError: no", traceback="trace"))
             node.kill(2, exit_code=3, signal=None)
             assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 3
-            exits = world.events("process_exit")
+            exits = [await world.until_event("process_exit", count) for count in (1, 2, 3)]
             assert exits[0]["data"]["error"] == "ValueError: no"
             assert exits[0]["data"]["exit_code"] == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -59,10 +60,8 @@ class Peer:
         os.waitpid(self.pid, 0)
 
     def end(self) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
             self.kill()
-        except (ProcessLookupError, ChildProcessError):
-            pass
         self.says.close()
 
 
