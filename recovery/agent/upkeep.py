@@ -7,6 +7,7 @@ the lock and nobody has touched them for a while; or at once if the machine has 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -136,6 +137,23 @@ def _is_garbage(owner_file: Path, grace: float) -> bool:
     if process_start(owner.pid) == owner.started or age < grace:
         return False
     return _unlocked(owner_file.with_name("agent.lock"))
+
+
+def forget(directory: Path) -> None:
+    """Remove everything in a node's directory: snapshots, fence, parity group. For a run that begins or has ended.
+
+    Raises:
+        RuntimeError: an agent serves it and does not end.
+    """
+    if not directory.exists():
+        return
+    lock = take_lock(directory)
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        lock.close()
+    with contextlib.suppress(OSError):  # other nodes of the job on this machine still need it
+        directory.parent.rmdir()
 
 
 def _unlocked(path: Path) -> bool:

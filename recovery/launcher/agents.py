@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from recovery.agent.client import AgentClient
 from recovery.agent.errors import AgentError
 from recovery.agent.messages import GroupMember, Inventory
+from recovery.agent.upkeep import default_root, forget, node_directory
 from recovery.launcher.children import start
 from recovery.launcher.options import RunOptions
 from recovery.launcher.output import OutputPump, Tail
@@ -99,12 +100,21 @@ class AgentKeeper:
         if self._child is not None and self._child.alive:
             await self._child.stop(3.0)
         self.client.close()
+        await self._forget()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _forget(self) -> None:
+        directory = node_directory(default_root(), self._options.job, self._options.node)
+        try:
+            await self._call(lambda: forget(directory))
+        except (RuntimeError, OSError) as error:
+            log.warning("%s", error)
 
     async def _call(self, work: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _keep(self) -> None:
+        await self._forget()  # a job of the same name that ran before: its snapshots and fences are not ours
         deaths = 0
         while deaths < _MAX_DEATHS:
             begun = asyncio.get_running_loop().time()

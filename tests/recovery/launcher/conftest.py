@@ -177,7 +177,7 @@ class World:
 
     async def until(self, happened: Callable[[], Any]) -> Any:
         async with asyncio.timeout(DEADLINE):
-            while not (found := happened()):
+            while not (found := happened()):  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.002)
         return found
 
