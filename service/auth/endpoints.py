@@ -37,8 +37,8 @@ class TokenPage(Page[TokenRead]):
 )
 def sign_in(body: SignIn, request: Request, services: ServicesDep, session: Writing, now: Now) -> Response:
     """Exchange a token for a session cookie."""
-    if request.headers.get("sec-fetch-site") is not None:
-        guard.require_same_origin(request)
+    if {"sec-fetch-site", "origin"} & set(request.headers.keys()):
+        guard.require_same_origin(request)  # a browser asks: nobody may be signed in by somebody else's page
     cookie, seconds = service.sign_in(session, body.token, now=now, hours=services.settings.auth.session_hours)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"
