@@ -18,7 +18,6 @@ from service.demo.reference import compare_parameters, start_reference
 from service.demo.stack import JOB, NODES, Stack
 from service.demo.story import Story
 
-
 _SECONDS_A_STEP = 5.0
 """More than a step takes even on a machine that is busy with other things."""
 
