@@ -37,6 +37,7 @@ def violations(page: Page) -> list[str]:
     return [f"{v['id']}: {v['nodes'][0]['target']} {v['nodes'][0]['failureSummary']}" for v in found["violations"]]
 
 
+@pytest.mark.timeout(240)  # eleven pages, each checked whole
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_breaks_the_accessibility_guidelines(browser: Browser, dashboard: Stack, scheme: str) -> None:
     context = browser.new_context(
@@ -45,7 +46,7 @@ def test_no_page_breaks_the_accessibility_guidelines(browser: Browser, dashboard
         reduced_motion="reduce",
         viewport={"width": 1280, "height": 900},
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(30_000)  # a first page on two busy cores
     page = context.new_page()
     page.goto(f"/sign-in#token={dashboard.token}")
     page.get_by_role("heading", name="Overview").wait_for()

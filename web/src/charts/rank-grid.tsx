@@ -129,7 +129,6 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
       type="button"
       data-cell={index}
       aria-pressed={selected}
-      aria-label={`rank ${rank.rank} ${face}, replica ${rank.dp}, stage ${rank.pp}, on ${rank.node}, ${look.label.toLowerCase()}`}
       title={`rank ${rank.rank} on ${rank.node}: ${look.label.toLowerCase()}, ${shown}`}
       onClick={onSelect}
       onKeyDown={onKey}
@@ -159,6 +158,9 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
           {face}
         </span>
       )}
+      <span className="sr-only">
+        {roomy ? "" : ` rank ${rank.rank}: ${face}`}, replica {rank.dp}, stage {rank.pp}, on {rank.node}
+      </span>
     </button>
   );
 }

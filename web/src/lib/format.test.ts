@@ -49,6 +49,7 @@ describe("quantity", () => {
     expect(quantity(6, "bitmask")).toBe("0x6");
     expect(quantity(4_500_000_000, "B", true)).toBe("4.19 GiB/s");
     expect(quantity(1, "1")).toBe("1");
+    expect(quantity(56_232_569_846_018, "")).toBe("56232569846018");
     expect(quantity(41_000, "1", true)).toBe("41.0 k/s");
     expect(quantity(5.1e13, "FLOP/s")).toBe("51.0 TFLOP/s");
   });

@@ -93,8 +93,9 @@ function plain(value: number, unit: string, figures: number): string {
       return `0x${Math.round(value).toString(16)}`;
     case "ratio":
       return percent(value, Math.max(0, figures - 2));
-    case "1":
-    case "": {
+    case "": // a fingerprint or an index: a name, not an amount
+      return Number.isInteger(value) ? String(value) : trim(value, figures);
+    case "1": {
       const [v, prefix] = scaled(value, 1000, SI);
       return Number.isInteger(v) && prefix === "" ? `${v}` : `${trim(v, figures)}${prefix && ` ${prefix}`}`;
     }

@@ -82,6 +82,7 @@ function Meta({ validation }: { validation: Validation }) {
 
 function Body({ validation }: { validation: Validation }) {
   const groups = byBenchmark(validation.results);
+  const devices = new Set(validation.results.map((result) => result.device)).size;
   return (
     <>
       {validation.reason && (
@@ -111,7 +112,7 @@ function Body({ validation }: { validation: Validation }) {
             <section key={group.benchmark} className="border-line border-t px-4 py-2">
               <h3 className="py-1 font-mono text-ink-2 text-xs">{group.benchmark}</h3>
               {group.results.map((result) => (
-                <MetricRow key={result.metric} result={result} />
+                <MetricRow key={`${result.device}/${result.metric}`} result={result} named={devices > 1} />
               ))}
             </section>
           ))}
@@ -121,12 +122,13 @@ function Body({ validation }: { validation: Validation }) {
   );
 }
 
-function MetricRow({ result }: { result: ValidationResult }) {
+function MetricRow({ result, named }: { result: ValidationResult; named: boolean }) {
   const { criterion } = result;
   const text = (value: number | null | undefined) => quantity(value, result.unit);
   return (
     <div className="grid grid-cols-[12rem_6.5rem_minmax(8rem,14rem)_5.5rem_minmax(0,1fr)] items-center gap-x-4 py-1.5 text-sm">
       <span className="truncate" title={result.metric}>
+        {named && <span className="num mr-2 text-ink-3 text-xs">{result.device}</span>}
         {signalLabel(result.metric)}
       </span>
       <span className="num text-right font-medium">{text(result.value)}</span>
