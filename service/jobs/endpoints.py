@@ -13,6 +13,7 @@ from service.jobs.models import JobRow, RecoveryRow
 from service.jobs.schemas import JobRead, JobReport, JobState, RecoveryRead, StepsRead
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing
+from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name
 from service.services import ServicesDep
@@ -30,7 +31,7 @@ class RecoveryPage(Page[RecoveryRead]):
     """Recoveries of a job, newest first."""
 
 
-@router.put("/jobs/{id}", operation_id="put_job")  # noqa: FAST003 - JobId is its alias
+@router.put("/jobs/{id}", operation_id="put_job", responses=problems(409))  # noqa: FAST003 - JobId is its alias
 def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writing, now: Now) -> JobRead:
     """Report a job: its coordinator sends this when something changes, and every few seconds."""
     principal.require_job(job_id)

@@ -28,10 +28,10 @@ def complete(schema: dict[str, Any], *, cookie: str) -> dict[str, Any]:
     components["securitySchemes"] = _schemes(cookie)
     _add_problem(components.setdefault("schemas", {}))
     for path in schema.get("paths", {}).values():
-        for operation in path.values():
+        for method, operation in path.items():
             operation.setdefault("security", [{scheme: []} for scheme in components["securitySchemes"]])
             operation["responses"].pop("422", None)  # FastAPI's own form of it
-            for status in sorted(_refusals(operation)):
+            for status in sorted(_refusals(method, operation)):
                 operation["responses"].setdefault(str(status), *problems(status).values())
             operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
     _add_responses(schema)
@@ -46,14 +46,14 @@ def _schemes(cookie: str) -> dict[str, Any]:
     }
 
 
-def _refusals(operation: dict[str, Any]) -> set[int]:
+def _refusals(method: str, operation: dict[str, Any]) -> set[int]:
     """How an operation of this shape may refuse."""
     places = {(parameter["in"], parameter["name"]) for parameter in operation.get("parameters", ())}
     media = operation.get("requestBody", {}).get("content", {})
     found: set[int] = set()
     if operation["security"]:
         found |= {401, 403}
-    if any(place == "path" for place, _ in places):
+    if method != "put" and any(place == "path" for place, _ in places):  # a PUT makes what is not there
         found |= {404}
     if places or media:
         found |= {422}

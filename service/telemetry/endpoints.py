@@ -13,6 +13,7 @@ from service.auth.guard import Reader, Reporter
 from service.fleet.service import require_node
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing
+from service.kit.openapi import problems
 from service.kit.problem import UnprocessableError
 from service.kit.schemas import QuerySeconds
 from service.services import ServicesDep
@@ -55,7 +56,7 @@ def put_catalogue(
     services.ingest.catalogues.add(session, made, now)
 
 
-@router.get("/telemetry/query", operation_id="query_telemetry")
+@router.get("/telemetry/query", operation_id="query_telemetry", responses=problems(404))
 def query(
     _reader: Reader,
     *,

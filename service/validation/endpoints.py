@@ -15,6 +15,7 @@ from service.fleet.service import require_node
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing, after_commit
 from service.kit.idempotency import Idempotency
+from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name
 from service.services import Services, ServicesDep
@@ -50,7 +51,7 @@ async def list_suites(_: Reader) -> SuitePage:
     return SuitePage(items=[reading.read_suite(suite) for suite in suites().values()], next_cursor=None)
 
 
-@router.post("/validations", operation_id="create_validation", status_code=202)
+@router.post("/validations", operation_id="create_validation", status_code=202, responses=problems(404))
 def create_validation(
     body: ValidationCreate,
     idempotency: Idempotency,

@@ -12,6 +12,7 @@ from service.auth.guard import Actor, Admin, Reader
 from service.kit.clock import Now
 from service.kit.db import AnySession, Reading, Writing, after_commit
 from service.kit.idempotency import Idempotency
+from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name, ShortText
 from service.services import ServicesDep
@@ -31,7 +32,7 @@ class CriterionPage(Page[CriterionRead]):
     """Criteria by cohort, benchmark and metric."""
 
 
-@router.post("/sweeps", operation_id="create_sweep", status_code=201)
+@router.post("/sweeps", operation_id="create_sweep", status_code=201, responses=problems(404))
 def create_sweep(
     body: SweepCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
 ) -> SweepRead:

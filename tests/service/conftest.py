@@ -187,7 +187,13 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def any_report() -> dict[str, Any]:
+    """What a node may say about itself; not to be changed."""
+    return REPORT
+
+
 @pytest.fixture
 def report() -> dict[str, Any]:
-    """What a node may say about itself."""
+    """The same, for a test to change."""
     return {**REPORT, "devices": [dict(device) for device in REPORT["devices"]]}

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WEB = Path(__file__).resolve().parents[2] / "web"
 
 
@@ -20,6 +22,17 @@ def test_the_committed_document_is_the_services_own() -> None:
         check=False,
     )
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_committed_types_are_the_documents() -> None:
+    generator = WEB / "node_modules" / ".bin" / "openapi-typescript"
+    if not generator.exists():
+        pytest.skip("web/node_modules is missing: `make web` installs it, and `make test` always has it")
+    command = [str(generator), "openapi.json", "-o", "src/api/schema.ts", "--check"]
+    checked = subprocess.run(command, cwd=WEB, capture_output=True, text=True, timeout=100, check=False)
+    assert checked.returncode == 0, (
+        f"web/src/api/schema.ts has drifted from web/openapi.json: run `npm run generate` in web/\n{checked.stderr}"
+    )
 
 
 def test_reads_are_exact() -> None:
