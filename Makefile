@@ -26,7 +26,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 WEB_SOURCES := $(shell find web/src web/index.html web/package.json web/vite.config.ts web/tsconfig.json -type f 2>/dev/null)
 web: web/dist/index.html ## The dashboard, built
 web/node_modules/.installed: web/package-lock.json
-	@node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null || { echo "Node 20 or newer is needed to build the dashboard: install it from nodejs.org or your distribution"; exit 1; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || { echo "Node 20 or newer is needed to build the dashboard: install it from nodejs.org or your distribution"; exit 1; }
 	cd web && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 web/dist/index.html: web/node_modules/.installed $(WEB_SOURCES)
