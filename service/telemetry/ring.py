@@ -1,8 +1,9 @@
 """The ring: the last minutes of the whole fleet as arrays that detectors and charts read without a query.
 
-One ring a source, ``values[slot, signal, column]`` float32, a slot a second (``second % depth``), a column a device;
-counters stand as rates. ``stamp[slot]`` says which second a slot holds, so a gap is never mistaken for old data, and
-what is missing is NaN. One thread writes; readers get copies.
+One ring a source, in pages of ``values[slot, signal, column]`` float32: a slot a second (``second % depth``), a column
+a device; counters stand as rates. ``stamp[slot]`` says which second a slot holds, so a gap is never mistaken for old
+data, and what is missing is NaN. Pages are added, never moved: new devices cost the others nothing. One thread writes;
+readers get copies.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.signals import WIDE_MISSING, SignalSource, names
-from service.telemetry.catalogues import RING_SOURCES, Placement, ring_signals, source_of
+from service.telemetry.catalogues import RING_SOURCES, ring_signals, source_of
 from service.telemetry.check import MAX_DEVICES, Samples
+from service.telemetry.placing import PAGE_COLUMNS, Plan, make_plan, put
 from service.telemetry.rates import CounterRates
 
 _NEVER: Final = -1
@@ -44,63 +46,13 @@ class Window:
         return np.arange(self.start, self.start + len(self.values), dtype=np.int64)
 
 
-Index = tuple[slice, slice] | tuple[NDArray[np.intp], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Where the samples of one node's frames stand, and where they go."""
-
-    columns: NDArray[np.intp]
-    narrow: Index
-    """[entity, signal] of a frame's narrow tensor."""
-    narrow_place: Index
-    """[row, column] of a slot."""
-    wide: Index
-    wide_counters: NDArray[np.intp]
-    counters_in_order: bool
-    rate_place: Index
-
-
-def make_plan(entities: NDArray[np.intp], columns: NDArray[np.intp], placement: Placement, narrow_rows: int) -> Plan:
-    in_order = bool((placement.wide_counters == np.arange(len(placement.wide_counters))).all())
-    return Plan(
-        columns=columns,
-        narrow=_index(entities, placement.narrow),
-        narrow_place=_index(placement.narrow_rows, columns),
-        wide=_index(entities, placement.wide),
-        wide_counters=placement.wide_counters,
-        counters_in_order=in_order,
-        rate_place=_index(narrow_rows + placement.wide_counters, columns),
-    )
-
-
-def _index(first: NDArray[np.intp], second: NDArray[np.intp]) -> Index:
-    """Two slices where both runs are unbroken (the usual case, many times cheaper), else a mesh."""
-    if _unbroken(first) and _unbroken(second):
-        return slice(int(first[0]), int(first[-1]) + 1), slice(int(second[0]), int(second[-1]) + 1)
-    return np.ix_(first, second)
-
-
-def _unbroken(run: NDArray[np.intp]) -> bool:
-    return bool(run.size and (np.diff(run) == 1).all())
-
-
-def _put(slot: NDArray[np.float32], place: Index, values: NDArray[np.float32]) -> None:
-    """Several samples may fall into one second: the last known one stays."""
-    known = values == values  # noqa: PLR0124 - NaN is the one value that differs from itself
-    if isinstance(place[0], slice):
-        np.copyto(slot[place], values, where=known)
-    else:
-        slot[place] = np.where(known, values, slot[place])
-
-
 class SourceRing:
     """The ring of one source. Not locked: ``Ring`` does that."""
 
-    def __init__(self, source: SignalSource, depth: int) -> None:
+    def __init__(self, source: SignalSource, depth: int, page_columns: int) -> None:
         self.signals = ring_signals(source)
         self.depth = depth
+        self.page_columns = page_columns
         self.columns: list[Column | None] = []
         self._source = source
         self._index: dict[Column, int] = {}
@@ -111,12 +63,12 @@ class SourceRing:
         self._rates = CounterRates(self._counters)
         self._stamp = np.full(depth, _NEVER, np.int64)
         self._written = np.empty(0, np.int64)
-        self._values = np.empty((depth, len(self.signals), 0), np.float32)
+        self._pages: list[NDArray[np.float32]] = []
         self.head = _NEVER
 
     @property
     def nbytes(self) -> int:
-        return self._values.nbytes
+        return sum(page.nbytes for page in self._pages)
 
     def write(self, samples: Samples, entities: NDArray[np.intp]) -> None:
         """Place the given entities of a frame on the time axis."""
@@ -131,8 +83,9 @@ class SourceRing:
         for k in range(frame.samples):
             slot = self._open(int(frame.t0 + k * frame.dt))
             if slot is not None:
-                _put(self._values[slot], plan.narrow_place, narrow[:, :, k].T)
-                _put(self._values[slot], plan.rate_place, rates[:, :, k].T)
+                for part in plan.parts:
+                    put(self._pages[part.page][slot], part.narrow, narrow[part.members, :, k].T)
+                    put(self._pages[part.page][slot], part.rates, rates[part.members, :, k].T)
 
     def _plan(self, samples: Samples, entities: NDArray[np.intp]) -> Plan:
         """Where a node's frames go: made once, used for as long as its devices and its catalogue stay the same."""
@@ -144,7 +97,8 @@ class SourceRing:
             placement = samples.compiled.placements[self._source]
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            plan = self._plans[key] = make_plan(entities, columns, placement, self._narrow_rows)
+            plan = make_plan(entities, columns, placement, self._narrow_rows, self.page_columns)
+            self._plans[key] = plan
         return plan
 
     def _rated(self, samples: Samples, plan: Plan) -> NDArray[np.float32]:
@@ -164,7 +118,8 @@ class SourceRing:
         if self._stamp[slot] > second:
             return None
         if self._stamp[slot] < second:
-            self._values[slot] = np.nan
+            for page in self._pages:
+                page[slot] = np.nan
             self._stamp[slot] = second
             self.head = max(self.head, second)
         return slot
@@ -176,16 +131,18 @@ class SourceRing:
         column = self._index.get(key)
         if column is not None:
             return column
-        if len(self.columns) == self._values.shape[2]:
+        if len(self.columns) == len(self._written):
             self._reclaim(second)
         free = next((i for i, k in enumerate(self.columns) if k is None), None) if self._has_holes else None
         if free is None:
             free = len(self.columns)
-            self._grow(free + 1)
+            if free == len(self._written):
+                self._add_page()
             self.columns.append(key)
         else:
             self.columns[free] = key
         self._index[key] = free
+        self._written[free] = second
         self._held[key[0]] += 1
         return free
 
@@ -203,18 +160,13 @@ class SourceRing:
             del self._index[key]
             self._held[key[0]] -= 1
             self.columns[i] = None
-        self._values[:, :, gone] = np.nan
+            page, place = divmod(i, self.page_columns)
+            self._pages[page][:, :, place] = np.nan
         self._rates.forget(np.array(gone, np.intp))
 
-    def _grow(self, columns: int) -> None:
-        have = self._values.shape[2]
-        if columns <= have:
-            return
-        grown = max(columns, 2 * have, 16)
-        values = np.full((self.depth, len(self.signals), grown), np.nan, np.float32)
-        values[:, :, :have] = self._values
-        self._values = values
-        self._written = np.concatenate([self._written, np.full(grown - have, _NEVER, np.int64)])
+    def _add_page(self) -> None:
+        self._pages.append(np.full((self.depth, len(self.signals), self.page_columns), np.nan, np.float32))
+        self._written = np.concatenate([self._written, np.full(self.page_columns, _NEVER, np.int64)])
 
     def _rows(self, signals: Sequence[str] | None) -> list[int]:
         if signals is None:
@@ -229,13 +181,23 @@ class SourceRing:
         wanted = (
             [k for k in self.columns if k is not None] if columns is None else [c for c in columns if c in self._index]
         )
-        places = [self._index[key] for key in wanted]
+        places = np.array([self._index[key] for key in wanted], np.intp)
         start = max(start, stop - self.depth)
         seconds = np.arange(start, max(start, stop), dtype=np.int64)
         slots = seconds % self.depth
-        values = self._values[np.ix_(slots, np.array(rows, np.intp), np.array(places, np.intp))]
+        values = self._gather(slots, np.array(rows, np.intp), places)
         values[self._stamp[slots] != seconds] = np.nan
         return Window(start, tuple(self.signals[r] for r in rows), tuple(wanted), values)
+
+    def _gather(self, slots: NDArray[np.intp], rows: NDArray[np.intp], places: NDArray[np.intp]) -> NDArray[np.float32]:
+        """[slot, row, place], a copy."""
+        values = np.empty((len(slots), len(rows), len(places)), np.float32)
+        pages = places // self.page_columns
+        for page in np.unique(pages):
+            members = np.flatnonzero(pages == page)
+            mesh = np.ix_(slots, rows, places[members] % self.page_columns)
+            values[:, :, members] = self._pages[page][mesh]
+        return values
 
 
 class Ring:
@@ -243,12 +205,13 @@ class Ring:
 
     Args:
         depth: seconds kept.
+        page_columns: memory is added by this many devices.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, page_columns: int = PAGE_COLUMNS) -> None:
         self.depth = depth
         self._lock = threading.Lock()
-        self._rings = {source: SourceRing(source, depth) for source in RING_SOURCES}
+        self._rings = {source: SourceRing(source, depth, page_columns) for source in RING_SOURCES}
 
     def write(self, samples: Samples) -> None:
         """Place a checked frame of the time axis; what is older than the ring is left out."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.frame import Axis, Frame, checksum
-from probes.signals import Catalogue, SignalSource, catalogue, names
+from probes.signals import Catalogue, SignalSource, catalogue
 from service.telemetry.catalogues import compile_catalogue
 from service.telemetry.check import Samples, check
 from service.telemetry.ring import Ring
@@ -102,20 +102,45 @@ def test_columns_grow_and_keep_their_history() -> None:
     assert cpu(ring, T0, T0 + 1, "n7") == pytest.approx([0.07])
 
 
+def test_columns_over_several_pages_read_as_one() -> None:
+    ring = Ring(60, page_columns=3)
+    for number in range(8):
+        ring.write(host_frame(T0, [number / 10], node=f"n{number}"))
+    window = ring.window(SignalSource.HOST, T0, T0 + 1, signals=[CPU])
+    assert window.values[0, 0].tolist() == pytest.approx([n / 10 for n in range(8)])
+    picked = ring.window(SignalSource.HOST, T0, T0 + 1, signals=[CPU], columns=[("n7", "host"), ("n0", "host")])
+    assert picked.values[0, 0].tolist() == pytest.approx([0.7, 0.0])
+
+
 def test_the_columns_of_the_gone_are_given_to_the_new() -> None:
-    ring = Ring(60)
+    ring = Ring(60, page_columns=16)
     for number in range(16):
         ring.write(host_frame(T0, [0.5, 0.5], [1, 2], node=f"old{number}"))
+    memory = ring.nbytes
     for number in range(16):
         ring.write(host_frame(T0 + 100, [0.25, 0.25], [10, 20], node=f"new{number}"))
     assert {node for node, _ in ring.columns(SignalSource.HOST)} == {f"new{n}" for n in range(16)}
-    assert (
-        ring.nbytes
-        == Ring(60).nbytes
-        + 60 * 16 * len(names(SignalSource.HOST, wide=False) + names(SignalSource.HOST, wide=True)) * 4
-    )
+    assert ring.nbytes == memory
     window = ring.window(SignalSource.HOST, T0 + 100, T0 + 102, signals=[READ], columns=[("new3", "host")])
     assert window.values[:, 0, 0].tolist() == pytest.approx([np.nan, 10], nan_ok=True), "no rate from another's total"
+
+
+@pytest.mark.parametrize("page_columns", [2, 256])
+def test_a_node_whose_devices_lie_in_two_pages(page_columns: int) -> None:
+    made = BOTH.catalogue
+    ring = Ring(60, page_columns=page_columns)
+    for step in range(2):
+        narrow = np.full((5, len(made.narrow), 1), np.nan, "<f4")
+        narrow[:, made.narrow.index("gpu_power_watts"), 0] = [300, 301, 302, 303, 304]
+        wide = np.full((5, len(made.wide), 1), 100 * step, "<i8")
+        frame = Frame(
+            version=1, subject="n1", axis=Axis.TIME, stream="s", sequence=1, t0=float(T0 + step), dt=1.0,
+            catalogue=made.digest, entities=tuple(f"gpu{i}" for i in range(5)), samples=1, crc32=0,
+            values=narrow.tobytes(), wide=wide.tobytes(),
+        )  # fmt: skip
+        ring.write(check(frame, BOTH))
+    window = ring.window(SignalSource.GPU, T0 + 1, T0 + 2, signals=["gpu_power_watts", "gpu_pcie_replay_total"])
+    assert window.values[0].tolist() == [[300, 301, 302, 303, 304], [100] * 5]
 
 
 def test_host_and_gpu_part_into_their_rings() -> None:
