@@ -22,7 +22,7 @@ class NurseryError(RuntimeError):
 class Nursery:
     """The launcher's side of ``recovery.launcher.nursery``. Belongs to the running event loop."""
 
-    def __init__(self, pump: OutputPump) -> None:
+    def __init__(self, pump: OutputPump, modules: tuple[str, ...] = ()) -> None:
         self._pump = pump
         self._loop = asyncio.get_running_loop()
         self.warm: asyncio.Future[None] = self._loop.create_future()
@@ -31,7 +31,7 @@ class Nursery:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs:
-            arguments = ["-m", "recovery.launcher.nursery", str(theirs.fileno()), str(os.getpid())]
+            arguments = ["-m", "recovery.launcher.nursery", str(theirs.fileno()), str(os.getpid()), *modules]
             self.child = start(
                 arguments, Tail("nursery"), pump, pass_fds=(theirs.fileno(),), environment=_quiet_single_thread()
             )

@@ -76,7 +76,7 @@ class Launcher:
         self._store: Child | None = None
         adopt_orphans()
         self._agent = AgentKeeper(options, self._directory, self._pump, self._agent_changed)
-        self._nursery = Nursery(self._pump)
+        self._nursery = Nursery(self._pump, options.preload)
         self._workers = Workers(
             self._directory,
             options.token,

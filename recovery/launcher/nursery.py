@@ -8,11 +8,13 @@ which waits for it and whose death ends it.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import socket
 import sys
+from importlib import import_module
 from typing import Final, NamedTuple
 
 import msgspec
@@ -56,12 +58,12 @@ class _Order(NamedTuple):
 
 
 def main() -> int:
-    """``python -m recovery.launcher.nursery FD LAUNCHER_PID``: serve until the launcher closes the socket."""
+    """``python -m recovery.launcher.nursery FD LAUNCHER_PID [MODULE…]``: serve until the launcher closes the socket."""
     launcher = int(sys.argv[2])
     die_with_parent(launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
-    warm()
+    warm(sys.argv[3:])
     control.send(encode(Hatched(number=0, pid=os.getpid())))
     order = _serve(control, launcher)
     if order is None:
@@ -70,19 +72,27 @@ def main() -> int:
     return _become(order)
 
 
-def warm() -> None:
-    """Import what a rank needs and take the first optimizer step, which imports as much again as torch itself."""
+def warm(modules: list[str]) -> None:
+    """Import what a rank needs and take the first optimizer step, which imports as much again as torch itself.
+
+    Raises:
+        ImportError: one of ``modules``, which the user asked for, is not there.
+    """
     import torch  # noqa: PLC0415 - not before the parent is known to live
     import torch.distributed  # noqa: PLC0415
 
-    import recovery.sdk  # noqa: PLC0415
+    import recovery.sdk.protected  # noqa: PLC0415
 
     parameter = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.AdamW([parameter])
     parameter.grad = torch.ones(4)
     optimizer.step()
     optimizer.zero_grad()
-    assert recovery.sdk is not None
+    assert recovery.sdk.protected is not None
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # what is here stays: children need not copy its pages only to look at it
 
 
 def _serve(control: socket.socket, launcher: int) -> _Order | None:

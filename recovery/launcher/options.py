@@ -38,6 +38,7 @@ class RunOptions:
     job: str
     token: str
     spares: int
+    preload: tuple[str, ...]
     parity_every: int
     disk_every: int
     checkpoint_dir: Path | None
@@ -106,6 +107,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--job-id", default=None, help="name of the job; the same on all nodes")
     add("--node-name", default=None, help="name of this node; by default its host name")
     add("--spares", type=int, default=1, help="warm standby processes, and ranks of lost nodes that fit here")
+    add("--preload", action="append", default=[], metavar="MODULE", help="import it before any rank starts; repeatable")
     add("--parity-every", type=int, default=10, help="XOR parity over the nodes every so many steps; 0: none")
     add("--disk-every", type=int, default=0, help="snapshot to --checkpoint-dir every so many steps; 0: never")
     add("--checkpoint-dir", type=Path, default=None, help="where --disk-every writes")
@@ -132,6 +134,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         job=job,
         token=_job_token(found.token_file, service_token, job, found.nnodes),
         spares=found.spares,
+        preload=tuple(found.preload),
         parity_every=found.parity_every,
         disk_every=found.disk_every,
         checkpoint_dir=found.checkpoint_dir,
