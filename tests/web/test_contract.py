@@ -50,6 +50,18 @@ def test_the_lock_file_names_no_registry() -> None:
     assert '"resolved"' not in (WEB / "package-lock.json").read_text()
 
 
+def test_the_lock_file_covers_every_platform() -> None:
+    """`npm ci` refuses a lock file that leaves out an optional package, even one for another platform."""
+    packages = json.loads((WEB / "package-lock.json").read_text())["packages"]
+    missing = {
+        name
+        for place, package in packages.items()
+        for name in package.get("optionalDependencies", {})
+        if f"node_modules/{name}" not in packages and f"{place}/node_modules/{name}" not in packages
+    }
+    assert missing == set()
+
+
 def test_no_file_of_the_dashboard_is_too_long_to_read() -> None:
     paths = [
         p
