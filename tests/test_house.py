@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import statistics
 from collections.abc import Iterator
@@ -79,3 +80,12 @@ def test_the_project_stands_alone() -> None:
         text = path.read_text()
         assert "../shared" not in text, path
         assert "/work/" not in text, path
+
+
+def test_the_lock_file_knows_every_platform() -> None:
+    """`npm ci` refuses a lock without the packages of other platforms; a registry that lacks them must not lose them."""
+    packages = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
+    for path, package in packages.items():
+        for name in package.get("optionalDependencies", {}):
+            assert f"node_modules/{name}" in packages or f"{path}/node_modules/{name}" in packages, name
+        assert "resolved" not in package or package["resolved"].startswith("https://registry.npmjs.org/"), path
