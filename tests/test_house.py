@@ -83,9 +83,9 @@ def test_the_project_stands_alone() -> None:
 
 
 def test_the_lock_file_knows_every_platform() -> None:
-    """`npm ci` refuses a lock without the packages of other platforms; a registry that lacks them must not lose them."""
+    """`npm ci` refuses a lock without other platforms' packages, and a registry may lack them when the lock is made."""
     packages = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
     for path, package in packages.items():
         for name in package.get("optionalDependencies", {}):
             assert f"node_modules/{name}" in packages or f"{path}/node_modules/{name}" in packages, name
-        assert "resolved" not in package or package["resolved"].startswith("https://registry.npmjs.org/"), path
+        assert "resolved" not in package, f"{path} names a registry's host"
