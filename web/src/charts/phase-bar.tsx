@@ -40,6 +40,7 @@ interface BarProps {
 }
 
 export function PhaseBar({ parts, phases, scale, label, thin = false }: BarProps) {
+  // Growth factors are shares, which add up to 1: a sum below 1, as of half a second, would not fill the bar.
   const total = Object.values(parts).reduce((sum, s) => sum + s, 0);
   return (
     <div
@@ -60,7 +61,7 @@ export function PhaseBar({ parts, phases, scale, label, thin = false }: BarProps
             key={phase}
             title={`${humanize(phase)}: ${duration(seconds)}`}
             className={cx("h-full border-surface border-r last:border-r-0", hatched && "bar-hatch")}
-            style={{ backgroundColor: background, flexGrow: seconds, flexBasis: 0 }}
+            style={{ backgroundColor: background, flexGrow: seconds / total, flexBasis: 0 }}
           />
         );
       })}

@@ -50,7 +50,7 @@ export function RankGrid({ ranks, size, values, range, format, selected, onSelec
   }
 
   return (
-    <div className="overflow-x-auto">
+    <div className="-m-1 overflow-x-auto p-1">
       <div
         data-grid
         className="grid gap-[3px]"

@@ -19,6 +19,18 @@ it("adds phases up, and a given total instead", () => {
   );
 });
 
+it("tells how a job began and ended", () => {
+  expect(eventText({ kind: "job_started", data: { command: ["train.py", "--steps", "60"] } })).toBe(
+    "Job started: train.py --steps 60",
+  );
+  expect(
+    eventText({ kind: "job_finished", data: { state: "finished", exit_code: 0, reason: "", epoch: 60 } }),
+  ).toBe("Job finished after step 60");
+  expect(eventText({ kind: "job_finished", data: { state: "failed", reason: "no plan" } })).toBe(
+    "Job failed: no plan",
+  );
+});
+
 it("shows what it does not know as its data", () => {
   expect(eventText({ kind: "xid", data: { code: 79 } })).toBe("XID: code 79");
   expect(eventText({ kind: "plan_chosen", data: {} })).toBe("Plan: nothing feasible");

@@ -70,6 +70,14 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
             : "";
       return `Verified${steps === null ? "" : ` over ${steps} steps`}${digests}`;
     }
+    case "job_started":
+      return `Job started${Array.isArray(data.command) ? `: ${data.command.join(" ")}` : ""}`;
+    case "job_finished": {
+      const after = num(data.epoch);
+      const why = str(data.reason);
+      const how = data.state === "failed" ? "Job failed" : "Job finished";
+      return `${how}${after === null ? "" : ` after step ${after}`}${why ? `: ${why}` : ""}`;
+    }
     default: {
       const rest = Object.entries(data).map(
         ([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`,

@@ -24,7 +24,8 @@ export function RankDetail({ job, rank }: { job: Job; rank: number }) {
       title={`Rank ${rank}`}
       aside={
         <>
-          {place && <StatePill look={lookOf(rankLooks, place.state)} quiet />}
+          {/* A job that ended has no running ranks, whatever was last said of them. */}
+          {place && job.finished_at === null && <StatePill look={lookOf(rankLooks, place.state)} quiet />}
           <Button
             kind="ghost"
             icon="close"
