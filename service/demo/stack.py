@@ -5,7 +5,9 @@ The demo, the scenario tests and the benches all start it this way, through the 
 
 from __future__ import annotations
 
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ JOB = "demo"
 NODES = ("demo-a", "demo-b")
 RANKS_PER_NODE = 2
 POLL_SECONDS = 0.02
+_MEMORY = "/dev/shm"  # noqa: S108 - where snapshots live; the directory in it is made safely
 
 
 def free_port() -> int:
@@ -37,9 +40,13 @@ class Stack:
     env: Mapping[str, str] = field(default_factory=dict)
     children: Children = field(init=False)
     api: ApiClient = field(init=False)
+    memory: Path = field(init=False)
     token: str = ""
 
     def __post_init__(self) -> None:
+        # Snapshot memory of its own: two demos on one machine have jobs of the same name.
+        self.memory = Path(tempfile.mkdtemp(prefix="mainstay-", dir=_MEMORY))
+        self.env = {"MAINSTAY_SHM_DIR": str(self.memory), **self.env}
         self.children = Children(self.directory / "logs")
         self.api = ApiClient(f"http://127.0.0.1:{self.port}")
 
@@ -140,3 +147,4 @@ class Stack:
 
     def close(self) -> None:
         self.children.stop_all()
+        shutil.rmtree(self.memory, ignore_errors=True)
