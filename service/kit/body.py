@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -12,6 +13,8 @@ from service.kit.problem import BadRequestError, TooLargeError, problem_response
 
 _DRAIN: Final = 64 * 1024 * 1024
 """How much of a refused body is read and dropped, so that the sender sees the answer and not a reset."""
+_PATIENCE: Final = 2.0
+"""Seconds after which a sender that announced too much, and waits for our word before it sends on, is answered."""
 
 
 async def read_body(request: Request, limit: int, error: type[TooLargeError] = TooLargeError) -> bytes:
@@ -54,14 +57,22 @@ class BodyLimit:
         await self.app(scope, _Counting(receive, self.limit), send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        dropped = 0
-        while dropped < _DRAIN:
-            message = await receive()
-            dropped += len(message.get("body", b""))
-            if not message.get("more_body", False):
-                break
-        error = TooLargeError(f"the body has more than the {self.limit} bytes allowed")
+        await _drop(receive)
+        detail = f"the body has more than the {self.limit} bytes allowed"
+        error = TooLargeError(detail, headers={"Connection": "close"})
         await problem_response(error, scope["path"])(scope, receive, send)
+
+
+async def _drop(receive: Receive) -> None:
+    dropped, more = 0, True
+    try:
+        while more and dropped < _DRAIN:
+            async with asyncio.timeout(_PATIENCE):
+                message = await receive()
+            dropped += len(message.get("body", b""))
+            more = message.get("more_body", False)
+    except TimeoutError:
+        return
 
 
 class _Counting:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -165,7 +165,7 @@ async def _on_validation(request: Request, error: Exception) -> JSONResponse:
     found = error.errors()
     if any(fault["loc"] == ("body",) and isinstance(fault["input"], bytes) for fault in found):
         return problem_response(_wrong_content_type(request), request.url.path)
-    faults = [ProblemField(loc=[_printable(part) for part in e["loc"]], msg=_printable(e["msg"])) for e in found[:50]]
+    faults = [ProblemField(loc=list(e["loc"]), msg=_printable(e["msg"])) for e in found[:50]]
     first = faults[0] if faults else ProblemField(loc=[], msg="invalid")
     where = ".".join(str(part) for part in first.loc)
     return response(422, "invalid", "Invalid input", f"{where}: {first.msg}", instance=request.url.path, errors=faults)
@@ -239,11 +239,8 @@ async def _on_unexpected(request: Request, _error: Exception) -> JSONResponse:
     )  # fmt: skip
 
 
-_Part = TypeVar("_Part", str, int)
-
-
-def _printable(part: _Part) -> _Part:
-    return part.encode("utf-8", "backslashreplace").decode() if isinstance(part, str) else part
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def install(app: FastAPI) -> None:
