@@ -109,7 +109,7 @@ class Healing:
     def _victims(self, failure: Failure) -> set[int]:
         """Ranks that need a new process. All of them when some have already left the training loop for good."""
         ranks = self._c.members.ranks
-        whole = self._c.members.shape is None or any(r.done or r.finished for r in ranks)
+        whole = self._c.members.shape is None or any(r.gone for r in ranks)
         return {r.number for r in ranks if whole or r.lost or r.number in failure.ranks}
 
     def _replace(self, victims: set[int]) -> bool:
@@ -160,11 +160,15 @@ class Healing:
     async def _fenced(self, episode: Episode, waiting: set[int]) -> bool:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
         c = self._c
+        survivors = [c.members.ranks[r] for r in waiting]
         await self._until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
-        await self._until(lambda: all(c.members.ranks[r].ready for r in waiting), c.options.ready_seconds)
-        late = {r for r in waiting if c.members.ranks[r].ready is None}
+        await self._until(lambda: all(r.ready or r.gone for r in survivors), c.options.ready_seconds)
+        late = {r.number for r in survivors if not r.ready}
         if late:
-            why = f"ranks {sorted(late)} did not leave their collective within {c.options.ready_seconds:g} s"
+            over = {r.number for r in survivors if r.gone}
+            why = f"ranks {sorted(over)} had left the training loop already"
+            if not over:
+                why = f"ranks {sorted(late)} did not leave their collective within {c.options.ready_seconds:g} s"
             self._action("fence", ok=False, detail=why)
             # Not from within this task: beginning anew cancels it.
             asyncio.get_running_loop().call_soon(c.failed, Failure(ranks=late, time=time.time(), reason=why))
@@ -285,7 +289,7 @@ class Healing:
 
     def _past(self, rank: Rank, epoch: int) -> bool:
         current = rank.epoch_generation == self._c.generation and rank.epoch >= epoch
-        return current or rank.done or rank.finished
+        return current or rank.gone
 
     async def _start_over(self, episode: Episode) -> None:
         """A script that does not use the SDK: all its ranks were started anew, as torchrun does."""

@@ -114,6 +114,11 @@ class Rank:
         self.joined, self.ready, self.resumed, self.error = 0, None, None, None
 
     @property
+    def gone(self) -> bool:
+        """It has left the training loop for good, and will not take part in a recovery."""
+        return self.done or self.finished
+
+    @property
     def state(self) -> str:
         """As a job's topology reports it."""
         if self.lost:

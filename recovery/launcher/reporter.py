@@ -161,6 +161,9 @@ class _Service:
         for sender in (self.outbox, self.frames):
             if not sender.stop(seconds):
                 log.warning("the service did not take everything; the rest waits in the spool for the next run")
+        self._event_spool.close()
+        self._frame_spool.close()
+        self._transport.close()
 
     def _put_jobs(self) -> None:
         backoff = Backoff(base=0.1, cap=5.0)

@@ -12,7 +12,7 @@ import pytest
 
 from bench.lib_job import Job, descendants, run_plain
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 40
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2"]

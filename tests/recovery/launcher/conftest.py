@@ -222,7 +222,8 @@ async def running(options: RunOptions, *, steps: int = 5) -> AsyncIterator[World
 def options(tmp_path: Path) -> RunOptions:
     """Two nodes of two ranks."""
     return RunOptions(
-        nnodes=2, node_rank=0, nproc=2, host="127.0.0.1", port=0, node="node-0", job="job", token="secret", spares=1, preload=(),
+        nnodes=2, node_rank=0, nproc=2, host="127.0.0.1", port=0, node="node-0", job="job", token="secret", spares=1,
+        preload=(),
         parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10, state_dir=tmp_path / "state", service=None,
         service_token="", join_seconds=5.0, ready_seconds=2.0, node_seconds=5.0, script="train.py", module=False,
         argv=(),

@@ -264,6 +264,22 @@ def test_a_rank_lost_after_the_last_step_restarts_all_from_memory(options: RunOp
     play(work())
 
 
+def test_a_rank_that_finished_while_another_was_lost_is_not_waited_for(
+    options: RunOptions, play: Any, running: Any
+) -> None:
+    async def work() -> None:
+        async with running(options) as world:
+            node = world.node_of(3)
+            node.silent = {3}  # it has left the loop: it does not answer the fence
+            world.node_of(0).kill(0)
+            await world.until_state("recovering", 2)
+            node.say(3, Done(epoch=5))
+            await world.until_state("running", 3)
+            assert set(sources(world, 3).values()) == {"local_slot"}
+
+    play(work())
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

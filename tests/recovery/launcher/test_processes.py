@@ -1,0 +1,98 @@
+"""``mainstay run`` as a process: scripts that know nothing of Mainstay, scripts that fail, launchers that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import Job, descendants
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("training")]
+
+PLAIN = """
+import os, sys
+import torch, torch.distributed as dist
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gloo")
+x = torch.ones(1)
+dist.all_reduce(x)
+print(f"sum {x.item():g} in attempt {attempt}, arguments {sys.argv[1:]}", flush=True)
+if dist.get_rank() == 1 and attempt < int(sys.argv[1]):
+    raise ValueError(f"attempt {attempt} fails")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def run(directory: Path, code: str, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    script = directory / "script.py"
+    script.write_text(code)
+    flags = ["--nproc-per-node", "2", "--state-dir", str(directory / "state"), "--job-id", f"t{os.getpid()}", *options]
+    command = [sys.executable, "-m", "mainstay", "run", *flags, str(script), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def events(directory: Path, kind: str) -> list[dict]:
+    lines = (directory / "state" / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+
+def test_a_script_without_the_sdk_is_restarted_whole(tmp_path: Path) -> None:
+    """As torchrun does it; and each attempt meets in a store that knows nothing of the one before."""
+    done = run(tmp_path, PLAIN, "1", "--nnodes", "9")
+    assert done.returncode == 0, done.stderr
+    assert "[rank 0] sum 2 in attempt 1, arguments ['1', '--nnodes', '9']" in done.stdout
+    (exited,) = [e for e in events(tmp_path, "process_exit") if e["rank"] == 1 and not e["data"]["expected"]]
+    assert exited["data"]["error"] == "ValueError: attempt 0 fails"
+    assert exited["data"]["exit_code"] == 1
+    assert "ValueError" in exited["data"]["traceback"]
+
+
+def test_a_script_that_always_fails_ends_the_job_with_its_code(tmp_path: Path) -> None:
+    done = run(tmp_path, "import sys; sys.exit(7)")
+    assert done.returncode == 7
+    last = done.stderr.strip().splitlines()[-1]
+    assert "exit code 7" in last
+    assert "failed 3 times in a row" in last
+    (finished,) = events(tmp_path, "job_finished")
+    assert (finished["data"]["state"], finished["data"]["exit_code"]) == ("failed", 7)
+
+
+def test_a_module_that_cannot_be_preloaded(tmp_path: Path) -> None:
+    done = run(tmp_path, "pass", options=("--preload", "no_such_module"))
+    assert done.returncode == 1
+    assert "no_such_module" in done.stderr
+
+
+def test_two_runs_of_the_same_name(tmp_path: Path) -> None:
+    """The second one must not see fences and snapshots of the first."""
+    arguments = ["--steps", "8", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
+    for number in (1, 2):
+        with Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
+            job.wait_step(4)
+            job.kill(0)
+            assert job.wait(100.0) == [0], job.tail()
+            assert len(job.events("recovered")) == number
+    assert "DEGRADED" not in job.tail()
+    job.shm.rmdir() if job.shm.exists() and not list(job.shm.iterdir()) else None
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    arguments = ["--steps", "10000", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
+    with Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
+        job.wait_step(2)
+        below = descendants(job.launchers[0].pid)
+        assert len(below) >= 5  # nursery, store, agent, two ranks, a standby
+        job.launchers[0].send_signal(signal.SIGKILL)
+        job.launchers[0].wait()
+        deadline = time.monotonic() + 10.0
+        while left := [words for pid, words in below.items() if Path(f"/proc/{pid}").exists()]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.02)
