@@ -90,4 +90,5 @@ UnixSeconds = Annotated[QuerySeconds, JsonNumber]
 """The same in a JSON body; in a query string every number is text."""
 Count = Annotated[int, Field(ge=0, lt=2**31), JsonNumber]
 Bytes = Annotated[int, Field(ge=0, lt=2**63), JsonNumber]
-Number = Annotated[float, JsonNumber]
+Number = Annotated[float, Field(ge=-1e150, le=1e150), JsonNumber]
+"""A measured quantity: its square, and a sum of many, is still a double."""

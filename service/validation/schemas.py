@@ -121,7 +121,7 @@ class BenchmarkResultIn(Lenient):
     benchmark: Label
     state: State
     error: CutText | None
-    seconds: Annotated[float, Field(ge=0), JsonNumber]
+    seconds: Annotated[float, Field(ge=0, le=1e9), JsonNumber]
     device: ShortText
     metrics: Annotated[list[MetricIn], Field(max_length=256)]
     digest: Annotated[ShortText, Field(max_length=128)] | None = None

@@ -129,7 +129,7 @@ BODIES: dict[str, tuple[bytes, int, str, str]] = {
     "null": (b"null", 422, "invalid", "body: "),
     "missing field": (b'{"items": [{}]}', 422, "invalid", "items.0.id: Field required"),
     "unknown field": (events(more=1), 422, "invalid", "items.0.more: Extra inputs"),
-    "unknown field that is no text": (b'{"\\ud800": 1, "items": []}', 422, "invalid", "body: Input should be a valid string"),
+    "unknown field that is no text": (b'{"\\ud800": 1, "items": []}', 422, "invalid", "body: Input should be a valid"),
     "unknown kind": (events(kind="node_in_love"), 422, "invalid", "items.0.kind"),
     "too many": (json.dumps({"items": [EVENT] * 501}).encode(), 422, "invalid", "at most 500"),
     "NaN as an id": (events(id=b"NaN"), 422, "invalid", "items.0.id: Input should be a valid string"),
@@ -186,6 +186,29 @@ def test_a_bad_job_report_is_named(house: House, refused: Any, what: str) -> Non
     body = json.dumps(JOB | changes).encode()
     with nothing_stored(house):
         refused(house.admin.put("/v1/jobs/demo", content=body, headers=JSON), 422, "invalid", words)
+
+
+RESULTS: dict[str, tuple[bytes, str]] = {
+    "NaN": (b"NaN", "values.0"),
+    "infinity": (b"-Infinity", "values.0"),
+    "so much that a sum overflows": (b"1.7e308", "values.0: Input should be less than or equal to 1"),
+    "a text": (b'"1"', "values.0: Value error, a number is wanted"),
+    "true": (b"true", "values.0: Value error, a number is wanted"),
+    "nothing": (b"null", "values.0"),
+}
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_a_bad_measurement_is_named(house: House, refused: Any, what: str) -> None:
+    """Before the validation is looked for: a judge must never see it."""
+    value, words = RESULTS[what]
+    metric = {"name": "m", "unit": "F", "better": "equal", "values": ["@"]}
+    run = {"benchmark": "gemm", "state": "ok", "error": None, "seconds": 1.0, "device": "cpu", "metrics": [metric]}
+    body = {"suite": "quick", "started_at": 1.0, "finished_at": 2.0, "benchmarks": [run]}
+    content = json.dumps(body).encode().replace(b'"@"', value)
+    with nothing_stored(house):
+        url = f"/v1/validations/{NOBODY}/results"
+        refused(house.node.post(url, content=content, headers=JSON), 422, "invalid", words)
 
 
 @pytest.mark.parametrize("token", ["\ud800", "\x00", "x" * 201, ""])
@@ -472,3 +495,17 @@ def test_the_good_ones_are_good(service: Any, frames: Any, report: Any) -> None:
     after = house.counts()
     for table in ("blocks", "events", "devices", "jobs"):
         assert after[table] == before[table] + 1, "and the counts see what is stored"
+
+
+@pytest.mark.parametrize("better", ["higher", "lower", "equal"])
+def test_the_largest_measurements_are_judged(service: Any, report: Any, better: str) -> None:
+    admin, node = service.client(), service.node_client("n1")
+    assert node.put("/v1/nodes/n1", json=report).is_success
+    metric = {"name": "m", "unit": "F", "better": better, "values": [1e150, 1e150, -1e150, 5e-324]}
+    run = {"benchmark": "gemm", "state": "ok", "error": None, "seconds": 1.0, "device": "cpu", "metrics": [metric]}
+    body = {"suite": "quick", "started_at": 1.0, "finished_at": 2.0, "benchmarks": [run]}
+    for _ in range(7):
+        ordered = admin.post("/v1/validations", json={"node": "n1", "suite": "quick"}).json()["id"]
+        answer = node.post(f"/v1/validations/{ordered}/results", json=body)
+        assert answer.status_code == 200, answer.text
+        assert admin.post("/v1/criteria:learn", json={}).status_code == 200
