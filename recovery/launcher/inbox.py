@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from recovery.launcher.membership import Failure, JobState, Rank
+from recovery.launcher.membership import Failure, Rank
 from recovery.launcher.messages import (
     Attached,
     Done,
@@ -57,6 +57,14 @@ class Inbox:
             if handler is not None:
                 handler(ranks[wrapped.rank], wrapped.message)
 
+    @property
+    def _forming(self) -> bool:
+        """Nobody has trained yet, and no recovery is under way that would see to it.
+
+        Not the same as the job's state: until the first rank speaks, a script might be one without the SDK.
+        """
+        return not self._c.healing.active and not self._c.healing.formed_once
+
     def _joined(self, rank: Rank, message: Joined) -> None:
         c = self._c
         shape = Shape(dp=message.dp, pp=message.pp, tp=message.tp)
@@ -66,8 +74,7 @@ class Inbox:
         c.members.shape = shape
         rank.joined, rank.joined_at = message.generation, time.time()
         # Replacements get their order from healing; at the first start the last one to come starts it.
-        first = not c.healing.active and c.state is JobState.FORMING
-        if first and all(r.joined == c.generation for r in c.members.ranks):
+        if self._forming and all(r.joined == c.generation for r in c.members.ranks):
             c.regroup({})
 
     def _ready(self, rank: Rank, message: Ready) -> None:
@@ -81,7 +88,7 @@ class Inbox:
         rank.resumed = message
         if message.ok:
             rank.live, rank.epoch = True, message.epoch
-        if c.state is JobState.FORMING and all(r.resumed is not None and r.resumed.ok for r in c.members.ranks):
+        if self._forming and all(r.resumed is not None and r.resumed.ok for r in c.members.ranks):
             c.formed()
 
     def _step(self, rank: Rank, message: StepRecord) -> None:

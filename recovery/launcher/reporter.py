@@ -43,6 +43,7 @@ class Reporter:
         directory.mkdir(parents=True, exist_ok=True)
         self._events_file = (directory / "events.jsonl").open("ab", buffering=0)
         self._job_path = directory / "job.json"
+        self._job_path.unlink(missing_ok=True)  # of a run of the same name
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._frames = StepFrames(options.job, options.world_size)
         self._service = _Service(options) if options.service else None

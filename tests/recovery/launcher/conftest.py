@@ -57,6 +57,8 @@ class FakeNode:
         """Sources from which no restore works."""
         self.orders: list[RegroupRank] = []
         self.stopped: Stop | None = None
+        self.slow = False
+        """Scripts take their time: ranks start, and say nothing yet."""
         self._task = asyncio.create_task(self._serve())
 
     def say(self, rank: int, message: Any) -> None:
@@ -98,7 +100,12 @@ class FakeNode:
         self.world.next_pid += 1
         self.pids[message.rank] = self.world.next_pid
         self.stream.send(WorkerUp(rank=message.rank, pid=self.pids[message.rank]))
-        self.say(message.rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1))
+        if not self.slow:
+            self.join(message.rank)
+
+    def join(self, rank: int) -> None:
+        """The rank's script calls ``init``."""
+        self.say(rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1))
 
     def _fence(self, message: FenceNode) -> None:
         self.generation = message.generation
@@ -109,7 +116,8 @@ class FakeNode:
             if rank not in self.silent:
                 self.say(rank, Ready(generation=self.generation, live_epoch=epoch, newest_epoch=epoch or 0))
         for rank in self.pids.keys() - self.live.keys():
-            self.say(rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1))
+            if not self.slow:
+                self.join(rank)
         held = tuple(
             SlotInfo(rank=rank, epoch=epoch, generation=1, nbytes=100, verified=True)
             for rank, newest in self.slots.items()

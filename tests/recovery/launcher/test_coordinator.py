@@ -197,6 +197,31 @@ def test_a_failure_before_training_began_starts_afresh(options: RunOptions, play
     play(work())
 
 
+def test_a_failure_before_any_script_has_spoken(options: RunOptions, play: Any, new_world: Any) -> None:
+    """It might be a script without the SDK, so all start again; then the scripts speak."""
+
+    async def work() -> None:
+        world = new_world(options)
+        await world.start()
+        try:
+            nodes = [await world.connect(number) for number in range(2)]
+            for node in nodes:
+                node.slow = True
+            await world.until(lambda: sum(len(node.pids) for node in nodes) == 4)
+            nodes[0].kill(0)
+            await world.until(lambda: (world.coordinator.state, world.coordinator.generation) == ("running", 2))
+            await world.until(lambda: sum(len(node.pids) for node in nodes) == 4)
+            for node in nodes:
+                for rank in node.pids:
+                    node.join(rank)
+            await world.until(lambda: world.coordinator.healing.formed_once)
+            assert set(sources(world, 2)) == {0, 1, 2, 3}
+        finally:
+            await world.close()
+
+    play(work())
+
+
 def test_the_limit_of_recoveries(options: RunOptions, play: Any, running: Any) -> None:
     options = dataclasses.replace(options, max_restarts=1)
 
