@@ -50,6 +50,7 @@ class Job:
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "node-0" / "job.json").unlink(missing_ok=True)  # of an earlier run in the same place
         port = free_port()
         for number in range(self.nodes):
             self.launchers.append(self._start(number, port))
