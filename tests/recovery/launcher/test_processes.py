@@ -73,7 +73,7 @@ def test_a_module_that_cannot_be_preloaded(tmp_path: Path) -> None:
 
 def test_two_runs_of_the_same_name(tmp_path: Path) -> None:
     """The second one must not see fences and snapshots of the first."""
-    arguments = ["--steps", "8", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
+    arguments = ["--steps", "60", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
     for number in (1, 2):
         with Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
             job.wait_step(4)
