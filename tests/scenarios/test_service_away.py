@@ -19,4 +19,4 @@ def test_a_rank_is_lost_while_the_service_is_away(tmp_path: Path) -> None:
     assert seen.missing == 0
     assert seen.double == 0
     assert seen.frames > 4
-    assert abs(seen.incident_opened_error_s) < 1.0
+    assert abs(seen.incident_time_error_s) < 1.0

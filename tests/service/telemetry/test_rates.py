@@ -67,6 +67,7 @@ def test_chunks_do_not_matter(readings: list[int], sizes: list[int]) -> None:
         size = sizes[at % len(sizes)]
         pieces += feed(rates, readings[at : at + size], 1000.0 + at)
         at += size
-    np.testing.assert_array_equal(whole, pieces)
+    # To the last bit of a float32: the times of a chunk are sums that round differently.
+    np.testing.assert_allclose(whole, pieces, rtol=2e-7)
     known = [rate for rate in whole if not np.isnan(rate)]
     assert all(rate >= 0 for rate in known)
