@@ -94,6 +94,7 @@ def play(directory: Path, away: float) -> Outcome:
         back_at = time.time()
         stack.until(lambda: (stack.api.get(f"/nodes/{PROBE}")["last_seen_at"] or 0) > back_at, 60.0, "the probe")
         stack.until(lambda: _spool_is_empty(stack), 60.0, "the spools to drain")
+        stack.until(lambda: last_step(stack) > before, 60.0, "the job to report again")
         meanwhile = last_step(stack) - before
     finally:
         stack.close()
