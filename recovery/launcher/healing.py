@@ -132,6 +132,7 @@ class Healing:
         for rank in members.ranks:
             rank.ready = rank.resumed = None
             rank.digests.clear()
+            rank.buffers.clear()
             if rank.number in victims:
                 c.start_rank(rank)
         return True

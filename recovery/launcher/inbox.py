@@ -99,6 +99,7 @@ class Inbox:
             c.healing.survey.step_took(message.step_time)
             if message.digest is not None:
                 rank.digests[message.epoch] = message.digest
+                rank.buffers[message.epoch] = message.buffers or 0
                 c.healing.survey.compare_replicas(message.epoch)
         c.reporter.step(rank.number, message)
 

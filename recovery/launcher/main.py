@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from probes.spool import SpoolError
 from recovery.launcher.coordinator import Coordinator
 from recovery.launcher.launcher import Launcher
 from recovery.launcher.options import OptionsError, RunOptions, parse
@@ -24,7 +25,7 @@ def main(words: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format=f"[{options.node}] %(message)s")
     try:
         return asyncio.run(_serve(options))
-    except OSError as error:
+    except (OSError, SpoolError) as error:
         print(f"mainstay run: {error}", file=sys.stderr)  # noqa: T201 - this is a command
         return 1
 

@@ -106,6 +106,8 @@ class Rank:
     epoch_generation: int = 0
     digests: dict[int, int] = field(default_factory=dict)
     """Epoch -> digest of its parameters, since the last recovery."""
+    buffers: dict[int, int] = field(default_factory=dict)
+    """Epoch -> digest of its buffers, likewise."""
 
     def restart(self, node: str) -> None:
         """A new process will hold this rank on ``node``."""

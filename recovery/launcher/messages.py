@@ -84,7 +84,9 @@ class StepRecord(Message, frozen=True):
     end_ns: int
     loss: float | None = None
     digest: int | None = None
-    """xxh3_64 of the parameters, only in the steps after a recovery."""
+    """xxh3_64 of the parameters, only in the first steps of a generation."""
+    buffers: int | None = None
+    """The same of the buffers."""
 
 
 class Trouble(Message, frozen=True):

@@ -28,7 +28,7 @@ from recovery.launcher.steps import StepFrames
 
 log = logging.getLogger("mainstay.report")
 
-JOB_SECONDS: Final = 2.0
+JOB_SECONDS: Final = 1.0
 """A job is reported when it changes, and at least this often."""
 _DRAIN_SECONDS: Final = 5.0
 """How long the end of a job waits for a service that is there to take the last words."""

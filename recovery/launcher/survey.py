@@ -36,8 +36,10 @@ class Survey:
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
         self.costs = Costs(spawn_cold_s=_SPAWN_COLD_S)
+        self.parameters_equal = True
+        """Whether they hold equal parameters at least; checked in the first step."""
         self.replicated: bool | None = None
-        """Whether data-parallel peers hold equal parameters, as their digests said; None: not known yet."""
+        """Whether data-parallel peers hold equal parameters and buffers, as their digests said; None: not known yet."""
         self._step_times: list[float] = []
 
     # What was measured
@@ -69,13 +71,17 @@ class Survey:
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
         shape, ranks = self._c.members.shape, self._c.members.ranks
-        if self.replicated is None and shape is not None and all(epoch in rank.digests for rank in ranks):
-            self.replicated = shape.dp > 1 and all(_equal_peers(shape, ranks, r.number, epoch) for r in ranks)
+        if self.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
+            return
+        self.parameters_equal = shape.dp > 1 and all(_equal_peers(shape, ranks, r.number, epoch) for r in ranks)
+        # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
+        buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
+        self.replicated = self.parameters_equal and buffers
 
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
         shape, ranks = self._c.members.shape, self._c.members.ranks
-        if shape is None or shape.dp == 1 or self.replicated is False:
+        if shape is None or shape.dp == 1 or not self.parameters_equal:
             return None
         common = set.intersection(*(set(rank.digests) for rank in ranks))
         if not common:

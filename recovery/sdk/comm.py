@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from recovery.sdk.patience import GivenUpError, Patience
 from recovery.shape import Shape
 
-TIMEOUT: Final = timedelta(minutes=10)
+TIMEOUT: Final = timedelta(minutes=30)
 """The last resort for a collective that neither a dead peer nor a fence has ended. A fence ends it in milliseconds."""
 STORE_TIMEOUT: Final = timedelta(seconds=60)
 

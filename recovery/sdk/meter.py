@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 
 import torch
 import xxhash
@@ -19,6 +20,7 @@ class StepMeter:
     """One at a time: ``begin``, then ``end`` when the step has committed."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
         self.loss: float | torch.Tensor | None = None
         self.blocked = 0.0
         self._last_commit: float | None = None
@@ -40,8 +42,8 @@ class StepMeter:
         if self._events:
             self._events[0].record()
 
-    def end(self, generation: int, epoch: int, digest: int | None) -> StepRecord:
-        """The record of the step that just became ``epoch``."""
+    def end(self, generation: int, epoch: int, *, digests: bool) -> StepRecord:
+        """The record of the step that just became ``epoch``; with ``digests`` of the model as it is now."""
         now = time.perf_counter()
         since = self._begun if self._last_commit is None else self._last_commit
         self._last_commit = now
@@ -53,7 +55,8 @@ class StepMeter:
             snapshot_blocked=self.blocked,
             end_ns=time.time_ns(),
             loss=_number(self.loss),
-            digest=digest,
+            digest=tensors_digest(self._model.parameters()) if digests else None,
+            buffers=tensors_digest(self._model.buffers()) if digests else None,
         )
 
     def _compute_seconds(self) -> float:
@@ -75,10 +78,10 @@ def _number(loss: float | torch.Tensor | None) -> float | None:
     return None if math.isnan(value) else value
 
 
-def parameter_digest(model: torch.nn.Module) -> int:
-    """xxh3_64 of all parameters in order: equal between data-parallel replicas, bit for bit."""
+def tensors_digest(tensors: Iterable[torch.Tensor]) -> int:
+    """xxh3_64 of all tensors in order: equal for equal bits."""
     found = xxhash.xxh3_64()
-    for parameter in model.parameters():
-        raw = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
+    for tensor in tensors:
+        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
         found.update(raw.numpy().data)
     return found.intdigest()

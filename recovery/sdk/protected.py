@@ -15,7 +15,7 @@ from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, 
 from recovery.memory.state import collect_state
 from recovery.sdk.link import Link
 from recovery.sdk.mesh import Mesh
-from recovery.sdk.meter import StepMeter, parameter_digest
+from recovery.sdk.meter import StepMeter
 from recovery.sdk.protection import Protection, RestoreError
 from recovery.sdk.run import Report, Run
 
@@ -154,16 +154,14 @@ class ProtectedRun(Run):
             self._vote()
         self._epoch += 1
         self._live = self._newest = self._epoch
-        digest = None
-        if self._digests_left:
-            self._digests_left -= 1
-            digest = parameter_digest(self._model)
+        digests = self._digests_left > 0
+        self._digests_left -= digests
         if self._link.agent_back.is_set():
             self._link.agent_back.clear()
             self._protection.open()
             self._tell_attached()
         self._protection.save(self._epoch)
-        self._link.send_if_free(self._meter.end(self.mesh.generation, self._epoch, digest))
+        self._link.send_if_free(self._meter.end(self.mesh.generation, self._epoch, digests=digests))
 
     # Failure of others
 

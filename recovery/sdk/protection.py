@@ -13,7 +13,7 @@ from recovery.agent.client import AgentClient
 from recovery.agent.errors import AgentError
 from recovery.launcher.messages import Assign, RestoreOrder
 from recovery.memory.arena import Arena
-from recovery.memory.errors import ArenaError, SlotMissingError
+from recovery.memory.errors import ArenaError, FencedError, SlotMissingError
 from recovery.memory.layout import Layout
 from recovery.memory.snapshot import Piece, SnapshotWriter
 from recovery.memory.state import TrainerState, restore
@@ -101,8 +101,12 @@ class Protection:
             return
         try:
             self._writer.start(epoch, self._generation)
+        except FencedError:
+            return  # the generation is over; the next one begins with a snapshot of its own
         except ArenaError as error:
             self._lose(str(error))
+        else:
+            self.problem = ""
 
     def settle(self) -> float:
         """Wait until the copy under way is committed; seconds blocked."""
@@ -110,7 +114,9 @@ class Protection:
             return 0.0
         try:
             return self._writer.wait()
-        except ArenaError as error:
+        except FencedError:
+            return 0.0
+        except (ArenaError, ValueError) as error:  # ValueError: the state has grown tensors since it was attached
             self._lose(str(error))
             return 0.0
 
