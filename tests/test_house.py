@@ -78,4 +78,4 @@ def test_the_project_stands_alone() -> None:
     for path in SOURCES:
         text = path.read_text()
         assert "../shared" not in text, path
-        assert "/work/" not in text, path
+        assert f"{ROOT}/" not in text, path
