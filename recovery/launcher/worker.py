@@ -12,14 +12,17 @@ import traceback
 from pathlib import Path
 
 from recovery.launcher.messages import Assign, ScriptFailed, WorkerHello
-from recovery.sdk.link import Link, install
+from recovery.sdk.link import Link, LinkError, install
 
 _TRACEBACK_CHARACTERS = 8192
 
 
 def serve() -> int:
     """Wait for a rank and run its script. Returns the script's exit code."""
-    link = Link.connect(Path(os.environ.pop("MAINSTAY_LAUNCHER_SOCKET")))
+    try:
+        link = Link.connect(Path(os.environ.pop("MAINSTAY_LAUNCHER_SOCKET")))
+    except LinkError:
+        return 0  # the launcher is ending: nobody needs this standby any more
     _first_backward()
     link.send(WorkerHello(token=os.environ.pop("MAINSTAY_LAUNCHER_TOKEN"), pid=os.getpid()))
     order = link.wait_assignment()
