@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,7 +37,10 @@ def free_port() -> int:
 
 @dataclass(kw_only=True)
 class Job:
-    """``nodes`` launchers of ``per_node`` ranks each, running ``script`` with ``arguments``."""
+    """``nodes`` launchers of ``per_node`` ranks each, running ``script`` with ``arguments``.
+
+    Leaving the context ends them and removes whatever a killed one left in shared memory.
+    """
 
     directory: Path
     script: Path = EXAMPLES / "train.py"
@@ -66,6 +70,7 @@ class Job:
             except subprocess.TimeoutExpired:
                 launcher.kill()
                 launcher.wait()
+        shutil.rmtree(self.shm, ignore_errors=True)
 
     def _start(self, number: int, port: int) -> subprocess.Popen[bytes]:
         flags = {

@@ -62,7 +62,6 @@ def protected(directory: Path, runs: int, width: int) -> tuple[list[float], list
             killed = job.kill(chance.randrange(4))
             found.append(job.wait_recoveries(number + 1)["time"] - killed)
         state = job.state()
-    shutil.rmtree(job.shm, ignore_errors=True)
     return found, job.events("recovered"), state
 
 

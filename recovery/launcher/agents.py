@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from recovery.agent.client import AgentClient
-from recovery.agent.errors import AgentError
+from recovery.agent.errors import AgentError, AgentGoneError
 from recovery.agent.messages import GroupMember, Inventory
 from recovery.agent.upkeep import default_root, forget, node_directory
 from recovery.launcher.children import start
@@ -26,6 +26,7 @@ from recovery.launcher.proc import Child
 
 log = logging.getLogger("mainstay.launcher")
 _START_SECONDS: Final = 20.0
+_ASK_AGAIN_SECONDS: Final = 0.02
 _MAX_DEATHS: Final = 5
 """An agent that dies this often in a row without having served for a while is left alone: the job is unprotected."""
 _SERVED_SECONDS: Final = 30.0
@@ -77,9 +78,15 @@ class AgentKeeper:
             self.client.fence(generation)
             return self.client.inventory()
 
-        if not await self.wait_up():
-            raise AgentError(self.problem or "the agent did not come up in time")
-        return await self._call(work)
+        deadline = asyncio.get_running_loop().time() + _START_SECONDS
+        while await self.wait_up():
+            try:
+                return await self._call(work)
+            except AgentGoneError:  # it died just now; what it held may still be there, so ask the next one
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        raise AgentError(self.problem or "the agent did not come up in time")
 
     async def configure_parity(self, group: tuple[GroupMember, ...], every: int) -> None:
         """See ``AgentClient.configure_parity``."""

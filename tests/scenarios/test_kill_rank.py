@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, descendants, run_plain
+from bench.lib_job import Job, run_plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -31,9 +30,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job(tmp_path: Path):
     """Two launchers on loopback as two nodes, 2 x 2 ranks; not started yet."""
     options = ["--parity-every", "5", "--spares", "2"]
-    made = Job(directory=tmp_path / "job", arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")], options=options)
-    yield made
-    shutil.rmtree(made.shm, ignore_errors=True)
+    return Job(directory=tmp_path / "job", arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")], options=options)
 
 
 def saved(job: Job) -> Path:
@@ -136,6 +133,31 @@ def test_a_whole_node_moves_to_the_standbys_of_the_other(job: Job, undisturbed: 
     assert event["node"] == "node-1"
 
 
+def epoch_on_disk(directory: Path) -> set[str]:
+    """Epochs of which every rank has a file."""
+    return set.intersection(*({p.name for p in (directory / f"rank-{r}").glob("epoch-*.slot")} for r in range(4)))
+
+
+def test_everything_in_memory_is_gone(job: Job, undisturbed: Path) -> None:
+    """All ranks, both agents, all arenas: the newest snapshot that is on disk for every rank brings the job back."""
+    job.options = [*job.options, "--disk-every", "5", "--checkpoint-dir", str(job.directory / "checkpoints")]
+    with job:
+        written = job.directory / "checkpoints"
+        job.wait_step(6)
+        job.until(lambda: epoch_on_disk(written), 60.0, "a snapshot of every rank on disk")
+        agents = [
+            pid for number in range(2) for pid, words in job.children(number).items() if "recovery.agent" in words
+        ]
+        for pid in [*job.pids().values(), *agents]:
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        for arena in job.shm.rglob("*.arena"):
+            arena.unlink()
+        job.wait_recoveries(1)
+        assert_ended_well(job, undisturbed)
+    assert job.events("plan_chosen")[-1]["data"]["plan"]["chosen"] == "disk_restart"
+
+
 def test_random_kills(job: Job, undisturbed: Path) -> None:
     """SIGKILL at random moments, the next one perhaps before the last is recovered from."""
     chance = random.Random(SEED)
@@ -158,7 +180,6 @@ def test_nothing_is_left_behind(job: Job) -> None:
         assert len(started) >= 4 + 2 * 2
         job.launchers[0].send_signal(signal.SIGTERM)
         assert job.wait(30.0) == [143, 143], job.tail()
-    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
-    assert not list(job.shm.rglob("*.arena"))
+        assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+        assert not list(job.shm.rglob("*.arena"))
     assert job.state()["state"] == "failed"
-    assert descendants(os.getpid()) is not None

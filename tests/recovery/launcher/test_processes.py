@@ -81,7 +81,6 @@ def test_two_runs_of_the_same_name(tmp_path: Path) -> None:
             assert job.wait(100.0) == [0], job.tail()
             assert len(job.events("recovered")) == number
     assert "DEGRADED" not in job.tail()
-    job.shm.rmdir() if job.shm.exists() and not list(job.shm.iterdir()) else None
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
