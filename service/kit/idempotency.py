@@ -64,7 +64,7 @@ class Guard:
     def remember(self, session: WriteSession, answer: ModelT, status: int = 200) -> ModelT:
         """Store ``answer`` under the key, if the client sent one, and hand it back."""
         if self.scope is not None:
-            values = {"status": status, "body": answer.model_dump(mode="json")}
+            values = {"status": status, "body": answer.model_dump(mode="json", by_alias=True)}
             session.execute(update(IdempotencyRow).where(IdempotencyRow.scope == self.scope).values(**values))
             self.remembered = True
         return answer
