@@ -3,6 +3,7 @@
 The parent never touches a driver and never waits for a child that does: a process in uninterruptible sleep cannot be
 killed, so it is left behind and reaped if it ever ends. The sampler that it hung in stays out of its replacements
 until the hung process is gone and a while has passed, so one dead GPU does not blind the node to everything else.
+When only a lane hangs the child lives on without it, and is replaced once a fresh process has read that lane.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from probes.samplers.base import Happened
 from probes.samplers.wire import Entering, Message, Row, Unpacker
 from probes.transport import Backoff
+from probes.trials import Trials
+from probes.words import EventKind
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +81,17 @@ class Child:
     def __init__(self, config: ChildConfig, without: Sequence[str], now: float) -> None:
         command = [*config.command, "--interval", str(config.interval)]
         command += [word for name in without for word in ("--without", name)]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, env=_frugal(os.environ)
+        )
         assert self.process.stdout is not None
         self.pipe = self.process.stdout
         self.without = tuple(without)
         self.started = self.heard = now
         self.deadline = now + max(config.boot_grace, config.silence)
         self.doing = ""
+        self.stuck: dict[str, float] = {}
+        """Lanes that hang in this process, and since when."""
         self._unpacker = Unpacker()
 
     def receive(self, config: ChildConfig, now: float) -> list[Message] | None:
@@ -97,7 +105,16 @@ class Child:
                 self.doing = message.sampler
             elif isinstance(message, Row):
                 self.heard, self.deadline, self.doing = now, now + config.silence, ""
+            elif isinstance(message, Happened) and message.kind is EventKind.PROBE_SILENT:
+                self._note(message, now)
         return [message for message in messages if not isinstance(message, Entering)]
+
+    def _note(self, happened: Happened, now: float) -> None:
+        lane = str(happened.data.get("lane", ""))
+        if happened.data.get("hung"):
+            self.stuck.setdefault(lane, now)
+        elif happened.data.get("cleared"):
+            self.stuck.pop(lane, None)
 
     def reap(self) -> None:
         """The pipe is closed: let the process tell how it ended."""
@@ -146,12 +163,17 @@ class Supervisor:
     _backoff: Backoff = field(default_factory=lambda: Backoff(base=1.0, cap=60.0))
     _next_start: float = 0.0
     _closed: bool = False
+    _trials: Trials = field(init=False)
     _wake: tuple[int, int] = field(default_factory=_pipe)
+
+    def __post_init__(self) -> None:
+        self._trials = Trials(self.config.command)
 
     def poll(self, timeout: float) -> list[Message]:
         """Wait at most ``timeout`` seconds for messages; start, judge and replace the child as needed."""
         now = self.clock()
         self._unbench(now)
+        self._retry(now)
         if self.child is None and not self._start(now):
             self._select(None, min(timeout, self._next_start - now if now < self._next_start else 1.0))
             return []
@@ -170,6 +192,7 @@ class Supervisor:
         """End the child and leave nothing behind that can be ended."""
         if self.child is not None and not self.child.kill(_KILL_WAIT_S):
             log.error("sampler child %d cannot be killed and is left behind", self.child.process.pid)
+        self._trials.close()
         self.child, self._closed = None, True
         for descriptor in self._wake:
             os.close(descriptor)
@@ -234,6 +257,17 @@ class Supervisor:
         log.error("sampler child %d: %s (in %s)", silence.pid, silence.reason, silence.sampler or "no source")
         self.on_silence(silence)
 
+    def _retry(self, now: float) -> None:
+        """Replace the child when a fresh process can read what hangs in it."""
+        if self.child is None:
+            return
+        lane = self._trials.poll(self.child.stuck, now)
+        if lane is not None and lane in self.child.stuck and len(self._abandoned) < _MAX_ABANDONED - 1:
+            log.info("%s works in a fresh process: replacing child %d", lane, self.child.process.pid)
+            if not self.child.kill(_KILL_WAIT_S):
+                self._abandoned.append(self.child.process)
+            self.child = None
+
     def _unbench(self, now: float) -> None:
         """When a sampler may come back, replace the healthy child that works without it."""
         back = [name for name, benched in self._benched.items() if benched.over(now)]
@@ -243,6 +277,11 @@ class Supervisor:
             log.info("trying sampler %s again", ", ".join(back))
             self.child.kill(_KILL_WAIT_S)
             self.child = None
+
+
+def _frugal(environment: Mapping[str, str]) -> dict[str, str]:
+    """One heap for all threads of the child: with one each a dozen of them cost megabytes, and they hardly allocate."""
+    return {"MALLOC_ARENA_MAX": "1", **environment}
 
 
 def _epitaph(returncode: int | None) -> str:

@@ -46,6 +46,12 @@ class NodeOptions:
     cohort: Annotated[
         str | None, _option("MAINSTAY_COHORT", "Nodes of one cohort are compared; from the hardware if not given.")
     ] = None
+    rack: Annotated[str, _option("MAINSTAY_RACK", "Where the node stands; a fault of many nodes of a rack is one.")] = (
+        ""
+    )
+    kernel_log: Annotated[
+        str, _option("MAINSTAY_KERNEL_LOG", "auto (/dev/kmsg, else journald), off, or the path of a file or pipe.")
+    ] = "auto"
     interval: Annotated[float, _option("MAINSTAY_INTERVAL", "Seconds between samples.")] = 1.0
     batch: Annotated[int, _option("MAINSTAY_BATCH", "Samples a frame.")] = 2
     once: Annotated[bool, _option(None, "Send the report and one frame, then end: 0 when the service has both.")] = (
@@ -114,6 +120,8 @@ def _config(options: NodeOptions) -> DaemonConfig:
         data_dir=options.data_dir or default_data_dir(),
         cohort=check_name(options.cohort, "--cohort") if options.cohort else None,
         batch=options.batch,
+        rack=check_name(options.rack, "--rack") if options.rack else "",
+        kernel_log=options.kernel_log,
         child=ChildConfig(interval=options.interval),
     )
 

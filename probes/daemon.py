@@ -2,7 +2,7 @@
 
 Rows of the sampler child become frames of ``batch`` samples; a frame holds only samples that follow each other without
 a gap and come from the same devices. Every frame and event is on disk before it may be sent, and stays until the
-service has acknowledged it.
+service has acknowledged it. Events come from the child, from the kernel log, and from the daemon's own life.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from probes.child import ChildConfig, Silence, Supervisor
+from probes import child, goodbye, silences
+from probes.child import ChildConfig, Supervisor
 from probes.frame import Axis
-from probes.identity import describe
-from probes.ids import uuid7
+from probes.happenings import Happenings
+from probes.identity import boot_id, describe
+from probes.kernel_log.reader import Clock, KernelLog
 from probes.orders import ControlLoop, ResultOutbox, Validator
 from probes.outbox import EventOutbox
+from probes.samplers.base import Happened
 from probes.samplers.wire import Hello, Message, Row
 from probes.shipper import FrameSender
 from probes.signals import Catalogue
+from probes.silences import Silences
 from probes.spool import Spool
 from probes.transport import Transport
-from probes.words import Event, EventKind
+from probes.words import EventKind
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,10 @@ class DaemonConfig:
     """Samples a frame: two halve the requests and cost a second of freshness."""
     spool_bytes: int = 256 * 1024 * 1024
     """About two weeks of a host without GPUs, a day of one with eight."""
+    rack: str = ""
+    """Where the node stands: causes that a rack shares are judged together."""
+    kernel_log: str = "auto"
+    """``auto``, ``off``, or the path of a file or pipe."""
     child: ChildConfig = field(default_factory=ChildConfig)
 
     def build(self, transport: Transport, *, enrol: Callable[[], str] | None = None) -> NodeDaemon:
@@ -144,8 +152,10 @@ class NodeDaemon:
         self._batcher = Batcher(config.name, config.child.interval, config.batch, self.sender)
         self.supervisor = Supervisor(config.child, self._silent)
         self._started_at = time.time()
-        self._muted = False
-        """The service was told of a silence and not yet of its end."""
+        self._silences = Silences(directory / "silences.json")
+        self.happenings = Happenings(config.name, self.outbox.put, logged=lambda: self.kernel_log.reading)
+        clock = Clock(boot_id())
+        self.kernel_log = KernelLog(config.kernel_log, self.happenings.tell, directory / "kernel-log.json", clock)
 
     def run(self, *, until: Callable[[NodeDaemon], bool] = lambda _: False) -> bool:
         """Work until ``stop`` is called or ``until`` holds; True when everything was delivered."""
@@ -153,6 +163,9 @@ class NodeDaemon:
         self.outbox.start()
         self._results.shipper.start()
         self._control.start()
+        self.happenings.start()
+        self.happenings.tell(Happened(kind=EventKind.NODE_STARTED, t=self._started_at, data={"boot_id": boot_id()}))
+        self.kernel_log.start()
         try:
             while not self._stopping.is_set() and not until(self):
                 for message in self.supervisor.poll(_POLL_S):
@@ -180,35 +193,54 @@ class NodeDaemon:
         if isinstance(message, Row):
             self._batcher.add(message)
             self._heard()
+        elif isinstance(message, Happened):
+            if message.kind is not EventKind.PROBE_SILENT or self._is_news(message):
+                self.happenings.tell(message)
         elif isinstance(message, Hello):
-            self._batcher.greet(message)
-            for name, reason in message.missing.items():
-                log.info("sampler %s is off: %s", name, reason)
-            self._control.report(
-                describe(message.devices, message.catalogue, cohort=self.config.cohort, started_at=self._started_at)
-            )
+            self._greet(message)
 
-    def _silent(self, silence: Silence) -> None:
+    def _greet(self, hello: Hello) -> None:
+        self._batcher.greet(hello)
+        self.happenings.know(hello.devices)
+        for name, reason in hello.missing.items():
+            log.info("sampler %s is off: %s", name, reason)
+        report = describe(
+            hello.devices,
+            hello.catalogue,
+            cohort=self.config.cohort,
+            started_at=self._started_at,
+            rack=self.config.rack,
+        )
+        self._control.report(report)
+
+    def _is_news(self, happened: Happened) -> bool:
+        """A lane fell silent, or speaks again. A fresh child says of each lane that it speaks, silent before or not."""
+        if happened.data.get("cleared"):
+            return self._silences.end(silences.of(happened))
+        self._silences.begin(silences.of(happened))
+        return True
+
+    def _silent(self, silence: child.Silence) -> None:
         self._batcher.flush()
-        self._muted = True
-        self._tell(silence.as_data())
+        self._silences.begin(silences.Subject(None, silence.sampler))
+        self._tell_silence(silence.as_data())
 
     def _heard(self) -> None:
-        """A silence is over once every sampler speaks again, not while one is left out because it hung."""
-        child = self.supervisor.child
-        if self._muted and child is not None and not child.without:
-            self._muted = False
-            self._tell({"cleared": True, "pid": child.process.pid})
+        """A child's silence is over once every sampler speaks again, not while one is left out because it hung."""
+        now = self.supervisor.child
+        if now is not None and not now.without:
+            for silence in self._silences.of_the_child():
+                self._silences.end(silence)
+                self._tell_silence({"cleared": True, "sampler": silence.sampler, "pid": now.process.pid})
 
-    def _tell(self, data: dict[str, object]) -> None:
-        event = Event(id=uuid7(), time=time.time(), kind=EventKind.PROBE_SILENT, node=self.config.name, data=data)
-        try:
-            self.outbox.put(event)
-        except OSError as error:
-            log.warning("an event is lost: %s", error)
+    def _tell_silence(self, data: dict[str, Any]) -> None:
+        self.happenings.tell(Happened(kind=EventKind.PROBE_SILENT, t=time.time(), data=data))
 
     def _close(self) -> bool:
+        why = goodbye.reason()  # asked first: systemd answers only while it still runs
         self.supervisor.close()
+        self.kernel_log.stop()
+        self.happenings.stop(Happened(kind=EventKind.NODE_STOPPING, t=time.time(), data={"reason": why}))
         self._batcher.flush()
         self._control.stop()
         deadline = time.monotonic() + _FLUSH_S

@@ -24,6 +24,8 @@ _SHM_WANTED: Final = _GIB
 """Two snapshots of the demo model fit in a tenth; a real model needs two to three times its state per node."""
 _DISK_WANTED: Final = 2 * _GIB
 """A day of telemetry of a small fleet, and a full spool."""
+_WAITS: Final = ("nvmlEventSetWait_v2", "nvmlEventSetWait")
+_INFINIBAND: Final = Path("/sys/class/infiniband")
 _NODE_MODULES: Final = ("msgspec", "urllib3", "cyclopts", "rich")
 _SERVICE_MODULES: Final = ("fastapi", "sqlalchemy", "alembic", "celery", "uvicorn")
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -124,6 +126,60 @@ def _driver() -> Check:
     return _check("NVIDIA driver", module.exists(), found, "GPU signals", remedy)
 
 
+def _events() -> Check:
+    """Whether the driver's library has the calls that report an XID at once; asking the driver itself might hang."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return _check("NVML events", False, "no driver", "XIDs within milliseconds", "install the NVIDIA driver")
+    found = next((name for name in _WAITS if hasattr(library, name)), "")
+    remedy = "update the NVIDIA driver (R450 or newer); until then the kernel log is the only source of XIDs"
+    return _check("NVML events", bool(found), found or "not in this driver", "XIDs within milliseconds", remedy)
+
+
+def _kernel_log() -> Check:
+    """Opened as the daemon does, and closed again; nothing is read."""
+    from probes.kernel_log.sources import SourceError, open_source  # noqa: PLC0415 - only this check needs it
+
+    try:
+        source = open_source("auto")
+    except SourceError as error:
+        return _check("kernel log", False, str(error), "XIDs, OOM kills, lock-ups, disk and link faults", _log_remedy())
+    source.close()
+    return _check(
+        "kernel log", True, f"readable from {source.name}", "XIDs, OOM kills, lock-ups, disk and link faults", ""
+    )
+
+
+def _log_remedy(root: Path = Path("/")) -> str:
+    """What keeps this user from the kernel log, and the ways round it."""
+    if not (root / "dev/kmsg").exists():
+        return "give the container the device: --device /dev/kmsg --cap-add SYSLOG (Kubernetes: mount it from the host)"
+    restricted = _text(root / "proc/sys/kernel/dmesg_restrict") == "1"
+    ways = ["run as root or with CAP_SYSLOG (systemd: AmbientCapabilities=CAP_SYSLOG)"]
+    ways += ["sudo sysctl kernel.dmesg_restrict=0"] if restricted else []
+    ways += ["sudo usermod -aG systemd-journal USER, for the way through journald"]
+    return "; or ".join(ways)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _ports() -> Check:
+    """A node without RDMA ports is a whole node; where there are some their state must be readable."""
+    ports = sorted(_INFINIBAND.glob("*/ports/*/state"))
+    dark = [path.parent.parent.parent.name for path in ports if not os.access(path, os.R_OK)]
+    found = f"{len(ports)} ports" if ports else f"none under {_INFINIBAND}"
+    if dark:
+        found = f"not readable: {', '.join(sorted(set(dark)))}"
+    remedy = "load the driver of the adapter (mlx5_ib), if there is one; in a container mount /sys"
+    return _check("RDMA ports", bool(ports) and not dark, found, "InfiniBand and RoCE faults", remedy)
+
+
 def _shm() -> Check:
     free = _free(_SHM)
     remedy = "mount -o remount,size=50% /dev/shm; in a container: --shm-size (compose: shm_size)"
@@ -172,6 +228,9 @@ CHECKS: Final[tuple[Callable[[], Check], ...]] = (
     _shm,
     _driver,
     _nvml,
+    _events,
+    _kernel_log,
+    _ports,
     _torch,
     lambda: _modules("service", _SERVICE_MODULES, "mainstay up, serve, worker, demo"),
     lambda: _program("node", ("node",), "building the dashboard", "install Node 20 or newer from nodejs.org"),

@@ -24,11 +24,17 @@ FRAME_VERSION: Final = 1
 MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
 """A minute of 16 GPUs at 10 Hz with 100 signals is 3.8 MB; twice that is an error, not data."""
 MAX_ENTITIES: Final = 65_536
+_WORTH_BYTES: Final = 512
 
 
 class Axis(StrEnum):
     TIME = "time"
     STEP = "step"
+
+
+class Codec(StrEnum):
+    RAW = "raw"
+    ZLIB = "zlib"
 
 
 class FrameError(ValueError):
@@ -51,8 +57,11 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Device ids of the node (``"host"`` first), or rank numbers of the job, as text."""
     samples: int
     crc32: int
+    """Of the raw tensors, whatever the codec."""
     values: bytes
     wide: bytes = b""
+    codec: Codec = Codec.RAW
+    """How ``values`` and ``wide`` travel; ``decode`` gives them raw."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -64,6 +73,11 @@ def checksum(values: bytes, wide: bytes) -> int:
 
 
 def encode(frame: Frame) -> bytes:
+    """The frame as bytes, compressed when that makes it smaller: most signals are slow, and most of a frame is gaps."""
+    if frame.codec is Codec.RAW and len(frame.values) + len(frame.wide) > _WORTH_BYTES:
+        values, wide = zlib.compress(frame.values, 1), zlib.compress(frame.wide, 1)
+        if len(values) + len(wide) < len(frame.values) + len(frame.wide):
+            frame = msgspec.structs.replace(frame, values=values, wide=wide, codec=Codec.ZLIB)
     return _encoder.encode(frame)
 
 
@@ -79,8 +93,31 @@ def decode(body: bytes) -> Frame:
         frame = _decoder.decode(body)
     except UNREADABLE as error:
         raise FrameError(f"not a frame: {error}") from error
+    frame = _inflated(frame)
     _check_envelope(frame)
     return frame
+
+
+def _inflated(frame: Frame) -> Frame:
+    if frame.codec is Codec.RAW:
+        return frame
+    values = _inflate(frame.values, MAX_FRAME_BYTES)
+    wide = _inflate(frame.wide, MAX_FRAME_BYTES - len(values))
+    return msgspec.structs.replace(frame, values=values, wide=wide, codec=Codec.RAW)
+
+
+def _inflate(data: bytes, limit: int) -> bytes:
+    """At most ``limit`` bytes, so that a small body cannot fill the memory."""
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise FrameError(f"the payload cannot be inflated: {error}") from error
+    if len(raw) > limit:
+        raise FrameError(f"the payload inflates to more than the {MAX_FRAME_BYTES} bytes allowed")
+    if not inflater.eof or inflater.unused_data:
+        raise FrameError("the payload is not one whole zlib stream")
+    return raw
 
 
 def _check_envelope(frame: Frame) -> None:

@@ -41,6 +41,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceIdentity, ...]
     catalogue: Catalogue
     started_at: float
+    rack: str = ""
+    booted_at: float | None = None
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +77,12 @@ def default_cohort(devices: tuple[DeviceIdentity, ...]) -> str:
 
 
 def describe(
-    devices: tuple[DeviceIdentity, ...], catalogue: Catalogue, *, cohort: str | None, started_at: float
+    devices: tuple[DeviceIdentity, ...],
+    catalogue: Catalogue,
+    *,
+    cohort: str | None,
+    started_at: float,
+    rack: str = "",
 ) -> NodeReport:
     """The report of this machine with the devices that its samplers found."""
     uname = os.uname()
@@ -84,14 +91,21 @@ def describe(
         os=_os_name(),
         kernel=uname.release,
         version=_version(),
-        boot_id=_read(Path("/proc/sys/kernel/random/boot_id")) or "unknown",
+        boot_id=boot_id(),
         cohort=cohort or default_cohort(devices),
         cpu_count=os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         devices=devices,
         catalogue=catalogue,
         started_at=started_at,
+        rack=rack,
+        booted_at=_booted_at(),
     )
+
+
+def boot_id() -> str:
+    """What names this boot; the same until the next."""
+    return _read(Path("/proc/sys/kernel/random/boot_id")) or "unknown"
 
 
 def enrol(url: str, name: str, join_token: str, data_dir: Path) -> str:
@@ -127,6 +141,13 @@ def load_credential(url: str, name: str, data_dir: Path) -> str | None:
         log.warning("%s is unreadable (%s): enrolling again", data_dir / _CREDENTIAL, error)
         return None
     return credential.token if (credential.service, credential.node) == (url, name) else None
+
+
+def _booted_at() -> float | None:
+    for line in _read(Path("/proc/stat")).splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return None
 
 
 def _version() -> str:

@@ -3,7 +3,7 @@
 Run as ``python -m probes.sampler_process`` by the daemon. Rows leave on the descriptor that was standard output;
 whatever a library prints goes to standard error instead. Samples are taken at whole multiples of the interval on the
 Unix clock: they never drift, and all nodes of a fleet sample in the same instant. A tick that was missed is skipped,
-never made up.
+never made up. With ``--try LANE`` it reads that lane once and ends: whether a fresh process succeeds where one hangs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,16 @@ import logging
 import math
 import os
 import signal
-import struct
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
 
-from probes.samplers.base import DeviceIdentity, Readings, Sampler, registry
-from probes.samplers.wire import Entering, Hello, Message, Row, pack
-from probes.signals import SIGNALS, WIDE_MISSING, Catalogue, SignalSource, catalogue
+from probes.board import DEADLINE_S, Board
+from probes.samplers.base import Happened, registry
+from probes.samplers.wire import Message, pack
 
 log = logging.getLogger(__name__)
-
-_ASK_AGAIN_S: Final = 60.0
-"""How soon a driver that was loaded late is noticed."""
 
 
 def ticks(interval: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> Iterator[float]:
@@ -42,74 +38,27 @@ def ticks(interval: float, clock: Callable[[], float], sleep: Callable[[float], 
         tick = max(tick + 1, math.floor(clock() / interval) + 1)
 
 
-class Board:
-    """The samplers at work, and how their readings become one row."""
+class Pipe:
+    """The way to the parent, from any thread: what is said in one call arrives in one piece."""
 
-    def __init__(self, samplers: Sequence[Sampler], say: Callable[[Message], None]) -> None:
-        self._waiting = list(samplers)
-        self._say = say
-        self._active: list[Sampler] = []
-        self._missing: dict[str, str] = {}
-        self._devices: tuple[DeviceIdentity, ...] = ()
-        self._catalogue = Catalogue(())
-        self._implausible: set[str] = set()
-        self._ask_again = -math.inf
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
 
-    def sample(self, t: float) -> None:
-        """Read everything once and send the row; greet first when the hardware changed."""
-        joined = self._ask(t)
-        readings: dict[str, Readings] = {}
-        for sampler in self._active:
-            self._say(Entering(sampler.name))
-            readings.update(sampler.sample(t))
-        if joined or self._identify() != self._devices:
-            self._greet()
-        self._say(self._row(t, readings))
+    def say(self, message: Message) -> None:
+        """Write a message.
 
-    def _ask(self, t: float) -> bool:
-        """Let in the samplers that can work now; a driver may be loaded long after the daemon."""
-        if t < self._ask_again:
-            return False
-        self._ask_again = t + _ASK_AGAIN_S
-        waiting, self._waiting, self._missing = self._waiting, [], {}
-        for sampler in waiting:
-            self._say(Entering(sampler.name))
-            support = sampler.supported()
-            (self._active if support.ok else self._waiting).append(sampler)
-            if not support.ok:
-                self._missing[sampler.name] = support.reason
-        return len(self._waiting) < len(waiting) or not self._devices
-
-    def _identify(self) -> tuple[DeviceIdentity, ...]:
-        return tuple(device for sampler in self._active for device in sampler.devices())
-
-    def _greet(self) -> None:
-        self._devices = self._identify()
-        sources = {sampler.source for sampler in self._active}
-        self._catalogue = catalogue(*(source for source in SignalSource if source in sources))
-        self._say(Hello(self._devices, self._catalogue, self._missing))
-
-    def _row(self, t: float, readings: Mapping[str, Readings]) -> Row:
-        per_device = [readings.get(device.id, {}) for device in self._devices]
-        narrow = [self._narrow(name, r.get(name)) for r in per_device for name in self._catalogue.narrow]
-        wide = [self._wide(name, r.get(name)) for r in per_device for name in self._catalogue.wide]
-        return Row(t, struct.pack(f"<{len(narrow)}f", *narrow), struct.pack(f"<{len(wide)}q", *wide))
-
-    def _narrow(self, name: str, value: float | None) -> float:
-        return float(value) if value is not None and self._plausible(name, value) else math.nan
-
-    def _wide(self, name: str, value: float | None) -> int:
-        return int(value) if value is not None and self._plausible(name, value) else WIDE_MISSING
-
-    def _plausible(self, name: str, value: float) -> bool:
-        """Whether ingest would take the value; one nonsense reading must not cost the whole frame."""
-        signal_ = SIGNALS[name]
-        limit = 2.0**63 if signal_.wide else 3e38
-        good = signal_.low <= value <= signal_.high and -limit < value < limit
-        if not good and name not in self._implausible:
-            self._implausible.add(name)
-            log.warning("%s reads %r, outside %r to %r: left out", name, value, signal_.low, signal_.high)
-        return good
+        Raises:
+            BrokenPipeError: the parent is gone; not in a source's thread, which cannot do anything about it.
+        """
+        data = memoryview(pack(message))
+        with self._lock:
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except BrokenPipeError:
+                if not isinstance(message, Happened):
+                    raise
 
 
 def _claim_stdout() -> int:
@@ -122,7 +71,9 @@ def _claim_stdout() -> int:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m probes.sampler_process")
     parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S)
     parser.add_argument("--without", action="append", default=[], metavar="SAMPLER")
+    parser.add_argument("--try", dest="lane", metavar="LANE")
     return parser.parse_args(argv)
 
 
@@ -130,9 +81,11 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s sampler: %(message)s")
     arguments = _arguments(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we end
-    pipe = _claim_stdout()
+    pipe = Pipe(_claim_stdout())
+    if arguments.lane is not None:
+        return try_lane(arguments.lane)
     samplers = [config().build() for name, config in registry().items() if name not in arguments.without]
-    board = Board(samplers, lambda message: _write(pipe, pack(message)))
+    board = Board(samplers, pipe.say, interval=arguments.interval, deadline=arguments.deadline)
     try:
         for t in ticks(arguments.interval, time.time, time.sleep):
             board.sample(t)
@@ -141,10 +94,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def try_lane(name: str) -> int:
+    """Read one lane once: 0 when it answers. May hang, which is what is to be found out."""
+    config = registry().get(name.partition("/")[0])
+    if config is None:
+        return 2
+    sampler = config().build()
+    lanes = {lane.name: lane for lane in sampler.lanes()} if sampler.supported().ok else {}
+    if name.endswith("/open"):  # what hung was opening it
+        return 0 if lanes else 1
+    if name not in lanes:
+        return 1
+    lanes[name].read(time.time())
+    return 0
 
 
 if __name__ == "__main__":

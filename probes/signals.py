@@ -6,7 +6,6 @@ A missing sample is NaN (narrow) or ``WIDE_MISSING`` (wide): unknown, which is n
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -23,6 +22,7 @@ class SignalKind(StrEnum):
 class SignalSource(StrEnum):
     HOST = "host"
     GPU = "gpu"
+    NIC = "nic"
     RANK = "rank"
 
 
@@ -50,6 +50,15 @@ def _gpu(name: str, unit: str, about: str, *, counter: bool = False, low: float 
     return Signal(name, unit, kind, SignalSource.GPU, wide=counter, low=low, high=high, about=about)
 
 
+def _throttle(cause: str, about: str) -> Signal:
+    return _gpu(f"gpu_throttle_{cause}_nanoseconds_total", "ns", f"time with clocks held down by {about}", counter=True)
+
+
+def _nic(name: str, unit: str, about: str, *, counter: bool = True, high: float = _INF) -> Signal:
+    kind = SignalKind.COUNTER if counter else SignalKind.GAUGE
+    return Signal(name, unit, kind, SignalSource.NIC, wide=counter, high=high, about=about)
+
+
 def _rank(name: str, unit: str, about: str, *, wide: bool = False, low: float = 0.0) -> Signal:
     return Signal(name, unit, SignalKind.GAUGE, SignalSource.RANK, wide=wide, low=low, about=about)
 
@@ -70,7 +79,17 @@ _DECLARED: Final = (
     _host("network_transmit_bytes_total", "B", "bytes sent, loopback excluded", counter=True),
     _host("network_errors_total", "1", "receive and transmit errors and drops", counter=True),
     _host("context_switches_total", "1", "context switches", counter=True),
-    # From NVML, one set a GPU.
+    _host("uptime_seconds", "s", "since the machine booted"),
+    _host("inodes_used_ratio", "1", "used inodes of the root file system", high=1.001),
+    _host("filesystems_read_only", "1", "local file systems that the kernel turned read-only"),
+    _host("processes_stuck", "1", "processes in state D for ten seconds or longer"),
+    _host("clock_synchronized", "1", "1 when the kernel's clock is disciplined", high=1.0),
+    _host("clock_error_seconds", "s", "the kernel's estimate of its clock's error"),
+    _host("fabric_manager_up", "1", "1 when the NVSwitch fabric manager runs; absent where none is needed", high=1.0),
+    _host("oom_kills_total", "1", "processes that the kernel killed for want of memory", counter=True),
+    _host("dram_corrected_total", "1", "corrected errors of host memory (EDAC)", counter=True),
+    _host("dram_uncorrected_total", "1", "uncorrected errors of host memory (EDAC)", counter=True),
+    # From NVML, one set a GPU. Tier 1 s unless it says otherwise; between two readings a slower one is missing.
     _gpu("gpu_utilization_ratio", "1", "share of time in which any kernel ran", high=1.001),
     _gpu("gpu_memory_used_bytes", "B", "framebuffer in use"),
     _gpu("gpu_temperature_celsius", "C", "core temperature", low=-50.0, high=200.0),
@@ -83,6 +102,67 @@ _DECLARED: Final = (
     _gpu("gpu_ecc_corrected_total", "1", "corrected ECC errors, volatile", counter=True),
     _gpu("gpu_ecc_uncorrected_total", "1", "uncorrected ECC errors, volatile", counter=True),
     _gpu("gpu_pcie_replay_total", "1", "PCIe replays", counter=True),
+    _gpu("gpu_temperature_margin_celsius", "C", "degrees below the slowdown temperature", low=-200.0, high=200.0),
+    _throttle("power_cap", "board power at its limit: normal under load"),
+    _throttle("thermal", "a thermal limit, as the driver's policy counts it"),
+    _throttle("sync_boost", "waiting for the slowest of a sync-boost group"),
+    _throttle("software_thermal", "software thermal slowdown"),
+    _throttle("hardware_thermal", "hardware thermal slowdown"),
+    _throttle("power_brake", "an external power brake asserted by the board or the rack"),
+    # 10 s tier.
+    _gpu("gpu_power_limit_watts", "W", "enforced power limit", high=5000.0),
+    _gpu(
+        "gpu_recovery_action",
+        "state",
+        "NVML field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset,"
+        " 5 recover IMEX domain, 6 bus reset, 7 system reboot",
+        high=255.0,
+    ),
+    _gpu("gpu_remap_pending", "1", "1 when rows wait for a reset to be remapped", high=1.0),
+    _gpu("gpu_remap_failed", "1", "1 when a row could not be remapped: a criterion for return", high=1.0),
+    _gpu("gpu_sram_threshold_exceeded", "1", "1 when uncorrected SRAM errors passed the vendor's threshold", high=1.0),
+    _gpu("gpu_pcie_generation", "1", "current PCIe generation: falls at idle to save power", high=16.0),
+    _gpu("gpu_pcie_generation_max", "1", "generation that card and slot allow", high=16.0),
+    _gpu("gpu_pcie_width", "1", "current PCIe lanes", high=64.0),
+    _gpu("gpu_pcie_width_max", "1", "lanes that card and slot allow", high=64.0),
+    _gpu("gpu_nvlinks_active", "1", "NVLinks that are up", high=64.0),
+    _gpu("gpu_nvlinks_supported", "1", "NVLinks that the card has", high=64.0),
+    _gpu("gpu_nvlink_worst_link", "1", "the link with the most errors a second since the last reading", high=64.0),
+    _gpu("gpu_nvlink_worst_link_errors_per_second", "1/s", "and how many; a link recovery counts as ten"),
+    _gpu("gpu_fabric_state", "state", "0 not supported, 1 not started, 2 in progress, 3 completed", high=255.0),
+    _gpu("gpu_fabric_health_mask", "bitmask", "NVML fabric health, two bits or more a condition", high=float(2**24)),
+    _gpu("gpu_ecc_corrected_aggregate_total", "1", "corrected ECC errors, lifetime", counter=True),
+    _gpu("gpu_ecc_uncorrected_aggregate_total", "1", "uncorrected ECC errors, lifetime", counter=True),
+    _gpu("gpu_remapped_rows_corrected_total", "1", "rows remapped after corrected errors", counter=True),
+    _gpu("gpu_remapped_rows_uncorrected_total", "1", "rows remapped after uncorrected errors", counter=True),
+    _gpu("gpu_pcie_recoveries_total", "1", "PCIe link recoveries (L0 to recovery)", counter=True),
+    _gpu("gpu_pcie_correctable_errors_total", "1", "correctable PCIe errors", counter=True),
+    _gpu("gpu_pcie_nonfatal_errors_total", "1", "uncorrectable, non-fatal PCIe errors", counter=True),
+    _gpu("gpu_pcie_fatal_errors_total", "1", "fatal PCIe errors", counter=True),
+    _gpu("gpu_pcie_receive_bytes_total", "B", "bytes received over PCIe", counter=True),
+    _gpu("gpu_pcie_transmit_bytes_total", "B", "bytes sent over PCIe", counter=True),
+    _gpu("gpu_nvlink_replays_total", "1", "NVLink replays, all links", counter=True),
+    _gpu("gpu_nvlink_recoveries_total", "1", "NVLink recovery events, all links", counter=True),
+    _gpu("gpu_nvlink_crc_errors_total", "1", "NVLink CRC errors, all links; Blackwell: symbol errors", counter=True),
+    # 60 s tier.
+    _gpu("gpu_processes", "1", "processes with a compute context"),
+    # From /sys/class/infiniband, one set a port.
+    _nic("nic_link_up", "1", "1 when the port is ACTIVE and its physical state LinkUp", counter=False, high=1.0),
+    _nic("nic_rate_bits_per_second", "bit/s", "negotiated rate", counter=False),
+    _nic("nic_receive_bytes_total", "B", "bytes received"),
+    _nic("nic_transmit_bytes_total", "B", "bytes sent"),
+    _nic("nic_transmit_wait_total", "1", "ticks with data to send and no credit: congestion"),
+    _nic("nic_symbol_errors_total", "1", "minor link errors on physical lanes"),
+    _nic("nic_link_recoveries_total", "1", "successful link error recoveries"),
+    _nic("nic_link_downed_total", "1", "failed link error recoveries: the link went down"),
+    _nic("nic_receive_errors_total", "1", "packets received with errors"),
+    _nic("nic_transmit_discards_total", "1", "packets discarded because the port was down or congested"),
+    _nic("nic_local_integrity_errors_total", "1", "local physical errors above their threshold"),
+    _nic("nic_buffer_overruns_total", "1", "excessive buffer overruns"),
+    _nic("nic_ack_timeouts_total", "1", "RDMA acknowledgements that did not come in time"),
+    _nic("nic_out_of_sequence_total", "1", "RDMA packets out of sequence"),
+    _nic("nic_rnr_retries_total", "1", "receiver-not-ready retries exceeded"),
+    _nic("nic_slow_restarts_total", "1", "RoCE slow restarts"),
     # From the training SDK, one sample a step.
     _rank("step_time_seconds", "s", "wall time of the step, commit to commit"),
     _rank("compute_time_seconds", "s", "the rank's own compute in the step (thread clock on CPU, CUDA events on GPU)"),
@@ -120,6 +200,8 @@ class Catalogue:
     @property
     def digest(self) -> str:
         """16 hex digits that name this catalogue in a frame's envelope."""
+        import hashlib  # noqa: PLC0415 - brings OpenSSL with it: four megabytes that the sampler child does not need
+
         text = ",".join(self.narrow) + ";" + ",".join(self.wide)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -18,6 +18,9 @@ _NAME = re.compile(NAME_PATTERN)
 HOST_DEVICE = "host"
 """The pseudo-device that carries a node's own signals (CPU, memory, disk, network)."""
 
+NIC_PREFIX = "nic:"
+"""How a network port's device id begins: ``nic:mlx5_0:1`` is port 1 of the RDMA device ``mlx5_0``."""
+
 
 def check_name(value: str, what: str) -> str:
     """Return ``value`` if it is a legal id.
@@ -48,6 +51,28 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
+class Remedy(StrEnum):
+    """What would mend it, from the mildest to the last: the ladder that operators climb. Order is meaning."""
+
+    NONE = "none"
+    WATCH = "watch"  # nothing now; it counts towards a repeat rule or a trend
+    RESTART_APP = "restart_app"  # the job's own fault, or a contained error: the node stays in service
+    RESET_GPU = "reset_gpu"
+    REBOOT_NODE = "reboot_node"
+    INSPECT = "inspect"  # field diagnostics, cables, mechanics: a person has to look
+    REPLACE = "replace"  # return to the manufacturer
+
+    @property
+    def rung(self) -> int:
+        """Place on the ladder, 0 upwards."""
+        return list(Remedy).index(self)
+
+    @property
+    def evicts(self) -> bool:
+        """Whether work has to leave the node first."""
+        return self.rung >= Remedy.RESET_GPU.rung
+
+
 class Verdict(StrEnum):
     """The answer of a validation. A verdict latches until a check of equal or greater power passes."""
 
@@ -58,7 +83,11 @@ class Verdict(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What may happen to a node or a job. The enumeration may grow, never change meaning."""
+    """What may happen to a node or a job. The enumeration may grow, never change meaning.
+
+    Of a storm a node sends one event each ten seconds: ``count`` says how often it happened from ``first`` to ``last``.
+    ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
+    """
 
     JOB_STARTED = "job_started"
     JOB_FINISHED = "job_finished"
@@ -70,9 +99,17 @@ class EventKind(StrEnum):
     RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch
     RECOVERY_FAILED = "recovery_failed"  # data: recovery, reason
     VERIFIED = "verified"  # data: recovery, steps_committed, digest_match
-    XID = "xid"
-    LINK_DOWN = "link_down"
-    PROBE_SILENT = "probe_silent"
+    XID = "xid"  # data: code, source (nvml | kernel), text, pci, uptime; if told: unit, link, gpc, tpc, pid
+    SXID = "sxid"  # data: code, fatal, switch, link, pci, text, uptime
+    GPU_LOST = "gpu_lost"  # data: reason, source, uptime; cleared: true when it answers again
+    GPU_NOTICE = "gpu_notice"  # an NVML event that is no XID. data: what (ecc_storm, dram_retirement, poison, ...)
+    KERNEL_FAULT = "kernel_fault"  # data: fault (oom, panic, soft_lockup, nvme, ...), severity, text, uptime, fields
+    LINK_DOWN = "link_down"  # data: link, since_up (s), uptime; if so: flaps, back, down_seconds, gone, state
+    LINK_UP = "link_up"  # data: link, since_down (s); steady_seconds: up without a break, of links if no device
+    NODE_STOPPING = "node_stopping"  # the daemon ends in order. data: reason (stopped | shutdown)
+    NODE_STARTED = "node_started"  # the daemon began. data: uptime (s since boot), boot_id
+    HEALTH_REPORT = "health_report"  # another monitor says. data: source, check, fatal, healthy, message, remedy, codes
+    PROBE_SILENT = "probe_silent"  # data: sampler, lane, reason, seconds, hung; cleared: true when it speaks again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

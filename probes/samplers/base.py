@@ -11,18 +11,25 @@ Rules that the suite checks:
 * ``devices`` are legal, distinct ids; ``sample`` speaks only of these devices and of declared signals of ``source``.
 * What cannot be read is *left out*: unknown, which is never zero. One unreadable signal never costs the others.
 * ``close`` may be called at any time, twice; afterwards ``sample`` opens the source again.
+
+A source whose parts can hang one by one (a driver with eight cards) offers them as ``lanes``: each is read in a thread
+of its own with a deadline, so that what hangs there costs only the devices of that lane. A source that learns of things
+between two samples (an XID) says them through the ``tell`` that ``listen`` gave it, from any thread.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import msgspec
 
 from probes.signals import SignalSource
+from probes.words import EventKind
 
 Readings = Mapping[str, float]
 """Signal name to value, in the signal's unit. A signal that is missing was not readable."""
@@ -34,11 +41,13 @@ class DeviceIdentity:
 
     id: str
     index: int
-    kind: Literal["host", "gpu"]
+    kind: Literal["host", "gpu", "nic"]
     model: str
     serial: str | None = None
     uuid: str | None = None
     memory_bytes: int | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    """What stays the same until the next boot, in plain words: ``pci``, ``driver``, ``vbios``, ``slot``, ``mig``..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,31 @@ class Support:
 
     ok: bool
     reason: str = ""
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="happened"):
+    """Something a source learned between or within samples; the daemon makes an ``Event`` of it."""
+
+    kind: EventKind
+    t: float
+    """Unix seconds."""
+    device: str | None = None
+    data: dict[str, Any] = {}
+
+
+Tell = Callable[[Happened], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One way of reading that may hang without holding up the others."""
+
+    name: str
+    """``SAMPLER`` or ``SAMPLER/DEVICE``."""
+    devices: tuple[str, ...]
+    """Whose readings are missing while it hangs."""
+    read: Callable[[float], Mapping[str, Readings]]
+    """Like ``Sampler.sample``, of these devices only; called by one thread at a time."""
 
 
 class Sampler(Protocol):
@@ -64,8 +98,14 @@ class Sampler(Protocol):
     def sample(self, t: float) -> Mapping[str, Readings]:
         """Read every device once, at ``t`` Unix seconds: device id to what could be read of it."""
 
+    def lanes(self) -> tuple[Lane, ...]:
+        """What may be read side by side, all devices once. The same lanes for as long as the devices stay the same."""
+
+    def listen(self, tell: Tell) -> None:
+        """Say from now on through ``tell`` (thread-safe, never blocks) what happens; harmless when nothing does."""
+
     def close(self) -> None:
-        """Let go of the source."""
+        """Let go of the source; what it started has ended, unless it hangs."""
 
 
 class SamplerConfig(Protocol):

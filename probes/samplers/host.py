@@ -1,4 +1,4 @@
-"""The host itself: processors, memory, disks and network, read from /proc and /sys.
+"""The host itself: processors, memory, disks, network, clock and processes, read from /proc and /sys.
 
 Everything is counted once: a disk's partitions, device-mapper and loop devices repeat their disk's traffic, bridges and
 bonds repeat their members', loopback never left the machine. So only devices with hardware behind them count; where a
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from probes.samplers.base import DeviceIdentity, Readings, Support
+from probes.samplers import host_slow
+from probes.samplers.base import DeviceIdentity, Lane, Readings, Support, Tell
+from probes.samplers.host_slow import UNREADABLE
 from probes.signals import SignalSource
 from probes.words import HOST_DEVICE
 
@@ -21,8 +24,6 @@ _SECTOR_BYTES: Final = 512
 """The unit of /proc/diskstats, whatever the disk's own sector is."""
 _CPU_FIELDS: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """Guest time, which follows, is left out: the kernel counts it in user time already."""
-_UNREADABLE: Final = (OSError, ValueError, IndexError, KeyError, ZeroDivisionError)
-"""What a missing, foreign or half-understood kernel file gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class HostConfig:
     sys: Path = Path("/sys")
     root: Path = Path("/")
     shm: Path = Path("/dev/shm")  # noqa: S108 - where snapshots live, not a scratch file
+    fstab: Path = Path("/etc/fstab")
 
     def build(self) -> HostSampler:
         return HostSampler(self)
@@ -49,9 +51,19 @@ class HostSampler:
         self._cpu: tuple[int, ...] | None = None
         self._readers: tuple[Callable[[], Readings], ...] = (
             self._cpu_ratios, self._load, self._memory, self._kernel_counters, self._disks, self._network,
+            self._uptime, self._oom_kills,
             lambda: {"shm_used_ratio": _fill(self.config.shm)},
             lambda: {"disk_used_ratio": _fill(self.config.root)},
         )  # fmt: skip
+        self._slow_readers: tuple[Callable[[], Readings], ...] = (
+            host_slow.FileSystems(config.proc, config.fstab).read,
+            host_slow.clock,
+            lambda: host_slow.memory_errors(config.sys),
+            lambda: {"inodes_used_ratio": _inodes(config.root)},
+        )
+        self._processes = host_slow.Processes(config.proc)
+        self._fabric: bool | None = None
+        self._slow_at = float("-inf")
 
     def supported(self) -> Support:
         stat = self.config.proc / "stat"
@@ -62,21 +74,35 @@ class HostSampler:
         try:
             model = self._cpu_model() or model
             memory = self._meminfo()["MemTotal"]
-        except _UNREADABLE:
+        except UNREADABLE:
             memory = None
         return (DeviceIdentity(id=HOST_DEVICE, index=0, kind="host", model=model, memory_bytes=memory),)
 
-    def sample(self, t: float) -> dict[str, Readings]:  # noqa: ARG002 - the kernel's counters carry no time
+    def sample(self, t: float) -> dict[str, Readings]:
         readings: dict[str, float] = {}
-        for read in self._readers:
-            try:
+        due = not self._slow_at <= t < self._slow_at + host_slow.EVERY_S
+        if due:
+            self._slow_at = t - t % host_slow.EVERY_S
+        for read in (*self._readers, *(self._slow_readers if due else ())):
+            with suppress(*UNREADABLE):  # left out: unknown
                 readings.update(read())
-            except _UNREADABLE:
-                continue  # left out: unknown
+        with suppress(*UNREADABLE):
+            readings.update(self._look_around(t))
         return {HOST_DEVICE: readings}
 
+    def _look_around(self, t: float) -> Readings:
+        if self._fabric is None:
+            self._fabric = host_slow.has_nvswitch(self.config.sys)
+        return self._processes.read(t, fabric=self._fabric)
+
+    def lanes(self) -> tuple[Lane, ...]:
+        return (Lane(self.name, tuple(device.id for device in self.devices()), self.sample),)
+
+    def listen(self, tell: Tell) -> None:
+        """Nothing happens here between two samples."""
+
     def close(self) -> None:
-        self._cpu = None
+        self._cpu = self._fabric = None
 
     def _read(self, *parts: str) -> str:
         return self.config.proc.joinpath(*parts).read_text()
@@ -101,6 +127,13 @@ class HostSampler:
 
     def _load(self) -> Readings:
         return {"load_1m": float(self._read("loadavg").split()[0])}
+
+    def _uptime(self) -> Readings:
+        return {"uptime_seconds": float(self._read("uptime").split()[0])}
+
+    def _oom_kills(self) -> Readings:
+        lines = dict(line.split() for line in self._read("vmstat").splitlines())
+        return {"oom_kills_total": int(lines["oom_kill"])}
 
     def _meminfo(self) -> dict[str, int]:
         lines = (line.split() for line in self._read("meminfo").splitlines())
@@ -164,6 +197,12 @@ def _fill(path: Path) -> float:
     stat = os.statvfs(path)
     used = stat.f_blocks - stat.f_bfree
     return used / (used + stat.f_bavail)
+
+
+def _inodes(path: Path) -> float:
+    """Used share of a file system's inodes; some have no fixed number of them."""
+    stat = os.statvfs(path)
+    return (stat.f_files - stat.f_ffree) / stat.f_files
 
 
 CONFIG = HostConfig

@@ -1,77 +1,46 @@
 """NVIDIA GPUs through NVML (the module ``pynvml`` of the distribution nvidia-ml-py).
 
-A call that a card, a driver or a privilege does not allow is *not a fault*: its signal is left out and the call is not
-made again, because every call takes the driver's lock, which training threads take too. New names are called first and
-old ones where the driver lacks them. A lost card answers nothing: all its signals are unknown, the others go on. When
-the driver was replaced under us the library is opened again at the next sample.
+Signals are read in three tiers (``probes.nvml.fields``), because every call takes the driver's lock, which training
+threads take too: what is cheap or urgent every sample, the rest every 10 s and 60 s, each card in its own second. A
+call that a card, a driver or a privilege does not allow is *not a fault*: its signal is left out and the call is not
+made again. New names are called first and old ones where the driver lacks them. XIDs and other events come from a
+thread of their own (``probes.nvml.events``), within milliseconds.
+
+Each card is a lane: one that hangs holds up neither the others nor the events, as far as the driver itself does not.
+A lost card answers nothing: all its signals are unknown, and ``gpu_lost`` is said once, and once more when it answers
+again. When the driver was replaced under us the library is opened again (``probes.nvml.library``). A card that hangs
+while the library is opened is left out for then; a driver that hangs there as a whole hangs the sampler.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import math
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from probes.samplers.base import DeviceIdentity, Readings, Support
+from probes.nvml.card import Card
+from probes.nvml.errors import StaleError
+from probes.nvml.events import Listener
+from probes.nvml.library import IDENTIFY_S, SILENT, Library
+from probes.samplers.base import DeviceIdentity, Happened, Lane, Readings, Support, Tell
 from probes.signals import SignalSource
-from probes.words import check_name
+from probes.words import EventKind
 
 log = logging.getLogger(__name__)
 
-Read = Callable[[Any, Any], float]
-"""(pynvml, handle) to a value in the signal's unit."""
+_RETRY_LOST_S: Final = (60.0, 960.0)
+"""A card that was reset answers again only after the library was opened anew: first and longest pause between tries.
+Each costs the other cards a sample at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A value that the driver gives in the one batched call: NVML field name, and the factor to the signal's unit."""
+def _import() -> Any:
+    import pynvml  # noqa: PLC0415 - a host without GPUs need not load it
 
-    constant: str
-    scale: float = 1.0
-
-
-_FIELDS: Final = {
-    "gpu_power_watts": _Field("NVML_FI_DEV_POWER_INSTANT", 1e-3),
-    "gpu_memory_temperature_celsius": _Field("NVML_FI_DEV_MEMORY_TEMP"),
-    "gpu_energy_millijoules_total": _Field("NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION"),
-    "gpu_ecc_corrected_total": _Field("NVML_FI_DEV_ECC_SBE_VOL_TOTAL"),
-    "gpu_ecc_uncorrected_total": _Field("NVML_FI_DEV_ECC_DBE_VOL_TOTAL"),
-    "gpu_pcie_replay_total": _Field("NVML_FI_DEV_PCIE_REPLAY_COUNTER"),
-}
-
-_MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The member of an answer's union by its value type."""
-_RETRY_LOST_S: Final = 60.0
-"""A reset card answers again only after the library was opened anew."""
-
-_CALLS: Final[dict[str, tuple[Read, ...]]] = {
-    # Signal: how to read it, the preferred way first. Signals of the batch stand here with their way out only.
-    "gpu_utilization_ratio": (lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu / 100,),
-    "gpu_memory_used_bytes": (
-        lambda n, h: n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2).used,
-        lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used,
-    ),
-    "gpu_temperature_celsius": (
-        lambda n, h: n.nvmlDeviceGetTemperatureV(h, n.NVML_TEMPERATURE_GPU),
-        lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU),
-    ),
-    "gpu_sm_clock_hertz": (lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM) * 1e6,),
-    "gpu_memory_clock_hertz": (lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM) * 1e6,),
-    "gpu_throttle_reasons": (
-        lambda n, h: n.nvmlDeviceGetCurrentClocksEventReasons(h),
-        lambda n, h: n.nvmlDeviceGetCurrentClocksThrottleReasons(h),
-    ),
-    "gpu_power_watts": (lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000,),
-    "gpu_energy_millijoules_total": (lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h),),
-    "gpu_ecc_corrected_total": (lambda n, h: n.nvmlDeviceGetTotalEccErrors(h, 0, n.NVML_VOLATILE_ECC),),
-    "gpu_ecc_uncorrected_total": (lambda n, h: n.nvmlDeviceGetTotalEccErrors(h, 1, n.NVML_VOLATILE_ECC),),
-    "gpu_pcie_replay_total": (lambda n, h: n.nvmlDeviceGetPcieReplayCounter(h),),
-}
-
-
-class _Reopen(Exception):  # noqa: N818 - an instruction to the sampler, not an error
-    """The library has to be opened anew: the driver was unloaded or replaced."""
+    return pynvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,181 +52,108 @@ class NvmlConfig:
 
 
 class NvmlSampler:
-    """Every GPU of the node, keyed by UUID."""
+    """Every GPU of the node, keyed by UUID. Lanes may be read side by side, each by one thread at a time."""
 
     name = "nvml"
     source = SignalSource.GPU
 
     def __init__(self, config: NvmlConfig) -> None:
         self.config = config
-        self._nvml: Any = None
-        self._cards: list[_Card] = []
-        self._retry_at = 0.0
+        self._library = Library(_import)
+        self._lock = threading.Lock()
+        """Never held during a driver call."""
+        self._tell: Tell = _nobody
+        self._listener: Listener | None = None
+        self._lanes: tuple[tuple[Card, ...], tuple[Lane, ...]] = ((), ())
+        self._unopened: dict[int, str] = {}
+        self._retry_lost_at = math.inf
+        self._retry_lost_s = _RETRY_LOST_S[0]
 
     def supported(self) -> Support:
         try:
-            self._open()
+            self._library.open()
         except ModuleNotFoundError:
             return Support(ok=False, reason="nvidia-ml-py is not installed")
         except OSError as error:
             return Support(ok=False, reason=f"the NVIDIA driver does not answer: {error}")
-        if not self._cards:
+        if not self._library.cards:
             return Support(ok=False, reason="the NVIDIA driver sees no GPU")
         return Support(ok=True)
 
     def devices(self) -> tuple[DeviceIdentity, ...]:
-        return tuple(card.identity for card in self._cards)
+        return tuple(card.identity for card in self._library.cards)
 
     def sample(self, t: float) -> dict[str, Readings]:
-        if not any(card.lost for card in self._cards):
-            self._retry_at = t + _RETRY_LOST_S
-        elif t >= self._retry_at:
-            self.close()
-        try:
-            self._open()
-            return {card.identity.id: card.sample() for card in self._cards}
-        except (_Reopen, OSError) as error:
-            log.warning("nvml: %s; opening the library again at the next sample", error)
-            known = self._cards
-            self.close()
-            return {card.identity.id: {} for card in known}
+        self._library.retry()
+        return {device: readings for lane in self.lanes() for device, readings in lane.read(t).items()}
+
+    def lanes(self) -> tuple[Lane, ...]:
+        cards = self._library.cards
+        if cards is not self._lanes[0]:
+            lanes = (
+                Lane(f"{self.name}/{card.identity.id}", (card.identity.id,), partial(self._read, card))
+                for card in cards
+            )
+            self._lanes = (cards, tuple(lanes))
+        return self._lanes[1]
+
+    def listen(self, tell: Tell) -> None:
+        self._tell = tell
+        if self._listener is not None:
+            self._listener.stop()
+        self._listener = Listener(self._library, tell)
+        self._listener.start()
 
     def close(self) -> None:
-        if self._nvml is not None:
+        if self._listener is not None:
+            self._listener.stop()
+        self._library.close()
+
+    def _read(self, card: Card, t: float) -> Mapping[str, Readings]:
+        """One lane: nothing when the card or the library does not answer."""
+        device = card.identity.id
+        with self._lock:
+            self._mind_the_lost(t)
+            if self._listener is not None:
+                self._listener.start()
+        self._library.retry_aside()
+        with self._library.visit(device) as welcome:
+            if not welcome:
+                return {device: {}}
             try:
-                self._nvml.nvmlShutdown()
-            except self._nvml.NVMLError as error:
-                log.info("nvml: shutdown: %s", error)
-        self._nvml = None
+                return {device: card.sample(t, self._tell)}
+            except StaleError as error:
+                self._library.stale(str(error))
+                return {device: {}}
 
-    def _open(self) -> None:
-        """Load the library and list the cards.
-
-        Raises:
-            OSError: the driver is missing or does not answer.
-        """
-        if self._nvml is not None:
-            return
-        import pynvml  # noqa: PLC0415 - a host without GPUs need not load it
-
-        try:
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._cards = list(_cards(pynvml))
-        except pynvml.NVMLError as error:
-            self.close()
-            raise OSError(str(error)) from error
+    def _mind_the_lost(self, t: float) -> None:
+        """Open the library anew now and then while a card is lost; say which ones could not be opened at all."""
+        unopened = self._library.unopened
+        if unopened != self._unopened and all(card.reader is not None for card in self._library.cards):
+            for index in unopened.keys() - self._unopened.keys():
+                self._tell(_unnamed(t, index, unopened[index]))
+        self._unopened = unopened
+        if not unopened and not any(card.lost for card in self._library.cards):
+            self._retry_lost_at, self._retry_lost_s = math.inf, _RETRY_LOST_S[0]
+        elif self._retry_lost_at == math.inf or self._retry_lost_at > t + _RETRY_LOST_S[1]:
+            self._retry_lost_at = t + self._retry_lost_s
+        elif t >= self._retry_lost_at:
+            self._retry_lost_s = min(2 * self._retry_lost_s, _RETRY_LOST_S[1])
+            self._retry_lost_at = t + self._retry_lost_s
+            self._library.wish("a lost GPU may be back")
 
 
-def _cards(nvml: Any) -> Iterator[_Card]:
-    for index in range(nvml.nvmlDeviceGetCount()):
-        try:
-            yield _Card(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index)
-        except nvml.NVMLError as error:
-            log.warning("nvml: GPU %d cannot be opened: %s", index, error)
+def _unnamed(t: float, index: int, reason: str) -> Happened:
+    """About a card that the driver lists and that did not answer even its UUID."""
+    data: dict[str, Any] = {"reason": reason, "source": "nvml", "index": index}
+    if reason != SILENT:
+        return Happened(kind=EventKind.GPU_LOST, t=t, data=data)
+    about = {"sampler": "nvml", "lane": f"nvml/{index}", "reason": f"GPU {index} does not say who it is"}
+    return Happened(kind=EventKind.PROBE_SILENT, t=t, data={**data, **about, "seconds": IDENTIFY_S})
 
 
-class _Card:
-    """One GPU: its identity, read once, and the ways of reading each signal that are still worth trying."""
-
-    def __init__(self, nvml: Any, handle: Any, index: int) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._ways = {signal: list(ways) for signal, ways in _CALLS.items()}
-        self._batch = {getattr(nvml, f.constant): (s, f.scale) for s, f in _FIELDS.items() if hasattr(nvml, f.constant)}
-        self.lost = False
-        uuid = self._fact(nvml.nvmlDeviceGetUUID)
-        memory = self._fact(lambda h: nvml.nvmlDeviceGetMemoryInfo(h).total)
-        self.identity = DeviceIdentity(
-            id=check_name(uuid or f"gpu-{index}", "GPU id"),
-            index=index,
-            kind="gpu",
-            model=self._fact(nvml.nvmlDeviceGetName) or "GPU",
-            serial=self._fact(nvml.nvmlDeviceGetSerial),
-            uuid=uuid,
-            memory_bytes=memory,
-        )
-
-    def sample(self) -> Readings:
-        """What the card answers now; nothing at all when it is lost."""
-        try:
-            readings = self._read_batch()
-            for signal in list(self._ways):
-                if signal not in readings and (value := self._read(signal)) is not None:
-                    readings[signal] = value
-        except self._nvml.NVMLError_GpuIsLost as error:
-            self._say_once(error)
-            return {}
-        self.lost = False
-        return readings
-
-    def _fact(self, read: Callable[[Any], Any]) -> Any:
-        try:
-            return read(self._handle)
-        except self._nvml.NVMLError_GpuIsLost:
-            raise
-        except self._nvml.NVMLError as error:
-            log.info("nvml: a fact of a GPU is not available: %s", error)
-            return None
-
-    def _read_batch(self) -> dict[str, float]:
-        """Every field in one call, one lock of the driver. Fields that are not supported are not asked for again."""
-        if not self._batch:
-            return {}
-        answers = self._query(lambda n, h: n.nvmlDeviceGetFieldValues(h, list(self._batch)), self._batch.clear)
-        readings = {}
-        for answer in answers or ():
-            signal, scale = self._batch[answer.fieldId]
-            if answer.nvmlReturn == self._nvml.NVML_SUCCESS:
-                readings[signal] = getattr(answer.value, _MEMBERS[answer.valueType]) * scale
-            elif answer.nvmlReturn in (self._nvml.NVML_ERROR_NOT_SUPPORTED, self._nvml.NVML_ERROR_INVALID_ARGUMENT):
-                del self._batch[answer.fieldId]
-            elif answer.nvmlReturn == self._nvml.NVML_ERROR_GPU_IS_LOST:
-                raise self._nvml.NVMLError(answer.nvmlReturn)
-        return readings
-
-    def _read(self, signal: str) -> float | None:
-        ways = self._ways[signal]
-        while ways:
-            way, left = ways[0], len(ways)
-            value = self._query(way, lambda: ways.pop(0))
-            if value is not None or len(ways) == left:
-                return None if value is None else float(value)
-        del self._ways[signal]
-        return None
-
-    def _query(self, call: Callable[[Any, Any], Any], forget: Callable[[], Any]) -> Any:
-        """Make one call. None when it did not answer; ``forget`` is called when it never will (or pynvml is too old).
-
-        Raises:
-            _Reopen: the library has to be opened again.
-            NVMLError_GpuIsLost: the card fell off the bus.
-        """
-        n = self._nvml
-        try:
-            return call(n, self._handle)
-        except (
-            n.NVMLError_NotSupported,
-            n.NVMLError_FunctionNotFound,
-            n.NVMLError_NoPermission,
-            n.NVMLError_InvalidArgument,
-            n.NVMLError_ArgumentVersionMismatch,
-            n.NVMLError_Deprecated,
-            AttributeError,
-        ):
-            forget()
-        except (n.NVMLError_LibRmVersionMismatch, n.NVMLError_DriverNotLoaded, n.NVMLError_Uninitialized) as error:
-            raise _Reopen(str(error)) from error
-        except n.NVMLError_GpuIsLost:
-            raise
-        except n.NVMLError as error:  # unknown, time-out, in use: may answer the next time
-            log.debug("nvml: %s: %s", self.identity.id, error)
-        return None
-
-    def _say_once(self, error: Exception) -> None:
-        if not self.lost:
-            log.error("nvml: %s is lost: %s", self.identity.id, error)
-        self.lost = True
+def _nobody(event: Happened) -> None:
+    log.debug("nvml: nobody listens to %s", event)
 
 
 CONFIG = NvmlConfig

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from probes.samplers.base import DeviceIdentity
+from probes.samplers.base import DeviceIdentity, Happened
 from probes.signals import Catalogue
 
 _LENGTH: Final = struct.Struct("<I")
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, tag="row"):
     wide: bytes
 
 
-Message = Entering | Hello | Row
+Message = Entering | Hello | Row | Happened
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from bench.lib_receiver import Receiver
+from tests.fakes.driven import Driven, StartNvml
+from tests.fakes.fleet import FakeFleet, compile_fake
 
 # A shared machine has slow moments, and a test that fails must fail again.
 settings.register_profile("mainstay", deadline=None, derandomize=True)
@@ -25,3 +29,30 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture(autouse=True)
 def _quiet_pool() -> None:
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The simulated driver's library by variant, built once each."""
+    built: dict[str, Path] = {}
+
+    def build(variant: str) -> Path:
+        if variant not in built:
+            built[variant] = compile_fake(tmp_path_factory.mktemp(variant), variant)
+        return built[variant]
+
+    return build
+
+
+@pytest.fixture
+def start_nvml(nvml_library: Callable[[str], Path], tmp_path: Path) -> Iterator[StartNvml]:
+    """Start the NVML sampler on a fresh fleet: ``start_nvml(cards, personality, variant, listen=…)``."""
+    with ExitStack() as stack:
+
+        def start(
+            cards: int = 2, personality: str = "h100", variant: str = "current", *, listen: bool = False
+        ) -> tuple[FakeFleet, Driven]:
+            fleet = FakeFleet.create(tmp_path / "gpus", cards, personality)
+            return fleet, stack.enter_context(Driven(fleet.environment(nvml_library(variant)), listen=listen))
+
+        yield start

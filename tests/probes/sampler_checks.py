@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from probes.sampler_process import Board
+from probes.board import Board
 from probes.samplers.base import Readings, Sampler, SamplerConfig, Support, registry
 from probes.samplers.wire import Hello, Message, Row
 from probes.signals import SIGNALS, SignalKind

@@ -13,8 +13,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,6 +29,7 @@ from probes.shipper import FrameSender
 from probes.signals import Catalogue
 from probes.spool import Spool
 from probes.transport import Transport
+from tests.fakes.fleet import FakeFleet, compile_fake
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -37,7 +39,9 @@ ROOT = HERE.parents[1]
 def daemon(receiver: Receiver, directory: Path, *options: str, **environment: str) -> Iterator[psutil.Popen]:
     """``mainstay node`` at ten samples a second; ended in order at the end if it still runs."""
     command = [sys.executable, "-m", "mainstay", "node", "--service", receiver.url, "--name", "node-1"]
-    command += ["--data-dir", str(directory), "--interval", "0.1", *options]
+    command += ["--data-dir", str(directory), *options]
+    for option, usual in (("--interval", "0.1"), ("--kernel-log", "off")):
+        command += [] if option in options else [option, usual]
     if "--join-token" not in options and "MAINSTAY_TOKEN" not in environment:
         command += ["--token", "t"]
     with (directory.parent / "log").open("ab") as log:
@@ -61,6 +65,11 @@ def finish(process: psutil.Popen) -> int:
 
 def log(directory: Path) -> str:
     return (directory.parent / "log").read_text()
+
+
+def events(receiver: Receiver, kind: str) -> list[dict[str, Any]]:
+    """Events of one kind, in order of their ids, which is that of their making."""
+    return [event for _, event in sorted(receiver.events.items()) if event["kind"] == kind]
 
 
 def child_of(process: psutil.Popen) -> psutil.Process:
@@ -168,43 +177,145 @@ def test_a_stopped_probe_is_an_event_and_measuring_goes_on(receiver: Receiver, d
         child = child_of(process)
         child.suspend()
         stopped = time.time()
-        receiver.wait(lambda r: bool(r.events))
+        receiver.wait(lambda r: bool(events(r, "probe_silent")))
         assert time.time() - stopped < 8
-        (event,) = receiver.events.values()
+        (event,) = events(receiver, "probe_silent")
         assert event["kind"] == "probe_silent"
         assert event["node"] == "node-1"
         assert event["data"]["pid"] == child.pid
         assert event["data"]["killed"] is True
         receiver.wait(lambda r: r.all_frames[-1].t0 > stopped + 2)
         if not event["data"]["sampler"]:  # nothing was under way when it was stopped, so nothing is left out
-            receiver.wait(lambda r: any(e["data"].get("cleared") for e in r.events.values()))
+            receiver.wait(lambda r: any(e["data"].get("cleared") for e in events(r, "probe_silent")))
         assert finish(process) == 0
     assert "no sample for 3" in log(directory)
 
 
+@pytest.fixture
+def gpus(directory: Path) -> tuple[FakeFleet, dict[str, str]]:
+    """Four cards behind the real pynvml and a simulated driver, and the environment that leads there."""
+    directory.mkdir()
+    fleet = FakeFleet.create(directory.parent / "gpus", cards=4)
+    return fleet, fleet.environment(compile_fake(directory.parent / "driver"))
+
+
+def with_cards(receiver: Receiver, count: int = 4) -> None:
+    receiver.wait(lambda r: any(len(frame.entities) == count + 1 for frame in r.all_frames), 12)
+
+
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_driver_that_hangs_is_named_and_does_not_blind_the_node(receiver: Receiver, directory: Path) -> None:
-    """The real pynvml on a driver whose utilisation call never returns."""
-    spec = spec_from_file_location("test_nvml_sampler", HERE / "test_nvml_sampler.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    directory.mkdir()
-    world = module.world(directory)
-    with daemon(receiver, directory, **world) as process:
-        receiver.wait(lambda r: any(len(frame.entities) == 3 for frame in r.all_frames))
-        with_gpus = next(frame for frame in receiver.all_frames if len(frame.entities) == 3)
-        assert column(with_gpus, receiver, module.UUIDS[1], "gpu_temperature_celsius")[0] == 40
-        assert math.isnan(column(with_gpus, receiver, "host", "gpu_temperature_celsius")[0])
-        Path(world["FAKE_NVML"]).write_text("40 -1 1 0")
-        receiver.wait(lambda r: bool(r.events))
-        (event,) = receiver.events.values()
-        assert event["data"]["sampler"] == "nvml"
-        receiver.wait(lambda r: r.all_frames[-1].entities == ("host",))
-        receiver.wait(lambda r: [device["id"] for device in r.reports["node-1"]["devices"]] == ["host"])
+def test_a_card_that_hangs_is_named_and_blinds_nobody(
+    receiver: Receiver, directory: Path, gpus: tuple[FakeFleet, dict[str, str]]
+) -> None:
+    fleet, world = gpus
+    with daemon(receiver, directory, "--interval", "1", "--batch", "1", **world) as process:
+        with_cards(receiver)
+        fleet[2].hang()
+        hung = time.time()
+        receiver.wait(lambda r: bool(events(r, "probe_silent")))
+        assert time.time() - hung < 3.5, "the next tick, one and a half seconds, and the way here"
+        (event,) = events(receiver, "probe_silent")
+        assert (event["node"], event["device"]) == ("node-1", fleet[2].uuid)
+        assert event["data"]["hung"] is True
+        assert event["data"]["uptime"] > 0
+        first = len(receiver.all_frames)
+        receiver.wait(lambda r: len(r.all_frames) >= first + 4)
+        after = receiver.all_frames[first:]
+        assert [round(b.t0 - a.t0) for a, b in pairwise(after)] == [1] * (len(after) - 1), "one row a second goes on"
+        for frame in after:
+            powers = [column(frame, receiver, fleet[k].uuid, "gpu_power_watts")[0] for k in range(4)]
+            assert [math.isnan(power) for power in powers] == [False, False, True, False]
+            assert not math.isnan(column(frame, receiver, "host", "memory_used_ratio")[0])
+        fleet[2].release()
+        receiver.wait(lambda r: any(e["data"].get("cleared") for e in events(r, "probe_silent")))
+        assert len(events(receiver, "probe_silent")) == 2
         assert finish(process) == 0
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_silence_that_outlives_the_daemon_is_ended_by_the_next(
+    receiver: Receiver, directory: Path, gpus: tuple[FakeFleet, dict[str, str]]
+) -> None:
+    fleet, world = gpus
+    with daemon(receiver, directory, **world) as process:
+        with_cards(receiver)
+        fleet[1].hang()
+        receiver.wait(lambda r: bool(events(r, "probe_silent")))
+        process.kill()
+    fleet[1].release()
+    with daemon(receiver, directory, **world) as process:
+        receiver.wait(lambda r: len(events(r, "probe_silent")) == 2)
+        assert finish(process) == 0
+    first, last = events(receiver, "probe_silent")
+    assert (last["device"], last["data"]["lane"]) == (first["device"], first["data"]["lane"])
+    assert last["data"]["cleared"] is True
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_an_xid_of_both_sources_is_one_event_within_a_moment(
+    receiver: Receiver, directory: Path, gpus: tuple[FakeFleet, dict[str, str]]
+) -> None:
+    fleet, world = gpus
+    pipe = directory.parent / "kmsg"
+    os.mkfifo(pipe)
+    with daemon(receiver, directory, "--kernel-log", str(pipe), **world) as process:
+        with_cards(receiver)
+        bus = receiver.reports["node-1"]["devices"][2]["facts"]["pci"]
+        time.sleep(0.5)  # NVML's event thread registers its cards
+        waits = []
+        for code in (31, 43, 79):
+            begun = time.time()
+            fleet[1].xid(code)
+            with pipe.open("ab") as log_:
+                log_.write(f"NVRM: Xid (PCI:{bus.rpartition('.')[0]}): {code}, pid=7, name=a, words\n".encode())
+            receiver.wait(lambda r, code=code: any(e["data"]["code"] == code for e in events(r, "xid")))
+            waits.append(time.time() - begun)
+        assert max(waits) < 1.0
+        fleet[3].xid(62)  # only NVML saw this one
+        receiver.wait(lambda r: any(e["data"]["code"] == 62 for e in events(r, "xid")))
+        assert [(e["device"], e["data"]["code"]) for e in events(receiver, "xid")] == [
+            (fleet[1].uuid, 31), (fleet[1].uuid, 43), (fleet[1].uuid, 79), (fleet[3].uuid, 62),
+        ]  # fmt: skip
+        assert {e["data"]["text"] for e in events(receiver, "xid")[:3]} == {"words"}, "the one with the details"
+        assert finish(process) == 0
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_flood_of_lines_is_counted_and_not_sent(
+    receiver: Receiver, directory: Path, gpus: tuple[FakeFleet, dict[str, str]]
+) -> None:
+    _, world = gpus
+    pipe = directory.parent / "kmsg"
+    os.mkfifo(pipe)
+    with daemon(receiver, directory, "--kernel-log", str(pipe), **world) as process:
+        with_cards(receiver)
+        line = b"NVRM: Xid (PCI:0000:17:00): 45, pid=%d, name=python3, Ch 00000008\n"
+        with pipe.open("ab") as log_:
+            log_.write(b"".join(line % (k % 8) for k in range(11_760)))
+        receiver.wait(lambda r: len(events(r, "xid")) >= 3)
+        assert finish(process) == 0
+    counts = [event["data"].get("count", 1) for event in events(receiver, "xid")]
+    assert sum(counts) == 11_760
+    assert len(counts) <= 5
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_its_life_is_told_from_start_to_stop(receiver: Receiver, directory: Path) -> None:
+    with daemon(receiver, directory, "--rack", "row-3:rack-7") as process:
+        receiver.wait(lambda r: len(r.all_frames) >= 1 and "node-1" in r.reports)
+        (started,) = events(receiver, "node_started")
+        assert started["data"]["boot_id"] == receiver.reports["node-1"]["boot_id"]
+        assert started["data"]["uptime"] > 0
+        assert receiver.reports["node-1"]["rack"] == "row-3:rack-7"
+        assert finish(process) == 0
+    (stopping,) = events(receiver, "node_stopping")
+    assert stopping["data"]["reason"] in ("stopped", "shutdown")
+    assert len(receiver.events) == 2
 
 
 @pytest.mark.processes
@@ -246,6 +357,7 @@ def test_enrolment_waits_for_a_service_that_is_not_there_yet(directory: Path) ->
     (["--service", "localhost"], "must look like http://host:port"),
     (["--token-file", "/nonexistent"], "No such file"),
     (["--token", "a b\n"], "the token holds characters"),
+    (["--rack", "a b"], "--rack 'a b' is not a legal id"),
     ([], "no token"),
 ])  # fmt: skip
 def test_bad_input_is_one_clear_line(tmp_path: Path, options: list[str], fault: str) -> None:
@@ -274,7 +386,7 @@ def test_it_stays_small_and_loads_nothing_big(receiver: Receiver, directory: Pat
     with daemon(receiver, directory) as process:
         receiver.wait(lambda r: len(r.all_frames) >= 20)
         family = [process, child_of(process)]
-        assert sum(member.memory_info().rss for member in family) <= 80 * 2**20
+        assert sum(member.memory_info().rss for member in family) <= 60 * 2**20
         loaded = "".join(mapping.path for member in family for mapping in member.memory_maps())
         assert not [big for big in ("numpy", "libtorch", "nvidia-ml", "pyarrow") if big in loaded]
         parent = " ".join(file.path for file in process.memory_maps())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from probes import doctor
+from probes.kernel_log.sources import SourceError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,3 +54,40 @@ def test_a_machine_without_anything_is_told_so(monkeypatch: pytest.MonkeyPatch, 
     assert {"mainstay[node]", "chromium", "redis", "C compiler"} <= set(missing)
     assert "apt-get" in missing["redis"].remedy
     assert not doctor.healthy(missing.values())
+
+
+def test_it_looks_for_everything_that_reports_a_fault() -> None:
+    assert {"kernel log", "NVML events", "RDMA ports"} <= {check.name for check in doctor.examine()}
+
+
+def test_a_kernel_log_that_is_closed_to_us_comes_with_every_way_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_where: str) -> None:
+        raise SourceError("/dev/kmsg: Operation not permitted (needs CAP_SYSLOG); journalctl: not found")
+
+    monkeypatch.setattr("probes.kernel_log.sources.open_source", refuse)
+    check = doctor._kernel_log()
+    assert not check.ok
+    assert not check.essential, "a node without it is measured all the same"
+    assert "CAP_SYSLOG" in check.found
+    assert "--device /dev/kmsg" in doctor._log_remedy(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "kmsg").touch()
+    assert "dmesg_restrict" not in doctor._log_remedy(tmp_path)
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/dmesg_restrict").write_text("1\n")
+    remedy = doctor._log_remedy(tmp_path)
+    assert "dmesg_restrict=0" in remedy
+    assert "systemd-journal" in remedy
+
+
+def test_ports_are_counted_and_dark_ones_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "_INFINIBAND", tmp_path)
+    assert not doctor._ports().ok
+    for port in ("mlx5_0", "mlx5_1"):
+        (tmp_path / port / "ports" / "1").mkdir(parents=True)
+        (tmp_path / port / "ports" / "1" / "state").write_text("4: ACTIVE\n")
+    assert doctor._ports().found == "2 ports"
+    monkeypatch.setattr(doctor.os, "access", lambda path, _mode: "mlx5_1" not in str(path))
+    assert doctor._ports().found == "not readable: mlx5_1"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import string
 import struct
+import zlib
 from typing import Any
 
 import msgspec
@@ -172,3 +174,43 @@ def test_too_many_entities_are_refused() -> None:
 def test_the_example_itself_is_good() -> None:
     assert decode(raw()) == example()
     check_shape(example(), narrow=2, wide=1)
+
+
+GAPS = struct.pack("<4f", 1.0, math.nan, math.nan, math.nan) * 512
+
+
+def test_gaps_are_deflated_and_come_back_as_they_were() -> None:
+    frame = example(values=GAPS, samples=2)
+    assert len(encode(frame)) < len(GAPS) / 10
+    assert decode(encode(frame)) == frame
+
+
+def test_what_does_not_shrink_travels_as_it_is() -> None:
+    frame = example(values=random.Random(1).randbytes(2048))
+    assert frame.values in encode(frame)
+    assert decode(encode(frame)) == frame
+
+
+def test_a_bomb_is_refused_without_being_held() -> None:
+    bomb = zlib.compress(bytes(4 * frames.MAX_FRAME_BYTES), 9)
+    with pytest.raises(FrameError, match="inflates to more"):
+        decode(raw(values=bomb, codec="zlib"))
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        (b"no zlib", "cannot be inflated"),
+        (zlib.compress(GAPS)[:-4], "one whole"),
+        (zlib.compress(GAPS) + b"more", "one whole"),
+        (b"", "one whole"),
+    ],
+)
+def test_a_damaged_deflated_payload_is_refused(values: bytes, fault: str) -> None:
+    with pytest.raises(FrameError, match=fault):
+        decode(raw(values=values, wide=zlib.compress(b""), codec="zlib"))
+
+
+def test_an_unknown_codec_is_named() -> None:
+    with pytest.raises(FrameError, match="codec"):
+        decode(raw(codec="lzma"))

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.sampler_process import Board, ticks
-from probes.samplers.base import DeviceIdentity, Readings, Support
+from probes.board import Board
+from probes.sampler_process import ticks
+from probes.samplers.base import DeviceIdentity, Happened, Lane, Readings, Support, Tell
 from probes.samplers.wire import MAX_MESSAGE_BYTES, Entering, Hello, Message, Row, Unpacker, pack
 from probes.signals import WIDE_MISSING, Catalogue, SignalSource
 
@@ -92,6 +93,12 @@ class Toy:
     def sample(self, t: float) -> Mapping[str, Readings]:
         return {"a": self.readings}
 
+    def lanes(self) -> tuple[Lane, ...]:
+        return (Lane("toy", tuple(self.ids), self.sample),)
+
+    def listen(self, tell: Tell) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -134,8 +141,8 @@ def test_changed_hardware_is_announced_before_its_rows() -> None:
     board = Board([toy], said.append)
     board.sample(1.0)
     toy.ids = ["a"]
-    board.sample(2.0)
-    kinds = [type(message) for message in said if not isinstance(message, Entering)]
+    board.sample(12.0)
+    kinds = [type(message) for message in said if not isinstance(message, Entering | Happened)]
     assert kinds == [Hello, Row, Hello, Row]
     assert [len(hello.devices) for hello in hellos(said)] == [2, 1]
 
@@ -151,6 +158,17 @@ def test_a_source_that_comes_late_is_let_in() -> None:
     board.sample(61.0)
     assert hellos(said)[-1].missing == {}
     assert len(rows(said)[-1].values) > 0
+
+
+def test_a_device_that_nobody_announced_is_asked_about_at_once() -> None:
+    said: list[Message] = []
+    toy = Toy({"load_1m": 1.0})
+    toy.ids = []
+    board = Board([toy], said.append)
+    board.sample(1.0)
+    toy.ids = ["a"]
+    board.sample(2.0)
+    assert [len(hello.devices) for hello in hellos(said)] == [0, 1]
 
 
 def test_messages_survive_any_cutting() -> None:
@@ -186,3 +204,10 @@ def test_the_real_child_keeps_the_grid_and_ends_with_its_parent() -> None:
     assert [row.t for row in got] == sorted({row.t for row in got})
     process.stdout.close()
     assert process.wait(30) == 0, "a broken pipe is an orderly end"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("lane", "code"), [("host", 0), ("host/open", 0), ("host/other", 1), ("nothing/at-all", 2)])
+def test_one_lane_can_be_tried_in_a_process_of_its_own(lane: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-m", "probes.sampler_process", "--try", lane], timeout=60, check=False)
+    assert done.returncode == code
