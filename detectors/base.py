@@ -8,7 +8,8 @@ the data's. From that follow the rules that ``tests/detectors/test_conformance.p
 - Input is never changed. NaN is a missing sample: it is no evidence of health, so it neither raises nor clears.
 - Entities come and go between updates: state grows and shrinks with them, and an entity that leaves while a finding
   about it holds gets an inactive one ("no longer watched"), so that nobody waits for it for ever.
-- A finding is emitted when it begins to hold and, with ``active=False``, when it ceases to; never in between.
+- A finding is emitted when it begins to hold, when what it says turns graver or milder (same kind and entity), and,
+  with ``active=False``, when it ceases to; never in between.
 - Evidence (sentence, numbers, series to draw) is made only for what is flagged.
 
 A new detector costs two files, ``detectors/x.py`` and ``tests/detectors/test_x.py``, and its line in ``registry.py``.
@@ -17,7 +18,7 @@ A new detector costs two files, ``detectors/x.py`` and ``tests/detectors/test_x.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from detectors.finding import Entity, Evidence, Finding, FindingKind
 from detectors.rows import Rows
-from probes.words import Event, Severity
+from probes.words import Event, Remedy, Severity
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -93,12 +94,25 @@ class EventDetector(Detector):
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """Take events in order of arrival; a repeated id changes nothing."""
 
+    def pass_time(self, now: float) -> list[Finding]:
+        """What ceases to hold because nothing came; ``now`` is the caller's clock, Unix seconds."""
+        del now
+        return []
+
+    def adopt(self, findings: Iterable[Finding]) -> None:
+        """After a restart: what holds in the store, of which ``update`` may have been shown too few events to know."""
+        del findings
+
 
 class ArrayDetector(Detector):
     """Judges measurements: one vectorised step per sample, state in arrays whose last axis follows the entities."""
 
     signals: ClassVar[tuple[str, ...]]
     """What it reads; other signals in the samples are ignored, an absent one counts as all missing."""
+    host_signals: ClassVar[tuple[str, ...]] = ()
+    """Signals of the node's host that stand beside each of its devices, e.g. ``uptime_seconds`` for a boot grace."""
+    settle_seconds: ClassVar[float] = 60.0
+    """How long after a restart it must have looked before its silence about an older finding means that it is over."""
     by_step: ClassVar[bool] = False
     """Whether it judges steps of a job (``Samples.steps``) instead of time."""
 
@@ -169,6 +183,7 @@ class ArrayDetector(Detector):
         active: bool = True,
         severity: Severity = Severity.WARNING,
         confidence: float = 1.0,
+        remedy: Remedy = Remedy.NONE,
     ) -> Finding:
         return Finding(
             kind=kind,
@@ -179,4 +194,5 @@ class ArrayDetector(Detector):
             confidence=confidence,
             evidence=evidence,
             active=active,
+            remedy=remedy,
         )

@@ -2,48 +2,22 @@
 
 Two findings are related when they lie close in time and either happened in the same place (device, node, or a rank that
 runs there) or in the same job where one kind can bring about the other elsewhere: a dead process hangs its peers, a
-slow one does not kill them. Related findings form one group however many there are, so the outcome does not depend
-on the order in which a batch came. The service owns storage; nothing is remembered here.
+slow one does not kill them. What strikes several nodes of a rack alike, or most nodes of a cohort, has one cause too.
+Related findings form one group however many there are, so the outcome does not depend on the order in which a batch
+came. The service owns storage; nothing is remembered here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from detectors import relations
 from detectors.finding import ADVICE, Finding, FindingKind
 from probes.words import HOST_DEVICE, Severity
-
-_K = FindingKind
-
-_DEPTH: tuple[frozenset[FindingKind], ...] = (
-    # From cause to symptom, as in the fault catalogue: what stands earlier explains what stands later.
-    frozenset({_K.NODE_LOST}),
-    frozenset({_K.GPU_LOST, _K.ECC_UNCORRECTABLE}),
-    frozenset({_K.XID, _K.ROW_REMAP, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.PCIE_DEGRADED}),
-    frozenset({_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.CPU_CONTENTION, _K.MEMORY_LEAK, _K.CONGESTION}),
-    frozenset({_K.SIGNAL_OUTLIER, _K.LEMON_NODE}),
-    frozenset({_K.PROCESS_EXIT, _K.COLLECTIVE_MISMATCH, _K.SDC_SUSPECT}),
-    frozenset({_K.NAN, _K.DATA_STALL, _K.COMPUTE_SLOW}),
-    frozenset({_K.NONCOMM_HANG, _K.COMM_HANG, _K.LOSS_SPIKE}),
-    frozenset({_K.PROBE_SILENT, _K.JOB_SLOWDOWN}),
-)
-_RANK = {kind: depth for depth, kinds in enumerate(_DEPTH) for kind in kinds}
-
-_STOPS = frozenset(
-    {_K.NODE_LOST, _K.GPU_LOST, _K.ECC_UNCORRECTABLE, _K.XID, _K.NIC_DEGRADED, _K.NVLINK_ERRORS}
-    | {_K.PROCESS_EXIT, _K.COLLECTIVE_MISMATCH, _K.COMM_HANG, _K.NONCOMM_HANG}
-)
-"""What stops a rank stops its whole job within a time-out, so any two of these in one job are one story."""
-_SICKENS = frozenset({_K.NAN, _K.SDC_SUSPECT, _K.LOSS_SPIKE})
-"""A bad value spreads with the next all-reduce."""
-_SLOWS = frozenset(
-    {_K.COMPUTE_SLOW, _K.CONGESTION, _K.NIC_DEGRADED, _K.NVLINK_ERRORS, _K.DATA_STALL, _K.CPU_CONTENTION}
-    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED}
-)
-"""Each explains a slowdown of its job; two slow ranks on different nodes explain nothing of one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +29,11 @@ class Topology:
     rank_device: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """(job, rank) -> device id."""
     device_node: Mapping[str, str] = field(default_factory=dict)
+    node_rack: Mapping[str, str] = field(default_factory=dict)
+    """node -> what shares power and a switch with it; absent where nobody said."""
+    node_cohort: Mapping[str, str] = field(default_factory=dict)
+    cohort_nodes: Mapping[str, int] = field(default_factory=dict)
+    """cohort -> how many nodes it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +81,15 @@ class Config:
     window_seconds: float = 30.0
     """How far apart related findings may lie: nodes fail in 1.5-10 s, a peer's communication time-out and a straggler's
     confirmation take 5-30 s; two unrelated faults of one node within 30 s are rarer than one fault seen twice."""
+    wide_seconds: float = 120.0
+    """The same for one kind on several nodes: signals of the 10 s tier need three readings, and a rack takes minutes to
+    heat up."""
+    rack_nodes: int = 3
+    """Nodes of a rack that make it the rack's trouble: two may be chance in a large fleet, three of sixteen are not."""
+    cohort_share: float = 0.5
+    """Of a cohort's nodes, and at least ``rack_nodes``: then it is what they share."""
+    many_nodes: int = 16
+    """So many nodes at once share a cause even in a cohort of thousands."""
 
 
 def correlate(
@@ -123,7 +111,7 @@ def correlate(
     """
     places = _Places(topology)
     batch = sorted((f for f in findings if f.kind not in ADVICE), key=_order)
-    groups = _Groups(places, (config or Config()).window_seconds)
+    groups = _Groups(places, config or Config())
     for incident in (i for i in incidents if i.accepts):
         groups.add_incident(incident)
     for finding in batch:
@@ -138,17 +126,25 @@ def rank_causes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             (f for f in findings if f.active),
-            key=lambda f: (_depth(f), f.severity is not Severity.CRITICAL, f.time, -f.confidence, f.key),
+            key=lambda f: (_depth(f), f.severity is not Severity.CRITICAL, f.time, _rank(f), -f.confidence, _order(f)),
         )
     )
 
 
 def _depth(finding: Finding) -> int:
-    return _RANK.get(finding.kind, len(_DEPTH))
+    if finding.kind in relations.DECISIVE and finding.severity is Severity.CRITICAL:
+        return 0
+    return _rank(finding)
 
 
-def _order(finding: Finding) -> tuple[float, str, bool, str]:
-    return (finding.time, finding.key, not finding.active, finding.detector)
+def _rank(finding: Finding) -> int:
+    return relations.RANK.get(finding.kind, len(relations.DEPTH))
+
+
+def _order(finding: Finding) -> tuple[float, str, bool, str, float, str]:
+    """Total, so that two statements that differ at all never depend on the order in which they came."""
+    said = (finding.severity.value, finding.confidence, finding.evidence.summary)
+    return (finding.time, finding.key, not finding.active, *said)
 
 
 class _Places:
@@ -157,9 +153,18 @@ class _Places:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._jobs: dict[str, set[str]] = {}
-        for table in (topology.rank_node, topology.rank_device):
-            for (job, _rank), place in table.items():
-                self._jobs.setdefault(place, set()).add(job)
+        for rank, node in topology.rank_node.items():
+            self._jobs.setdefault(node, set()).add(rank[0])
+        for rank, device in topology.rank_device.items():  # each node has its own gpu0
+            self._jobs.setdefault(f"{topology.rank_node.get(rank)}/{device}", set()).add(rank[0])
+
+    def rack(self, node: str) -> str | None:
+        return self._topology.node_rack.get(node)
+
+    def cohort(self, node: str) -> tuple[str, int]:
+        """Its name and how many nodes it has."""
+        cohort = self._topology.node_cohort.get(node, "")
+        return cohort, self._topology.cohort_nodes.get(cohort, 0)
 
     def device(self, finding: Finding) -> str | None:
         entity = finding.entity
@@ -182,19 +187,22 @@ class _Places:
         if finding.entity.job is not None:
             return {finding.entity.job}
         device, node = self.device(finding), self.node(finding)
-        on_device = self._jobs.get(device, set()) if device else set()
+        on_device = self._jobs.get(f"{node}/{device}", set()) if device else set()
         return on_device or (self._jobs.get(node, set()) if node else set())
 
 
 class _Groups:
     """Connected components of findings and open incidents."""
 
-    def __init__(self, places: _Places, window: float) -> None:
-        self._places, self._window = places, window
+    def __init__(self, places: _Places, config: Config) -> None:
+        self._places, self._config, self._window = places, config, config.window_seconds
+        self._wide: dict[tuple[str, ...], list[tuple[float, int, str]]] = {}
         self._parent: list[int] = []
         self._item: list[Finding | OpenIncident] = []
         self._same: dict[tuple[str, ...], int] = {}
         self._near: dict[tuple[str, ...], list[tuple[float, int]]] = {}
+        self._mute: dict[str, int] = {}
+        self._of_device: dict[str, list[int]] = {}
 
     def add_incident(self, incident: OpenIncident) -> None:
         root = self._new(incident)
@@ -212,17 +220,40 @@ class _Groups:
 
     def _enter(self, finding: Finding, item: int) -> None:
         """Link by identity at once; note place and job, which link by time in the end."""
-        self._join(item, self._same.setdefault((finding.key,), item))
+        self._join(item, self._same.setdefault((finding.about,), item))
         device, node = self._places.device(finding), self._places.node(finding)
-        keys = [("device", device)] if device else []
+        if node is not None and finding.kind in relations.SHARED:
+            self._enter_wide(finding, node, item)
+        if device is not None:
+            self._enter_device(finding, f"{node}/{device}", item)
+        keys = [("device", f"{node}/{device}")] if device else []
         keys += [("node", node)] if node else []
         for job in self._places.jobs(finding):
-            keys += [("stops", job)] if finding.kind in _STOPS else []
-            keys += [("sickens", job)] if finding.kind in _SICKENS else []
-            keys += [("slowed", job)] if finding.kind is _K.JOB_SLOWDOWN else []
-            keys += [("slows", job)] if finding.kind in _SLOWS else []
+            keys += [("stops", job)] if finding.kind in relations.STOPS else []
+            keys += [("sickens", job)] if finding.kind in relations.SICKENS else []
+            keys += [("slowed", job)] if finding.kind is FindingKind.JOB_SLOWDOWN else []
+            keys += [("slows", job)] if finding.kind in relations.SLOWS else []
         for key in keys:
             self._near.setdefault(key, []).append((finding.time, item))
+
+    def _enter_wide(self, finding: Finding, node: str, item: int) -> None:
+        """Note what nodes of a rack, of a cohort, and any nodes at all may have in common."""
+        rack = self._places.rack(node)
+        keys = [("rack", finding.kind, rack)] if rack else []
+        cohort, size = self._places.cohort(node)
+        keys += [("cohort", finding.kind, cohort)] if size else []
+        for key in (*keys, ("many", finding.kind)):
+            self._wide.setdefault(key, []).append((finding.time, item, node))
+
+    def _enter_device(self, finding: Finding, device: str, item: int) -> None:
+        """A device that fell silent and what else holds of it are one thing, whenever that was."""
+        if finding.kind in relations.MUTE:
+            for other in self._of_device.get(device, ()):
+                self._join(item, other)
+            self._mute.setdefault(device, item)
+        if device in self._mute:
+            self._join(item, self._mute[device])
+        self._of_device.setdefault(device, []).append(item)
 
     def _find(self, item: int) -> int:
         while self._parent[item] != item:
@@ -236,6 +267,8 @@ class _Groups:
     def result(self) -> list[tuple[list[Finding], list[OpenIncident]]]:
         """Groups with at least one new finding, in order of the first; incidents oldest first."""
         self._link_by_time()
+        for key, entries in self._wide.items():
+            self._link_wide(key, sorted(entries))
         members: dict[int, tuple[list[Finding], list[OpenIncident]]] = {}
         for index, item in enumerate(self._item):
             new, joined = members.setdefault(self._find(index), ([], []))
@@ -256,6 +289,40 @@ class _Groups:
                 if t1 - t0 <= self._window:
                     self._join(one, two)
 
+    def _link_wide(self, key: tuple[str, ...], entries: list[tuple[float, int, str]]) -> None:
+        """Join what lies close in time if it strikes enough nodes, and what joins such a story later."""
+        start, wide = 0, []
+        for stop in range(1, len(entries) + 1):
+            if stop < len(entries) and entries[stop][0] - entries[stop - 1][0] <= self._config.wide_seconds:
+                continue
+            if self._enough(key, {node for _, _, node in entries[start:stop]}):
+                wide.append(entries[start:stop])
+            start = stop
+        for cluster in wide:
+            for _, item, _ in cluster:
+                self._join(cluster[0][1], item)
+        self._link_latecomers(key, entries)
+
+    def _link_latecomers(self, key: tuple[str, ...], entries: list[tuple[float, int, str]]) -> None:
+        """An open incident that is wide already takes in whoever follows while it holds."""
+        nodes: dict[int, set[str]] = {}
+        for _, item, node in entries:
+            if isinstance(self._item[item], OpenIncident):
+                nodes.setdefault(item, set()).add(node)
+        hub = next((item for item in sorted(nodes) if self._enough(key, nodes[item])), None)
+        if hub is not None:
+            for _, item, _ in entries:
+                self._join(hub, item)
+
+    def _enough(self, key: tuple[str, ...], nodes: set[str]) -> bool:
+        config = self._config
+        if key[0] == "many":
+            return len(nodes) >= config.many_nodes
+        least = config.rack_nodes
+        if key[0] == "cohort":
+            least = max(least, math.ceil(config.cohort_share * self._places.cohort(min(nodes))[1]))
+        return len(nodes) >= least
+
     def _link_hubs(self, hubs: list[tuple[float, int]], around: list[tuple[float, int]]) -> None:
         for time, hub in hubs:
             for other_time, other in around:
@@ -270,6 +337,7 @@ def _decide(new: list[Finding], joined: list[OpenIncident], places: _Places) -> 
     causes = rank_causes([f for incident in joined for f in incident.findings] + new)
     root = causes[0]
     jobs = [sorted(places.jobs(f)) for f in causes]
+    title, wide = _title(root, causes, places)
     ranks = {f.entity.rank for f in causes if f.entity.rank is not None}
     return Decision(
         verb=Verb.ATTACH if joined else Verb.OPEN,
@@ -278,13 +346,28 @@ def _decide(new: list[Finding], joined: list[OpenIncident], places: _Places) -> 
         findings=tuple(new),
         causes=causes,
         severity=Severity.CRITICAL if any(f.severity is Severity.CRITICAL for f in causes) else root.severity,
-        title=root.evidence.summary,
+        title=title,
         job=next((job for names in jobs for job in names), None),
-        node=places.node(root),
-        device=places.device(root),
+        node=None if wide else places.node(root),
+        device=None if wide else places.device(root),
         ranks=tuple(sorted(ranks)),
         kinds=tuple(dict.fromkeys(f.kind for f in causes)),
     )
+
+
+def _title(root: Finding, causes: Sequence[Finding], places: _Places) -> tuple[str, bool]:
+    """The likeliest cause in a sentence, and how many it struck alike; whether those are several nodes."""
+    alike = [f for f in causes if f.kind is root.kind]
+    nodes = {node for f in alike if (node := places.node(f)) is not None}
+    devices = {device for f in alike if (device := places.device(f)) is not None}
+    text = root.evidence.summary
+    if root.kind in relations.SHARED and len(nodes) >= Config().rack_nodes:
+        racks = {places.rack(node) for node in nodes}
+        where = f" of rack {racks.pop()}" if len(racks) == 1 and None not in racks else ""
+        return f"{len(nodes)} nodes{where}: {text}", True
+    if len(nodes) == 1 and len(devices) > 1:
+        return f"{len(devices)} devices of {nodes.pop()}: {text}", False
+    return text, False
 
 
 def _clears(batch: list[Finding], incidents: Sequence[OpenIncident]) -> list[Decision]:

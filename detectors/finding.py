@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from probes.words import Severity
+from probes.words import Remedy, Severity
 
 
 class FindingKind(StrEnum):
@@ -37,6 +37,16 @@ class FindingKind(StrEnum):
     JOB_SLOWDOWN = "job_slowdown"
     LEMON_NODE = "lemon_node"
     SIGNAL_OUTLIER = "signal_outlier"
+    SXID = "sxid"
+    ECC_CORRECTED = "ecc_corrected"
+    RECOVERY_ACTION = "recovery_action"
+    STALLED_COLLECTIVE = "stalled_collective"
+    KERNEL_FAULT = "kernel_fault"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    CLOCK_SKEW = "clock_skew"
+    FABRIC_DOWN = "fabric_down"
+    HEALTH_REPORT = "health_report"
     # advice that is not a fault
     STAGE_IMBALANCE = "stage_imbalance"
     SEQUENCE_IMBALANCE = "sequence_imbalance"
@@ -106,9 +116,17 @@ class Finding:
     """Probability that the statement is true, 0..1."""
     evidence: Evidence
     active: bool = True
+    remedy: Remedy = Remedy.NONE
+    """What would mend it; from ``reset_gpu`` upwards work has to leave the node first."""
     event: str | None = None
     """Id of the event behind it, where one event is the whole reason."""
 
     @property
-    def key(self) -> str:
+    def about(self) -> str:
+        """What it is about, whoever says it."""
         return f"{self.kind}:{self.entity.key}"
+
+    @property
+    def key(self) -> str:
+        """Whose statement about what: two detectors may witness the same, and each takes back only its own word."""
+        return f"{self.about}:{self.detector}"

@@ -17,6 +17,10 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution per unit of its median absolute deviation."""
 
 
+_LONG = 512
+"""From here on selection wins over a sort of all lines at once."""
+
+
 class Rows:
     """Named arrays ``[*lead, entity]`` that grow and shrink with the fleet."""
 
@@ -69,6 +73,9 @@ def median(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Median over the last axis without its NaN; NaN where nothing is there. Never warns."""
     if x.shape[-1] == 0:
         return np.full(x.shape[:-1], np.nan)
+    if x.shape[-1] > _LONG:
+        middles = [_middle(line) for line in x.reshape(-1, x.shape[-1])]
+        return np.array(middles, np.float64).reshape(x.shape[:-1])
     ordered = np.sort(x.astype(np.float64, copy=False), axis=-1)  # NaN sorts last, so an empty row begins with one
     count = np.asarray(np.count_nonzero(ordered == ordered, axis=-1))  # noqa: PLR0124 - cheaper than isnan: true unless NaN
     places = np.stack((np.maximum(count - 1, 0) // 2, np.minimum(count // 2, x.shape[-1] - 1)), axis=-1)
@@ -76,6 +83,16 @@ def median(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     pair = flat[np.arange(len(flat))[:, None], places.reshape(-1, 2)]
     middle: npt.NDArray[np.float64] = (pair[:, 0] + (pair[:, 1] - pair[:, 0]) / 2).reshape(count.shape)
     return middle
+
+
+def _middle(line: npt.NDArray[Any]) -> float:
+    """The same of one long line: selecting is many times cheaper than sorting."""
+    known = line[line == line].astype(np.float64, copy=False)  # noqa: PLR0124 - not NaN
+    if not len(known):
+        return float("nan")
+    low, high = (len(known) - 1) // 2, len(known) // 2
+    known = np.partition(known, (low, high))
+    return float(known[low] + (known[high] - known[low]) / 2)
 
 
 def robust_sigma(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

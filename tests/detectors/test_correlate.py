@@ -134,6 +134,16 @@ def test_the_pseudo_device_host_does_not_tie_hosts_together() -> None:
     assert len(decide(one, replace(one, entity=Entity(node="b", device="host")))) == 2
 
 
+@pytest.mark.parametrize(("xid_at", "first"), [(99.0, K.XID), (101.0, K.NODE_LOST)])
+def test_what_came_first_says_why_the_node_is_lost(xid_at: float, first: FindingKind) -> None:
+    where = Entity(node="n1", device="GPU-1")
+    xid = Finding(kind=K.XID, entity=where, time=xid_at, severity=Severity.CRITICAL, detector="xid", confidence=1.0,
+                  evidence=Evidence(summary="off the bus"))  # fmt: skip
+    lost = Finding(kind=K.NODE_LOST, entity=Entity(node="n1"), time=100.0, severity=Severity.CRITICAL,
+                   detector="heartbeat", confidence=0.8, evidence=Evidence(summary="silent"))  # fmt: skip
+    assert rank_causes([lost, xid])[0].kind is first
+
+
 def test_every_kind_has_its_place_between_cause_and_symptom() -> None:
     everything = [rank(0, kind) for kind in K if kind not in ADVICE]
     ranked = [f.kind for f in rank_causes(everything)]
@@ -186,3 +196,86 @@ def test_a_whole_job_dying_is_one_incident_in_a_moment(ranks: int) -> None:
     batch = [finding(K.PROCESS_EXIT, 100.0 + r / ranks, job="big", rank=r) for r in range(ranks)]
     (decision,) = correlate(batch, (), topology)
     assert len(decision.findings) == ranks
+
+
+# one cause of many nodes
+
+RACKS = Topology(
+    node_rack={f"n{i}": f"r{i // 4}" for i in range(40)},
+    node_cohort={f"n{i}": "pod" for i in range(40)},
+    cohort_nodes={"pod": 40},
+)
+
+
+def on(node: int, kind: K = K.POWER_BRAKE, time: float = 100.0, **more: Any) -> Finding:
+    return finding(kind, time, severity=Severity.WARNING, node=f"n{node}", device=f"GPU-{node}", **more)
+
+
+def open_of(name: str, *findings: Finding) -> OpenIncident:
+    return OpenIncident(id=name, opened_at=findings[0].time, findings=findings)
+
+
+def test_three_nodes_of_a_rack_are_the_racks_trouble() -> None:
+    (decision,) = correlate([on(0), on(1, time=130.0), on(2, time=200.0)], [], RACKS)
+    assert decision.title == "3 nodes of rack r0: power_brake happened."
+    assert (decision.node, decision.device, len(decision.findings)) == (None, None, 3)
+
+
+def test_two_nodes_or_three_racks_are_chance() -> None:
+    assert len(correlate([on(0), on(1)], [], RACKS)) == 2
+    assert len(correlate([on(0), on(4), on(8)], [], RACKS)) == 3
+    assert len(correlate([on(0), on(1), on(2, time=400.0)], [], RACKS)) == 3, "minutes apart"
+    assert len(correlate([on(0), on(1), on(2, K.XID)], [], RACKS)) == 3, "different kinds"
+
+
+def test_worn_memory_is_each_cards_own() -> None:
+    assert len(correlate([on(i, K.ECC_UNCORRECTABLE) for i in range(4)], [], RACKS)) == 4
+
+
+def test_half_of_a_cohort_shares_a_cause_whatever_its_racks() -> None:
+    lost = [finding(K.NODE_LOST, 100.0 + i, node=f"n{i}") for i in range(0, 40, 2)]
+    (decision,) = correlate(lost, [], RACKS)
+    assert decision.title == "20 nodes: node_lost happened."
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_racks_incident_is_the_same_in_whatever_order_its_nodes_come(order: tuple[int, int, int]) -> None:
+    first, second, third = (on(n, time=100.0 + 10 * n) for n in order)
+    (decision,) = correlate([third], [open_of("i1", first), open_of("i2", second)], RACKS)
+    assert (decision.verb, decision.incident, decision.also) == (
+        Verb.ATTACH,
+        min(("i1", first.time), ("i2", second.time), key=lambda pair: pair[1])[0],
+        (max(("i1", first.time), ("i2", second.time), key=lambda pair: pair[1])[0],),
+    )
+    assert decision.title.startswith("3 nodes of rack r0")
+
+
+def test_a_node_that_follows_joins_the_racks_incident_hours_later() -> None:
+    wide = open_of("i1", on(0), on(1), on(2))
+    (decision,) = correlate([on(3, time=9000.0)], [wide], RACKS)
+    assert (decision.incident, decision.title) == ("i1", "4 nodes of rack r0: power_brake happened.")
+    (other,) = correlate([on(5, time=9000.0)], [wide], RACKS)
+    assert other.verb is Verb.OPEN
+
+
+def test_a_silent_device_and_what_else_holds_of_it_are_one() -> None:
+    lost = open_of("i1", finding(K.GPU_LOST, 100.0, node="n0", device="GPU-0"))
+    (decision,) = correlate([finding(K.PROBE_SILENT, 500.0, node="n0", device="GPU-0")], [lost], RACKS)
+    assert decision.incident == "i1"
+    (apart,) = correlate([finding(K.PROBE_SILENT, 500.0, node="n0", device="GPU-1")], [lost], RACKS)
+    assert apart.verb is Verb.OPEN
+
+
+def test_several_gpus_of_a_node_are_counted_in_the_title() -> None:
+    gpus = [finding(K.THERMAL_THROTTLE, node="n0", device=f"GPU-{i}") for i in range(3)]
+    (decision,) = correlate(gpus, [], RACKS)
+    assert decision.title == "3 devices of n0: thermal_throttle happened."
+    assert decision.node == "n0"
+
+
+def test_one_witness_does_not_take_back_what_another_said() -> None:
+    one, two = on(0), replace(on(0), detector="other")
+    (decision,) = correlate([two], [open_of("i1", one)], RACKS)
+    assert decision.incident == "i1", "the same thing, however late"
+    (clear,) = correlate([replace(two, active=False, time=120.0)], [open_of("i1", one, two)], RACKS)
+    assert [f.detector for f in clear.findings] == ["other"]

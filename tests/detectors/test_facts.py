@@ -1,20 +1,35 @@
-"""Hardware events are said aloud, and taken back when they are over."""
+"""Hardware events are said aloud, weighed, and taken back when they are over."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from detectors.facts import FactsDetector
-from detectors.finding import FindingKind
-from probes.words import Event, EventKind
+from detectors.finding import Finding, FindingKind
+from probes.words import Event, EventKind, Remedy, Severity
+
+K = EventKind
+NUMBER = iter(range(10**9))
+
+
+def event(kind: EventKind, time: float = 1000.0, *, node: str = "a", device: str | None = None, **data: Any) -> Event:
+    return Event(id=f"e{next(NUMBER)}", time=time, kind=kind, node=node, device=device, data=data)
 
 
 def example(seed: int) -> list[Event]:
+    def one(n: int, kind: EventKind, device: str | None = None, **data: Any) -> Event:
+        return Event(id=f"{kind}{n}-{seed}", time=float(n), kind=kind, node="a", device=device, data=data)
+
     return [
-        Event(id=f"x{seed}", time=1.0, kind=EventKind.XID, node="a", device="GPU-1", data={"code": 79}),
-        Event(id=f"l{seed}", time=2.0, kind=EventKind.LINK_DOWN, node="a", data={"link": "mlx5_0"}),
-        Event(id=f"p{seed}", time=3.0, kind=EventKind.PROBE_SILENT, node="b"),
-        Event(id=f"q{seed}", time=4.0, kind=EventKind.PROBE_SILENT, node="b", data={"cleared": True}),
+        one(1, K.GPU_LOST, "GPU-1", reason="gpu_is_lost"),
+        one(2, K.PROBE_SILENT, "GPU-2", sampler="nvml", lane="GPU-2", reason="has not answered for 2 s"),
+        one(3, K.PROBE_SILENT, "GPU-2", sampler="nvml", lane="GPU-2", cleared=True),
+        one(4, K.KERNEL_FAULT, fault="nvme", text="nvme0: I/O timeout"),
+        one(5, K.HEALTH_REPORT, source="gpud", check="infiniband", fatal=True, healthy=False, remedy="reboot_node"),
+        one(6, K.NODE_STOPPING, reason="shutdown"),
     ]
 
 
@@ -22,20 +37,181 @@ def later(events: list[Event], lap: int) -> list[Event]:
     return [replace(e, id=f"{e.id}-{lap}") for e in events]
 
 
+def say(*events: Event) -> list[Finding]:
+    return FactsDetector().update(list(events))
+
+
+def said(*events: Event) -> list[tuple[str, str, str, bool]]:
+    return [(f.kind.value, f.severity.value, f.remedy.value, f.active) for f in say(*events)]
+
+
 def test_each_event_becomes_its_finding() -> None:
-    found = FactsDetector().update(example(0))
-    assert [(f.kind, f.active) for f in found] == [
-        (FindingKind.XID, True),
-        (FindingKind.NIC_DEGRADED, True),
-        (FindingKind.PROBE_SILENT, True),
-        (FindingKind.PROBE_SILENT, False),
+    assert said(*example(0)) == [
+        ("gpu_lost", "critical", "reboot_node", True),
+        ("probe_silent", "warning", "watch", True),
+        ("probe_silent", "warning", "watch", False),
+        ("kernel_fault", "warning", "watch", True),
+        ("health_report", "critical", "reboot_node", True),
     ]
-    assert found[0].evidence.summary == "The driver reported XID 79 on a GPU-1."
-    assert found[0].evidence.numbers == {"code": 79.0}
+
+
+def test_a_silent_card_is_named_with_what_its_sampler_said() -> None:
+    (found,) = say(event(K.PROBE_SILENT, device="GPU-7", sampler="nvml", reason="no answer for 1.5 s", seconds=1.5))
+    assert found.evidence.summary == "GPU-7 on a: the sampler gets no answer: no answer for 1.5 s."
+    assert found.evidence.numbers == {"seconds": 1.5}
+    assert (found.entity.node, found.entity.device) == ("a", "GPU-7")
+
+
+def test_two_samplers_of_one_node_speak_again_one_by_one() -> None:
+    nvml = event(K.PROBE_SILENT, sampler="nvml")
+    nic = event(K.PROBE_SILENT, 1001.0, sampler="nic")
+    back = event(K.PROBE_SILENT, 1002.0, sampler="nic", cleared=True)
+    rest = event(K.PROBE_SILENT, 1003.0, sampler="nvml", cleared=True)
+    assert [f.active for f in say(nvml, nic, back)] == [True, True, True], "one of them is still silent"
+    assert [f.active for f in say(nvml, nic, back, rest)][-1] is False
+
+
+def test_a_clearance_of_what_was_never_said_is_no_news() -> None:
+    assert say(event(K.PROBE_SILENT, sampler="nvml", cleared=True), event(K.GPU_LOST, device="g", cleared=True)) == []
+
+
+def test_a_lost_gpu_ends_when_it_answers_or_the_node_boots() -> None:
+    lost = event(K.GPU_LOST, device="GPU-1", reason="GPU has fallen off the bus", source="kernel")
+    (found,) = say(lost)
+    assert found.evidence.summary == "GPU-1 on a: the GPU is gone (GPU has fallen off the bus)."
+    assert found.remedy.evicts
+    assert [f.active for f in say(lost, event(K.GPU_LOST, 1010.0, device="GPU-1", cleared=True))] == [True, False]
+    started = event(K.NODE_STARTED, 1500.0, uptime=60.0, boot_id="b2")
+    assert [f.active for f in say(lost, started)] == [True, False]
+    restarted = event(K.NODE_STARTED, 1500.0, uptime=90_000.0, boot_id="b1")
+    assert [f.active for f in say(lost, restarted)] == [True], "the daemon began again, the node did not"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "remedy"),
+    [
+        ("gpu_is_lost", "it answers no call", Remedy.REBOOT_NODE),
+        ("not_listed", "the driver no longer lists it", Remedy.REBOOT_NODE),
+        ("reset_required", "only after a reset", Remedy.RESET_GPU),
+    ],
+)
+def test_the_samplers_reasons_become_words_and_the_mildest_remedy(reason: str, words: str, remedy: Remedy) -> None:
+    (found,) = say(event(K.GPU_LOST, device="GPU-1", reason=reason))
+    assert words in found.evidence.summary
+    assert found.remedy is remedy
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "severity", "remedy"),
+    [
+        ("oom", "out_of_memory", "info", "restart_app"),
+        ("nvme", "kernel_fault", "warning", "watch"),
+        ("raid", "kernel_fault", "warning", "watch"),
+        ("fs", "kernel_fault", "warning", "watch"),
+        ("panic", "kernel_fault", "critical", "reboot_node"),
+        ("soft_lockup", "kernel_fault", "warning", "watch"),
+        ("never_heard_of", "kernel_fault", "warning", "watch"),
+    ],
+)
+def test_kernel_faults_by_class(fault: str, kind: str, severity: str, remedy: str) -> None:
+    assert said(event(K.KERNEL_FAULT, fault=fault, text="a line")) == [(kind, severity, remedy, True)]
+
+
+def test_an_unknown_fault_is_as_severe_as_its_node_says_but_never_drains() -> None:
+    assert said(event(K.KERNEL_FAULT, fault="x", severity="info"))[0][1] == "info"
+    assert said(event(K.KERNEL_FAULT, fault="x", severity="critical"))[0][1:3] == ("warning", "watch")
+    assert said(event(K.KERNEL_FAULT))[0][1:3] == ("warning", "watch"), "and nonsense is a warning, no crash"
+
+
+def report(time: float = 1000.0, *, check: str = "c", **data: Any) -> Event:
+    given = {"source": "gpud", "fatal": True, "healthy": False, "remedy": "reboot_node", "message": "all is lost."}
+    return event(K.HEALTH_REPORT, time, check=check, **{**given, **data})
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "remedy"),
+    [
+        ({}, Severity.CRITICAL, Remedy.REBOOT_NODE),
+        ({"fatal": False}, Severity.WARNING, Remedy.WATCH),
+        ({"fatal": "yes"}, Severity.WARNING, Remedy.WATCH),
+        ({"remedy": "watch"}, Severity.WARNING, Remedy.WATCH),
+        ({"remedy": "explode"}, Severity.WARNING, Remedy.WATCH),
+        ({"remedy": "restart_app"}, Severity.INFO, Remedy.RESTART_APP),
+        ({"severity": "info"}, Severity.INFO, Remedy.WATCH),
+    ],
+)
+def test_a_foreign_monitor_evicts_only_with_a_fatal_fault_and_a_remedy(
+    change: dict[str, Any], severity: Severity, remedy: Remedy
+) -> None:
+    (found,) = say(report(**change))
+    assert (found.severity, found.remedy) == (severity, remedy)
+    assert found.evidence.summary == "a: gpud reports c: all is lost."
+
+
+def test_checks_of_one_monitor_are_held_side_by_side() -> None:
+    mild = report(1.0, check="mild", fatal=False)
+    found = say(mild, report(2.0), report(3.0, healthy=True), report(4.0, check="mild", healthy=True))
+    assert [(f.severity, f.active) for f in found] == [
+        (Severity.WARNING, True),
+        (Severity.CRITICAL, True),
+        (Severity.WARNING, True),  # what is left
+        (Severity.WARNING, False),
+    ]
+
+
+def test_a_healthy_report_is_no_finding() -> None:
+    assert say(report(healthy=True)) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [event(K.NODE_STOPPING, 900.0), event(K.NODE_STARTED, 990.0, uptime=60.0, boot_id="b")],
+    ids=["during a stop", "just booted"],
+)
+def test_a_foreign_alarm_around_a_reboot_waits(before: Event) -> None:
+    """214 of 288 nodes were called fatal by their monitor because they rebooted."""
+    detector = FactsDetector()
+    (found,) = detector.update([before, report()])
+    assert (found.severity, found.remedy) == (Severity.INFO, Remedy.WATCH)
+    assert detector.pass_time(1100.0) == []
+    (still,) = detector.pass_time(1000.0 + 900.0)
+    assert (still.severity, still.active) == (Severity.CRITICAL, True), "it stayed sick: now it counts"
+    assert [f.active for f in detector.update([report(2000.0, healthy=True)])] == [False]
+
+
+def test_notices_that_come_as_xids_too_say_nothing() -> None:
+    for what in ("ecc_double_bit", "dram_retirement", "poison", "recovery_action", "nvml_event_0x80", None):
+        assert say(event(K.GPU_NOTICE, device="GPU-1", what=what)) == []
+    assert said(event(K.GPU_NOTICE, device="GPU-1", what="ecc_storm")) == [("ecc_corrected", "warning", "watch", True)]
+    unavailable = said(event(K.GPU_NOTICE, device="GPU-1", what="gpu_unavailable"))
+    assert unavailable == [("gpu_lost", "critical", "reboot_node", True)]
+
+
+def test_what_happens_once_ends_by_quiet() -> None:
+    detector = FactsDetector()
+    detector.update([event(K.KERNEL_FAULT, fault="oom")])
+    assert detector.pass_time(1000.0 + 3599.0) == []
+    assert [f.active for f in detector.pass_time(1000.0 + 3600.0)] == [False]
+    detector.update([event(K.GPU_LOST, device="GPU-1")])
+    assert detector.pass_time(1000.0 + 10**7) == [], "a lost GPU does not come back by silence"
+
+
+def test_what_was_said_before_a_restart_can_still_end() -> None:
+    before = FactsDetector()
+    held = before.update([event(K.GPU_LOST, device="GPU-1"), report()])
+    after = FactsDetector()
+    after.adopt(held)
+    assert after.update([]) == []
+    ended = after.update([report(1100.0, healthy=True), event(K.NODE_STARTED, 2000.0, uptime=30.0)])
+    assert {(f.kind, f.active) for f in ended} == {(FindingKind.HEALTH_REPORT, False), (FindingKind.GPU_LOST, False)}
 
 
 def test_retries_and_events_about_nobody_say_nothing() -> None:
     detector = FactsDetector()
     detector.update(example(0))
     assert detector.update(example(0)) == []
-    assert detector.update([Event(id="n", time=1.0, kind=EventKind.XID)]) == []
+    assert detector.update([Event(id="n", time=1.0, kind=K.GPU_LOST)]) == []
+
+
+def test_starts_and_stops_alone_are_no_findings() -> None:
+    assert say(event(K.NODE_STOPPING, reason="stopped"), event(K.NODE_STARTED, 1001.0, uptime=5.0, boot_id="x")) == []

@@ -8,11 +8,15 @@ import pytest
 from detectors.base import Samples
 from detectors.finding import Entity, Finding, FindingKind
 from detectors.outlier import BUSY_SIGNAL, RULES, OutlierDetector
+from probes.words import Severity
+from tests.detectors.healthy import healthy_chunks
 
 HOT = "gpu_temperature_celsius"
 CLOCK = "gpu_sm_clock_hertz"
-REPLAY = "gpu_pcie_replay_total"
-SIGNALS = (HOT, CLOCK, REPLAY, BUSY_SIGNAL)
+STEAL = "cpu_steal_ratio"
+POWER = "gpu_power_watts"
+UPTIME = "uptime_seconds"
+SIGNALS = (HOT, CLOCK, STEAL, BUSY_SIGNAL, POWER, UPTIME)
 
 
 def fleet(seed: int, *, devices: int = 16, cohorts: int = 2, ticks: int = 200) -> Samples:
@@ -24,6 +28,8 @@ def fleet(seed: int, *, devices: int = 16, cohorts: int = 2, ticks: int = 200) -
     x[:, 1] = (1.4e9 + 15e6 * rng.integers(-1, 2, (ticks, devices))) * (1 - 0.2 * level)
     x[:, 2] = 0.0
     x[:, 3] = 0.97
+    x[:, 4] = 600 + 5 * rng.standard_normal((ticks, devices))
+    x[:, 5] = 1e6
     return Samples(
         entities=tuple(Entity(node=f"n{d // 8}", device=f"GPU-{d}") for d in range(devices)),
         groups=tuple(f"model-{c}" for c in level),
@@ -71,10 +77,11 @@ def test_a_low_clock_under_load_is_named_and_an_idle_one_is_not() -> None:
 
 def test_a_counter_that_never_moves_elsewhere_needs_no_spread_to_stand_out() -> None:
     data = fleet(0)
-    data.x[100:, 2, 7] = 40.0
+    data.x[100:, 2, 7] = 0.4
     (finding,) = say(data)
-    assert finding.kind is FindingKind.PCIE_DEGRADED
-    assert (finding.evidence.numbers["value"], finding.evidence.numbers["peers_median"]) == (40.0, 0.0)
+    assert finding.kind is FindingKind.CPU_CONTENTION
+    assert finding.evidence.numbers["value"] == pytest.approx(0.4)
+    assert finding.evidence.numbers["peers_median"] == 0.0
 
 
 def test_one_spike_is_noise() -> None:
@@ -119,6 +126,51 @@ def test_a_heat_wave_over_the_whole_cohort_blames_nobody() -> None:
     data = fleet(0)
     data.x[100:, 0, :] += 20.0
     assert say(data) == []
+
+
+def test_heat_is_a_warning_where_it_harms_and_information_below() -> None:
+    assert [f.severity for f in say(example(0))] == [Severity.WARNING]
+    cool = fleet(0)
+    cool.x[:, 0] -= 30
+    cool.x[100:, 0, 5] += 28.0
+    assert [f.severity for f in say(cool)] == [Severity.INFO]
+    cool.x[150:, 0, 5] += 20.0
+    assert [f.severity for f in say(cool)] == [Severity.INFO, Severity.WARNING]
+
+
+def test_a_low_clock_is_a_warning_unless_its_power_is_like_its_siblings() -> None:
+    data = fleet(0)
+    data.x[100:, 1, 3] = 0.5e9
+    assert [f.severity for f in say(data)] == [Severity.INFO], "at its power limit"
+    data.x[100:, 4, 3] = 300.0
+    assert Severity.WARNING in {f.severity for f in say(data)}
+
+
+def test_a_node_with_other_work_is_no_outlier() -> None:
+    """One node in eight runs a light job at half the power and another one runs hot: siblings agree."""
+    data = fleet(0, devices=64, cohorts=1)
+    data.x[:, 4, :8] -= 300.0
+    data.x[:, 0, 8:16] += 25.0
+    assert say(data) == []
+
+
+def test_idle_neighbours_do_not_make_a_busy_card_hot() -> None:
+    data = fleet(0, devices=64, cohorts=1)
+    data.x[:, 0, 8:] -= 30.0
+    data.x[:, 3, 8:] = 0.0
+    assert say(data) == []
+
+
+def test_after_boot_nothing_is_compared() -> None:
+    data = example(0)
+    data.x[:, 5, 5] = np.arange(200)
+    assert say(data) == []
+
+
+def test_a_healthy_fleet_is_quiet() -> None:
+    detector = OutlierDetector()
+    found = [f for part in healthy_chunks(800, 3600, 1) for f in detector.update(part)]
+    assert [f for f in found if f.severity is not Severity.INFO] == []
 
 
 def test_every_rule_names_a_declared_signal() -> None:

@@ -1,0 +1,206 @@
+"""The policy in memory: frozen, comparable, and complete (every code has an answer, a known one or the default).
+
+A policy says what one code means by itself (severity, remedy) and how that grows: by repetition, in company of another
+code, by what the line says besides the number, and by actions that did not help. The table is data, ``xid.toml`` and
+``sxid.toml``; ``detectors.policy.load`` reads it strictly, ``detectors.policy.judge`` applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from probes.words import Remedy, Severity
+
+
+class Family(StrEnum):
+    """Whose number it is."""
+
+    XID = "xid"  # the GPU driver's
+    SXID = "sxid"  # the NVSwitch driver's
+
+
+class Group(StrEnum):
+    """What part of the machine a code is about: actions are counted per group, and links are forgiven at reboots."""
+
+    APP = "app"  # the program's own fault
+    ENGINE = "engine"  # copy, video, JPEG and optical-flow engines
+    MEMORY = "memory"
+    LINK = "link"  # NVLink and the chip-to-chip link
+    FABRIC = "fabric"  # NVSwitch
+    BUS = "bus"  # PCIe and power connectors
+    FIRMWARE = "firmware"  # micro-controllers, driver, stuck channels
+    CONFIG = "config"
+    POWER = "power"
+    SUMMARY = "summary"  # the driver's own conclusion from other codes
+    ECHO = "echo"  # follows from another code
+    LOG = "log"  # kept, never acted upon
+
+
+class Architecture(StrEnum):
+    """Where a code can appear."""
+
+    AMPERE = "ampere"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+    GRACE = "grace"  # superchips: a CPU beside the GPU
+
+
+class Same(StrEnum):
+    """What two occurrences must share to count as a repeat."""
+
+    PLACE = "place"  # the same GPC and TPC of the same GPU
+    JOBS = "jobs"  # the same GPU, but another job or process
+    DEVICE = "device"  # the same GPU
+    LINK = "link"  # the same link of the same GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What follows from a code."""
+
+    severity: Severity
+    remedy: Remedy
+    because: str = ""
+    """Why it is more (or less) than the code by itself, as part of a sentence; empty for the code's own answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """From ``count`` occasions within ``hours`` on, the ruling is another one."""
+
+    name: str
+    count: int
+    hours: float
+    same: Same
+    ruling: Ruling
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """Another code of the same GPU within ``minutes``: the two together mean more than each."""
+
+    name: str
+    codes: frozenset[int]
+    minutes: float
+    ruling: Ruling
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """What the line says besides the number: the first entry of which every word occurs decides."""
+
+    name: str
+    words: tuple[str, ...]
+    """Compared without regard to case; a line without text matches none."""
+    ruling: Ruling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bits:
+    """What a register printed with the error says (XID 74): any of ``bits`` of register ``register`` is set."""
+
+    name: str
+    register: int
+    bits: frozenset[int]
+    ruling: Ruling
+    alone: bool = False
+    """Only when no other code was reported for the GPU."""
+    count: int = 1
+    """Occasions within a day before it counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One code."""
+
+    family: Family
+    code: int | None
+    """None for the answer to codes that the table does not know."""
+    title: str
+    group: Group
+    ruling: Ruling
+    note: str = ""
+    architectures: frozenset[Architecture] = frozenset()
+    """Empty: any, or nobody says."""
+    tries: int | None = None
+    """Actions that may fail before somebody has to look; None: as the ladder says."""
+    echo: bool = False
+    """Follows from another code: said once a job and node, never counted."""
+    leads: bool = False
+    """The driver's own conclusion: its remedy stands before the resets and reboots of the GPU's other codes."""
+    many: bool = False
+    """On several GPUs at once it is the program's fault and no repeat."""
+    repeats: tuple[Repeat, ...] = ()
+    companies: tuple[Company, ...] = ()
+    wordings: tuple[Wording, ...] = ()
+    registers: tuple[Bits, ...] = ()
+    worst: Ruling | None = None
+    """The heaviest of all its rulings; None: not worked out, so it may be anything."""
+    overridden: bool = False
+
+    @property
+    def label(self) -> str:
+        """``XID 79``, as operators say it."""
+        return f"{self.family.value.upper()} {'?' if self.code is None else self.code}"
+
+    @property
+    def repeat_text(self) -> str | None:
+        """The rules of repetition in a sentence, or None."""
+        told = [
+            f"{r.count} in {r.hours:g} h ({r.same.value}): {r.ruling.severity}, {r.ruling.remedy}"
+            for r in self.repeats
+            if r.enabled
+        ]
+        told += [f"after {self.tries} action(s) in vain: inspect"] if self.tries is not None else []
+        return "; ".join(told) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is the same for all codes. Each default has its reason; a site may change every one."""
+
+    together_seconds: float = 60.0
+    """Lines of one fault: a warp exception prints dozens within seconds, a crashing job some minutes' worth at most."""
+    twin_seconds: float = 10.0
+    """NVML's event and the kernel's line of one error come within milliseconds; spools and restarts cost seconds."""
+    spread: int = 4
+    """A fault of one spot names one or two GPC/TPC; a program's fault names as many as it runs on."""
+    boot_grace_seconds: float = 300.0
+    """Links train and the fabric manager starts within 1-4 min of boot, noisily."""
+    planned_seconds: float = 120.0
+    """An orderly stop takes its time: unloading the driver takes links down up to 2 min around the goodbye."""
+    forgiven: frozenset[Group] = frozenset({Group.LINK, Group.FABRIC})
+    """Groups whose codes mean nothing at boot and during a planned stop."""
+    tries: int = 2
+    """Resets or reboots that may fail within ``tries_days``; then somebody has to look."""
+    replace_tries: int = 4
+    """And after so many the part is to be replaced."""
+    tries_days: float = 7.0
+    """Faults further apart than a week are rarely one story."""
+    quiet_info_hours: float = 1.0
+    """Mere information ends after this without a repeat."""
+    quiet_warning_hours: float = 24.0
+    """A suspicion ends after this: the longest window of the built-in repeat rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The effective table."""
+
+    rules: Mapping[str, Rule]
+    """``"xid:79"`` → rule, and ``"xid:"`` for what the table does not know (text keys, so that JSON carries it)."""
+    settings: Settings = field(default_factory=Settings)
+    digest: str = ""
+    """SHA-256 of everything above, hexadecimal: equal digests judge alike."""
+
+    def __repr__(self) -> str:
+        return f"Policy({self.digest[:12]}, {len(self.rules)} rules)"
+
+    def rule(self, family: Family, code: int | None) -> Rule:
+        """The code's rule, or the family's default."""
+        found = None if code is None else self.rules.get(f"{family.value}:{code}")
+        return found or self.rules[f"{family.value}:"]

@@ -1,0 +1,47 @@
+"""Which kinds of finding explain which: the tables that correlation reads."""
+
+from __future__ import annotations
+
+from detectors.finding import FindingKind
+
+_K = FindingKind
+
+DEPTH: tuple[frozenset[FindingKind], ...] = (
+    # From cause to symptom, as in the fault catalogue: what stands earlier explains what stands later.
+    frozenset({_K.NODE_LOST}),
+    frozenset({_K.GPU_LOST, _K.ECC_UNCORRECTABLE, _K.FABRIC_DOWN}),
+    frozenset({_K.XID, _K.SXID, _K.ROW_REMAP, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.PCIE_DEGRADED}),
+    frozenset({_K.RECOVERY_ACTION, _K.KERNEL_FAULT, _K.OUT_OF_MEMORY, _K.DISK_FULL, _K.HEALTH_REPORT}),
+    frozenset({_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.CPU_CONTENTION, _K.MEMORY_LEAK, _K.CONGESTION}),
+    frozenset({_K.SIGNAL_OUTLIER, _K.ECC_CORRECTED, _K.CLOCK_SKEW, _K.LEMON_NODE}),
+    frozenset({_K.PROCESS_EXIT, _K.COLLECTIVE_MISMATCH, _K.SDC_SUSPECT}),
+    frozenset({_K.NAN, _K.DATA_STALL, _K.COMPUTE_SLOW}),
+    frozenset({_K.NONCOMM_HANG, _K.COMM_HANG, _K.STALLED_COLLECTIVE, _K.LOSS_SPIKE}),
+    frozenset({_K.PROBE_SILENT, _K.JOB_SLOWDOWN}),
+)
+RANK = {kind: depth for depth, kinds in enumerate(DEPTH) for kind in kinds}
+
+DECISIVE = frozenset({_K.XID, _K.SXID, _K.GPU_LOST, _K.ECC_UNCORRECTABLE})
+"""Grave, these stand beside a lost node: whichever came first brought about the other, and says why."""
+
+STOPS = frozenset(
+    {_K.NODE_LOST, _K.GPU_LOST, _K.ECC_UNCORRECTABLE, _K.XID, _K.NIC_DEGRADED, _K.NVLINK_ERRORS}
+    | {_K.PROCESS_EXIT, _K.COLLECTIVE_MISMATCH, _K.COMM_HANG, _K.NONCOMM_HANG}
+    | {_K.SXID, _K.RECOVERY_ACTION, _K.STALLED_COLLECTIVE, _K.FABRIC_DOWN}
+)
+"""What stops a rank stops its whole job within a time-out, so any two of these in one job are one story."""
+SICKENS = frozenset({_K.NAN, _K.SDC_SUSPECT, _K.LOSS_SPIKE})
+"""A bad value spreads with the next all-reduce."""
+SLOWS = frozenset(
+    {_K.COMPUTE_SLOW, _K.CONGESTION, _K.NIC_DEGRADED, _K.NVLINK_ERRORS, _K.DATA_STALL, _K.CPU_CONTENTION}
+    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED}
+)
+"""Each explains a slowdown of its job; two slow ranks on different nodes explain nothing of one another."""
+SHARED = frozenset(
+    {_K.NODE_LOST, _K.PROBE_SILENT, _K.GPU_LOST, _K.XID, _K.SXID, _K.NVLINK_ERRORS, _K.FABRIC_DOWN, _K.NIC_DEGRADED}
+    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.RECOVERY_ACTION, _K.CLOCK_SKEW, _K.CONGESTION}
+    | {_K.STALLED_COLLECTIVE, _K.KERNEL_FAULT, _K.SIGNAL_OUTLIER}
+)
+"""What nodes may have in common: power, cooling, a switch, a fabric, a job. Worn memory is each card's own."""
+MUTE = frozenset({_K.PROBE_SILENT, _K.GPU_LOST})
+"""A device that does not answer: whatever else holds of it is why."""
