@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("probes.cli:doctor", "node", "What is missing on this machine and how to get it."),
     "validate": ("detectors.cli:validate", "train", "Benchmarks on this machine, a verdict per benchmark."),
     "criteria": ("detectors.cli:criteria", "node", "Learn criteria from result files; judge results by them."),
+    "policy": ("detectors.policy.cli:policy", "node", "What GPU error codes mean; overrides checked, tried, pushed."),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),
     "plan": ("recovery.cli:plan", "train", "Price every recovery strategy for a described failure."),

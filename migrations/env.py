@@ -6,6 +6,7 @@ from alembic import context
 from sqlalchemy.engine import Connection
 
 from service.kit.db import Database
+from service.kit.migrate import altering
 from service.models import Base
 from service.settings import Settings
 
@@ -37,7 +38,7 @@ def main() -> None:
         run(connection)
         return
     database = Database(Settings().resolved_database_url)
-    with database.engine.begin() as opened:
+    with altering(database) as opened:
         run(opened)
     database.close()
 

@@ -26,11 +26,14 @@ from service.auth.guard import COOKIE
 from service.auth.service import ensure_admin
 from service.auth.tokens import TokenCache
 from service.events import endpoints as events
+from service.exposition.collector import HealthCollector
+from service.fleet import device_endpoints as devices
 from service.fleet import endpoints as fleet
+from service.fleet import life_endpoints as node_life
 from service.fleet import loops as fleet_loops
 from service.fleet.snapshot import LayoutCache
 from service.incidents import endpoints as incidents
-from service.incidents import judge
+from service.incidents import judge, lemons
 from service.incidents.metrics import JudgementCollector
 from service.jobs import endpoints as jobs
 from service.jobs.repository import world_size
@@ -41,8 +44,15 @@ from service.kit.db import Database
 from service.kit.loops import Loop, Loops
 from service.kit.web import Dashboard, SecurityHeaders
 from service.overview import endpoints as overview
+from service.policies import endpoints as policies
+from service.remediation import endpoints as remediation
+from service.remediation import loops as remediation_loops
+from service.remediation.metrics import RemediationCollector
+from service.retention import loops as retention_loops
 from service.services import Services
 from service.settings import Settings
+from service.sources import endpoints as sources
+from service.sources import loops as source_loops
 from service.stream import endpoints as stream
 from service.stream import loops as stream_loops
 from service.stream.hub import ChangeHub
@@ -63,13 +73,18 @@ MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     auth.router,
     fleet.router,
+    node_life.router,
+    devices.router,
     telemetry.router,
     events.router,
     jobs.router,
     incidents.router,
+    remediation.router,
+    policies.router,
     validation.router,
     sweeps.router,
     overview.router,
+    sources.router,
     stream.router,
 )
 """One line a feature."""
@@ -79,13 +94,19 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     telemetry_loops.make,
     stream_loops.make,
     judge.make_loops,
+    lemons.make_loops,
+    remediation_loops.make,
+    retention_loops.make,
     validation_loops.make,
+    source_loops.make,
 )
 """What runs in the background: each makes its loops from the services."""
 COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (
     health.IngestCollector,
     health.FleetCollector,
     JudgementCollector,
+    HealthCollector,
+    RemediationCollector,
 )
 """What ``/metrics`` reads when it is asked."""
 

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from probes.words import HealthState
 from service import services as running
+from service.exposition.page import page
 from service.fleet import repository as fleet
 from service.kit.loops import Loops
 from service.services import Services
@@ -58,7 +59,12 @@ async def metrics(request: Request) -> Response:
     for make in request.app.state.collectors:
         registry.register(make(running.of(request)))
     registry.register(LoopCollector(request.app.state.loops))
-    return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
+    text = await run_in_threadpool(_metrics_text, registry, running.of(request))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _metrics_text(registry: CollectorRegistry, services: Services) -> bytes:
+    return generate_latest(registry) + page(services)
 
 
 def _counter(name: str, about: str, value: float) -> CounterMetricFamily:

@@ -9,6 +9,9 @@ from service.incidents import models as incidents
 from service.jobs import models as jobs
 from service.kit import idempotency
 from service.kit.db import Base
+from service.policies import models as policies
+from service.remediation import models as remediation
+from service.sources import models as sources
 from service.stream import models as stream
 from service.telemetry import models as telemetry
 from service.validation import models as validation
@@ -21,6 +24,9 @@ __all__ = [
     "idempotency",
     "incidents",
     "jobs",
+    "policies",
+    "remediation",
+    "sources",
     "stream",
     "telemetry",
     "validation",

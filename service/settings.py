@@ -88,6 +88,67 @@ class IncidentSettings(BaseModel):
     )
 
 
+class RemediationSettings(BaseModel):
+    """What the machine may do about a node that evidence is held against. Nothing moves unless a site says so."""
+
+    mode: Literal["dry_run", "automatic"] = Field(
+        default="dry_run", description="dry_run: every proposal waits for a person. automatic: allowed ones are taken."
+    )
+    interval: float = Field(default=1.0, gt=0, le=60, description="Seconds between two looks at findings and drains.")
+    min_confidence: float = Field(
+        default=0.9, ge=0.5, le=1, description="Findings less certain than this propose nothing."
+    )
+    boot_grace_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        description="A node that booted this recently is held: links and managers still come up, s.",
+    )
+    share_limit: float = Field(
+        default=0.05, ge=0, le=1, description="Largest share of the fleet that we drain in one window."
+    )
+    minimum: int = Field(default=1, ge=0, description="Nodes that we may drain in a window however small the fleet.")
+    rack_limit: int = Field(default=2, ge=0, description="Nodes of one rack that we drain in one window.")
+    window_seconds: float = Field(default=3600.0, gt=0, description="Window of the circuit breaker, s.")
+    drain_seconds: float | None = Field(
+        default=1800.0, gt=0, description="After this a drain of ours ends in quarantine even if work is left, s."
+    )
+    comeback_days: float = Field(
+        default=7.0, gt=0, description="What comes back within so many days of a remedy gets the next one."
+    )
+    suite: Literal["quick", "standard", "deep"] = Field(
+        default="standard", description="Suite that lets a node back unless a stronger one is needed."
+    )
+
+
+class RetentionSettings(BaseModel):
+    """How long what is over is kept; what is active stays for ever."""
+
+    days: float = Field(default=90.0, ge=1, description="Days for which closed incidents, events and moves are kept.")
+    interval: float = Field(default=300.0, gt=0, description="Seconds between two rounds of forgetting.")
+    batch: int = Field(default=500, ge=1, le=5000, description="Rows of each kind that one round forgets at most.")
+
+
+class SourceSettings(BaseModel):
+    """Other monitors that are scraped."""
+
+    scrape_seconds: float = Field(default=5.0, gt=0, le=60, description="Longest time for one scrape, s.")
+    max_scrape_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest answer of an exporter.")
+    scrape_threads: int = Field(default=8, ge=1, le=64, description="Scrapes at the same time.")
+    ca_file: Path | None = Field(default=None, description="PEM of authorities to trust for https targets.")
+
+
+class ExpositionSettings(BaseModel):
+    """What /metrics says of single devices."""
+
+    gpus: bool = Field(default=True, description="A series for every signal of every GPU.")
+    hosts: bool = Field(default=True, description="A series for every signal of every host.")
+    ports: bool = Field(default=True, description="A series for every signal of every network port.")
+    nodes: bool = Field(default=True, description="The state of every node.")
+    stale_seconds: int = Field(
+        default=45, ge=5, le=600, description="What was not read for so long is left out, s; above any scrape interval."
+    )
+
+
 class ValidationSettings(BaseModel):
     """Validations and sweeps."""
 
@@ -139,7 +200,11 @@ class Settings(BaseSettings):
     stream: StreamSettings = StreamSettings()
     fleet: FleetSettings = FleetSettings()
     incidents: IncidentSettings = IncidentSettings()
+    remediation: RemediationSettings = RemediationSettings()
+    retention: RetentionSettings = RetentionSettings()
     validation: ValidationSettings = ValidationSettings()
+    sources: SourceSettings = SourceSettings()
+    exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()
 
     @property

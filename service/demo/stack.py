@@ -46,7 +46,8 @@ class Stack:
     def __post_init__(self) -> None:
         # Snapshot memory of its own: two demos on one machine have jobs of the same name.
         self.memory = Path(tempfile.mkdtemp(prefix="mainstay-", dir=_MEMORY))
-        self.env = {"MAINSTAY_SHM_DIR": str(self.memory), **self.env}
+        # The machine's own kernel faults are no part of the story, and demo nodes would each report them.
+        self.env = {"MAINSTAY_SHM_DIR": str(self.memory), "MAINSTAY_KERNEL_LOG": "off", **self.env}
         self.children = Children(self.directory / "logs")
         self.api = ApiClient(f"http://127.0.0.1:{self.port}")
 

@@ -9,15 +9,14 @@ from fastapi import APIRouter, Query
 from probes.words import EventKind
 from service.auth.guard import Reader, Reporter
 from service.auth.tokens import Principal, TokenKind
-from service.events import repository
+from service.events import repository, service
 from service.events.models import EventRow
 from service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepted
 from service.kit.clock import Now
-from service.kit.db import Reading, Writing, after_commit
+from service.kit.db import Reading, Writing
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name, QuerySeconds
 from service.services import ServicesDep
-from service.stream.changes import Topic, record_change
 
 router = APIRouter(tags=["events"])
 
@@ -45,15 +44,8 @@ def post_events(
     """Store events (at most 500 at once). An id that is known already changes nothing."""
     for event in batch.items:
         check_author(principal, event)
-    rows = [event.model_dump(mode="json") | {"received_at": now, "judged_at": None} for event in batch.items]
-    new = repository.insert_new(session, rows)
-    for event in batch.items:
-        if event.id in new:
-            told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
-            record_change(session, Topic.EVENT, told)
-    if new:
-        after_commit(session, lambda: services.wakers.wake("judge"))
-    return EventsAccepted(accepted=len(new), duplicates=len(rows) - len(new))
+    new = service.store(session, services, batch.items, now=now)
+    return EventsAccepted(accepted=len(new), duplicates=len(batch.items) - len(new))
 
 
 @router.get("/events", operation_id="list_events")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Index, String, text
+from sqlalchemy import BigInteger, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.kit.db import Base, UnixTime
@@ -36,3 +36,18 @@ class EventRow(Base):
             postgresql_where=text("judged_at IS NULL"),
         ),
     )
+
+
+class XidTotalRow(Base):
+    """How often an XID was seen on a card: goes on counting when old events are forgotten."""
+
+    __tablename__ = "xid_totals"
+
+    gpu: Mapped[str] = mapped_column(String(300), primary_key=True)
+    """UUID of the card that sat there when it happened; node and device where no UUID is known."""
+    xid: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    total: Mapped[int] = mapped_column(BigInteger)
+    first_at: Mapped[float] = mapped_column(UnixTime)
+    last_at: Mapped[float] = mapped_column(UnixTime)
+    last_source: Mapped[str] = mapped_column(String(32))
+    """Who told of the last one: the same XID comes from the driver and from the kernel's log."""

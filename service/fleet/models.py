@@ -1,24 +1,43 @@
-"""Tables of the fleet: what a node said about itself, and when it last said anything."""
+"""Tables of the fleet: what a node said about itself, who moved it and why, and where its hardware has been."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from probes.words import HealthState
+from service.fleet.life_cycle import Owner
 from service.kit.db import Base, UnixTime
 
 _STATES = tuple(state.value for state in HealthState)
+_OWNERS = tuple(owner.value for owner in Owner)
+MACHINE = "mainstay"
+"""The machine's own name as an actor."""
 
 
 class NodeRow(Base):
     __tablename__ = "nodes"
-    __table_args__ = (CheckConstraint(f"state IN {_STATES}", name="state"),)
+    __table_args__ = (
+        CheckConstraint(f"state IN {_STATES}", name="state"),
+        CheckConstraint(f"owner IN {_OWNERS}", name="owner"),
+    )
 
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     state: Mapped[str] = mapped_column(String(16), default=HealthState.UNKNOWN.value, index=True)
-    """Set by ``fleet.service.set_state`` only; silence turns healthy into unknown and back, nothing else."""
+    """Written by ``fleet.moves`` only, by compare-and-set on (state, state_version)."""
     state_reason: Mapped[str] = mapped_column(String(500), default="enrolled, nothing measured yet")
+    state_version: Mapped[int] = mapped_column(default=0)
+    """Grows with every move; the other half of compare-and-set."""
+    state_since: Mapped[float | None] = mapped_column(UnixTime)
+    """Empty until the first move."""
+    owner: Mapped[str] = mapped_column(String(16), default=Owner.MACHINE.value)
+    """Who decided the state."""
+    actor: Mapped[str] = mapped_column(String(200), default=MACHINE)
+    """Name of the token that asked for it, or our own."""
+    drain_deadline_at: Mapped[float | None] = mapped_column(UnixTime)
+    """Draining only: quarantined by then even if work is left on it."""
+    validation_id: Mapped[str | None] = mapped_column(String(36))
+    """Validating only: the validation whose end it waits for."""
     hostname: Mapped[str] = mapped_column(String(255), default="")
     os: Mapped[str] = mapped_column(String(255), default="")
     kernel: Mapped[str] = mapped_column(String(255), default="")
@@ -27,6 +46,11 @@ class NodeRow(Base):
     cohort: Mapped[str] = mapped_column(String(200), default="", index=True)
     cpu_count: Mapped[int] = mapped_column(default=0)
     memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    rack: Mapped[str] = mapped_column(String(200), default="", index=True)
+    """What shares power and a switch with it; empty when nobody said."""
+    booted_at: Mapped[float | None] = mapped_column(UnixTime)
+    stopped_at: Mapped[float | None] = mapped_column(UnixTime)
+    """When its daemon said goodbye; until it is heard again its silence is no news."""
     started_at: Mapped[float | None] = mapped_column(UnixTime)
     first_seen_at: Mapped[float] = mapped_column(UnixTime)
     last_seen_at: Mapped[float | None] = mapped_column(UnixTime, index=True)
@@ -48,7 +72,51 @@ class DeviceRow(Base):
     serial: Mapped[str | None] = mapped_column(String(128))
     uuid: Mapped[str | None] = mapped_column(String(128))
     memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    facts: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     present: Mapped[bool]
     """In the node's latest report."""
     first_seen_at: Mapped[float] = mapped_column(UnixTime)
     last_seen_at: Mapped[float] = mapped_column(UnixTime)
+
+
+class TransitionRow(Base):
+    """One accepted move of a node. Never changed."""
+
+    __tablename__ = "node_transitions"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name", ondelete="CASCADE"))
+    version: Mapped[int]
+    """The node's ``state_version`` after it."""
+    time: Mapped[float] = mapped_column(UnixTime)
+    trigger: Mapped[str] = mapped_column(String(16))
+    from_state: Mapped[str] = mapped_column(String(16))
+    to_state: Mapped[str] = mapped_column(String(16))
+    owner: Mapped[str] = mapped_column(String(16))
+    actor: Mapped[str] = mapped_column(String(200))
+    reason: Mapped[str] = mapped_column(String(500))
+    incident: Mapped[str | None] = mapped_column(String(36))
+
+    __table_args__ = (
+        UniqueConstraint("node", "version"),
+        Index(None, "node", "time", "id"),
+        Index(None, "time"),
+    )
+
+
+class StayRow(Base):
+    """Where a piece of hardware sat, and for how long: an unbroken stay under one name on one node."""
+
+    __tablename__ = "device_stays"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    hardware: Mapped[str] = mapped_column(String(300))
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.name", ondelete="CASCADE"))
+    device: Mapped[str] = mapped_column(String(128))
+    first_seen_at: Mapped[float] = mapped_column(UnixTime)
+    last_seen_at: Mapped[float] = mapped_column(UnixTime)
+    """In a report of its node."""
+    left_at: Mapped[float | None] = mapped_column(UnixTime)
+    """When a report came without it; empty while it is there."""
+
+    __table_args__ = (Index(None, "hardware", "first_seen_at"), Index(None, "node", "left_at"))

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from probes.words import HealthState, Verdict
 from service.fleet import repository
+from service.fleet.life_cycle import Owner
 from service.fleet.models import DeviceRow, NodeRow
 from service.fleet.schemas import DeviceRead, NodeRead
 from service.fleet.seen import Seen
@@ -62,6 +63,8 @@ def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> No
         cpu_count=row.cpu_count,
         memory_bytes=row.memory_bytes,
         devices=[DeviceRead.model_validate(device) for device in context.devices[row.name]],
+        rack=row.rack,
+        booted_at=row.booted_at,
         started_at=row.started_at,
         last_seen_at=last,
         first_seen_at=row.first_seen_at,
@@ -70,4 +73,8 @@ def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> No
         open_incidents=context.incidents.get(row.name, 0),
         last_verdict=None if verdict is None else Verdict(verdict.verdict),
         last_validation_at=None if verdict is None else verdict.at,
+        owner=Owner(row.owner),
+        actor=row.actor,
+        state_since=row.first_seen_at if row.state_since is None else row.state_since,
+        state_version=row.state_version,
     )

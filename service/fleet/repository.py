@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Select, bindparam, func, or_, select, update
 
-from probes.words import HealthState
-from service.fleet.models import DeviceRow, NodeRow
+from probes.words import HealthState, Verdict
+from service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from service.kit.db import AnySession, WriteSession
+from service.validation.models import NodeVerdictRow
 
 
 def nodes(*, state: HealthState | None, text: str | None) -> Select[NodeRow]:
@@ -52,37 +53,61 @@ def earlier_home(session: AnySession, hardware: str, node: str) -> str | None:
 
 
 def layout(session: AnySession) -> list[tuple[str, str, str, str]]:
-    """(node, device, kind, node state) of every present device, in the stable order of the fleet."""
+    """(node, device, kind, node state) of every present host and GPU, in the stable order of the fleet."""
     statement = (
         select(DeviceRow.node, DeviceRow.id, DeviceRow.kind, NodeRow.state)
         .join(NodeRow, NodeRow.name == DeviceRow.node)
-        .where(DeviceRow.present)
+        .where(DeviceRow.present, DeviceRow.kind != "nic")
         .order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id)
     )
     return [(node, device, kind, state) for node, device, kind, state in session.execute(statement)]
+
+
+def transitions(node: str) -> Select[TransitionRow]:
+    return select(TransitionRow).where(TransitionRow.node == node)
 
 
 def note_seen(session: WriteSession, heard: Mapping[str, float]) -> None:
     if not heard:
         return
     nodes_table = NodeRow.__table__
+    # In the order of names, so that two processes that write the same nodes wait for each other and do not lock up.
+    rows = [{"node": node, "at": at} for node, at in sorted(heard.items())]
     statement = (
         update(nodes_table)  # type: ignore[arg-type]
         .where(nodes_table.c.name == bindparam("node"))
         .where(or_(nodes_table.c.last_seen_at.is_(None), nodes_table.c.last_seen_at < bindparam("at")))
         .values(last_seen_at=bindparam("at"))
     )
-    session.connection().execute(statement, [{"node": node, "at": at} for node, at in heard.items()])
+    session.connection().execute(statement, rows)
 
 
 def fallen_silent(session: AnySession, before: float) -> list[NodeRow]:
     statement = select(NodeRow).where(NodeRow.state == HealthState.HEALTHY.value, NodeRow.last_seen_at < before)
-    return list(session.scalars(statement))
+    return list(session.scalars(statement.order_by(NodeRow.name)))
 
 
 def speaking_again(session: AnySession, since: float) -> list[NodeRow]:
-    statement = select(NodeRow).where(NodeRow.state == HealthState.UNKNOWN.value, NodeRow.last_seen_at >= since)
-    return list(session.scalars(statement))
+    """Unknown nodes that speak and have not said goodbye."""
+    statement = select(NodeRow).where(
+        NodeRow.state == HealthState.UNKNOWN.value, NodeRow.last_seen_at >= since, NodeRow.stopped_at.is_(None)
+    )
+    return list(session.scalars(statement.order_by(NodeRow.name)))
+
+
+def back_from_goodbye(session: AnySession, after: float) -> list[NodeRow]:
+    """Nodes that said goodbye and were heard more than ``after`` seconds later."""
+    stopped = select(NodeRow).where(NodeRow.stopped_at.is_not(None), NodeRow.last_seen_at > NodeRow.stopped_at)
+    rows = session.scalars(stopped.order_by(NodeRow.name))
+    return [row for row in rows if (row.last_seen_at or 0.0) > (row.stopped_at or 0.0) + after]
+
+
+def validated(session: AnySession, names: Collection[str]) -> set[str]:
+    """Which of the nodes have a standing verdict that is a pass."""
+    statement = select(NodeVerdictRow.node).where(
+        NodeVerdictRow.node.in_(names), NodeVerdictRow.verdict == Verdict.PASS.value
+    )
+    return set(session.scalars(statement)) if names else set()
 
 
 def count_by_state(session: AnySession) -> dict[str, int]:

@@ -6,22 +6,29 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from probes.words import HOST_DEVICE, HealthState, Verdict
-from service.kit.schemas import Bytes, Count, Input, Name, Output, ShortText, UnixSeconds
+from probes.words import HOST_DEVICE, HealthState, Severity, Verdict
+from service.fleet.life_cycle import Owner
+from service.kit.schemas import Bytes, Count, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
 from service.telemetry.check import MAX_DEVICES
 
 SignalName = Annotated[str, Field(max_length=128)]
+FactName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 HardwareId = Annotated[ShortText, Field(min_length=1, max_length=128)]
+
+
+Facts = Annotated[dict[FactName, ShortText], Field(max_length=64)]
+"""What stays the same until the next boot: PCI address, driver, firmware, slot."""
 
 
 class DeviceReport(Input):
     id: Name
     index: Count
-    kind: Literal["host", "gpu"]
+    kind: Literal["host", "gpu", "nic"]
     model: ShortText
     serial: HardwareId | None
     uuid: HardwareId | None
     memory_bytes: Bytes | None
+    facts: Facts = Field(default_factory=dict)
 
 
 class CatalogueReport(Input):
@@ -43,6 +50,8 @@ class NodeReport(Input):
     devices: list[DeviceReport] = Field(max_length=MAX_DEVICES)
     catalogue: CatalogueReport
     started_at: UnixSeconds
+    rack: ShortText = ""
+    booted_at: UnixSeconds | None = None
 
     @model_validator(mode="after")
     def _check_devices(self) -> NodeReport:
@@ -68,6 +77,7 @@ class DeviceRead(Output):
     """In the node's latest report."""
     moved_from: str | None
     """Node where the same hardware was seen before."""
+    facts: dict[str, str]
 
 
 class NodeRead(Output):
@@ -83,6 +93,8 @@ class NodeRead(Output):
     cpu_count: int
     memory_bytes: int
     devices: list[DeviceRead]
+    rack: str
+    booted_at: float | None
     started_at: float | None
     last_seen_at: float | None
     first_seen_at: float
@@ -91,7 +103,80 @@ class NodeRead(Output):
     jobs: list[str]
     open_incidents: int
     last_verdict: Verdict | None
+    """None: never validated."""
     last_validation_at: float | None
+    owner: Owner
+    """Who decided the state."""
+    actor: str
+    state_since: float
+    state_version: int
+
+
+class TransitionRead(Output):
+    """One accepted move of a node."""
+
+    id: str
+    node: str
+    time: float
+    from_state: HealthState
+    to_state: HealthState
+    owner: Owner
+    actor: str
+    reason: str
+    incident: str | None
+
+
+Reason = Annotated[Text, Field(min_length=1, pattern=r"\S")]
+DeadlineSeconds = Annotated[float, Field(gt=0, le=31_536_000), JsonNumber]
+
+
+class MoveBody(Input):
+    """Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this."""
+
+    reason: Reason
+    expected_version: Count | None = None
+
+
+class DrainBody(MoveBody):
+    deadline_seconds: DeadlineSeconds | None = None
+    """The node is quarantined after so long even if work is left on it."""
+    outside: bool = False
+    """Another system drained it; nothing here undoes that."""
+
+
+class ValidateBody(MoveBody):
+    suite: Literal["quick", "standard", "deep"] | None = None
+    """The site's usual one, or a stronger one where the standing verdict asks for it, unless said."""
+
+
+class HomeRead(Output):
+    node: str
+    first_seen_at: float
+    last_seen_at: float
+    present: bool
+
+
+class DeviceDetail(Output):
+    """A piece of hardware, wherever it sat."""
+
+    device: DeviceRead
+    hardware: str | None
+    homes: list[HomeRead]
+    findings_active: int
+    findings_total: int
+
+
+HistoryKind = Literal["finding", "event", "move", "transition", "verdict", "remediation"]
+
+
+class HistoryEntry(Output):
+    time: float
+    kind: HistoryKind
+    node: str
+    severity: Severity | None
+    title: str
+    text: str
+    ref: str | None
 
 
 class SlotRead(Output):

@@ -1,22 +1,29 @@
-"""What may be done with nodes. Health changes only through ``set_state``: every change is told and has a reason.
+"""What nodes say of themselves, and what follows from their voice and their silence.
 
 Silence turns a healthy node unknown, and words make an unknown one healthy again as long as nothing was found against
-it; every other state stays until whoever set it lifts it.
+it; every other state stays until whoever set it lifts it (``fleet.life_cycle``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from probes.words import HealthState
-from service.fleet import repository
+from service.fleet import repository, stays
+from service.fleet.life_cycle import Facts, Trigger
 from service.fleet.models import DeviceRow, NodeRow
+from service.fleet.moves import propose
 from service.fleet.schemas import DeviceReport, NodeReport
 from service.kit.db import AnySession, WriteSession
 from service.kit.problem import NotFoundError
 from service.stream.changes import Topic, record_change
 
-SPEAKING = "reporting; nothing found against it"
+SPEAKING: Final = "reporting; nothing found against it"
+UNPROVEN: Final = "reporting; nothing found against it, but never validated"
+GOODBYE_SECONDS: Final = 5.0
+"""What a node sent before its goodbye may still arrive for so long after it."""
 
 
 class UnknownNodeError(NotFoundError):
@@ -35,25 +42,21 @@ def require_node(session: AnySession, name: str) -> NodeRow:
     return row
 
 
-def set_state(session: WriteSession, name: str, state: HealthState, reason: str) -> NodeRow:
-    """Move a node to ``state``; watchers are told when that changes anything."""
-    row = require_node(session, name)
-    if (row.state, row.state_reason) != (state.value, reason[:500]):
-        row.state, row.state_reason = state.value, reason[:500]
-        record_change(session, Topic.NODE, {"id": name, "state": state.value, "reason": reason[:500]})
-    return row
-
-
 def report(session: WriteSession, name: str, said: NodeReport, *, now: float) -> NodeRow:
     """Keep what a node said about itself and its devices."""
     row = session.get(NodeRow, name)
     if row is None:
         row = NodeRow(name=name, first_seen_at=now)
         session.add(row)
-    fields = ("hostname", "os", "kernel", "version", "boot_id", "cohort", "cpu_count", "memory_bytes", "started_at")
+    fields = (
+        "hostname", "os", "kernel", "version", "boot_id", "cohort", "rack", "cpu_count", "memory_bytes", "booted_at",
+        "started_at",
+    )  # fmt: skip
     for field in fields:
         setattr(row, field, getattr(said, field))
     row.last_seen_at = now
+    if row.stopped_at is not None and said.started_at > row.stopped_at:
+        row.stopped_at = None
     session.flush()
     _report_devices(session, name, said, now)
     record_change(session, Topic.NODE, {"id": name, "state": row.state, "reason": "reported"})
@@ -64,32 +67,49 @@ def _report_devices(session: WriteSession, node: str, said: NodeReport, now: flo
     known = {device.id: device for device in repository.devices_of(session, node)}
     for device in known.values():
         device.present = False
+    names = _hardware(said.devices)
     for told in said.devices:
         row = known.get(told.id)
         if row is None:
             row = DeviceRow(node=node, id=told.id, first_seen_at=now, moved_from=None)
-        hardware = _hardware(told)
+        hardware = names.get(told.id)
         if hardware is not None and row.hardware != hardware:
             row.moved_from = repository.earlier_home(session, hardware, node)
         row.hardware, row.present, row.last_seen_at = hardware, True, now
-        for field in ("index", "kind", "model", "serial", "uuid", "memory_bytes"):
+        for field in ("index", "kind", "model", "serial", "uuid", "memory_bytes", "facts"):
             setattr(row, field, getattr(told, field))
         session.add(row)  # complete only now: the query above writes out what was added before
     session.flush()
+    stays.follow(session, node, {hardware: device for device, hardware in names.items()}, now=now)
 
 
-def _hardware(device: DeviceReport) -> str | None:
-    """What stays the same when the device is moved: a serial number before a UUID."""
-    if device.serial:
-        return f"serial:{device.serial}"
-    return f"uuid:{device.uuid}" if device.uuid else None
+def _hardware(devices: Sequence[DeviceReport]) -> dict[str, str]:
+    """Device id → what stays the same when it is moved: a serial number before a UUID, absent where there is neither.
+
+    A serial number that stands twice is that of a board with several devices: it tells none of them apart.
+    """
+    serials = Counter(device.serial for device in devices)
+    found = {}
+    for device in devices:
+        if device.serial and serials[device.serial] == 1:
+            found[device.id] = f"serial:{device.serial}"
+        elif device.uuid:
+            found[device.id] = f"uuid:{device.uuid}"
+    return found
 
 
 def follow_voices(session: WriteSession, heard: Mapping[str, float], *, now: float, silent_after: float) -> None:
     """Write down when nodes last spoke, and let silence and speech change the states that they may change."""
     repository.note_seen(session, heard)
+    for row in repository.back_from_goodbye(session, GOODBYE_SECONDS):
+        row.stopped_at = None
+    session.flush()
     for row in repository.fallen_silent(session, now - silent_after):
         age = now - (row.last_seen_at or row.first_seen_at)
-        set_state(session, row.name, HealthState.UNKNOWN, f"silent since {age:.0f} s")
-    for row in repository.speaking_again(session, now - silent_after):
-        set_state(session, row.name, HealthState.HEALTHY, SPEAKING)
+        known = Facts(state=HealthState(row.state), silent=True)
+        propose(session, row, Trigger.SILENT, reason=f"silent since {age:.0f} s", now=now, known=known)
+    speaking = repository.speaking_again(session, now - silent_after)
+    proven = repository.validated(session, [row.name for row in speaking])
+    for row in speaking:
+        why = SPEAKING if row.name in proven else UNPROVEN
+        propose(session, row, Trigger.HEARD, reason=why, now=now, known=Facts(state=HealthState(row.state)))

@@ -25,6 +25,8 @@ LAYOUT_SECONDS: Final = 1.0
 """A layout is reused for this long: many open heat-maps cost one query a second."""
 RECENT_SECONDS: Final = 15
 """A value older than this is not a snapshot of now."""
+_RARE: Final = {"gpu_processes": 75}
+"""Signals that are read once a minute."""
 _STATES: Final = {state.value: place for place, state in enumerate(HealthState)}
 
 
@@ -95,7 +97,8 @@ def of_signal(layout: Layout, ring: Ring, name: str, now: float) -> Snapshot:
 def _newest(layout: Layout, ring: Ring, signal: Signal, second: int) -> NDArray[np.float64]:
     found = np.full(len(layout.slots), np.nan)
     places = {(node, device): i for i, (node, device, _) in enumerate(layout.slots)}
-    window = ring.window(signal.source, second - RECENT_SECONDS, second + 2, signals=[signal.name])
+    recent = _RARE.get(signal.name, RECENT_SECONDS)
+    window = ring.window(signal.source, second - recent, second + 2, signals=[signal.name])
     values = window.values[:, 0, :]
     for row in values:  # oldest first: a newer known value replaces an older one
         known = np.flatnonzero(~np.isnan(row))

@@ -10,15 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.base import Samples
 from detectors.finding import Entity
 from probes.signals import SignalSource
-from service.telemetry.ring import Column, Ring
+from service.telemetry.ring import Column, Ring, Window
 from service.telemetry.steps import StepStore
 
 LAG_SECONDS: Final = 3
-"""Frames hold a second or two and travel for less than one; later seconds are judged without them."""
+"""Frames hold a second or two and travel for less than one; later seconds are judged without them. A second that every
+device has sent is judged at once."""
+SPEAKING_SECONDS: Final = 10
+"""Whoever said nothing for so long is not waited for."""
 CHUNK_SECONDS: Final = 120
 """Longest chunk: what is replayed after a restart, and what a stalled judge makes up for."""
 LATE_STEPS: Final = 3
@@ -35,16 +39,23 @@ class DeviceFeed:
     ring: Ring
     source: SignalSource
     signals: tuple[str, ...]
+    host_signals: tuple[str, ...] = ()
+    """Signals of the node's host that stand beside each of its devices."""
     _cursor: int | None = field(default=None, init=False)
     _columns: tuple[Column, ...] = field(default=(), init=False)
     _entities: tuple[Entity, ...] = field(default=(), init=False)
+    _groups: tuple[str, ...] = field(default=(), init=False)
+    _cohorts: Mapping[Column, str] | None = field(default=None, init=False)
+    _hosts: tuple[Column, ...] | None = field(default=None, init=False)
+    _host_of: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp), init=False)
+    """Each column's place among ``_hosts``; -1 without one."""
 
     def take(self, now: float, cohorts: Mapping[Column, str]) -> Samples | None:
         """The seconds that became ready since the last call, or None.
 
         A device without a cohort is in one of its own, where nobody is compared with it.
         """
-        stop = int(now) - LAG_SECONDS
+        stop = self._ready(int(now))
         start = stop - CHUNK_SECONDS if self._cursor is None else max(self._cursor, stop - CHUNK_SECONDS)
         if start >= stop:
             return None
@@ -52,12 +63,40 @@ class DeviceFeed:
         window = self.ring.window(self.source, start, stop, signals=self.signals)
         if not window.columns:
             return None
-        if window.columns != self._columns:
-            self._columns = window.columns
-            self._entities = tuple(Entity(node=node, device=device) for node, device in window.columns)
-        groups = tuple(cohorts.get(column, f"alone:{column}") for column in window.columns)
+        self._follow(window.columns, cohorts)
         times = window.seconds.astype(np.float64)
-        return Samples(entities=self._entities, groups=groups, signals=window.signals, t=times, x=window.values)
+        signals, x = window.signals, window.values
+        if self.host_signals:
+            x = np.concatenate([x, self._beside(window)], axis=1)
+            signals += self.host_signals
+        return Samples(entities=self._entities, groups=self._groups, signals=signals, t=times, x=x)
+
+    def _follow(self, columns: tuple[Column, ...], cohorts: Mapping[Column, str]) -> None:
+        """Name entities and groups anew only when they change: the same tuples again spare the detectors a look."""
+        moved = columns != self._columns
+        if moved:
+            self._columns, self._hosts = columns, None
+            self._entities = tuple(Entity(node=node, device=device) for node, device in columns)
+        if moved or cohorts is not self._cohorts:
+            self._cohorts = cohorts
+            groups = tuple(cohorts.get(column) or f"alone:{column}" for column in columns)
+            self._groups = self._groups if groups == self._groups else groups
+
+    def _ready(self, now: int) -> int:
+        """The first second that is not judged yet: somebody's data may still be on its way."""
+        reached = self.ring.reached(self.source, now - SPEAKING_SECONDS)
+        return now - LAG_SECONDS if reached is None else max(now - LAG_SECONDS, min(reached, now) + 1)
+
+    def _beside(self, window: Window) -> Any:
+        """[second, host signal, column]: what each column's host measured in the same second."""
+        start, stop = window.start, window.start + len(window.values)
+        hosts = self.ring.window(SignalSource.HOST, start, stop, signals=self.host_signals)
+        if hosts.columns != self._hosts:
+            place = {node: i for i, (node, _) in enumerate(hosts.columns)}
+            self._hosts = hosts.columns
+            self._host_of = np.array([place.get(node, -1) for node, _ in window.columns], np.intp)
+        padded = np.concatenate([hosts.values, np.full((*hosts.values.shape[:2], 1), np.nan, np.float32)], axis=2)
+        return padded[:, :, self._host_of]
 
 
 @dataclass(frozen=True, slots=True)

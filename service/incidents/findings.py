@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from detectors.finding import Entity, Evidence, Finding, FindingKind
-from probes.words import Severity
+from probes.words import Remedy, Severity
 from service.incidents.models import FindingRow
 from service.incidents.schemas import EntityRead, EvidenceRead, FindingRead
 from service.kit.ids import new_id
@@ -56,6 +56,7 @@ def said(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "evidence": evidence_json(finding.evidence),
         "active": finding.active,
+        "remedy": finding.remedy.value,
         "event_id": finding.event,
     }
 
@@ -75,6 +76,7 @@ def from_row(row: FindingRow) -> Finding:
         confidence=row.confidence,
         evidence=Evidence(summary=str(row.evidence["summary"])),
         active=row.active,
+        remedy=Remedy(row.remedy),
         event=row.event_id,
     )
 
@@ -90,6 +92,7 @@ def read(row: FindingRow) -> FindingRead:
         confidence=row.confidence,
         evidence=EvidenceRead.model_validate(row.evidence),
         active=row.active,
+        remedy=Remedy(row.remedy),
         event=row.event_id,
         incident=row.incident_id,
         cleared_at=row.cleared_at,

@@ -13,11 +13,12 @@ from typing import Final
 from sqlalchemy import select
 
 from detectors.finding import ADVICE, FindingKind
-from probes.words import HealthState, Severity, Verdict
+from probes.words import HealthState, Remedy, Severity, Verdict
+from service.fleet.life_cycle import Facts, Trigger
 from service.fleet.models import NodeRow
-from service.fleet.service import set_state
+from service.fleet.moves import propose
 from service.incidents.models import FindingRow
-from service.kit.db import WriteSession
+from service.kit.db import AnySession, WriteSession
 from service.validation.models import NodeVerdictRow
 
 _NOT_THE_NODE: Final = frozenset(
@@ -28,11 +29,11 @@ _NOT_THE_NODE: Final = frozenset(
         FindingKind.LOSS_SPIKE,
         FindingKind.JOB_SLOWDOWN,
         FindingKind.DATA_STALL,
+        FindingKind.STALLED_COLLECTIVE,
         *ADVICE,
     }
 )
 _SILENCE: Final = frozenset({FindingKind.NODE_LOST, FindingKind.PROBE_SILENT})
-_OURS: Final = frozenset({HealthState.UNKNOWN, HealthState.HEALTHY, HealthState.SUSPECT})
 
 
 def reconsider(session: WriteSession, nodes: Iterable[str], *, now: float, silent_after: float) -> None:
@@ -40,22 +41,25 @@ def reconsider(session: WriteSession, nodes: Iterable[str], *, now: float, silen
     session.flush()
     for name in sorted(set(nodes)):
         row = session.get(NodeRow, name)
-        if row is None or HealthState(row.state) not in _OURS:
+        if row is None:
             continue
-        suspicion = _suspicion(session, name)
-        if suspicion is not None:
-            set_state(session, name, HealthState.SUSPECT, suspicion)
-        elif row.state == HealthState.SUSPECT:
-            silent = row.last_seen_at is None or now - row.last_seen_at > silent_after
-            state = HealthState.UNKNOWN if silent else HealthState.HEALTHY
-            set_state(session, name, state, "what was found no longer holds" + (", but it is silent" if silent else ""))
+        state, found = HealthState(row.state), suspicion(session, name)
+        if found is not None:
+            known = Facts(state=state, suspected=True)
+            propose(session, row, Trigger.FOUND, reason=found, now=now, known=known)
+        elif state is HealthState.SUSPECT:
+            silent = row.stopped_at is not None or row.last_seen_at is None or now - row.last_seen_at > silent_after
+            why = "what was found no longer holds" + (", but it is silent" if silent else "")
+            propose(session, row, Trigger.CLEARED, reason=why, now=now, known=Facts(state=state, silent=silent))
 
 
-def _suspicion(session: WriteSession, name: str) -> str | None:
+def suspicion(session: AnySession, name: str) -> str | None:
+    """What holds against a node, in words; None when nothing does."""
     statement = select(FindingRow).where(
         FindingRow.node == name,
         FindingRow.active,
         FindingRow.severity != Severity.INFO,
+        FindingRow.remedy != Remedy.RESTART_APP,  # the job's own fault
         FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | _SILENCE]),
     )
     finding = session.scalars(statement.order_by(FindingRow.time.desc(), FindingRow.id.desc()).limit(1)).one_or_none()

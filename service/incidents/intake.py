@@ -2,19 +2,22 @@
 
 Invariant: one active row a finding key, and never a second incident for the same thing: a repeated statement renews its
 row, news of a failure that a recovery already answers joins that recovery's incident, and a finding that comes back
-before its incident is closed reopens it.
+before its incident is closed reopens it. A key holds the detector: what two of them witness are two rows of one
+incident, and neither takes back the other's word. Information that turns graver goes the way of news.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sqlalchemy import select
 
 from detectors import correlate as pure
-from detectors.finding import Finding, FindingKind
+from detectors.finding import ADVICE, Finding, FindingKind
+from probes.words import Remedy, Severity
+from service.fleet.models import NodeRow
 from service.incidents import findings as wire
 from service.incidents import health, repository, service
 from service.incidents.life_cycle import LIVE, IncidentState, Trigger
@@ -27,6 +30,7 @@ from service.jobs.models import RecoveryRow
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
 _BEFORE: Final = frozenset({IncidentState.RECOVERED.value, IncidentState.VERIFIED.value})
 _ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.ACTING.value})
+_SEVERAL: Final = pure.Config().rack_nodes
 _NOISE_SECONDS: Final = 10.0
 _EARLY_SECONDS: Final = 30.0
 """How much older than the first sign of a recovery its cause may be: clocks and spools differ."""
@@ -39,19 +43,31 @@ def take(context: Context, findings: Iterable[Finding], *, silent_after: float) 
         return
     fresh = [f for f in batch if f.active and not _known(context, f)]
     ended = [f for f in batch if not f.active]
-    decisions = pure.correlate([*fresh, *ended], _incidents(context), _topology(context))
+    incidents = _incidents(context)
+    held = [f for incident in incidents for f in incident.findings]
+    named = {f.entity.node for f in (*fresh, *held) if f.entity.node is not None} if fresh else set()
+    decisions = pure.correlate([*fresh, *_explaining(context, fresh), *ended], incidents, _topology(context, named))
     for decision in decisions:
         if decision.verb is not pure.Verb.CLEAR:
             _apply(context, decision)
     placed = {id(f) for d in decisions for f in d.findings}
     for finding in fresh:
         if id(finding) not in placed:  # advice, and what is mere information
-            context.session.add(wire.to_row(finding, None))
+            _store(context, finding, None)
     context.session.flush()
     for finding in ended:
         _clear(context, finding)
     nodes = {f.entity.node for f in batch if f.entity.node is not None}
     health.reconsider(context.session, nodes, now=context.now, silent_after=silent_after)
+
+
+def _explaining(context: Context, fresh: Sequence[Finding]) -> list[Finding]:
+    """What was mere information until a process ended: the program's own error, told moments before, says why."""
+    exits = [finding.time for finding in fresh if finding.kind is FindingKind.PROCESS_EXIT]
+    if not exits:
+        return []
+    rows = repository.unplaced(context.session, Remedy.RESTART_APP, since=min(exits) - _EARLY_SECONDS)
+    return [wire.from_row(row) for row in rows]
 
 
 def _known(context: Context, finding: Finding) -> bool:
@@ -60,15 +76,24 @@ def _known(context: Context, finding: Finding) -> bool:
 
 
 def _renewed(context: Context, finding: Finding) -> bool:
-    row = repository.active_finding(context.session, finding.key)
+    row = repository.active_finding(context.session, finding)
     if row is None:
         return False
+    if row.incident_id is None and finding.severity is not Severity.INFO and finding.kind not in ADVICE:
+        return False  # it was information and is trouble now: it has to find its incident
     again = finding.event is not None and finding.event != row.event_id and not _noise(row, finding)
+    graver = _graver(row, finding)
     _write(row, finding)
     incident = None if row.incident_id is None else context.session.get(IncidentRow, row.incident_id)
-    if again and incident is not None:
-        _grow(context, incident, [finding], f"Again: {finding.evidence.summary}")
+    if (again or graver) and incident is not None:
+        _grow(context, incident, [finding], f"{'Graver' if graver else 'Again'}: {finding.evidence.summary}")
     return True
+
+
+def _graver(row: FindingRow, finding: Finding) -> bool:
+    """Whether it is worse than was said before, or asks for more."""
+    worse = service.worse(row.severity, finding.severity.value) != row.severity
+    return worse or finding.remedy.rung > Remedy(row.remedy).rung
 
 
 def _noise(row: FindingRow, finding: Finding) -> bool:
@@ -150,7 +175,7 @@ def _incidents(context: Context) -> list[pure.OpenIncident]:
     ]
 
 
-def _topology(context: Context) -> pure.Topology:
+def _topology(context: Context, named: set[str]) -> pure.Topology:
     nodes: dict[tuple[str, int], str] = {}
     devices: dict[tuple[str, int], str] = {}
     for job in jobs.current(context.session, limit=500):
@@ -158,7 +183,18 @@ def _topology(context: Context) -> pure.Topology:
             nodes[job.id, place["rank"]] = place["node"]
             if place["device"] is not None:
                 devices[job.id, place["rank"]] = place["device"]
-    return pure.Topology(rank_node=nodes, rank_device=devices)
+    racks, cohorts, sizes = _neighbours(context, named)
+    return pure.Topology(rank_node=nodes, rank_device=devices, node_rack=racks, node_cohort=cohorts, cohort_nodes=sizes)
+
+
+def _neighbours(context: Context, named: set[str]) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
+    """Rack and cohort of the nodes that findings name, and the cohorts' sizes; one node alone has no neighbours."""
+    if len(named) < _SEVERAL:
+        return {}, {}, {}
+    rows = context.session.execute(select(NodeRow.name, NodeRow.rack, NodeRow.cohort)).all()
+    sizes = Counter(cohort for _, _, cohort in rows)
+    mine = [(name, rack, cohort) for name, rack, cohort in rows if name in named]
+    return {n: rack for n, rack, _ in mine if rack}, {n: cohort for n, _, cohort in mine}, dict(sizes)
 
 
 def _apply(context: Context, decision: pure.Decision) -> None:
@@ -197,13 +233,25 @@ def _summary(causes: Sequence[Finding]) -> str:
 
 def _attach(context: Context, incident: IncidentRow, findings: Iterable[Finding]) -> None:
     for finding in findings:
-        row = wire.to_row(finding, incident.id)
-        context.session.add(row)
+        row = _store(context, finding, incident.id)
         data = {"finding": row.id, "kind": finding.kind.value, "detector": finding.detector, "event": finding.event}
         service.tell(
             context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary, data=data
         )
     context.session.flush()
+
+
+def _store(context: Context, finding: Finding, incident_id: str | None) -> FindingRow:
+    """A new row, or the one in which the same was mere information until now."""
+    row = repository.active_finding(context.session, finding)
+    if row is None:
+        row = wire.to_row(finding, incident_id)
+        context.session.add(row)
+    else:
+        if (row.time, row.severity) != (finding.time, finding.severity.value):
+            _write(row, finding)
+        row.incident_id = incident_id
+    return row
 
 
 def _describe(context: Context, incident: IncidentRow, decision: pure.Decision) -> None:
@@ -257,7 +305,7 @@ def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
 
 
 def _clear(context: Context, finding: Finding) -> None:
-    row = repository.active_finding(context.session, finding.key)
+    row = repository.active_finding(context.session, finding)
     if row is None:
         return
     row.active, row.cleared_at = False, finding.time
@@ -278,8 +326,8 @@ def _over(context: Context, incident: IncidentRow, row: FindingRow) -> bool:
     stopped = {kind.value for kind in _STOPPED}
     if incident.state != IncidentState.OPEN or (incident.needs_human and row.kind in stopped):
         return False
-    held = repository.active_findings(context.session, incident.id)
-    return not held and not repository.has_recovery(context.session, incident.id)
+    session = context.session
+    return not repository.holds(session, incident.id) and not repository.has_recovery(session, incident.id)
 
 
 def _propose(context: Context, incident: IncidentRow, trigger: Trigger, text: str, *, other: str | None = None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import select
@@ -17,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from detectors.finding import Entity, Evidence, Finding
 from detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
+from detectors.xid import XidDetector
 from probes.words import Event
 from service.events import repository as events
 from service.events.models import EventRow
@@ -29,8 +31,10 @@ from service.incidents.watch import Fleet, Watch
 from service.jobs import repository as jobs
 from service.kit.db import AnySession, WriteSession
 from service.kit.loops import Loop
+from service.policies.live import LivePolicy
 from service.services import Services
 from service.settings import IncidentSettings
+from service.sources.dcgm.frames import VERSION as EXPORTER
 
 _log: Final = logging.getLogger(__name__)
 BATCH: Final = 64
@@ -38,8 +42,8 @@ BATCH: Final = 64
 REPLAYED: Final = 4096
 """Events shown again after a restart: what the event detectors themselves remember."""
 SETTLE_SECONDS: Final = 60.0
-"""How long the detectors look before silence about an inherited finding means that it is over: calm ends an outlier
-after 30 samples, and a heartbeat is trusted after 10 s."""
+"""How long any detector looks before silence about an inherited finding means that it is over (some look for longer,
+``ArrayDetector.settle_seconds``): calm ends an outlier after 30 samples, and a heartbeat is trusted after 10 s."""
 FLEET_SECONDS: Final = 5.0
 """How old the cached list of nodes and devices may be."""
 
@@ -50,6 +54,8 @@ class Judge:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._detectors = [cls() for cls in EVENT_DETECTORS.values()]
+        xids = next(detector for detector in self._detectors if isinstance(detector, XidDetector))
+        self._policy = LivePolicy(services.database, xids)
         self._watch = Watch(services.ring, services.steps)
         self._said: dict[str, list[Finding]] = {}
         """Findings of events whose transaction has not been committed."""
@@ -85,8 +91,10 @@ class Judge:
             active = [wire.from_row(row) for row in repository.active_findings(session)]
             since = min([now - self._settings.replay_seconds, *(finding.time for finding in active)])
             seen = [events.to_event(row) for row in events.judged_since(session, since, REPLAYED)]
+            self._policy.restore(session, now)
         for detector in self._detectors:
             detector.update(seen)
+            detector.adopt(active)
         self._inherited = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
 
     def _disown(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
@@ -94,10 +102,12 @@ class Judge:
         for finding in found:
             self._inherited.pop(finding.key, None)
         assert self._began is not None
-        if not self._inherited or now - self._began < SETTLE_SECONDS:
+        looked = now - self._began
+        if not self._inherited or looked < SETTLE_SECONDS:
             return []
         running = {job.id for job in fleet.jobs}
-        over = [f for f in self._inherited.values() if _looked_at(f.entity, fleet, running, now)]
+        settled = [f for f in self._inherited.values() if looked >= ARRAY_DETECTORS[f.detector].settle_seconds]
+        over = [f for f in settled if _looked_at(f.entity, fleet, running, now)]
         for finding in over:
             del self._inherited[finding.key]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
@@ -126,8 +136,10 @@ class Judge:
         with self._services.database.session() as session:
             for row in rows:
                 self._judge_event(session, row)
-        for row in rows:
-            self._said.pop(row.id, None)
+        said = [finding for row in rows for finding in self._said.pop(row.id, ())]
+        if any(finding.remedy.evicts for finding in said):
+            self._services.wakers.wake("remediation")
+            self._policy.stored(row.id)
 
     def _judge_alone(self, row: EventRow) -> None:
         try:
@@ -151,11 +163,13 @@ class Judge:
         context = Context(session, self._settings, now)
         follow(context, event)
         intake.take(context, self._findings(event), silent_after=self._services.settings.fleet.silent_after)
+        self._policy.store(session, event.id)
 
     def _findings(self, event: Event) -> list[Finding]:
         """What the detectors say of an event: asked once, since they take an id only once."""
         if event.id not in self._said:
             self._said[event.id] = [f for detector in self._detectors for f in detector.update([event])]
+            self._policy.compare(event, self._said[event.id])
         return self._said[event.id]
 
     # measurements
@@ -164,7 +178,8 @@ class Judge:
         with self._services.database.reading() as session:
             self._refresh(session, now)
         found = self._watch.judge(self._fleet, now)
-        self._pending += [*found, *self._disown(self._fleet, found, now)]
+        quiet = [finding for detector in self._detectors for finding in detector.pass_time(now)]
+        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._disown(self._fleet, found, now)]
         if not self._pending:
             return
         with self._services.database.session() as session:
@@ -174,10 +189,12 @@ class Judge:
 
     def _refresh(self, session: AnySession, now: float) -> None:
         if abs(now - self._fleet_at) >= FLEET_SECONDS:
-            self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session))
+            self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session), relayed=_relayed(session))
             self._fleet_at = now
-        heard = {node: self._services.seen.get(node) or at for node, at in self._fleet.heard.items()}
-        self._fleet = Fleet(cohorts=self._fleet.cohorts, heard=heard, jobs=jobs.current(session, limit=256))
+        gone = _stopped(session)  # who said goodbye is not lost, however silent
+        seen = self._services.seen
+        heard = {node: seen.get(node) or at for node, at in self._fleet.heard.items() if node not in gone}
+        self._fleet = replace(self._fleet, heard=heard, jobs=jobs.current(session, limit=256))
 
     def _pass_time(self, now: float) -> None:
         with self._services.database.reading() as session:
@@ -198,6 +215,14 @@ def _cohorts(session: AnySession) -> dict[tuple[str, str], str]:
 def _last_words(session: AnySession) -> dict[str, float]:
     statement = select(NodeRow.name, NodeRow.last_seen_at).where(NodeRow.last_seen_at.is_not(None))
     return {node: at for node, at in session.execute(statement) if at is not None}
+
+
+def _relayed(session: AnySession) -> frozenset[str]:
+    return frozenset(session.scalars(select(NodeRow.name).where(NodeRow.version == EXPORTER)))
+
+
+def _stopped(session: AnySession) -> set[str]:
+    return set(session.scalars(select(NodeRow.name).where(NodeRow.stopped_at.is_not(None))))
 
 
 def _looked_at(entity: Entity, fleet: Fleet, running: set[str], now: float) -> bool:

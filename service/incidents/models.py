@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from probes.words import Remedy
 from service.incidents.life_cycle import IncidentState
 from service.kit.db import Base, UnixTime
 
@@ -72,6 +73,7 @@ class FindingRow(Base):
     confidence: Mapped[float]
     evidence: Mapped[dict[str, Any]]
     active: Mapped[bool]
+    remedy: Mapped[str] = mapped_column(String(16), default=Remedy.NONE.value)
     cleared_at: Mapped[float | None] = mapped_column(UnixTime)
     event_id: Mapped[str | None] = mapped_column(String(36))
     incident_id: Mapped[str | None] = mapped_column(ForeignKey("incidents.id"))

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 
-from detectors.finding import FindingKind
+from detectors.finding import Finding, FindingKind
+from probes.words import Remedy, Severity
 from service.incidents.life_cycle import LIVE, IncidentState
 from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
 from service.jobs.models import RecoveryRow
@@ -77,8 +78,29 @@ def active_findings(session: AnySession, incident_id: str | None = None) -> list
     return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
 
 
-def active_finding(session: AnySession, key: str) -> FindingRow | None:
-    return session.scalars(select(FindingRow).where(FindingRow.key == key, FindingRow.active)).one_or_none()
+def unplaced(session: AnySession, remedy: Remedy, *, since: float, limit: int = 200) -> list[FindingRow]:
+    """Active information of no incident that asks for ``remedy``, the newest."""
+    statement = select(FindingRow).where(
+        FindingRow.active,
+        FindingRow.incident_id.is_(None),
+        FindingRow.severity == Severity.INFO.value,
+        FindingRow.remedy == remedy.value,
+        FindingRow.time >= since,
+    )
+    return list(session.scalars(statement.order_by(FindingRow.time.desc()).limit(limit)))
+
+
+def holds(session: AnySession, incident_id: str) -> bool:
+    """Whether anything of the incident is still active; cheap when there is much."""
+    statement = select(FindingRow.id).where(FindingRow.active, FindingRow.incident_id == incident_id).limit(1)
+    return session.scalar(statement) is not None
+
+
+def active_finding(session: AnySession, finding: Finding) -> FindingRow | None:
+    """The row in which the same detector says the same. Rows of earlier versions have no detector in their key."""
+    own = FindingRow.key.in_((finding.key, finding.about)) & (FindingRow.detector == finding.detector)
+    statement = select(FindingRow).where(own, FindingRow.active).order_by(FindingRow.time.desc()).limit(1)
+    return session.scalars(statement).one_or_none()
 
 
 def findings_of(session: AnySession, incident_id: str) -> list[FindingRow]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from detectors.finding import FindingKind
-from probes.words import Severity
+from probes.words import Remedy, Severity
 from recovery.plan import RestoreSource, StrategyName
 from service.incidents.life_cycle import IncidentState
 from service.kit.schemas import Input, Output, Text
@@ -65,6 +65,7 @@ class FindingRead(Output):
     confidence: float
     evidence: EvidenceRead
     active: bool
+    remedy: Remedy
     event: str | None
     incident: str | None
     cleared_at: float | None

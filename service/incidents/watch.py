@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -17,10 +16,9 @@ from detectors.registry import ARRAY_DETECTORS
 from probes.signals import SignalSource
 from service.incidents.feed import DeviceFeed, RankPlace, StepFeed, beats, places_of
 from service.jobs.models import JobRow
+from service.telemetry.catalogues import RING_SOURCES
 from service.telemetry.ring import Column, Ring
 from service.telemetry.steps import StepStore
-
-SOURCES: Final = (SignalSource.HOST, SignalSource.GPU)
 
 
 @dataclass
@@ -32,6 +30,8 @@ class Fleet:
     """Node → when its last frame arrived."""
     jobs: Sequence[JobRow] = ()
     """Those that run."""
+    relayed: frozenset[str] = frozenset()
+    """Nodes that are known through an exporter only: its silence says nothing of them."""
 
 
 @dataclass
@@ -72,11 +72,7 @@ class Watch:
         self._steps = steps
         self._heartbeat = ARRAY_DETECTORS["heartbeat"]()
         by_time = [cls for name, cls in ARRAY_DETECTORS.items() if not cls.by_step and name != "heartbeat"]
-        self._devices = [
-            (DeviceFeed(ring, source, _carried(ring, source, cls.signals)), cls())
-            for source in SOURCES
-            for cls in by_time
-        ]
+        self._devices = [_device_watch(ring, source, by_time) for source in RING_SOURCES]
         self._jobs: dict[str, JobWatch] = {}
         self.others: dict[str, float] = {}
         """Node → when anything but a frame was heard from it: step records, events."""
@@ -84,14 +80,16 @@ class Watch:
     def judge(self, fleet: Fleet, now: float) -> list[Finding]:
         """Everything that begins or ceases to hold since the last call."""
         found = self._judge_devices(fleet, now) + self._judge_jobs(fleet, now)
-        heard = beats(now, fleet.heard, self.others)
+        speaking = {node: at for node, at in fleet.heard.items() if node not in fleet.relayed}
+        heard = beats(now, speaking, self.others)
         return found if heard is None else found + self._heartbeat.update(heard)
 
     def _judge_devices(self, fleet: Fleet, now: float) -> list[Finding]:
         found: list[Finding] = []
-        for feed, detector in self._devices:
+        for feed, detectors in self._devices:
             samples = feed.take(now, fleet.cohorts)
-            found.extend(detector.update(samples) if samples is not None else ())
+            if samples is not None:
+                found.extend(finding for detector in detectors for finding in detector.update(samples))
         return found
 
     def _judge_jobs(self, fleet: Fleet, now: float) -> list[Finding]:
@@ -109,6 +107,16 @@ class Watch:
         signals = tuple(dict.fromkeys(signal for detector in detectors for signal in detector.signals))
         watch = self._jobs[job] = JobWatch(StepFeed(self._steps, job, signals), detectors)
         return watch
+
+
+def _device_watch(
+    ring: Ring, source: SignalSource, classes: Sequence[type[ArrayDetector]]
+) -> tuple[DeviceFeed, tuple[ArrayDetector, ...]]:
+    """One feed a source with everything that its detectors read, so that the ring is copied once."""
+    mine = [cls for cls in classes if _carried(ring, source, cls.signals)]
+    signals = dict.fromkeys(name for cls in mine for name in _carried(ring, source, cls.signals))
+    beside = dict.fromkeys(name for cls in mine for name in cls.host_signals if name not in signals)
+    return DeviceFeed(ring, source, tuple(signals), tuple(beside)), tuple(cls() for cls in mine)
 
 
 def _carried(ring: Ring, source: SignalSource, signals: Sequence[str]) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
@@ -24,9 +26,35 @@ def config(connection: Connection) -> Config:
     return made
 
 
+@contextmanager
+def altering(database: Database) -> Iterator[Connection]:
+    """A transaction that may change tables; a copied table keeps the rows that refer to it.
+
+    SQLite cannot alter most of a table: it is copied and dropped, and dropping it would delete, by cascade, whatever
+    refers to it. So references are not followed meanwhile (they cannot be switched off inside a transaction), and all
+    are checked before the commit.
+
+    Raises:
+        RuntimeError: a reference leads nowhere afterwards; nothing is committed.
+    """
+    with database.engine.execution_options(mainstay_writes=True).connect() as connection:
+        raw: Any = connection.connection.driver_connection
+        if database.is_sqlite:
+            raw.execute("PRAGMA foreign_keys=OFF")
+        try:
+            with connection.begin():
+                yield connection
+                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all() if database.is_sqlite else []
+                if broken:
+                    raise RuntimeError(f"the migration left {len(broken)} references that lead nowhere: {broken[0]}")
+        finally:
+            if database.is_sqlite:
+                raw.execute("PRAGMA foreign_keys=ON")
+
+
 def upgrade(database: Database, revision: str = "head") -> None:
     """Bring the schema to ``revision``; harmless when it is there already."""
-    with database.engine.execution_options(mainstay_writes=True).begin() as connection:
+    with altering(database) as connection:
         if not database.is_sqlite:
             connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
@@ -34,7 +62,7 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 
 def downgrade(database: Database, revision: str) -> None:
-    with database.engine.execution_options(mainstay_writes=True).begin() as connection:
+    with altering(database) as connection:
         command.downgrade(config(connection), revision)
 
 

@@ -21,6 +21,7 @@ from service.jobs import service as job_service
 from service.kit.clock import Now
 from service.kit.db import AnySession, Reading
 from service.overview.schemas import Decision, OverviewRead
+from service.remediation.service import ENTRY as REMEDIATION
 from service.services import ServicesDep
 
 router = APIRouter(tags=["overview"])
@@ -34,6 +35,7 @@ DECISIONS: Final = (
     Trigger.STAYED_CLEAR.value,
     Trigger.QUIET.value,
     Trigger.RECOVERY_FAILED.value,
+    REMEDIATION,
 )
 
 

@@ -25,6 +25,7 @@ class Topic(StrEnum):
     JOB = "job"
     VALIDATION = "validation"
     EVENT = "event"
+    REMEDIATION = "remediation"
     TELEMETRY = "telemetry"  # from memory, never stored
 
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from probes.signals import SIGNALS, Catalogue, Signal, SignalSource, catalogue, names
-from probes.words import HOST_DEVICE
+from probes.words import HOST_DEVICE, NIC_PREFIX
 from service.kit.db import Database, WriteSession
 from service.telemetry.models import CatalogueRow
 
 _F32_MAX: Final = float(np.finfo(np.float32).max)
 _I64_MAX: Final = 2**63 - 1
-RING_SOURCES: Final = (SignalSource.HOST, SignalSource.GPU)
+RING_SOURCES: Final = (SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
 
 
 def ring_signals(source: SignalSource) -> tuple[str, ...]:
@@ -26,8 +26,10 @@ def ring_signals(source: SignalSource) -> tuple[str, ...]:
 
 
 def source_of(entity: str) -> SignalSource:
-    """A node's own signals stand under the pseudo-device ``host``; every other device is a GPU."""
-    return SignalSource.HOST if entity == HOST_DEVICE else SignalSource.GPU
+    """A node's own signals stand under the pseudo-device ``host``, ports under ``nic:…``; all else is a GPU."""
+    if entity == HOST_DEVICE:
+        return SignalSource.HOST
+    return SignalSource.NIC if entity.startswith(NIC_PREFIX) else SignalSource.GPU
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class CatalogueIndex:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        host, gpu, rank = SignalSource.HOST, SignalSource.GPU, SignalSource.RANK
-        for made in (catalogue(host), catalogue(host, gpu), catalogue(gpu), catalogue(rank)):
+        host, gpu, nic = RING_SOURCES
+        ours = ((host,), (gpu,), (host, gpu), (host, nic), (host, gpu, nic), (SignalSource.RANK,))
+        for made in (catalogue(*sources) for sources in ours):
             self._known[made.digest] = compile_catalogue(made)
 
     def get(self, digest: str) -> Compiled | None:

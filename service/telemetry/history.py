@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.frame import Axis, FrameError, decode
-from probes.signals import SIGNALS, SignalSource
+from probes.signals import SIGNALS
 from service.kit.problem import UnprocessableError
 from service.telemetry.blocks import BlockStore
-from service.telemetry.catalogues import CatalogueIndex, source_of
+from service.telemetry.catalogues import RING_SOURCES, CatalogueIndex, source_of
 from service.telemetry.check import Samples, check
 from service.telemetry.envelope import Buckets, Envelope
 from service.telemetry.rates import CounterRates
@@ -67,7 +67,7 @@ class History:
 
     def _from_ring(self, question: Question, buckets: Buckets) -> list[Line]:
         lines: list[Line] = []
-        for source in (SignalSource.HOST, SignalSource.GPU):
+        for source in RING_SOURCES:
             signals = [s for s in question.signals if SIGNALS[s].source is source]
             columns = [
                 (node, device)

@@ -54,6 +54,11 @@ class CounterRates:
         self._value[columns], self._time[columns] = value, seen
         return rates
 
+    def totals(self, columns: NDArray[np.intp], since: float) -> NDArray[np.int64]:
+        """[column, counter] last readings, ``WIDE_MISSING`` where there was none at or after ``since``."""
+        self._reserve(int(columns.max(initial=-1)) + 1)
+        return np.where(self._time[columns] >= since, self._value[columns], WIDE_MISSING)
+
     def forget(self, columns: NDArray[np.intp]) -> None:
         """Start anew for columns that are given to other entities."""
         known = columns[columns < len(self._value)]

@@ -46,6 +46,17 @@ class Window:
         return np.arange(self.start, self.start + len(self.values), dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The last known value of every device that spoke lately; what is not known is NaN or ``WIDE_MISSING``."""
+
+    columns: tuple[Column, ...]
+    gauges: NDArray[np.float32]
+    """[narrow signal, column]"""
+    counters: NDArray[np.int64]
+    """[wide signal, column], totals as they were read."""
+
+
 class SourceRing:
     """The ring of one source. Not locked: ``Ring`` does that."""
 
@@ -168,6 +179,10 @@ class SourceRing:
         self._pages.append(np.full((self.depth, len(self.signals), self.page_columns), np.nan, np.float32))
         self._written = np.concatenate([self._written, np.full(self.page_columns, _NEVER, np.int64)])
 
+    def reached(self, since: int) -> int | None:
+        written = self._written[self._written >= since]
+        return int(written.min()) if written.size else None
+
     def _rows(self, signals: Sequence[str] | None) -> list[int]:
         if signals is None:
             return list(range(len(self.signals)))
@@ -188,6 +203,31 @@ class SourceRing:
         values = self._gather(slots, np.array(rows, np.intp), places)
         values[self._stamp[slots] != seconds] = np.nan
         return Window(start, tuple(self.signals[r] for r in rows), tuple(wanted), values)
+
+    def readings(self, stop: int, seconds: NDArray[np.int64], *, spoke: int) -> Readings:
+        places = np.array(
+            [i for i, key in enumerate(self.columns) if key and self._written[i] >= stop - spoke], np.intp
+        )
+        gauges = np.full((self._narrow_rows, len(places)), np.nan, np.float32)
+        for reach in np.unique(seconds):
+            rows = np.flatnonzero(seconds == reach)
+            gauges[rows] = self._last_known(rows, stop, int(reach))[:, places]
+        columns = tuple(key for i in places if (key := self.columns[i]) is not None)
+        return Readings(columns, gauges, self._rates.totals(places, stop - spoke).T)
+
+    def _last_known(self, rows: NDArray[np.intp], stop: int, reach: int) -> NDArray[np.float32]:
+        """[row, column] of the whole ring."""
+        seconds = np.arange(stop - 1, stop - 1 - min(reach, self.depth), -1)
+        slots = seconds[self._stamp[seconds % self.depth] == seconds] % self.depth
+        # Rows that lie side by side are looked at where they are, without a copy of every second.
+        window = slice(int(rows[0]), int(rows[-1]) + 1) if (np.diff(rows) == 1).all() else rows
+        found = []
+        for page in self._pages:
+            known = np.full((len(rows), self.page_columns), np.nan, np.float32)
+            for slot in slots:
+                np.copyto(known, page[slot, window], where=np.isnan(known))
+            found.append(known)
+        return np.concatenate(found, axis=1) if found else np.empty((len(rows), 0), np.float32)
 
     def _gather(self, slots: NDArray[np.intp], rows: NDArray[np.intp], places: NDArray[np.intp]) -> NDArray[np.float32]:
         """[slot, row, place], a copy."""
@@ -246,6 +286,18 @@ class Ring:
         with self._lock:
             return self._rings[source].window(start, stop, signals, columns)
 
+    def readings(self, source: SignalSource, stop: int, seconds: NDArray[np.int64], *, spoke: int) -> Readings:
+        """The last known values before Unix second ``stop``.
+
+        Args:
+            source: host, gpu or nic.
+            stop: Unix second.
+            seconds: [narrow signal] how far back a value is looked for.
+            spoke: devices that sent nothing for so many seconds are left out, and counters not read since.
+        """
+        with self._lock:
+            return self._rings[source].readings(stop, seconds, spoke=spoke)
+
     @property
     def sources(self) -> frozenset[SignalSource]:
         return frozenset(self._rings)
@@ -254,6 +306,11 @@ class Ring:
         """The newest second that holds anything, or None."""
         head = self._rings[source].head
         return None if head == _NEVER else head
+
+    def reached(self, source: SignalSource, since: int) -> int | None:
+        """The newest second that all devices have sent which sent anything since ``since``; None when none did."""
+        with self._lock:
+            return self._rings[source].reached(since)
 
     def columns(self, source: SignalSource) -> tuple[Column, ...]:
         with self._lock:

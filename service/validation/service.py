@@ -15,6 +15,7 @@ from sqlalchemy import or_, select, update
 from detectors import criteria as pure
 from probes.benchmarks.result import BenchmarkResult
 from probes.words import Verdict
+from service.fleet import returning
 from service.fleet.service import require_node
 from service.incidents import health
 from service.kit.db import AnySession, WriteSession
@@ -205,6 +206,8 @@ def _end(session: WriteSession, row: ValidationRow, *, now: float, settings: Set
     """What follows from an end, however it came."""
     _latch(session, row, now)
     _tell(session, row)
+    session.flush()
+    returning.ended(session, row, now=now, settings=settings)
     health.reconsider(session, [row.node], now=now, silent_after=settings.fleet.silent_after)
 
 

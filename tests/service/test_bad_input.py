@@ -22,6 +22,7 @@ import pytest
 from sqlalchemy import func, select
 
 from probes.frame import Axis
+from service.fleet.models import DeviceRow
 from service.kit.db import Base
 
 PATHS: dict[str, dict[str, Any]] = json.loads(
@@ -430,14 +431,20 @@ def a_list(house: House, path: str) -> str:
     """A path of a list that is there."""
     if "{id}" in path:
         assert house.admin.put("/v1/jobs/lasting", json=JOB | {"state": "finished", "finished_at": 2.0}).is_success
-    return path.replace("{id}", "lasting")
+    if "{device}" in path:
+        device = DeviceRow(
+            node="n1", id="lasting", index=0, kind="gpu", model="", present=True, first_seen_at=1.0, last_seen_at=1.0
+        )
+        with house.service.services.database.session() as session:
+            session.merge(device)
+    return path.replace("{id}", "lasting").replace("{device}", "lasting").replace("{name}", "n1")
 
 
 @pytest.mark.parametrize("path", LISTS)
 def test_a_bad_page_of_any_list_is_named(house: House, refused: Any, path: str) -> None:
     url = a_list(house, path)
     with nothing_stored(house):
-        for cursor in ("x", "%00", "%ff", "WzFd", "bnVsbA", "A" * 500):
+        for cursor in ("x", "%00", "%ff", "W251bGxd", "bnVsbA", "A" * 500):
             refused(house.admin.get(f"{url}?cursor={cursor}"), 422, "bad-cursor", "cursor")
         refused(house.admin.get(f"{url}?cursor={'A' * 501}"), 422, "invalid", "query.cursor")
         for limit in ("0", "-1", "501", "9" * 30, "1.5", "nan", "many", ""):

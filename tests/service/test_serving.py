@@ -19,6 +19,8 @@ import pytest
 from service.serving import CannotServeError, bind, check_data_dir, check_listen
 from service.settings import Settings
 
+pytestmark = pytest.mark.slow  # each starts the real command
+
 
 def mainstay(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mainstay", *arguments]

@@ -11,7 +11,7 @@ import pytest
 from probes.frame import checksum
 from probes.signals import SignalSource, catalogue
 from probes.words import HealthState
-from service.fleet.service import set_state
+from service.fleet.models import NodeRow
 from service.kit.clock import ManualClock
 
 
@@ -98,7 +98,8 @@ def test_speech_and_silence_lift_nothing_that_others_decided(start, report, held
     service = start(clock)
     node = service.node_client("n1")
     with service.services.database.session() as session:
-        set_state(session, "n1", held, "because")
+        row = session.get(NodeRow, "n1")
+        row.state, row.state_reason = held.value, "because"
     for _ in range(2):
         node.put("/v1/nodes/n1", json=report)
         turn(service, "fleet-voices")

@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.finding import FindingKind
+from detectors.finding import Entity, Evidence, Finding, FindingKind
 from probes.frame import Axis, Frame
 from probes.ids import uuid7
 from probes.signals import Catalogue, SignalSource, catalogue
-from probes.words import HealthState
+from probes.words import HealthState, Severity
 from service.app import build_services, close_services
 from service.events.models import EventRow
 from service.fleet.models import NodeRow
 from service.fleet.schemas import NodeReport
 from service.fleet.service import follow_voices, report
 from service.incidents import repository
+from service.incidents.findings import to_row
 from service.incidents.judge import SETTLE_SECONDS, Judge
 from service.incidents.models import FindingRow, IncidentRow
 from service.jobs import service as jobs
@@ -252,6 +253,37 @@ def test_a_restart_between_event_and_judgement_loses_nothing(bench: Bench) -> No
     assert incident.ranks == [1]
 
 
+def test_a_programs_own_error_explains_its_exit_and_opens_nothing_by_itself(bench: Bench) -> None:
+    bench.enrol("n1")
+    bench.run_job()
+    bench.event("xid", node="n1", device="GPU-1", job=None, data={"code": 31, "source": "kernel", "text": "MMU Fault"})
+    bench.judge.turn()
+    assert not bench.incidents(), "the user's own bug concerns nobody until something dies of it"
+    bench.clock.advance(2.0)
+    bench.event("process_exit", rank=1, node="n1", data={"signal": 6, "expected": False})
+    bench.judge.turn()
+    (incident,) = bench.incidents()
+    assert incident.kinds == [FindingKind.XID, FindingKind.PROCESS_EXIT]
+    assert {row.incident_id for row in bench.active()} == {incident.id}
+    (xid,) = (row for row in bench.active() if row.kind == "xid")
+    assert xid.evidence["numbers"]["code"] == 31, "what the detector counted is kept"
+    with bench.services.database.reading() as session:
+        node = session.get(NodeRow, "n1")
+        assert node is not None
+        assert node.state != HealthState.SUSPECT
+
+
+def test_an_old_error_explains_no_new_exit(bench: Bench) -> None:
+    bench.run_job()
+    bench.event("xid", node="n1", device="GPU-1", job=None, data={"code": 31, "source": "kernel", "text": "MMU Fault"})
+    bench.judge.turn()
+    bench.clock.advance(120.0)
+    bench.event("process_exit", rank=1, node="n1", data={"signal": 6, "expected": False})
+    bench.judge.turn()
+    (incident,) = bench.incidents()
+    assert incident.kinds == [FindingKind.PROCESS_EXIT]
+
+
 def test_a_restart_in_the_middle_of_an_incident_opens_no_second_one(bench: Bench) -> None:
     bench.run_job()
     bench.event("process_exit", rank=1, node="n1", data={"signal": 9, "expected": False})
@@ -287,6 +319,20 @@ def test_what_ended_while_nobody_judged_is_withdrawn_after_a_while(bench: Bench)
     for _ in range(int(SETTLE_SECONDS) + 5):
         bench.second()
     assert not bench.active()
+
+
+def test_a_trend_outlives_a_restart_for_as_long_as_it_takes_to_see_it_again(bench: Bench) -> None:
+    with bench.services.database.session() as session:
+        for detector in ("drift", "throttle"):
+            said = Finding(
+                kind=FindingKind.PCIE_DEGRADED, entity=Entity(node="n1", device="GPU-3"), time=START,
+                severity=Severity.WARNING, detector=detector, confidence=0.9, evidence=Evidence(summary="It rises."),
+            )  # fmt: skip
+            session.add(to_row(said, None))
+    bench.restart()
+    for _ in range(int(SETTLE_SECONDS) + 5):
+        bench.second()
+    assert [row.detector for row in bench.active()] == ["drift"]
 
 
 def test_the_same_data_gives_the_same_findings(tmp_path: Path, report: dict[str, Any]) -> None:

@@ -133,12 +133,13 @@ def test_ids_follow_commits_even_when_transactions_overlap(service_anywhere) -> 
         from service.stream import changes
 
         last = 0
-        while not done.is_set() or len(seen) < 60:
+        while True:
+            over = done.is_set()  # asked before the look: what is committed after it is seen by the next one
             with database.reading() as session:
                 rows = changes.after(session, last)
             seen.extend(row.id for row in rows)
             last = rows[-1].id if rows else last
-            if done.is_set() and not rows:
+            if over and not rows:
                 return
 
     reader = threading.Thread(target=follow)

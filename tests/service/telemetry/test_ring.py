@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.frame import Axis, Frame, checksum
-from probes.signals import Catalogue, SignalSource, catalogue
-from service.telemetry.catalogues import compile_catalogue
+from probes.signals import WIDE_MISSING, Catalogue, SignalSource, catalogue, names
+from service.telemetry.catalogues import compile_catalogue, ring_signals
 from service.telemetry.check import Samples, check
 from service.telemetry.ring import Ring
 
@@ -207,3 +207,45 @@ def test_the_ring_agrees_with_a_plain_dictionary(writes: list[tuple[int, float]]
         stop = min(start + 60, 201)
         expected = [known.get(offset, np.nan) for offset in range(start, stop)]
         assert cpu(ring, T0 + start, T0 + stop) == pytest.approx(expected, nan_ok=True)
+
+
+def reach(source: SignalSource, seconds: int) -> np.ndarray:
+    return np.full(len(names(source, wide=False)), seconds, np.int64)
+
+
+def test_readings_are_the_last_known_values() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1, 0.2, np.nan, np.nan], [100, 300, 300, 700]))
+    ring.write(host_frame(T0, [0.9], [5], node="n2"))
+    found = ring.readings(SignalSource.HOST, T0 + 4, reach(SignalSource.HOST, 10), spoke=10)
+    row, total = ring_signals(SignalSource.HOST).index(CPU), names(SignalSource.HOST, wide=True).index(READ)
+    assert found.columns == (("n1", "host"), ("n2", "host"))
+    assert found.gauges[row].tolist() == pytest.approx([0.2, 0.9])
+    assert found.counters[total].tolist() == [700, 5]
+    unknown = names(SignalSource.HOST, wide=True).index("oom_kills_total")
+    assert (found.counters[unknown] == WIDE_MISSING).all()
+
+
+def test_readings_reach_back_as_far_as_asked_and_no_further() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1] + [np.nan] * 9))
+    row = ring_signals(SignalSource.HOST).index(CPU)
+    for seconds, value in ((10, 0.1), (9, np.nan)):
+        found = ring.readings(SignalSource.HOST, T0 + 10, reach(SignalSource.HOST, seconds), spoke=60)
+        assert found.gauges[row].tolist() == pytest.approx([value], nan_ok=True)
+    mixed = reach(SignalSource.HOST, 1)
+    mixed[row] = 20
+    assert ring.readings(SignalSource.HOST, T0 + 10, mixed, spoke=60).gauges[row].tolist() == pytest.approx([0.1])
+
+
+def test_readings_leave_out_who_fell_silent_and_what_lies_a_ring_back() -> None:
+    ring = Ring(60)
+    ring.write(host_frame(T0, [0.1]))
+    ring.write(host_frame(T0 + 50, [0.5], node="n2"))
+    found = ring.readings(SignalSource.HOST, T0 + 51, reach(SignalSource.HOST, 200), spoke=45)
+    assert found.columns == (("n2", "host"),)
+    ring.write(host_frame(T0 + 120, [np.nan], node="n2"))
+    row = ring_signals(SignalSource.HOST).index(CPU)
+    again = ring.readings(SignalSource.HOST, T0 + 121, reach(SignalSource.HOST, 200), spoke=45)
+    assert np.isnan(again.gauges[row]).all()
+    assert ring.readings(SignalSource.GPU, T0, reach(SignalSource.GPU, 5), spoke=5).columns == ()

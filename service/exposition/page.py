@@ -1,0 +1,45 @@
+"""The part of ``/metrics`` that grows with the fleet: devices and nodes. Written when it is asked for, in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import select
+
+from probes.signals import SignalSource
+from probes.words import HealthState
+from service.exposition import devices, text
+from service.fleet.models import NodeRow
+from service.kit.db import AnySession
+from service.services import Services
+
+
+def page(services: Services) -> bytes:
+    """Prometheus text of every device and node; empty when all of it is switched off."""
+    return "".join(_parts(services)).encode()
+
+
+def _parts(services: Services) -> Iterator[str]:
+    wanted = services.settings.exposition
+    read = devices.reader(services.ring, services.clock.now(), wanted.stale_seconds)
+    with services.database.reading() as session:
+        known = devices.cards(session) if wanted.gpus else {}
+        states = _states(session) if wanted.nodes else ""
+        placed = devices.jobs(session, known) if wanted.gpus else ""
+    yield from (states, placed)
+    if wanted.gpus:
+        yield from devices.gpus(read(SignalSource.GPU), known)
+    if wanted.hosts:
+        yield from devices.hosts(read(SignalSource.HOST))
+    if wanted.ports:
+        yield from devices.ports(read(SignalSource.NIC))
+
+
+def _states(session: AnySession) -> str:
+    """One series for every state a node could be in, 1 for the one it is in (OpenMetrics calls it a StateSet)."""
+    lines = [
+        (text.labels({"node": name, "state": state.value}), float(held == state.value))
+        for name, held in session.execute(select(NodeRow.name, NodeRow.state).order_by(NodeRow.name))
+        for state in HealthState
+    ]
+    return text.family("mainstay_node_state", "gauge", "1 for the state that a node is in", lines)

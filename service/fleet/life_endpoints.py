@@ -1,0 +1,146 @@
+"""Routes that move a node through its life: drain, undrain, quarantine, validate; and what was done before."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+
+from probes.words import NAME_PATTERN
+from service.auth.guard import Actor, Reader
+from service.auth.tokens import Principal
+from service.fleet import reading, repository, returning, situation
+from service.fleet.life_cycle import Owner, Trigger
+from service.fleet.models import NodeRow, TransitionRow
+from service.fleet.moves import Mover, demand
+from service.fleet.schemas import DrainBody, MoveBody, NodeRead, TransitionRead, ValidateBody
+from service.fleet.service import require_node
+from service.kit.clock import Now
+from service.kit.db import Reading, WriteSession, Writing, after_commit
+from service.kit.idempotency import Guard, Idempotency
+from service.kit.pagination import Page, Paging, paginate
+from service.services import Services, ServicesDep
+from service.validation import service as validations
+from service.validation.models import NodeVerdictRow
+
+router = APIRouter(tags=["fleet"])
+NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+class TransitionPage(Page[TransitionRead]):
+    """Moves of a node, newest first."""
+
+
+@router.get("/nodes/{name}/transitions", operation_id="list_transitions")
+def list_transitions(name: NodeName, _: Reader, session: Reading, page: Paging) -> TransitionPage:
+    """Every accepted move of a node: when, from where to where, who and why."""
+    require_node(session, name)
+    rows, cursor = paginate(
+        session, repository.transitions(name), keys=(TransitionRow.time, TransitionRow.id), page=page
+    )
+    return TransitionPage(items=[TransitionRead.model_validate(row) for row in rows], next_cursor=cursor)
+
+
+@router.post("/nodes/{name}/drain", operation_id="drain_node")
+def drain_node(
+    name: NodeName,
+    body: DrainBody,
+    idempotency: Idempotency,
+    principal: Actor,
+    session: Writing,
+    *,
+    services: ServicesDep,
+    now: Now,
+) -> NodeRead:
+    """Take a node out of service once its work has left. A drain that another system made can be taken over."""
+    row = require_node(session, name)
+    mover = Mover(Owner.OUTSIDE if body.outside else Owner.PERSON, principal.name)
+    deadline_at = None if body.deadline_seconds is None else now + body.deadline_seconds
+    _move(session, services, row, Trigger.DRAIN, body=body, mover=mover, now=now, deadline_at=deadline_at)
+    return _answer(session, services, row, idempotency, now)
+
+
+@router.post("/nodes/{name}/undrain", operation_id="undrain_node")
+def undrain_node(
+    name: NodeName,
+    body: MoveBody,
+    idempotency: Idempotency,
+    principal: Actor,
+    session: Writing,
+    *,
+    services: ServicesDep,
+    now: Now,
+) -> NodeRead:
+    """Take a drain back, while nothing worse followed. Not one that another system made."""
+    row = require_node(session, name)
+    _move(session, services, row, Trigger.UNDRAIN, body=body, mover=_person(principal), now=now)
+    return _answer(session, services, row, idempotency, now)
+
+
+@router.post("/nodes/{name}/quarantine", operation_id="quarantine_node")
+def quarantine_node(
+    name: NodeName,
+    body: MoveBody,
+    idempotency: Idempotency,
+    principal: Actor,
+    session: Writing,
+    *,
+    services: ServicesDep,
+    now: Now,
+) -> NodeRead:
+    """Take a node out of service at once, whatever runs there; only a validation that passes lets it back."""
+    row = require_node(session, name)
+    _move(session, services, row, Trigger.QUARANTINE, body=body, mover=_person(principal), now=now)
+    return _answer(session, services, row, idempotency, now)
+
+
+@router.post("/nodes/{name}/validate", operation_id="validate_node")
+def validate_node(
+    name: NodeName,
+    body: ValidateBody,
+    idempotency: Idempotency,
+    principal: Actor,
+    session: Writing,
+    *,
+    services: ServicesDep,
+    now: Now,
+) -> NodeRead:
+    """Order the check that lets a quarantined node back: a pass returns it, anything else keeps it out."""
+    row = require_node(session, name)
+    settings = services.settings
+    suite = body.suite or returning.suite_for(session.get(NodeVerdictRow, name), settings)
+    ordered = validations.order(session, settings, node=name, suite=suite, now=now)
+    returning.begin(
+        session, row, ordered, mover=_person(principal), reason=body.reason, now=now, settings=settings,
+        expected_version=body.expected_version,
+    )  # fmt: skip
+    after_commit(session, lambda: services.wakers.wake("orders"))
+    return _answer(session, services, row, idempotency, now)
+
+
+def _person(principal: Principal) -> Mover:
+    return Mover(Owner.PERSON, principal.name)
+
+
+def _move(
+    session: WriteSession,
+    services: Services,
+    row: NodeRow,
+    trigger: Trigger,
+    *,
+    body: MoveBody,
+    mover: Mover,
+    now: float,
+    **said: Any,
+) -> None:
+    known = situation.look(session, row, now=now, silent_after=services.settings.fleet.silent_after)
+    demand(
+        session, row, trigger, expected_version=body.expected_version, reason=body.reason, now=now, known=known,
+        mover=mover, **said,
+    )  # fmt: skip
+
+
+def _answer(session: WriteSession, services: Services, row: NodeRow, idempotency: Guard, now: float) -> NodeRead:
+    session.flush()
+    after_commit(session, lambda: services.wakers.wake("remediation"))
+    return idempotency.remember(session, reading.read_nodes(session, [row], services.seen, now)[0])

@@ -1,0 +1,84 @@
+"""``/v1/remediations`` and ``/v1/remediation``: what the machine proposes to do with nodes, and who decided."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from service.auth.guard import Actor, Reader
+from service.kit.clock import Now
+from service.kit.db import Reading, Writing
+from service.kit.idempotency import Idempotency
+from service.kit.pagination import Page, Paging, paginate
+from service.kit.schemas import Name
+from service.remediation import reading, repository, service
+from service.remediation.models import RemediationRow
+from service.remediation.schemas import DecisionBody, RemediationRead, RemediationState, RemediationStatus
+from service.remediation.survey import Survey
+from service.services import ServicesDep
+
+router = APIRouter(tags=["remediation"])
+Id = Annotated[Name, Path(alias="id")]
+
+
+class RemediationPage(Page[RemediationRead]):
+    """Remediations, newest first."""
+
+
+@router.get("/remediation", operation_id="get_remediation_status")
+def get_status(_: Reader, session: Reading, services: ServicesDep, now: Now) -> RemediationStatus:
+    """Whether the machine acts by itself, and what the circuit breaker says."""
+    return reading.read_status(session, services.settings.remediation, now)
+
+
+@router.get("/remediations", operation_id="list_remediations")
+def list_remediations(
+    _: Reader,
+    session: Reading,
+    page: Paging,
+    *,
+    state: RemediationState | None = None,
+    node: Annotated[Name | None, Query()] = None,
+) -> RemediationPage:
+    """Remediations, newest first, each with the rules that judged it."""
+    statement = repository.listing(state=state, node=node)
+    rows, cursor = paginate(session, statement, keys=(RemediationRow.created_at, RemediationRow.id), page=page)
+    return RemediationPage(items=[reading.read(row) for row in rows], next_cursor=cursor)
+
+
+@router.get("/remediations/{id}", operation_id="get_remediation")  # noqa: FAST003 - Id is its alias
+def get_remediation(remediation_id: Id, _: Reader, session: Reading) -> RemediationRead:
+    """One remediation."""
+    return reading.read(service.require(session, remediation_id))
+
+
+@router.post("/remediations/{id}/accept", operation_id="accept_remediation")  # noqa: FAST003 - Id is its alias
+def accept_remediation(
+    remediation_id: Id,
+    body: DecisionBody,
+    idempotency: Idempotency,
+    principal: Actor,
+    session: Writing,
+    *,
+    services: ServicesDep,
+    now: Now,
+) -> RemediationRead:
+    """Drain the node for it. What a rule only holds a person may let pass."""
+    service.lock(session)
+    row = service.require(session, remediation_id)
+    survey = Survey(session, services.settings.remediation, now)
+    service.accept(session, survey, row, actor=principal.name, reason=body.reason)
+    session.flush()
+    return idempotency.remember(session, reading.read(row))
+
+
+@router.post("/remediations/{id}/dismiss", operation_id="dismiss_remediation")  # noqa: FAST003 - Id is its alias
+def dismiss_remediation(
+    remediation_id: Id, body: DecisionBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
+) -> RemediationRead:
+    """Leave the node where it is; the incident proposes nothing for it any more."""
+    row = service.require(session, remediation_id)
+    service.dismiss(session, row, actor=principal.name, reason=body.reason, now=now)
+    session.flush()
+    return idempotency.remember(session, reading.read(row))

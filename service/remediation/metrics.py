@@ -1,0 +1,66 @@
+"""What ``/metrics`` says of remediation: read from the database when asked, nothing is pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+
+from probes.words import HealthState
+from service.fleet.life_cycle import Owner
+from service.fleet.models import TransitionRow
+from service.kit.db import AnySession
+from service.remediation import reading, repository
+from service.remediation.schemas import RemediationState
+from service.services import Services
+
+RECENT_SECONDS: Final = 3600.0
+
+
+class RemediationCollector(Collector):
+    """Proposals, the circuit breaker, and how nodes were moved lately."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    def collect(self) -> Iterator[Metric]:
+        now, limits = self.services.clock.now(), self.services.settings.remediation
+        with self.services.database.reading() as session:
+            yield _remediations(session)
+            yield _moves(session, now)
+            status = reading.read_status(session, limits, now)
+        automatic = status.mode == "automatic"
+        yield _gauge("remediation_automatic", "Whether the machine drains by itself", automatic)
+        yield _gauge("remediation_breaker_open", "Whether the circuit breaker holds drains back", status.breaker.open)
+        yield _gauge("remediation_drained", "Nodes that we drained within the breaker's window", status.breaker.touched)
+
+
+def _remediations(session: AnySession) -> Metric:
+    family = GaugeMetricFamily("mainstay_remediations", "Remediations that are kept, by state", labels=["state"])
+    counts = repository.count_by_state(session)
+    for state in RemediationState:
+        family.add_metric([state.value], counts.get(state.value, 0))
+    return family
+
+
+def _moves(session: AnySession, now: float) -> Metric:
+    about = "Moves of nodes within the last hour, by new state and who decided"
+    family = GaugeMetricFamily("mainstay_node_moves_hour", about, labels=["state", "owner"])
+    statement = (
+        select(TransitionRow.to_state, TransitionRow.owner, func.count())
+        .where(TransitionRow.time >= now - RECENT_SECONDS)
+        .group_by(TransitionRow.to_state, TransitionRow.owner)
+    )
+    counts = {(state, owner): count for state, owner, count in session.execute(statement)}
+    for state in HealthState:
+        for owner in Owner:
+            family.add_metric([state.value, owner.value], counts.get((state.value, owner.value), 0))
+    return family
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"mainstay_{name}", about, value)

@@ -1,0 +1,143 @@
+"""Queries over remediations and what they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
+
+from probes.words import HealthState, Remedy, Severity
+from service.fleet.models import DeviceRow, NodeRow, TransitionRow
+from service.incidents.life_cycle import LIVE
+from service.incidents.models import FindingRow, IncidentRow
+from service.kit.db import AnySession
+from service.remediation.models import RemediationRow
+from service.remediation.schemas import UNDECIDED, RemediationState
+
+_EVICTING = tuple(remedy.value for remedy in Remedy if remedy.evicts)
+_LIVE = tuple(state.value for state in LIVE)
+_OPEN = (*(state.value for state in UNDECIDED), RemediationState.ACCEPTED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that an incident holds evidence against: its strongest finding speaks for all."""
+
+    incident: str
+    node: str
+    device: str | None
+    remedy: Remedy
+    finding: str
+
+
+def listing(*, state: RemediationState | None, node: str | None) -> Select[RemediationRow]:
+    statement = select(RemediationRow)
+    if state is not None:
+        statement = statement.where(RemediationRow.state == state.value)
+    return statement if node is None else statement.where(RemediationRow.node == node)
+
+
+def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
+    """Nodes with a certain finding that wants work off them, the oldest incident first; one an incident and node."""
+    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.remedy, FindingRow.id)
+    statement = (
+        select(*columns, FindingRow.confidence)  # without the evidence: it is large, and this is asked every second
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(
+            FindingRow.active,
+            FindingRow.remedy.in_(_EVICTING),
+            FindingRow.severity != Severity.INFO.value,
+            FindingRow.confidence >= min_confidence,
+            FindingRow.node.is_not(None),
+            IncidentRow.state.in_(_LIVE),
+        )
+        .order_by(IncidentRow.opened_at, IncidentRow.id, FindingRow.node, FindingRow.time, FindingRow.id)
+    )
+    best: dict[tuple[str, str], tuple[int, float, Candidate]] = {}
+    for incident, node, device, remedy, finding, confidence in session.execute(statement):
+        made = Candidate(str(incident), str(node), device, Remedy(remedy), finding)
+        strength = (made.remedy.rung, confidence)
+        known = best.get((made.incident, made.node))
+        if known is None or strength > known[:2]:
+            best[made.incident, made.node] = (*strength, made)
+    return [candidate for *_, candidate in best.values()]
+
+
+def summary(session: AnySession, found: Candidate) -> str:
+    """What the finding behind a candidate says."""
+    row = session.get(FindingRow, found.finding)
+    return "" if row is None else str(row.evidence["summary"])
+
+
+def open_ones(session: AnySession) -> list[RemediationRow]:
+    """Remediations that are not over, oldest first."""
+    statement = select(RemediationRow).where(RemediationRow.state.in_(_OPEN))
+    return list(session.scalars(statement.order_by(RemediationRow.created_at, RemediationRow.id)))
+
+
+def accepted(session: AnySession, nodes: Collection[str]) -> dict[str, RemediationRow]:
+    """Node → the remediation that it is out of service for; the others are absent."""
+    statement = select(RemediationRow).where(
+        RemediationRow.node.in_(nodes), RemediationRow.state == RemediationState.ACCEPTED.value
+    )
+    return {row.node: row for row in session.scalars(statement)}
+
+
+def holding(session: AnySession, found: Collection[Candidate]) -> set[str]:
+    """Which candidates' findings hold in this transaction."""
+    ids = [candidate.finding for candidate in found]
+    return set(session.scalars(select(FindingRow.id).where(FindingRow.id.in_(ids), FindingRow.active)))
+
+
+def news(session: AnySession) -> list[tuple[RemediationRow, TransitionRow]]:
+    """Moves of nodes out of service that their remediations have not taken into account, in order."""
+    since = and_(TransitionRow.node == RemediationRow.node, TransitionRow.version > RemediationRow.version_seen)
+    statement = (
+        select(RemediationRow, TransitionRow)
+        .join(TransitionRow, since)
+        .where(RemediationRow.state == RemediationState.ACCEPTED.value)
+        .order_by(TransitionRow.node, TransitionRow.version)
+    )
+    return [(row, move) for row, move in session.execute(statement)]
+
+
+def latest_of(session: AnySession, incident: str, node: str) -> RemediationRow | None:
+    """The newest of an incident and node: all but the newest are over."""
+    statement = select(RemediationRow).where(RemediationRow.incident_id == incident, RemediationRow.node == node)
+    order = (RemediationRow.created_at.desc(), RemediationRow.id.desc())
+    return session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+
+
+def done_before(
+    session: AnySession, *, node: str, device: str | None, hardware: str | None, since: float
+) -> list[RemediationRow]:
+    """Remedies of the same thing that were verified after ``since``, oldest first."""
+    same: ColumnElement[bool] = and_(
+        RemediationRow.node == node,
+        RemediationRow.device.is_(None) if device is None else RemediationRow.device == device,
+        # A place is only as good as a serial number: another card may sit there by now.
+        true() if hardware is None else RemediationRow.hardware.is_(None),
+    )
+    if hardware is not None:
+        same = or_(same, RemediationRow.hardware == hardware)
+    statement = select(RemediationRow).where(
+        same, RemediationRow.state == RemediationState.DONE.value, RemediationRow.ended_at >= since
+    )
+    return list(session.scalars(statement.order_by(RemediationRow.ended_at, RemediationRow.id)))
+
+
+def hardware_of(session: AnySession, node: str, device: str | None) -> str | None:
+    row = None if device is None else session.get(DeviceRow, (node, device))
+    return None if row is None else row.hardware
+
+
+def draining(session: AnySession) -> list[NodeRow]:
+    statement = select(NodeRow).where(NodeRow.state == HealthState.DRAINING.value)
+    return list(session.scalars(statement.order_by(NodeRow.name)))
+
+
+def count_by_state(session: AnySession) -> dict[str, int]:
+    """How many remediations are in each state; states without are absent."""
+    rows = session.execute(select(RemediationRow.state, func.count()).group_by(RemediationRow.state))
+    return {state: count for state, count in rows}  # noqa: C416 - rows are not tuples to a type checker

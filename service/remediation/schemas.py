@@ -1,0 +1,80 @@
+"""What remediations look like on the wire."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from probes.words import Remedy
+from service.kit.schemas import Input, Output, Text
+
+
+class RemediationState(StrEnum):
+    """How far a proposal has come."""
+
+    PROPOSED = "proposed"  # every rule allows it: it waits for a person, or the machine takes it at once
+    HELD = "held"  # a rule holds it back, and says why
+    ACCEPTED = "accepted"  # the node was drained for it
+    DISMISSED = "dismissed"
+    DONE = "done"  # the node came back through a validation that passed
+    SUPERSEDED = "superseded"  # what it was for is gone, or somebody put the node back
+
+
+UNDECIDED = (RemediationState.PROPOSED, RemediationState.HELD)
+
+
+class Ruling(StrEnum):
+    """What a rule says of a proposal."""
+
+    ALLOW = "allow"
+    HOLD = "hold"  # not now, or not without a person
+    DENY = "deny"  # nobody may, as things stand
+
+
+Mode = Literal["dry_run", "automatic"]
+
+
+class RuleRead(Output):
+    name: str
+    verdict: Ruling
+    why: str
+
+
+class RemediationRead(Output):
+    id: str
+    incident: str
+    node: str
+    device: str | None
+    remedy: Remedy
+    state: RemediationState
+    dry_run: bool
+    reason: str
+    rules: list[RuleRead]
+    created_at: float
+    decided_at: float | None
+    decided_by: str | None
+
+
+class BreakerRead(Output):
+    """The circuit breaker: how much of the fleet we drained lately, and how much we may."""
+
+    open: bool
+    share_limit: float
+    window_seconds: float
+    touched: int
+    fleet: int
+    rack_limit: int
+    why: str
+
+
+class RemediationStatus(Output):
+    mode: Mode
+    breaker: BreakerRead
+
+
+class DecisionBody(Input):
+    """Why a person accepts or dismisses a proposal."""
+
+    reason: Annotated[Text, Field(min_length=1, pattern=r"\S")]

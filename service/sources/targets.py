@@ -1,0 +1,125 @@
+"""Queries over scrape targets. A scrape belongs to whoever moved the target's ``due_at``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import select, update
+
+from service.kit.db import AnySession, WriteSession
+from service.kit.ids import new_id
+from service.kit.problem import ConflictError, NotFoundError
+from service.sources.models import DcgmTargetRow
+
+MAX_BACK_OFF: Final = 300.0
+"""A target that keeps failing is still asked this often, seconds."""
+
+
+class UnknownTargetError(NotFoundError):
+    slug, title = "unknown-target", "Unknown target"
+
+
+class TargetExistsError(ConflictError):
+    slug, title = "target-exists", "Target exists"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A scrape to be made."""
+
+    id: str
+    url: str
+    node: str | None
+    interval: float
+    created_at: float
+    sequence: int
+    failures: int
+    memory: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A scrape that was made: ``error`` is empty when it went well."""
+
+    target: Claimed
+    at: float
+    error: str | None
+    samples: int = 0
+    memory: dict[str, Any] | None = None
+
+
+def create(
+    session: WriteSession, *, url: str, node: str | None, interval: float, enabled: bool, now: float
+) -> DcgmTargetRow:
+    """A new target, due at once.
+
+    Raises:
+        TargetExistsError: the address is scraped already.
+    """
+    if session.scalar(select(DcgmTargetRow.id).where(DcgmTargetRow.url == url)) is not None:
+        raise TargetExistsError(f"{url} is a target already")
+    row = DcgmTargetRow(
+        id=new_id(), url=url, node=node, interval_seconds=interval, enabled=enabled, created_at=now, due_at=now,
+        sequence=0, failures=0, last_scrape_at=None, last_error=None, samples=0, memory={},
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    return row
+
+
+def delete(session: WriteSession, target: str) -> None:
+    """Forget a target; what it told stays.
+
+    Raises:
+        UnknownTargetError: there is none of this id.
+    """
+    row = session.get(DcgmTargetRow, target)
+    if row is None:
+        raise UnknownTargetError(f"no target has the id {target}")
+    session.delete(row)
+
+
+def any_due(session: AnySession, now: float) -> bool:
+    due = select(DcgmTargetRow.id).where(DcgmTargetRow.enabled, DcgmTargetRow.due_at <= now)
+    return session.scalar(due.limit(1)) is not None
+
+
+def claim(session: WriteSession, now: float, limit: int) -> list[Claimed]:
+    """At most ``limit`` due targets, the longest waiting first; nobody else scrapes them this time."""
+    row = DcgmTargetRow
+    due = select(row.id).where(row.enabled, row.due_at <= now).order_by(row.due_at).limit(limit)
+    found = list(session.scalars(select(row).where(row.id.in_(due))))
+    taken = []
+    for target in found:
+        claimed = _claimed(target, target.sequence + 1)
+        moved = update(row).where(row.id == target.id, row.sequence == target.sequence)
+        values = {"sequence": claimed.sequence, "due_at": now + claimed.interval}
+        if session.scalar(moved.values(**values).returning(row.id)) is not None:
+            taken.append(claimed)
+    return taken
+
+
+def _claimed(row: DcgmTargetRow, sequence: int) -> Claimed:
+    return Claimed(
+        id=row.id, url=row.url, node=row.node, interval=row.interval_seconds, created_at=row.created_at,
+        sequence=sequence, failures=row.failures, memory=row.memory,
+    )  # fmt: skip
+
+
+def settle(session: WriteSession, outcomes: Sequence[Outcome]) -> None:
+    """Write down how scrapes ended; a target that was deleted meanwhile is left alone."""
+    for outcome in outcomes:
+        target = outcome.target
+        values: dict[str, Any] = {"last_error": None, "failures": 0, "last_scrape_at": outcome.at}
+        if outcome.error is not None:
+            wait = min(MAX_BACK_OFF, target.interval * 2.0 ** min(target.failures, 10))
+            due = outcome.at + max(wait, target.interval)
+            values = {"last_error": outcome.error[:500], "failures": target.failures + 1, "due_at": due}
+        if outcome.memory is not None:
+            values["memory"] = outcome.memory
+        row = DcgmTargetRow
+        grown = {**values, "samples": row.samples + outcome.samples}
+        # A scrape that took longer than the interval may be overtaken: then the later one's word stands.
+        session.execute(update(row).where(row.id == target.id, row.sequence == target.sequence).values(**grown))

@@ -1,0 +1,90 @@
+"""The rules are pure: facts in, verdicts out, each with its why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.words import HealthState, Remedy
+from service.fleet.life_cycle import OUT_OF_SERVICE, Owner
+from service.remediation.rules import RULES, Facts, breaker, judge, limit, next_remedy
+from service.remediation.schemas import Ruling
+from service.settings import RemediationSettings
+
+FREE = Facts(limits=RemediationSettings(), fleet=100, rack="r1", uptime_seconds=1e6)
+
+
+def against(**changes: Any) -> list[tuple[str, Ruling]]:
+    spoken = judge(replace(FREE, **changes))
+    assert all(said.why for said in spoken)
+    return [(said.name, said.verdict) for said in spoken if said.verdict is not Ruling.ALLOW]
+
+
+def test_nothing_against_it() -> None:
+    assert against() == []
+    assert [said.name for said in judge(FREE)] == [rule.name for rule in RULES]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "verdict"),
+    [
+        ({"known": False}, "node_known", Ruling.DENY),
+        ({"state": HealthState.DRAINING, "owner": Owner.OUTSIDE}, "not_drained_by_others", Ruling.DENY),
+        ({"state": HealthState.QUARANTINED, "owner": Owner.PERSON}, "not_drained_by_others", Ruling.DENY),
+        ({"state": HealthState.VALIDATING}, "in_service", Ruling.DENY),
+        ({"uptime_seconds": 10.0}, "boot_grace", Ruling.HOLD),
+        ({"first": "n0"}, "one_by_one", Ruling.HOLD),
+        ({"touched": 5}, "breaker", Ruling.HOLD),
+        ({"rack_touched": 2}, "rack_limit", Ruling.HOLD),
+        ({"stranded": ("demo",)}, "job_has_spare", Ruling.HOLD),
+    ],
+)
+def test_each_rule_by_itself(changes: dict[str, Any], rule: str, verdict: Ruling) -> None:
+    assert against(**changes) == [(rule, verdict)]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"uptime_seconds": None}, {"uptime_seconds": 300.0}, {"touched": 4}, {"rack": "", "rack_touched": 9}]
+)
+def test_what_is_not_known_or_not_reached_holds_nothing(changes: dict[str, Any]) -> None:
+    assert against(**changes) == []
+
+
+@pytest.mark.parametrize(
+    ("fleet", "share", "minimum", "allowed"),
+    [(0, 0.05, 1, 1), (3, 0.05, 1, 1), (40, 0.05, 1, 2), (1250, 0.05, 1, 62), (1250, 0.0, 0, 0), (1000, 0.001, 3, 3)],
+)
+def test_the_breaker_allows_a_share_and_never_less_than_the_minimum(
+    fleet: int, share: float, minimum: int, allowed: int
+) -> None:
+    limits = RemediationSettings(share_limit=share, minimum=minimum)
+    assert limit(limits, fleet) == allowed
+    facts = Facts(limits=limits, fleet=fleet)
+    assert [breaker(replace(facts, touched=n)) is None for n in (max(0, allowed - 1), allowed)] == [allowed > 0, False]
+
+
+@given(st.sampled_from(HealthState), st.sampled_from(Owner), st.integers(0, 9), st.booleans(), st.booleans())
+def test_out_of_service_is_denied_whatever_else_holds(
+    state: HealthState, owner: Owner, touched: int, stranded: bool, known: bool
+) -> None:
+    facts = replace(FREE, state=state, owner=owner, touched=touched, stranded=("j",) if stranded else (), known=known)
+    denied = any(said.verdict is Ruling.DENY for said in judge(facts))
+    assert denied == (state in OUT_OF_SERVICE or not known)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tried", "proposed"),
+    [
+        (Remedy.RESET_GPU, (), Remedy.RESET_GPU),
+        (Remedy.RESET_GPU, (Remedy.RESET_GPU,), Remedy.REBOOT_NODE),
+        (Remedy.RESET_GPU, (Remedy.RESET_GPU, Remedy.REBOOT_NODE), Remedy.INSPECT),
+        (Remedy.INSPECT, (Remedy.RESET_GPU,), Remedy.INSPECT),
+        (Remedy.REPLACE, (Remedy.REPLACE,), Remedy.REPLACE),
+    ],
+)
+def test_the_ladder_is_climbed(wanted: Remedy, tried: tuple[Remedy, ...], proposed: Remedy) -> None:
+    assert next_remedy(wanted, tried) is proposed
