@@ -65,3 +65,45 @@ def plan(rank: int) -> dict[str, Any]:
         chosen=StrategyName.LOCAL_SLOT, explanation="The local slot is the cheapest way back.",
     )  # fmt: skip
     return asdict(chosen)
+
+
+GPU_NODE = "gpu-node"
+OTHER_NODE = "gpu-other"
+SERIAL = "1650000000042"
+
+
+def report(serials: list[str]) -> dict[str, Any]:
+    """What a node with these GPUs and one network port would say of itself."""
+    nothing = {"serial": None, "uuid": None, "memory_bytes": None}
+    host = {"id": "host", "index": 0, "kind": "host", "model": "EPYC", **nothing}
+    port = {"id": "nic:mlx5_0:1", "index": 0, "kind": "nic", "model": "ConnectX-7", **nothing}
+    gpus = [
+        {
+            "id": f"gpu{i}", "index": i, "kind": "gpu", "model": "NVIDIA H100", "serial": serial,
+            "uuid": f"GPU-{serial}", "memory_bytes": 85_899_345_920, "facts": {"driver_version": "580.95.05"},
+        }
+        for i, serial in enumerate(serials)
+    ]  # fmt: skip
+    now = time.time()
+    return {
+        "hostname": "h", "os": "Linux", "kernel": "6.12", "version": "0.1.0", "boot_id": "b", "cohort": "h100",
+        "cpu_count": 8, "memory_bytes": 1 << 36, "devices": [host, *gpus, port],
+        "catalogue": {"narrow": [], "wide": []}, "started_at": now - 900, "booted_at": now - 86_400, "rack": "r1",
+    }  # fmt: skip
+
+
+def put_gpu_nodes(stack: Stack) -> None:
+    """Two nodes with GPUs. One of the GPUs had sat in the other node before."""
+    stack.api.put(f"/nodes/{OTHER_NODE}", report([SERIAL, "1650000000077"]))
+    stack.api.put(f"/nodes/{OTHER_NODE}", report(["1650000000077"]))
+    stack.api.put(f"/nodes/{GPU_NODE}", report([SERIAL, "1650000000043"]))
+
+
+def fall_off_the_bus(stack: Stack, node: str = GPU_NODE, device: str = "gpu0") -> None:
+    """The driver's word that a GPU is gone, as the node's daemon would send it."""
+    event = {
+        "id": uuid7(), "time": time.time(), "kind": "xid", "node": node, "device": device, "job": None, "rank": None,
+        "generation": None,
+        "data": {"code": 79, "source": "nvml", "text": "GPU has fallen off the bus", "uptime": 86_400},
+    }  # fmt: skip
+    stack.api.post("/events", {"items": [event]})

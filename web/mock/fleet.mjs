@@ -46,6 +46,9 @@ function devicesOf(name, gpus, index) {
     serial: null,
     uuid: null,
     memory_bytes: null,
+    facts: {},
+    moved_from: null,
+    present: true,
   };
   const list = Array.from({ length: gpus }, (_, g) => ({
     id: `gpu${g}`,
@@ -56,8 +59,38 @@ function devicesOf(name, gpus, index) {
     serial: String(1652000000000 + index * 16 + g),
     uuid: `GPU-${index.toString(16).padStart(8, "0")}-${g}`,
     memory_bytes: 85_899_345_920,
+    facts: {
+      driver_version: "580.95.05",
+      vbios_version: "96.00.9F.00.01",
+      pci_bus_id: `00000000:${(0x18 + g * 0x10).toString(16).toUpperCase()}:00.0`,
+      board_part_number: "692-2G520-0200-000",
+      numa_node: String(g >> 2),
+    },
+    moved_from: index === 11 && g === 3 ? "rack01-node3" : null,
+    present: true,
   }));
-  return [host, ...list];
+  return [host, ...list, ...portsOf(name, gpus ? 4 : 0, index)];
+}
+
+function portsOf(name, count, index) {
+  return Array.from({ length: count }, (_, p) => ({
+    id: `nic:mlx5_${p}:1`,
+    node: name,
+    index: p,
+    kind: "nic",
+    model: "ConnectX-7",
+    serial: null,
+    uuid: null,
+    memory_bytes: null,
+    facts: {
+      firmware: "28.43.1014",
+      node_guid: `b8:3f:d2:03:00:${index.toString(16).padStart(2, "0")}:00:0${p}`,
+      link_layer: "InfiniBand",
+      rate: "400 Gb/s",
+    },
+    moved_from: null,
+    present: true,
+  }));
 }
 
 export function makeNodes(scenario, now) {
@@ -74,6 +107,13 @@ export function makeNodes(scenario, now) {
       name,
       state,
       state_reason: reasons[state],
+      rack: scenario === "calm" ? "" : name.slice(0, 6),
+      booted_at: now - 86400 * (2 + (i % 9)),
+      started_at: now - 86400 * (1 + (i % 9)),
+      owner: { 17: "outside", 20: "person" }[i] ?? "machine",
+      actor: { 5: "remediation", 17: "slurm", 20: "operator" }[i] ?? "judge",
+      state_since: now - 600 - i * 731,
+      state_version: 3 + (i % 5),
       hostname: name,
       os: "Debian GNU/Linux 13",
       kernel: "6.12.48-amd64",

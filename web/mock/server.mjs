@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import { parseArgs } from "node:util";
 import { brief, makeEvents, makeRecoveries } from "./events.mjs";
 import { makeLayout, makeNodes, STATES } from "./fleet.mjs";
+import { healthRoutes } from "./health-routes.mjs";
 import { makeIncidents } from "./incidents.mjs";
 import { makeJobs, steps } from "./jobs.mjs";
 import { publicSignals, snapshot, telemetry } from "./signals.mjs";
@@ -85,12 +86,9 @@ function overview() {
   };
 }
 
+const SCOPES = ["read", "act", "admin"];
 const routes = [
-  [
-    "GET",
-    /^\/v1\/auth\/me$/,
-    () => ({ subject: "operator", scopes: ["read", "act", "admin"], kind: "admin" }),
-  ],
+  ["GET", /^\/v1\/auth\/me$/, () => ({ subject: "operator", scopes: SCOPES, kind: "admin" })],
   ["GET", /^\/v1\/overview$/, () => overview()],
   [
     "GET",
@@ -119,6 +117,7 @@ const routes = [
   ["POST", /^\/v1\/validations$/, (_q, body) => order(body)],
   ["GET", /^\/v1\/criteria$/, (q) => page(makeCriteria(scenario, started), q)],
   ["GET", /^\/v1\/sweeps$/, (q) => page(makeSweeps(scenario, started), q)],
+  ...healthRoutes({ scenario, nodes, incidents, page, where, find, Problem, missing }),
 ];
 
 function change(id, what, { reason }) {
@@ -217,7 +216,7 @@ async function handle(request, response) {
   for (const [method, pattern, reply] of routes) {
     const match = pattern.exec(decodeURIComponent(pathname));
     if (!match || method !== request.method) continue;
-    const body = method === "POST" ? [await readBody(request)] : [];
+    const body = method === "POST" || method === "PUT" ? [await readBody(request)] : [];
     return answer(
       response,
       method === "POST" && pathname === "/v1/validations" ? 202 : 200,

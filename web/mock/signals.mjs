@@ -1,4 +1,5 @@
 // The signal table as probes/signals.py declares it, with a plausible level for each.
+import { HEALTH_SIGNALS, paceOf } from "./health-signals.mjs";
 import { noise, wander } from "./random.mjs";
 
 const host = (name, unit, about, level, spread, counter = false) => ({
@@ -47,11 +48,13 @@ export const SIGNALS = [
   gpu("gpu_ecc_corrected_total", "1", "corrected ECC errors, volatile", 0, 0.01, true),
   gpu("gpu_ecc_uncorrected_total", "1", "uncorrected ECC errors, volatile", 0, 0, true),
   gpu("gpu_pcie_replay_total", "1", "PCIe replays", 0, 0.2, true),
+  ...HEALTH_SIGNALS,
 ];
 
-export const publicSignals = SIGNALS.map(({ level: _l, spread: _s, ...rest }) => rest);
+export const publicSignals = SIGNALS.map(({ level: _l, spread: _s, at: _a, ...rest }) => rest);
 
 export function valueAt(signal, node, device, t) {
+  if (signal.at) return signal.at(node, device, t);
   const own = noise(signal.name, node, device) * 0.5 + 0.25;
   let value =
     signal.level +
@@ -94,7 +97,10 @@ export function telemetry(nodes, query, now) {
 function seriesOf(signal, node, device, t, step, now) {
   const silent = (time) =>
     time > now || time > node.last_seen_at + 1 || (time > now - 420 && time < now - 405);
-  const mean = t.map((time) => (silent(time) ? null : valueAt(signal, node.name, device.id, time)));
+  const between = (time) => step < 5 && Math.floor(time) % paceOf(signal) !== 0;
+  const mean = t.map((time) =>
+    silent(time) || between(time) ? null : valueAt(signal, node.name, device.id, time),
+  );
   const wide = step > 2 ? signal.spread * Math.min(0.25, step / 200) : 0;
   const edge = (sign) =>
     mean.map((v, i) => (v === null ? null : Math.max(0, v + sign * wide * noise(sign, i, signal.name))));

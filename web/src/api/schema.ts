@@ -156,6 +156,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/devices/{device}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Device
+         * @description One device and where it has been.
+         */
+        get: operations["get_device"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/devices/{device}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List History
+         * @description Findings, events, verdicts, moves and remediations of the hardware, wherever it sat.
+         */
+        get: operations["list_device_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/events": {
         parameters: {
             query?: never;
@@ -280,6 +320,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/incidents/{id}/nvsentinel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Incident Nvsentinel
+         * @description What was found about nodes, as NVSentinel's HealthEvents; STORE_ONLY while the machine acts on nothing.
+         */
+        get: operations["get_incident_nvsentinel"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/incidents/{id}:acknowledge": {
         parameters: {
             query?: never;
@@ -314,6 +374,92 @@ export interface paths {
          * @description Close an incident by hand. What was found no longer counts; if it begins anew, a new incident opens.
          */
         post: operations["close_incident"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/ingest/dcgm-targets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Dcgm Targets
+         * @description Targets, newest first, with why the latest scrape failed.
+         */
+        get: operations["list_dcgm_targets"];
+        put?: never;
+        /**
+         * Create Dcgm Target
+         * @description Scrape a dcgm-exporter from now on. A node with a daemon of its own is not fed from it.
+         */
+        post: operations["create_dcgm_target"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/ingest/dcgm-targets/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete Dcgm Target
+         * @description Scrape it no more; what it told stays, and its node falls silent.
+         */
+        delete: operations["delete_dcgm_target"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/ingest/gpud-states": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Post Gpud States
+         * @description What gpud answers to ``GET /v1/states``, as it is. Only states that changed become events.
+         */
+        post: operations["post_gpud_states"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/ingest/health-events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Post Health Events
+         * @description NVSentinel's HealthEvent, one or ``{"events": [...]}`` (at most 500). The same event again changes nothing.
+         *
+         *     Events that Mainstay itself emitted are taken for known: what we found must not come back as evidence for it.
+         */
+        post: operations["post_health_events"];
         delete?: never;
         options?: never;
         head?: never;
@@ -448,6 +594,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/nodes/{name}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drain Node
+         * @description Take a node out of service once its work has left. A drain that another system made can be taken over.
+         */
+        post: operations["drain_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/nodes/{name}/orders": {
         parameters: {
             query?: never;
@@ -462,6 +628,86 @@ export interface paths {
         get: operations["take_orders"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{name}/quarantine": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Quarantine Node
+         * @description Take a node out of service at once, whatever runs there; only a validation that passes lets it back.
+         */
+        post: operations["quarantine_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{name}/transitions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Transitions
+         * @description Every accepted move of a node: when, from where to where, who and why.
+         */
+        get: operations["list_transitions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{name}/undrain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Undrain Node
+         * @description Take a drain back, while nothing worse followed. Not one that another system made.
+         */
+        post: operations["undrain_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{name}/validate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Validate Node
+         * @description Order the check that lets a quarantined node back: a pass returns it, anything else keeps it out.
+         */
+        post: operations["validate_node"];
         delete?: never;
         options?: never;
         head?: never;
@@ -542,6 +788,246 @@ export interface paths {
         get: operations["get_plan"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Policy
+         * @description The policy that judges now, and what runs beside it.
+         */
+        get: operations["get_xid_policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Activate
+         * @description Let a version judge, within seconds; what holds already is judged again by it.
+         */
+        post: operations["activate_xid_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid/overrides": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Put Overrides
+         * @description Store a site's overrides as a new version: as a draft, beside the live policy, or in its place.
+         */
+        put: operations["put_xid_overrides"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid/retire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retire
+         * @description Let a version judge no more; without an active one the built-in policy judges.
+         */
+        post: operations["retire_xid_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid/shadow": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Shadow
+         * @description Where the shadow and the live policy differ, newest first; the last 5,000 are kept.
+         */
+        get: operations["list_xid_shadow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try Out
+         * @description What overrides would have said of the stored events (the newest 10,000); nothing is switched on.
+         */
+        post: operations["test_xid_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Versions
+         * @description Every version, newest first: who, when, why.
+         */
+        get: operations["list_xid_policy_versions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/remediation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Status
+         * @description Whether the machine acts by itself, and what the circuit breaker says.
+         */
+        get: operations["get_remediation_status"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/remediations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Remediations
+         * @description Remediations, newest first, each with the rules that judged it.
+         */
+        get: operations["list_remediations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/remediations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Remediation
+         * @description One remediation.
+         */
+        get: operations["get_remediation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/remediations/{id}/accept": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Accept Remediation
+         * @description Drain the node for it. What a rule only holds a person may let pass.
+         */
+        post: operations["accept_remediation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/remediations/{id}/dismiss": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Dismiss Remediation
+         * @description Leave the node where it is; the incident proposes nothing for it any more.
+         */
+        post: operations["dismiss_remediation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -878,6 +1364,26 @@ export interface components {
          * @enum {string}
          */
         Better: "higher" | "lower" | "equal";
+        /**
+         * BreakerRead
+         * @description The circuit breaker: how much of the fleet we drained lately, and how much we may.
+         */
+        BreakerRead: {
+            /** Fleet */
+            fleet: number;
+            /** Open */
+            open: boolean;
+            /** Rack Limit */
+            rack_limit: number;
+            /** Share Limit */
+            share_limit: number;
+            /** Touched */
+            touched: number;
+            /** Why */
+            why: string;
+            /** Window Seconds */
+            window_seconds: number;
+        };
         /** CatalogueReport */
         CatalogueReport: {
             /** Narrow */
@@ -984,6 +1490,52 @@ export interface components {
             /** Warn */
             warn: number | null;
         };
+        /** DcgmTargetCreate */
+        DcgmTargetCreate: {
+            /**
+             * Enabled
+             * @default true
+             */
+            enabled: boolean;
+            /**
+             * Interval Seconds
+             * @default 15
+             */
+            interval_seconds: number;
+            /** Node */
+            node?: string | null;
+            /** Url */
+            url: string;
+        };
+        /**
+         * DcgmTargetPage
+         * @description Targets, newest first.
+         */
+        DcgmTargetPage: {
+            /** Items */
+            items: components["schemas"]["DcgmTargetRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** DcgmTargetRead */
+        DcgmTargetRead: {
+            /** Enabled */
+            enabled: boolean;
+            /** Id */
+            id: string;
+            /** Interval Seconds */
+            interval_seconds: number;
+            /** Last Error */
+            last_error: string | null;
+            /** Last Scrape At */
+            last_scrape_at: number | null;
+            /** Node */
+            node: string | null;
+            /** Samples */
+            samples: number;
+            /** Url */
+            url: string;
+        };
         /**
          * Decision
          * @description One thing that the machine decided by itself.
@@ -1001,6 +1553,29 @@ export interface components {
             time: number;
         };
         /**
+         * DecisionBody
+         * @description Why a person accepts or dismisses a proposal.
+         */
+        DecisionBody: {
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * DeviceDetail
+         * @description A piece of hardware, wherever it sat.
+         */
+        DeviceDetail: {
+            device: components["schemas"]["DeviceRead"];
+            /** Findings Active */
+            findings_active: number;
+            /** Findings Total */
+            findings_total: number;
+            /** Hardware */
+            hardware: string | null;
+            /** Homes */
+            homes: components["schemas"]["HomeRead"][];
+        };
+        /**
          * DevicePage
          * @description Devices by node and id.
          */
@@ -1012,6 +1587,10 @@ export interface components {
         };
         /** DeviceRead */
         DeviceRead: {
+            /** Facts */
+            facts: {
+                [key: string]: string;
+            };
             /** Id */
             id: string;
             /** Index */
@@ -1035,6 +1614,10 @@ export interface components {
         };
         /** DeviceReport */
         DeviceReport: {
+            /** Facts */
+            facts?: {
+                [key: string]: string;
+            };
             /** Id */
             id: string;
             /** Index */
@@ -1043,7 +1626,7 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "host" | "gpu";
+            kind: "host" | "gpu" | "nic";
             /** Memory Bytes */
             memory_bytes: number | null;
             /** Model */
@@ -1052,6 +1635,72 @@ export interface components {
             serial: string | null;
             /** Uuid */
             uuid: string | null;
+        };
+        /** DrainBody */
+        DrainBody: {
+            /** Deadline Seconds */
+            deadline_seconds?: number | null;
+            /** Expected Version */
+            expected_version?: number | null;
+            /**
+             * Outside
+             * @default false
+             */
+            outside: boolean;
+            /** Reason */
+            reason: string;
+        };
+        /** EmittedEntity */
+        EmittedEntity: {
+            /** Entitytype */
+            entityType: string;
+            /** Entityvalue */
+            entityValue: string;
+        };
+        /**
+         * EmittedEvent
+         * @description NVSentinel's HealthEvent, every field given.
+         */
+        EmittedEvent: {
+            /** Agent */
+            agent: string;
+            /** Checkname */
+            checkName: string;
+            /** Componentclass */
+            componentClass: string;
+            /** Entitiesimpacted */
+            entitiesImpacted: components["schemas"]["EmittedEntity"][];
+            /** Errorcode */
+            errorCode: string[];
+            /** Generatedtimestamp */
+            generatedTimestamp: string;
+            /** Id */
+            id: string;
+            /** Isfatal */
+            isFatal: boolean;
+            /** Ishealthy */
+            isHealthy: boolean;
+            /** Message */
+            message: string;
+            /** Metadata */
+            metadata: {
+                [key: string]: string;
+            };
+            /** Nodename */
+            nodeName: string;
+            /** Processingstrategy */
+            processingStrategy: string;
+            /** Recommendedaction */
+            recommendedAction: string;
+            /** Version */
+            version: number;
+        };
+        /** EmittedEvents */
+        EmittedEvents: {
+            /** Events */
+            events: components["schemas"]["EmittedEvent"][];
+            /** Version */
+            version: number;
         };
         /** Enrol */
         Enrol: {
@@ -1109,9 +1758,12 @@ export interface components {
         /**
          * EventKind
          * @description What may happen to a node or a job. The enumeration may grow, never change meaning.
+         *
+         *     Of a storm a node sends one event each ten seconds: ``count`` says how often it happened from ``first`` to ``last``.
+         *     ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "link_down" | "probe_silent";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "probe_silent";
         /**
          * EventPage
          * @description Events, newest first.
@@ -1182,11 +1834,17 @@ export interface components {
             y: (number | null)[];
         };
         /**
+         * Family
+         * @description Whose number it is.
+         * @enum {string}
+         */
+        Family: "xid" | "sxid";
+        /**
          * FindingKind
          * @description Kinds of finding. The enumeration may grow, never change meaning.
          * @enum {string}
          */
-        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
+        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
         /**
          * FindingPage
          * @description Findings, newest first.
@@ -1216,9 +1874,120 @@ export interface components {
             /** Incident */
             incident: string | null;
             kind: components["schemas"]["FindingKind"];
+            remedy: components["schemas"]["Remedy"];
             severity: components["schemas"]["Severity"];
             /** Time */
             time: number;
+        };
+        /**
+         * GpudComponent
+         * @description One element of gpud's ``GET /v1/states``.
+         */
+        GpudComponent: {
+            /** Component */
+            component: string;
+            /** States */
+            states: components["schemas"]["GpudState"][];
+        };
+        /**
+         * GpudState
+         * @description One state of one component.
+         */
+        GpudState: {
+            /** Error */
+            error?: string | null;
+            /** Extra Info */
+            extra_info?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * Health
+             * @enum {string}
+             */
+            health: "Healthy" | "Degraded" | "Unhealthy" | "Initializing";
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /** Reason */
+            reason?: string | null;
+            suggested_actions?: components["schemas"]["SuggestedActions"] | null;
+            /** Time */
+            time?: string | null;
+        };
+        /**
+         * HealthEvent
+         * @description NVSentinel's HealthEvent, as protobuf writes it in JSON: what has its default may be left out.
+         */
+        HealthEvent: {
+            /**
+             * Agent
+             * @default
+             */
+            agent: string;
+            /** Checkname */
+            checkName: string;
+            /**
+             * Componentclass
+             * @default
+             */
+            componentClass: string;
+            /**
+             * Customrecommendedaction
+             * @default
+             */
+            customRecommendedAction: string;
+            /** Entitiesimpacted */
+            entitiesImpacted?: components["schemas"]["ImpactedEntity"][];
+            /** Errorcode */
+            errorCode?: string[];
+            /** Generatedtimestamp */
+            generatedTimestamp: string | components["schemas"]["ProtoTime"];
+            /**
+             * Id
+             * @default
+             */
+            id: string;
+            /**
+             * Isfatal
+             * @default false
+             */
+            isFatal: boolean;
+            /**
+             * Ishealthy
+             * @default false
+             */
+            isHealthy: boolean;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            };
+            /** Nodename */
+            nodeName: string;
+            /**
+             * Processingstrategy
+             * @default 0
+             */
+            processingStrategy: string | number;
+            /**
+             * Recommendedaction
+             * @default 0
+             */
+            recommendedAction: string | number;
+        };
+        /**
+         * HealthEvents
+         * @description Several at once.
+         */
+        HealthEvents: {
+            /** Events */
+            events: components["schemas"]["HealthEvent"][];
         };
         /**
          * HealthState
@@ -1226,6 +1995,53 @@ export interface components {
          * @enum {string}
          */
         HealthState: "unknown" | "healthy" | "suspect" | "draining" | "quarantined" | "validating";
+        /** HistoryEntry */
+        HistoryEntry: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "finding" | "event" | "move" | "transition" | "verdict" | "remediation";
+            /** Node */
+            node: string;
+            /** Ref */
+            ref: string | null;
+            severity: components["schemas"]["Severity"] | null;
+            /** Text */
+            text: string;
+            /** Time */
+            time: number;
+            /** Title */
+            title: string;
+        };
+        /**
+         * HistoryPage
+         * @description What happened to a device, newest first.
+         */
+        HistoryPage: {
+            /** Items */
+            items: components["schemas"]["HistoryEntry"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** HomeRead */
+        HomeRead: {
+            /** First Seen At */
+            first_seen_at: number;
+            /** Last Seen At */
+            last_seen_at: number;
+            /** Node */
+            node: string;
+            /** Present */
+            present: boolean;
+        };
+        /** ImpactedEntity */
+        ImpactedEntity: {
+            /** Entitytype */
+            entityType: string;
+            /** Entityvalue */
+            entityValue: string;
+        };
         /** IncidentDetail */
         IncidentDetail: {
             /** Acting At */
@@ -1422,6 +2238,16 @@ export interface components {
             unit: string;
         };
         /**
+         * MoveBody
+         * @description Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this.
+         */
+        MoveBody: {
+            /** Expected Version */
+            expected_version?: number | null;
+            /** Reason */
+            reason: string;
+        };
+        /**
          * NodePage
          * @description Nodes by name.
          */
@@ -1433,10 +2259,14 @@ export interface components {
         };
         /** NodeRead */
         NodeRead: {
+            /** Actor */
+            actor: string;
             /** Age Seconds */
             age_seconds: number | null;
             /** Boot Id */
             boot_id: string;
+            /** Booted At */
+            booted_at: number | null;
             /** Cohort */
             cohort: string;
             /** Cpu Count */
@@ -1464,11 +2294,18 @@ export interface components {
             open_incidents: number;
             /** Os */
             os: string;
+            owner: components["schemas"]["Owner"];
+            /** Rack */
+            rack: string;
             /** Started At */
             started_at: number | null;
             state: components["schemas"]["HealthState"];
             /** State Reason */
             state_reason: string;
+            /** State Since */
+            state_since: number;
+            /** State Version */
+            state_version: number;
             /** Version */
             version: string;
         };
@@ -1479,6 +2316,8 @@ export interface components {
         NodeReport: {
             /** Boot Id */
             boot_id: string;
+            /** Booted At */
+            booted_at?: number | null;
             catalogue: components["schemas"]["CatalogueReport"];
             /** Cohort */
             cohort: string;
@@ -1494,6 +2333,11 @@ export interface components {
             memory_bytes: number;
             /** Os */
             os: string;
+            /**
+             * Rack
+             * @default
+             */
+            rack: string;
             /** Started At */
             started_at: number;
             /** Version */
@@ -1520,6 +2364,18 @@ export interface components {
             /** Items */
             items: components["schemas"]["OrderRead"][];
         };
+        /** OverridesIn */
+        OverridesIn: {
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "draft" | "shadow" | "active";
+            /** Overrides */
+            overrides: string;
+            /** Reason */
+            reason: string;
+        };
         /** OverviewRead */
         OverviewRead: {
             /** Burning */
@@ -1541,6 +2397,12 @@ export interface components {
             /** Now */
             now: number;
         };
+        /**
+         * Owner
+         * @description Who decided the state that a node is in.
+         * @enum {string}
+         */
+        Owner: "machine" | "person" | "outside";
         /**
          * PlanPage
          * @description Plans, newest first.
@@ -1578,6 +2440,103 @@ export interface components {
             incident: string | null;
             /** Job */
             job: string;
+        };
+        /** PolicyChange */
+        PolicyChange: {
+            /** After */
+            after: string;
+            /** Before */
+            before: string;
+            /** Code */
+            code: number;
+            /** Device */
+            device: string | null;
+            /** Node */
+            node: string;
+            /** Time */
+            time: number;
+        };
+        /** PolicyRead */
+        PolicyRead: {
+            /** Digest */
+            digest: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "builtin" | "active";
+            /** Rules */
+            rules: components["schemas"]["PolicyRule"][];
+            shadow: components["schemas"]["ShadowRead"] | null;
+            /** Version */
+            version: number | null;
+        };
+        /** PolicyRule */
+        PolicyRule: {
+            /** Code */
+            code: number;
+            family: components["schemas"]["Family"];
+            /** Group */
+            group: string;
+            /** Note */
+            note: string;
+            /** Overridden */
+            overridden: boolean;
+            remedy: components["schemas"]["Remedy"];
+            /** Repeat */
+            repeat: string | null;
+            severity: components["schemas"]["Severity"];
+            /** Title */
+            title: string;
+        };
+        /** PolicyTestRead */
+        PolicyTestRead: {
+            after: components["schemas"]["TallyRead"];
+            before: components["schemas"]["TallyRead"];
+            /** Changes */
+            changes: components["schemas"]["PolicyChange"][];
+            /** Changes Total */
+            changes_total: number;
+            /** Events */
+            events: number;
+            /** Since */
+            since: number;
+            /** Truncated */
+            truncated: boolean;
+            /** Until */
+            until: number;
+        };
+        /**
+         * PolicyVersionPage
+         * @description Versions, newest first.
+         */
+        PolicyVersionPage: {
+            /** Items */
+            items: components["schemas"]["PolicyVersionRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** PolicyVersionRead */
+        PolicyVersionRead: {
+            /** Actor */
+            actor: string;
+            /** Changed At */
+            changed_at: number;
+            /** Changed By */
+            changed_by: string;
+            /** Changed Reason */
+            changed_reason: string;
+            /** Created At */
+            created_at: number;
+            /** Digest */
+            digest: string;
+            mode: components["schemas"]["VersionMode"];
+            /** Overrides */
+            overrides: string;
+            /** Reason */
+            reason: string;
+            /** Version */
+            version: number;
         };
         /**
          * Problem
@@ -1619,6 +2578,19 @@ export interface components {
             slots: number;
             /** State Bytes */
             state_bytes: number[];
+        };
+        /**
+         * ProtoTime
+         * @description A protobuf timestamp as its fields.
+         */
+        ProtoTime: {
+            /**
+             * Nanos
+             * @default 0
+             */
+            nanos: number;
+            /** Seconds */
+            seconds: number;
         };
         /** QueryRead */
         QueryRead: {
@@ -1690,6 +2662,62 @@ export interface components {
             /** Verified At */
             verified_at: number | null;
         };
+        /**
+         * RemediationPage
+         * @description Remediations, newest first.
+         */
+        RemediationPage: {
+            /** Items */
+            items: components["schemas"]["RemediationRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** RemediationRead */
+        RemediationRead: {
+            /** Created At */
+            created_at: number;
+            /** Decided At */
+            decided_at: number | null;
+            /** Decided By */
+            decided_by: string | null;
+            /** Device */
+            device: string | null;
+            /** Dry Run */
+            dry_run: boolean;
+            /** Id */
+            id: string;
+            /** Incident */
+            incident: string;
+            /** Node */
+            node: string;
+            /** Reason */
+            reason: string;
+            remedy: components["schemas"]["Remedy"];
+            /** Rules */
+            rules: components["schemas"]["RuleRead"][];
+            state: components["schemas"]["RemediationState"];
+        };
+        /**
+         * RemediationState
+         * @description How far a proposal has come.
+         * @enum {string}
+         */
+        RemediationState: "proposed" | "held" | "accepted" | "dismissed" | "done" | "superseded";
+        /** RemediationStatus */
+        RemediationStatus: {
+            breaker: components["schemas"]["BreakerRead"];
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "dry_run" | "automatic";
+        };
+        /**
+         * Remedy
+         * @description What would mend it, from the mildest to the last: the ladder that operators climb. Order is meaning.
+         * @enum {string}
+         */
+        Remedy: "none" | "watch" | "restart_app" | "reset_gpu" | "reboot_node" | "inspect" | "replace";
         /** RestoreRead */
         RestoreRead: {
             /** From Nodes */
@@ -1732,6 +2760,20 @@ export interface components {
             /** Suite */
             suite: string;
         };
+        /** RuleRead */
+        RuleRead: {
+            /** Name */
+            name: string;
+            verdict: components["schemas"]["Ruling"];
+            /** Why */
+            why: string;
+        };
+        /**
+         * Ruling
+         * @description What a rule says of a proposal.
+         * @enum {string}
+         */
+        Ruling: "allow" | "hold" | "deny";
         /**
          * Scope
          * @enum {string}
@@ -1764,6 +2806,48 @@ export interface components {
          * @enum {string}
          */
         Severity: "info" | "warning" | "critical";
+        /**
+         * ShadowPage
+         * @description What the shadow said and the live policy did not, or the other way round; newest first.
+         */
+        ShadowPage: {
+            /** Items */
+            items: components["schemas"]["ShadowVerdictRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** ShadowRead */
+        ShadowRead: {
+            /** Actor */
+            actor: string;
+            /** Created At */
+            created_at: number;
+            /** Digest */
+            digest: string;
+            /** Reason */
+            reason: string;
+            /** Version */
+            version: number;
+        };
+        /** ShadowVerdictRead */
+        ShadowVerdictRead: {
+            /** Code */
+            code: number;
+            /** Device */
+            device: string | null;
+            /** Id */
+            id: string;
+            /** Live */
+            live: string;
+            /** Node */
+            node: string;
+            /** Shadow */
+            shadow: string;
+            /** Time */
+            time: number;
+            /** Version */
+            version: number;
+        };
         /** SignIn */
         SignIn: {
             /** Token */
@@ -1828,6 +2912,13 @@ export interface components {
          * @enum {string}
          */
         StrategyName: "local_slot" | "peer_copy" | "parity_rebuild" | "disk_restart";
+        /** SuggestedActions */
+        SuggestedActions: {
+            /** Description */
+            description?: string | null;
+            /** Repair Actions */
+            repair_actions?: string[] | null;
+        };
         /**
          * SuitePage
          * @description Suites, the quickest first.
@@ -1918,6 +3009,23 @@ export interface components {
             id: string;
             /** Started At */
             started_at: number;
+        };
+        /**
+         * Taken
+         * @description How many became events, and how many changed nothing.
+         */
+        Taken: {
+            /** Accepted */
+            accepted: number;
+            /** Duplicates */
+            duplicates: number;
+        };
+        /** TallyRead */
+        TallyRead: {
+            /** Drains */
+            drains: number;
+            /** Findings */
+            findings: number;
         };
         /** TimelineEntry */
         TimelineEntry: {
@@ -2046,6 +3154,55 @@ export interface components {
             /** Tp */
             tp: number;
         };
+        /**
+         * TransitionPage
+         * @description Moves of a node, newest first.
+         */
+        TransitionPage: {
+            /** Items */
+            items: components["schemas"]["TransitionRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * TransitionRead
+         * @description One accepted move of a node.
+         */
+        TransitionRead: {
+            /** Actor */
+            actor: string;
+            from_state: components["schemas"]["HealthState"];
+            /** Id */
+            id: string;
+            /** Incident */
+            incident: string | null;
+            /** Node */
+            node: string;
+            owner: components["schemas"]["Owner"];
+            /** Reason */
+            reason: string;
+            /** Time */
+            time: number;
+            to_state: components["schemas"]["HealthState"];
+        };
+        /** TryOut */
+        TryOut: {
+            /** Overrides */
+            overrides: string;
+            /** Since */
+            since?: number | null;
+            /** Until */
+            until?: number | null;
+        };
+        /** ValidateBody */
+        ValidateBody: {
+            /** Expected Version */
+            expected_version?: number | null;
+            /** Reason */
+            reason: string;
+            /** Suite */
+            suite?: ("quick" | "standard" | "deep") | null;
+        };
         /** ValidationCreate */
         ValidationCreate: {
             /** Node */
@@ -2114,6 +3271,19 @@ export interface components {
          * @enum {string}
          */
         Verdict: "pass" | "warn" | "fail" | "unknown";
+        /** VersionChoice */
+        VersionChoice: {
+            /** Reason */
+            reason: string;
+            /** Version */
+            version: number;
+        };
+        /**
+         * VersionMode
+         * @description Where a version stands. At most one is active and at most one a shadow.
+         * @enum {string}
+         */
+        VersionMode: "draft" | "shadow" | "active" | "retired";
     };
     responses: {
         /** @description Bad request (RFC 9457) */
@@ -2493,6 +3663,74 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_device: {
+        parameters: {
+            query?: {
+                /** @description The node that calls it so. */
+                node?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Serial number, UUID, or the node's name for it where only one device has it. */
+                device: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceDetail"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_device_history: {
+        parameters: {
+            query?: {
+                /** @description The node that calls it so. */
+                node?: string | null;
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Serial number, UUID, or the node's name for it where only one device has it. */
+                device: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HistoryPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_events: {
         parameters: {
             query?: {
@@ -2702,6 +3940,33 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_incident_nvsentinel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmittedEvents"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     acknowledge_incident: {
         parameters: {
             query?: never;
@@ -2770,6 +4035,158 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_dcgm_targets: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DcgmTargetPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_dcgm_target: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DcgmTargetCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DcgmTargetRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    delete_dcgm_target: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_gpud_states: {
+        parameters: {
+            query?: {
+                /** @description Whose states; a node's own token need not say it. */
+                node?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GpudComponent"][];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Taken"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_health_events: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["HealthEvent"] | components["schemas"]["HealthEvents"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Taken"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
@@ -3016,6 +4433,43 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    drain_node: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DrainBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     take_orders: {
         parameters: {
             query?: {
@@ -3042,6 +4496,147 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    quarantine_node: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_transitions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TransitionPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    undrain_node: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    validate_node: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ValidateBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -3153,6 +4748,372 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_xid_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    activate_xid_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VersionChoice"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersionRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_xid_overrides: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OverridesIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersionRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    retire_xid_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VersionChoice"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersionRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_xid_shadow: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShadowPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    test_xid_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TryOut"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyTestRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            /** @description Service Unavailable */
+            503: components["responses"]["TemporarilyUnavailable"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_xid_policy_versions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersionPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_remediation_status: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemediationStatus"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_remediations: {
+        parameters: {
+            query?: {
+                state?: components["schemas"]["RemediationState"] | null;
+                node?: string | null;
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemediationPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_remediation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemediationRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    accept_remediation: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DecisionBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemediationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    dismiss_remediation: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DecisionBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemediationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

@@ -52,16 +52,17 @@ export function retryDelay(attempts: number, random: number): number {
   return base * (0.75 + 0.5 * random);
 }
 
-export const topics = ["incident", "node", "job", "validation", "event", "telemetry"] as const;
+export const topics = ["incident", "node", "job", "validation", "event", "remediation", "telemetry"] as const;
 export type Topic = (typeof topics)[number];
 
 /** The query-key roots that a topic makes out of date. */
 export const invalidates: Record<Topic, readonly string[]> = {
-  incident: ["incidents", "overview", "nodes", "jobs"],
-  node: ["nodes", "overview", "layout", "snapshot"],
+  incident: ["incidents", "overview", "nodes", "jobs", "remediations"],
+  node: ["nodes", "overview", "layout", "snapshot", "remediations"],
   job: ["jobs", "overview", "steps"],
   validation: ["validations", "sweeps", "nodes"],
   event: ["events", "incidents", "overview"],
+  remediation: ["remediations", "overview", "incidents"],
   telemetry: ["telemetry", "snapshot", "steps"],
 };
 

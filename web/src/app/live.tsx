@@ -33,6 +33,7 @@ export function LiveIndicator({ dataAge, readAt }: { dataAge: number | null; rea
         <span className={live.status === "connecting" ? "animate-breathe" : ""}>
           <Glyph name={good ? "dot" : "half"} tone={good ? "healthy" : "suspect"} />
         </span>
+        <span className="sr-only lg:hidden">{word}</span>
         <span className="hidden leading-4 lg:block">
           <span className="block font-medium text-ink">{word}</span>
           <span className={old === null || old > OLD_SECONDS ? "block text-suspect" : "num block text-ink-3"}>

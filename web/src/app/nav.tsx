@@ -15,7 +15,9 @@ const places = [
   { to: "/fleet", label: "Fleet", icon: "fleet", exact: false },
   { to: "/jobs", label: "Jobs", icon: "jobs", exact: false },
   { to: "/incidents", label: "Incidents", icon: "incidents", exact: false },
+  { to: "/remediation", label: "Remediation", icon: "remediation", exact: false },
   { to: "/validation", label: "Validation", icon: "validation", exact: false },
+  { to: "/policies/xid", label: "Policy", icon: "policy", exact: false },
 ] as const satisfies readonly { to: string; label: string; icon: IconName; exact: boolean }[];
 
 export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () => void }) {

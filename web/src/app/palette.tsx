@@ -3,6 +3,9 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Dialog as Radix } from "radix-ui";
 import { type KeyboardEvent, useId, useMemo, useState } from "react";
+import type { Node } from "@/api/types";
+import { hardwareOf, nameOf } from "@/features/devices/device-words";
+import { titleOf } from "@/features/incidents/life";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { jobsQuery } from "@/features/jobs/queries";
 import { nodesQuery } from "@/features/nodes/queries";
@@ -44,6 +47,7 @@ export function Palette({ open, onOpenChange }: Props) {
 function useCommands(query: string): Command[] {
   const navigate = useNavigate();
   const nodes = useInfiniteQuery(nodesQuery(query.length >= 2 ? { q: query } : {}));
+  const first = useInfiniteQuery(nodesQuery()); // a serial is no part of a node's name
   const jobs = useQuery(jobsQuery());
   const incidents = useQuery(recentIncidentsQuery());
   return useMemo(() => {
@@ -66,7 +70,9 @@ function useCommands(query: string): Command[] {
       page("/fleet", "Fleet", "fleet"),
       page("/jobs", "Jobs", "jobs"),
       page("/incidents", "Incidents", "incidents"),
+      page("/remediation", "Remediation, proposals", "remediation"),
       page("/validation", "Validation", "validation"),
+      page("/policies/xid", "Policy, XID rules", "policy"),
       ...(jobs.data?.items ?? []).map(
         (job): Command => ({
           id: `job-${job.id}`,
@@ -85,10 +91,13 @@ function useCommands(query: string): Command[] {
           run: () => void navigate({ to: "/nodes/$name", params: { name: node.name }, search: {} }),
         }),
       ),
+      ...deviceCommands(first.data?.pages[0]?.items ?? [], query, (device) => {
+        void navigate({ to: "/devices/$device", params: { device }, search: {} });
+      }),
       ...(incidents.data ?? []).slice(0, 60).map(
         (incident): Command => ({
           id: `incident-${incident.id}`,
-          label: incident.title,
+          label: titleOf(incident),
           kind: `incident, ${incident.state}`,
           icon: "incidents",
           run: () => void navigate({ to: "/incidents/$id", params: { id: incident.id } }),
@@ -98,8 +107,34 @@ function useCommands(query: string): Command[] {
       theme("light", "Light theme", "sun"),
       theme("system", "Theme as the system", "system"),
     ];
-  }, [navigate, nodes.data, jobs.data, incidents.data]);
+  }, [navigate, query, nodes.data, first.data, jobs.data, incidents.data]);
 }
+
+/** Serials are looked for by a few of their digits; one that no node shows any more is still asked for by name. */
+function deviceCommands(nodes: Node[], query: string, open: (device: string) => void): Command[] {
+  if (query.trim().length < 3) return [];
+  const seated = nodes.flatMap((node) =>
+    node.devices.flatMap((device): Command[] => {
+      const key = hardwareOf(device);
+      if (!key) return [];
+      const label = `${node.name} ${nameOf(device)}, ${key}`;
+      return [{ id: `device-${key}`, label, kind: "device", icon: "gpu", run: () => open(key) }];
+    }),
+  );
+  const whole = query.trim();
+  if (!LIKE_HARDWARE.test(whole) || seated.some((command) => command.id.includes(whole))) return seated;
+  const asked: Command = {
+    id: `device-${whole}`,
+    label: `Device ${whole}`,
+    kind: "device, by serial or UUID",
+    icon: "gpu",
+    run: () => open(whole),
+  };
+  return [...seated, asked];
+}
+
+/** A serial number or a UUID, typed or pasted whole. */
+const LIKE_HARDWARE = /^(\d{8,}|(GPU|MIG)-[0-9a-f-]{8,}|0x[0-9a-f]{8,})$/i;
 
 function PaletteBody({ close }: { close: () => void }) {
   const [query, setQuery] = useState("");
@@ -133,8 +168,8 @@ function PaletteBody({ close }: { close: () => void }) {
           aria-expanded="true"
           aria-controls={list}
           aria-activedescendant={shown[at] ? `${list}-${at}` : undefined}
-          aria-label="Search pages, nodes, jobs and incidents"
-          placeholder="Page, node, job, incident…"
+          aria-label="Search pages, nodes, devices, jobs and incidents"
+          placeholder="Page, node, serial, job, incident…"
           value={query}
           onChange={(event) => {
             setQuery(event.target.value);

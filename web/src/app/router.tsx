@@ -1,9 +1,12 @@
 /** Every view is a URL: routes with typed search parameters, each page loaded when first visited. */
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import { parseDeviceSearch } from "@/features/devices/search";
 import { parseFleetSearch } from "@/features/fleet/search";
 import { parseIncidentsSearch } from "@/features/incidents/search";
 import { parseJobSearch } from "@/features/jobs/search";
 import { parseNodeSearch } from "@/features/nodes/search";
+import { parsePolicySearch } from "@/features/policies/search";
+import { parseRemediationSearch } from "@/features/remediation/search";
 import { parseValidationSearch } from "@/features/validation/search";
 import { localPath, type RawSearch } from "@/lib/search";
 import { NotFound } from "./not-found";
@@ -67,6 +70,27 @@ const incident = createRoute({
   component: lazyRouteComponent(() => import("@/features/incidents/incident-page"), "IncidentPage"),
 });
 
+const device = createRoute({
+  getParentRoute: () => shell,
+  path: "/devices/$device",
+  validateSearch: parseDeviceSearch,
+  component: lazyRouteComponent(() => import("@/features/devices/device-page"), "DevicePage"),
+});
+
+const remediation = createRoute({
+  getParentRoute: () => shell,
+  path: "/remediation",
+  validateSearch: parseRemediationSearch,
+  component: lazyRouteComponent(() => import("@/features/remediation/remediation-page"), "RemediationPage"),
+});
+
+const policy = createRoute({
+  getParentRoute: () => shell,
+  path: "/policies/xid",
+  validateSearch: parsePolicySearch,
+  component: lazyRouteComponent(() => import("@/features/policies/policy-page"), "PolicyPage"),
+});
+
 const validation = createRoute({
   getParentRoute: () => shell,
   path: "/validation",
@@ -80,7 +104,20 @@ const validationResult = createRoute({
   component: lazyRouteComponent(() => import("@/features/validation/result-page"), "ResultPage"),
 });
 
-const pages = [overview, fleet, node, jobs, job, incidents, incident, validation, validationResult];
+const pages = [
+  overview,
+  fleet,
+  node,
+  device,
+  jobs,
+  job,
+  incidents,
+  incident,
+  remediation,
+  validation,
+  validationResult,
+  policy,
+];
 
 export const router = createRouter({
   routeTree: root.addChildren([signIn, shell.addChildren(pages)]),

@@ -9,7 +9,9 @@ const jumps = {
   f: { to: "/fleet", label: "Fleet" },
   j: { to: "/jobs", label: "Jobs" },
   i: { to: "/incidents", label: "Incidents" },
+  r: { to: "/remediation", label: "Remediation" },
   v: { to: "/validation", label: "Validation" },
+  p: { to: "/policies/xid", label: "Policy" },
 } as const;
 
 const SEQUENCE_MS = 1200;

@@ -2,14 +2,15 @@
 import uPlot from "uplot";
 import { tickLabels } from "@/lib/format";
 import { clock } from "@/lib/time";
+import type { Column } from "./bridge";
 import { lineStyle, token } from "./color";
 
 export interface Line {
   label: string;
-  values: (number | null)[];
+  values: Column;
   /** Extremes behind each mean, where the service drew many samples into one point. */
-  low?: (number | null)[];
-  high?: (number | null)[];
+  low?: Column;
+  high?: Column;
   /** Peers and the like: thin, dashed, behind. */
   context?: boolean;
   /** Drawn strong while the others fade. */
@@ -104,7 +105,7 @@ function axes(spec: ChartSpec): uPlot.Axis[] {
 
 /** Columns as uPlot wants them: x, then mean (low, high) of every line. */
 export function chartData(spec: ChartSpec): uPlot.AlignedData {
-  const columns: (number | null)[][] = [];
+  const columns: Column[] = [];
   for (const line of spec.lines) {
     columns.push(line.values);
     if (line.low && line.high) columns.push(line.low, line.high);

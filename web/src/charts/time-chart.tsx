@@ -7,6 +7,7 @@ import { cx } from "@/lib/cx";
 import { quantity } from "@/lib/format";
 import { clock } from "@/lib/time";
 import { useWidth } from "@/lib/use-size";
+import { heldAt } from "./bridge";
 import { type ChartSpec, chartData, chartOptions, type Line } from "./chart-options";
 import { lineStyle } from "./color";
 
@@ -96,7 +97,7 @@ function read(element: HTMLElement | null, spec: ChartSpec, index: number | null
     element.textContent = "";
     return;
   }
-  const values = spec.lines.filter((l) => !l.context).map((l) => l.values[at] ?? null);
+  const values = spec.lines.filter((l) => !l.context).map((l) => heldAt(l.values, at));
   const shown =
     values.length <= 2 ? values.map((v) => quantity(v, spec.unit, spec.rate)) : [spread(values, spec)];
   const head = index === null ? "" : `${spec.xIs === "time" ? clock(x) : `step ${x}`}  `;
@@ -107,7 +108,8 @@ function spread(values: (number | null)[], spec: ChartSpec): string {
   const known = values.filter((v): v is number => v !== null);
   if (known.length === 0) return "–";
   const text = (v: number) => quantity(v, spec.unit, spec.rate);
-  return `${text(Math.min(...known))} … ${text(Math.max(...known))}`;
+  const [low, high] = [text(Math.min(...known)), text(Math.max(...known))];
+  return low === high ? low : `${low} … ${high}`;
 }
 
 function lastIndex(spec: ChartSpec): number {

@@ -8,6 +8,7 @@ import {
   MISSING,
   percent,
   quantity,
+  readable,
   shortId,
   signalLabel,
   tickLabels,
@@ -106,4 +107,25 @@ describe("words", () => {
     expect(shortId("demo")).toBe("demo");
     expect(integer(18240)).toBe("18\u202f240");
   });
+});
+
+describe("signals of node health", () => {
+  it("read time spent throttled as a share of time", () => {
+    expect(quantity(2.5e8, "ns", true)).toBe("25.0 %");
+    expect(quantity(2.5e8, "ns")).toBe("250 ms");
+    expect(signalLabel("gpu_throttle_thermal_nanoseconds_total")).toBe("GPU throttle thermal");
+  });
+  it("name rates by their unit", () => {
+    expect(quantity(4e11, "bit/s")).toBe("400 Gbit/s");
+    expect(quantity(0.25, "1/s")).toBe("0.25/s");
+    expect(quantity(2, "state")).toBe("2");
+    expect(signalLabel("gpu_nvlink_worst_link_errors_per_second")).toBe("GPU NVLink worst link errors");
+    expect(signalLabel("nic_rate_bits_per_second")).toBe("NIC rate");
+  });
+});
+
+it("cuts UUIDs in sentences to their ends, and nothing else", () => {
+  expect(readable("GPU-5c2f7a10-0000-0000-0000-00000000c0de on n1: the GPU-heavy job")).toBe(
+    "GPU\u00a0…\u206000c0de on n1: the GPU-heavy job",
+  );
 });

@@ -78,15 +78,21 @@ export function age(seconds: number | null | undefined): string {
 /** A value with its unit as the signal table names it; `rate` for counters, which are drawn per second. */
 export function quantity(value: number | null | undefined, unit: string, rate = false, figures = 3): string {
   if (value == null || !Number.isFinite(value)) return MISSING;
-  return plain(value, unit, figures) + (rate ? "/s" : "");
+  return plain(value, unit, figures, rate) + (rate && unit !== "ns" ? "/s" : "");
 }
 
-function plain(value: number, unit: string, figures: number): string {
+function plain(value: number, unit: string, figures: number, rate: boolean): string {
   switch (unit) {
     case "B":
       return bytes(value, figures);
     case "s":
       return duration(value, figures);
+    case "ns": // a counter of nanoseconds a second is a share of time
+      return rate ? percent(value / 1e9) : duration(value / 1e9, figures);
+    case "1/s":
+      return `${plain(value, "1", figures, false)}/s`;
+    case "state":
+      return String(Math.round(value));
     case "C":
       return `${trim(value, figures)} °C`;
     case "bitmask":
@@ -136,8 +142,23 @@ const ACRONYMS: Record<string, string> = {
   sdc: "SDC",
   gc: "GC",
   nan: "NaN",
+  gpus: "GPUs",
+  nvlinks: "NVLinks",
+  crc: "CRC",
+  sram: "SRAM",
+  dram: "DRAM",
+  rnr: "RNR",
+  oom: "OOM",
+  sxid: "SXID",
+  dcgm: "DCGM",
+  uuid: "UUID",
+  vbios: "VBIOS",
+  pci: "PCI",
+  mig: "MIG",
+  numa: "NUMA",
 };
-const UNIT_SUFFIX = /_(bytes|ratio|celsius|watts|hertz|seconds|nanoseconds|millijoules)(_total)?$|_total$/;
+const UNIT_SUFFIX =
+  /_(bytes|ratio|celsius|watts|hertz|seconds|nanoseconds|millijoules|bits_per_second|per_second)(_total)?$|_total$/;
 
 /** `gpu_memory_temperature_celsius` reads "GPU memory temperature"; the unit stands beside the number instead. */
 export function signalLabel(name: string): string {
@@ -159,3 +180,8 @@ export function shortId(id: string): string {
 export function plural(count: number, one: string, many = `${one}s`): string {
   return `${integer(count)} ${count === 1 ? one : many}`;
 }
+
+const UUIDS = /\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{6}([0-9a-f]{6})\b/gi;
+
+/** A sentence of the service with its UUIDs cut to their ends, unbroken: whole ones are for copying, not for reading. */
+export const readable = (text: string) => text.replaceAll(UUIDS, "$1\u00a0…\u2060$2");

@@ -1,5 +1,16 @@
 /** How every state looks: a word, a tone and a glyph, so that no meaning rests on colour alone. */
-import type { HealthState, IncidentState, JobState, RankState, Severity, Verdict } from "@/api/types";
+import type {
+  HealthState,
+  IncidentState,
+  JobState,
+  Owner,
+  RankState,
+  RemediationRule,
+  RemediationState,
+  Remedy,
+  Severity,
+  Verdict,
+} from "@/api/types";
 
 export type Tone = "healthy" | "suspect" | "draining" | "quarantined" | "validating" | "unknown";
 export type GlyphName =
@@ -96,6 +107,57 @@ export const incident: Record<IncidentState, Look> = {
 };
 
 export const incidentOrder: IncidentState[] = ["open", "acting", "recovered", "verified", "closed"];
+
+/** What would mend it, from the mildest to the last. From "reset the GPU" on, work has to leave the node first. */
+export const remedy: Record<Remedy, Look> = {
+  none: look("Nothing to do", "unknown", "dot", "For the record"),
+  watch: look("Watch", "validating", "ring", "Nothing now; it counts towards a repeat or a trend"),
+  restart_app: look("Restart the job", "validating", "half", "The node stays in service"),
+  reset_gpu: look("Reset the GPU", "suspect", "triangle", "Work leaves the node first"),
+  reboot_node: look("Reboot the node", "suspect", "triangle", "Work leaves the node first"),
+  inspect: look("Inspect", "quarantined", "bang", "A person has to look: diagnostics, cables, mechanics"),
+  replace: look("Replace", "quarantined", "cross", "Return to the manufacturer"),
+};
+
+export const remedyOrder: Remedy[] = [
+  "none",
+  "watch",
+  "restart_app",
+  "reset_gpu",
+  "reboot_node",
+  "inspect",
+  "replace",
+];
+
+export const proposal: Record<RemediationState, Look> = {
+  proposed: look("Proposed", "draining", "down", "Waits for a decision"),
+  held: look("Held", "suspect", "half", "A rule holds it back; a person may still accept it"),
+  accepted: look("Accepted", "validating", "ring", "The node was taken out of service for it"),
+  dismissed: look("Dismissed", "unknown", "cross", "A person decided against it"),
+  done: look("Done", "healthy", "check", "The node came back through a validation that passed"),
+  superseded: look("Superseded", "unknown", "dot", "What it was for is gone"),
+};
+
+export const proposalOrder: RemediationState[] = [
+  "proposed",
+  "held",
+  "accepted",
+  "done",
+  "dismissed",
+  "superseded",
+];
+
+export const ruleVerdict: Record<RemediationRule["verdict"], Look> = {
+  allow: look("Allows", "healthy", "check", "Nothing against it"),
+  hold: look("Holds", "suspect", "half", "Not by the machine alone"),
+  deny: look("Denies", "quarantined", "cross", "Must not be done"),
+};
+
+export const owner: Record<Owner, Look> = {
+  machine: look("Machine", "validating", "ring", "Decided here, by itself; may be undone here"),
+  person: look("Person", "healthy", "dot", "Decided by a person; only a person undoes it"),
+  outside: look("Outside", "draining", "down", "Decided by another system; never undone here"),
+};
 
 /** An enumeration may grow before this dashboard knows it: an unmapped value is shown as itself, as unknown. */
 export function lookOf(table: Record<string, Look>, value: string): Look {

@@ -27,7 +27,7 @@ export function Page({ title, crumb, mark, meta, actions, children }: Props) {
             <div className="mt-1 flex flex-wrap items-center gap-x-4 gap-y-1 text-ink-2 text-sm">{meta}</div>
           )}
         </div>
-        {actions && <div className="flex shrink-0 flex-wrap items-center gap-2">{actions}</div>}
+        {actions && <div className="flex shrink-0 flex-wrap items-center gap-2 max-md:shrink">{actions}</div>}
       </header>
       {children}
     </div>

@@ -24,7 +24,9 @@ export function Panel({ title, about, aside, children, className, flush = false 
             {title}
           </h2>
           {about && <p className="text-ink-3 text-xs">{about}</p>}
-          {aside && <div className="ml-auto flex items-center gap-2">{aside}</div>}
+          {aside && (
+            <div className="ml-auto flex items-center justify-end gap-2 max-md:flex-wrap">{aside}</div>
+          )}
         </header>
       )}
       <div className={flush ? "" : cx("px-4 pb-4", !title && "pt-4")}>{children}</div>

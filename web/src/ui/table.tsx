@@ -97,7 +97,7 @@ export function DataTable<T extends RowData>(props: Props<T>) {
   }
 
   return (
-    <div className="overflow-x-auto">
+    <div className="relative overflow-x-auto">
       <table aria-label={label} className="w-full border-collapse text-sm">
         <thead>
           {table.getHeaderGroups().map((group) => (

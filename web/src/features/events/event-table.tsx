@@ -1,6 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { FleetEvent } from "@/api/types";
+import { deviceName } from "@/features/devices/device-words";
 import { humanize } from "@/lib/format";
 import { Age, Clock } from "@/ui/age";
 import { Button } from "@/ui/button";
@@ -69,6 +70,11 @@ function Where({ event }: { event: FleetEvent }) {
         >
           {event.node}
         </Link>
+      )}
+      {event.device && event.device !== "host" && (
+        <span className="text-ink-3" title={event.device}>
+          {deviceName(event.device)}
+        </span>
       )}
       {event.generation !== null && <span className="num text-ink-3">gen {event.generation}</span>}
     </span>

@@ -2,6 +2,7 @@
 import type { FleetEvent } from "@/api/types";
 import { duration, humanize } from "@/lib/format";
 import type { GlyphName, Tone } from "@/lib/states";
+import { nodeEventText } from "./node-event-text";
 
 const SIGNALS: Record<number, string> = {
   1: "SIGHUP",
@@ -78,6 +79,18 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
       const how = data.state === "failed" ? "Job failed" : "Job finished";
       return `${how}${after === null ? "" : ` after step ${after}`}${why ? `: ${why}` : ""}`;
     }
+    case "xid":
+    case "sxid":
+    case "gpu_lost":
+    case "gpu_notice":
+    case "kernel_fault":
+    case "link_down":
+    case "link_up":
+    case "node_stopping":
+    case "node_started":
+    case "health_report":
+    case "probe_silent":
+      return nodeEventText(kind, data);
     default: {
       const rest = Object.entries(data).map(
         ([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`,
@@ -93,13 +106,37 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
       return event.data.expected === true
         ? { tone: "unknown", glyph: "dot" }
         : { tone: "quarantined", glyph: "cross" };
+    case "gpu_lost":
+    case "probe_silent":
+      if (event.data.cleared === true) return { tone: "healthy", glyph: "check" };
+      return event.kind === "gpu_lost"
+        ? { tone: "quarantined", glyph: "cross" }
+        : { tone: "suspect", glyph: "triangle" };
     case "node_lost":
     case "recovery_failed":
     case "xid":
       return { tone: "quarantined", glyph: "cross" };
+    case "sxid":
+      return event.data.fatal === false
+        ? { tone: "suspect", glyph: "triangle" }
+        : { tone: "quarantined", glyph: "cross" };
+    case "kernel_fault":
+      return event.data.severity === "critical"
+        ? { tone: "quarantined", glyph: "cross" }
+        : { tone: "suspect", glyph: "triangle" };
+    case "health_report":
+      if (event.data.healthy === true) return { tone: "healthy", glyph: "check" };
+      return event.data.fatal === true
+        ? { tone: "quarantined", glyph: "cross" }
+        : { tone: "suspect", glyph: "triangle" };
     case "link_down":
-    case "probe_silent":
+    case "gpu_notice":
       return { tone: "suspect", glyph: "triangle" };
+    case "link_up":
+      return { tone: "healthy", glyph: "check" };
+    case "node_stopping":
+    case "node_started":
+      return { tone: "validating", glyph: "ring" };
     case "plan_chosen":
       return { tone: "draining", glyph: "half" };
     case "action_started":

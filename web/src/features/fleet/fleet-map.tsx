@@ -7,13 +7,15 @@ import { useDark } from "@/app/theme";
 import { pack, scaleColor, tokenRgb } from "@/charts/color";
 import { HeatMap } from "@/charts/heat-map";
 import { type Ink, NO_DATA } from "@/charts/heat-paint";
+import { deviceName } from "@/features/devices/device-words";
+import { families, inFamilies, signalTitle } from "@/features/signals/families";
 import { plural, signalLabel } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { health, healthOrder } from "@/lib/states";
 import { Age } from "@/ui/age";
 import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
-import { Select } from "@/ui/select";
+import { Picker, type PickerOption } from "@/ui/picker";
 import { Skeleton } from "@/ui/skeleton";
 import { MapLegend } from "./map-legend";
 import { cellText, FULL_SCALE, mapModel, stateOf, statePatterns } from "./map-model";
@@ -41,26 +43,20 @@ function useInks(signal: Signal | null): (byte: number) => Ink {
   }, [signal, dark]);
 }
 
-/** Two signals may measure the same thing in different units; then the unit tells them apart. */
-function optionLabel(signal: Signal, all: Signal[]): string {
-  const label = signalLabel(signal.name);
-  const twins = all.filter((other) => signalLabel(other.name) === label);
-  if (twins.length < 2) return label;
-  return `${label}, ${signal.name.endsWith("_ratio") ? "share" : signal.unit}`;
-}
-
-function signalGroups(signals: Signal[] = []) {
-  const group = (source: Signal["source"], label: string) => ({
-    label,
-    options: signals
-      .filter((s) => s.source === source)
-      .map((s) => ({ value: s.name, label: optionLabel(s, signals) })),
-  });
+/** What the wall may be coloured by: a port has no cell there, so its signals are not offered. */
+function colourings(signals: readonly Signal[] = []): PickerOption[] {
+  const onWall = signals.filter((s) => s.source === "host" || s.source === "gpu");
   return [
-    { options: [{ value: "state", label: "State" }] },
-    group("host", "Host"),
-    group("gpu", "GPU"),
-  ].filter((g) => g.options.length > 0);
+    { value: "state", label: "State", group: "Life cycle" },
+    ...inFamilies(onWall).flatMap(({ id, signals: members }) =>
+      members.map((signal) => ({
+        value: signal.name,
+        label: signalTitle(signal, onWall),
+        group: families[id].label,
+        about: signal.about,
+      })),
+    ),
+  ];
 }
 
 export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
@@ -77,6 +73,7 @@ export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
       mapModel(layout.data.slots, signal?.source ?? "all", keep ? (n) => keep.has(n) : undefined),
     [layout.data, signal, keep],
   );
+  const options = useMemo(() => colourings(signals.data), [signals.data]);
   const title = signal ? signalLabel(signal.name) : "State";
   return (
     <Panel
@@ -89,11 +86,12 @@ export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
               as of <Age at={snapshot.data.time} />
             </span>
           )}
-          <Select
+          <Picker
             label="Signal"
             value={wanted ?? "state"}
             onChange={onSignal}
-            groups={signalGroups(signals.data)}
+            options={options}
+            placeholder="Throttle, NVLink, temperature…"
           />
         </>
       }
@@ -125,7 +123,7 @@ function NothingToDraw({ any, title, filtered }: { any: boolean; title: string; 
       <Empty title="There is nothing to draw yet.">Enrolled nodes appear here with all their devices.</Empty>
     );
   if (filtered) return <Empty title="No node matches the filter." />;
-  return <Empty title={`No device in this fleet measures this.`}>{title} exists on GPUs only.</Empty>;
+  return <Empty title="No device in this fleet measures this.">{title} exists on GPUs only.</Empty>;
 }
 
 interface BodyProps {
@@ -144,7 +142,7 @@ function MapBody({ model, snapshot, signal, title }: BodyProps) {
     (index: number) => {
       const slot = model.slots[index];
       if (!slot) return "";
-      return `${slot.node}, ${slot.device}: ${cellText(snapshot.values[slot.slot], signal, snapshot)}`;
+      return `${slot.node}, ${deviceName(slot.device)}: ${cellText(snapshot.values[slot.slot], signal, snapshot)}`;
     },
     [model, snapshot, signal],
   );
@@ -167,7 +165,7 @@ function MapBody({ model, snapshot, signal, title }: BodyProps) {
           {at ? (
             <>
               <span className="text-ink-3">
-                {at.node} · {at.device}{" "}
+                {at.node} · {deviceName(at.device)}{" "}
               </span>
               <b className="font-semibold text-ink">{cellText(snapshot.values[at.slot], signal, snapshot)}</b>
             </>

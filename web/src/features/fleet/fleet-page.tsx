@@ -15,6 +15,7 @@ import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
 import { Select } from "@/ui/select";
 import { SkeletonRows } from "@/ui/skeleton";
+import { DcgmTargets } from "./dcgm-targets";
 import { FleetMap } from "./fleet-map";
 import { NodeTable } from "./node-table";
 
@@ -70,6 +71,7 @@ export function FleetPage() {
           </div>
         )}
       </Panel>
+      <DcgmTargets />
     </Page>
   );
 }

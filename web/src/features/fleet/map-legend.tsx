@@ -1,6 +1,7 @@
 import type { HealthState, Signal } from "@/api/types";
 import { useDark } from "@/app/theme";
 import { scaleGradient } from "@/charts/color";
+import { namedValue } from "@/features/signals/named";
 import { integer, quantity, unitOf } from "@/lib/format";
 import { health, healthUrgency } from "@/lib/states";
 import { Glyph } from "@/ui/glyph";
@@ -16,7 +17,8 @@ export function MapLegend({ signal, snapshot, counts }: Props) {
   const dark = useDark();
   if (!signal) return <StateLegend counts={counts} />;
   const unit = unitOf(signal.name, signal.unit);
-  const text = (value: number | null) => quantity(value, unit, signal.kind === "counter");
+  const text = (value: number | null) =>
+    namedValue(signal.name, value) ?? quantity(value, unit, signal.kind === "counter");
   return (
     <div className="num flex flex-wrap items-center gap-2 text-ink-2 text-xs">
       <span>{text(snapshot.low)}</span>

@@ -8,6 +8,7 @@ const slots = [
   { slot: 1, node: "a", device: "gpu0", kind: "gpu" },
   { slot: 2, node: "a", device: "gpu1", kind: "gpu" },
   { slot: 3, node: "b", device: "host", kind: "host" },
+  { slot: 4, node: "b", device: "nic:mlx5_0:1", kind: "nic" },
 ];
 const power: Signal = { name: "gpu_power_watts", unit: "W", kind: "gauge", source: "gpu", about: "" };
 

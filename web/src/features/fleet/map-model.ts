@@ -2,6 +2,7 @@
 import type { HealthState, Signal, Slot } from "@/api/types";
 import { groupByNode, type HeatNode } from "@/charts/heat-layout";
 import { NO_DATA, type Pattern } from "@/charts/heat-paint";
+import { namedValue } from "@/features/signals/named";
 import { quantity, unitOf } from "@/lib/format";
 import { health, healthOrder } from "@/lib/states";
 
@@ -14,10 +15,13 @@ export interface MapModel {
   nodes: HeatNode[];
 }
 
-/** For states a node's GPUs stand for it, and its host only where it has none: nine equal cells say no more than eight. */
+/**
+ * For states a node's GPUs stand for it, and its host only where it has none: nine equal cells say no more than eight.
+ * Ports are left out: a node has as many as its maker liked, and their state stands on its page.
+ */
 function standIns(slots: readonly Slot[]): Slot[] {
   const withGpu = new Set(slots.filter((slot) => slot.kind === "gpu").map((slot) => slot.node));
-  return slots.filter((slot) => slot.kind === "gpu" || !withGpu.has(slot.node));
+  return slots.filter((slot) => slot.kind === "gpu" || (slot.kind === "host" && !withGpu.has(slot.node)));
 }
 
 /** Only the slots that can have the signal: a GPU's temperature is not missing on a host, it does not exist there. */
@@ -65,5 +69,6 @@ export function cellText(
   const value = byteValue(byte, range.low, range.high);
   return value === null
     ? "no data"
-    : quantity(value, unitOf(signal.name, signal.unit), signal.kind === "counter");
+    : (namedValue(signal.name, value) ??
+        quantity(value, unitOf(signal.name, signal.unit), signal.kind === "counter"));
 }

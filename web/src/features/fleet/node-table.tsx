@@ -1,6 +1,6 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import type { Node } from "@/api/types";
-import { plural } from "@/lib/format";
+import { plural, readable } from "@/lib/format";
 import { health, healthUrgency, lookOf, verdict } from "@/lib/states";
 import { Age } from "@/ui/age";
 import { Empty } from "@/ui/notice";
@@ -41,7 +41,7 @@ const columns: Column<Node>[] = column.columns([
       <span className="flex min-w-0 items-center gap-2">
         <StatePill look={lookOf(health, row.original.state)} quiet />
         <span className="truncate text-ink-3 text-xs" title={row.original.state_reason}>
-          {row.original.state_reason}
+          {readable(row.original.state_reason)}
         </span>
       </span>
     ),

@@ -5,6 +5,7 @@ import type { FleetLayout } from "@/api/types";
 export const fleetKeys = {
   layout: ["layout"] as const,
   signals: ["signals"] as const,
+  targets: ["dcgm-targets"] as const,
   snapshot: (signal: string) => ["snapshot", signal] as const,
 };
 
@@ -60,4 +61,12 @@ export const signalsQuery = () =>
     queryKey: fleetKeys.signals,
     staleTime: Number.POSITIVE_INFINITY,
     queryFn: async ({ signal }) => (await unwrap(client.GET("/v1/signals", { signal }))).items,
+  });
+
+export const dcgmTargetsQuery = () =>
+  queryOptions({
+    queryKey: fleetKeys.targets,
+    queryFn: async ({ signal }) =>
+      (await unwrap(client.GET("/v1/ingest/dcgm-targets", { signal, params: { query: { limit: 200 } } })))
+        .items,
   });

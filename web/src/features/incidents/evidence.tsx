@@ -2,8 +2,9 @@ import { useMemo } from "react";
 import type { EvidenceSeries, Finding } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { TimeChart } from "@/charts/time-chart";
-import { humanize, percent, plural, quantity, signalLabel, unitOf } from "@/lib/format";
-import { lookOf, severity } from "@/lib/states";
+import { deviceName } from "@/features/devices/device-words";
+import { humanize, percent, plural, quantity, readable, signalLabel, unitOf } from "@/lib/format";
+import { lookOf, remedy, severity } from "@/lib/states";
 import { Clock } from "@/ui/age";
 import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
@@ -32,7 +33,9 @@ export function Evidence({ findings }: { findings: Finding[] }) {
 
 function about(finding: Finding): string {
   const { job, rank, node, device } = finding.entity;
-  return [job, rank === null ? null : `rank ${rank}`, node, device].filter(Boolean).join(" · ");
+  return [job, rank === null ? null : `rank ${rank}`, node, device && deviceName(device)]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 function FindingView({ finding }: { finding: Finding }) {
@@ -49,7 +52,7 @@ function FindingView({ finding }: { finding: Finding }) {
           <Clock at={finding.time} millis />
         </span>
       </header>
-      <p className="mt-0.5 text-ink-2 text-sm">{finding.evidence.summary}</p>
+      <p className="mt-0.5 text-ink-2 text-sm">{readable(finding.evidence.summary)}</p>
       <p className="num mt-1 flex flex-wrap gap-x-4 text-ink-3 text-xs">
         <span>
           detector <b className="font-medium text-ink-2">{finding.detector}</b>
@@ -57,6 +60,11 @@ function FindingView({ finding }: { finding: Finding }) {
         <span>
           confidence <b className="font-medium text-ink-2">{percent(finding.confidence, 0)}</b>
         </span>
+        {finding.remedy !== "none" && (
+          <span title={lookOf(remedy, finding.remedy).about}>
+            would mend it <b className="font-medium text-ink-2">{lookOf(remedy, finding.remedy).label}</b>
+          </span>
+        )}
         {numbers.map(([name, value]) => (
           <span key={name}>
             {signalLabel(name).toLowerCase()}{" "}

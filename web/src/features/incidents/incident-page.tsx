@@ -3,6 +3,8 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { IncidentDetail } from "@/api/types";
+import { DeviceLink } from "@/features/devices/device-link";
+import { IncidentProposals } from "@/features/remediation/proposals";
 import { humanize, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, incident as looks, severity } from "@/lib/states";
@@ -22,6 +24,7 @@ import { PlanView } from "./plan-view";
 import { incidentQuery } from "./queries";
 import { ReasonDialog, type Transition } from "./reason-dialog";
 import { Timeline } from "./timeline";
+import { WouldMend } from "./would-mend";
 
 const route = getRouteApi("/shell/incidents/$id");
 
@@ -88,14 +91,16 @@ function Body({ incident }: { incident: IncidentDetail }) {
     <>
       <section aria-label="Life" className="rounded-lg border border-line bg-surface px-5 py-4">
         {summaryOf(incident) && <p className="mb-4 max-w-4xl text-ink">{summaryOf(incident)}</p>}
+        <WouldMend findings={incident.findings} />
         <LifeTrack incident={incident} />
       </section>
       <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,5fr)_minmax(0,7fr)]">
         <Timeline incident={incident} />
         <div className="flex min-w-0 flex-col gap-4">
+          <IncidentProposals incident={incident.id} node={incident.node} />
           <Evidence findings={incident.findings} />
-          <PlanView plan={incident.plan} incident={incident} />
-          <Actions actions={incident.actions} />
+          {(incident.job || incident.plan) && <PlanView plan={incident.plan} incident={incident} />}
+          {(incident.job || incident.actions.length > 0) && <Actions actions={incident.actions} />}
         </div>
       </div>
     </>
@@ -126,6 +131,9 @@ function Meta({ incident }: { incident: IncidentDetail }) {
         >
           {incident.node}
         </Link>
+      )}
+      {incident.node && incident.device && incident.device !== "host" && (
+        <DeviceLink node={incident.node} device={incident.device} />
       )}
       <span className="text-ink-3">
         opened <Age at={incident.opened_at} />

@@ -40,7 +40,10 @@ export function LifeTrack({ incident }: { incident: Incident }) {
               {done && <Glyph name="check" size={9} />}
             </span>
             <p className={cx("font-medium text-sm", done ? "text-ink" : "text-ink-3")}>{step.label}</p>
-            <p className="num truncate text-ink-3 text-xs" title={step.at ? clock(step.at, true) : undefined}>
+            <p
+              className="num text-ink-3 text-xs leading-4"
+              title={step.at ? clock(step.at, true) : undefined}
+            >
               {done && (step.after === null ? clock(step.at) : `+${duration(step.after)}`)}
               {skipped && "not reached"}
               {waiting && `waiting ${age(now - (steps[reached]?.at ?? now))}`}

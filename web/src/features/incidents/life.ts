@@ -1,5 +1,7 @@
 /** The life of an incident as steps with times. Pure, so that list, overview and page tell the same story. */
 import type { Incident, IncidentState } from "@/api/types";
+import { deviceName } from "@/features/devices/device-words";
+import { readable } from "@/lib/format";
 
 export interface LifeStep {
   state: IncidentState;
@@ -47,7 +49,7 @@ export function subject(incident: Incident): string {
   if (incident.job) parts.push(incident.job);
   if (incident.ranks.length > 0) parts.push(ranksText(incident.ranks));
   if (incident.node) parts.push(incident.node);
-  if (incident.device && incident.device !== "host") parts.push(incident.device);
+  if (incident.device && incident.device !== "host") parts.push(deviceName(incident.device));
   return parts.join(" · ");
 }
 
@@ -68,8 +70,8 @@ export function ranksText(ranks: readonly number[]): string {
 }
 
 /** A title stands without the full stop of the sentence it was. */
-export const titleOf = (incident: Pick<Incident, "title">) => incident.title.replace(/\.$/, "");
+export const titleOf = (incident: Pick<Incident, "title">) => readable(incident.title.replace(/\.$/, ""));
 
 /** The summary where it says more than the title. */
 export const summaryOf = (incident: Pick<Incident, "title" | "summary">) =>
-  incident.summary === incident.title ? "" : incident.summary;
+  incident.summary === incident.title ? "" : readable(incident.summary);

@@ -16,7 +16,7 @@ const LOOKS: [RegExp, Tone, GlyphName][] = [
   [/cleared|quiet|^closed?$/, "unknown", "dot"],
   [/fail|lost|exit|xid|opened/, "quarantined", "bang"],
   [/finding|suspect|silent/, "suspect", "triangle"],
-  [/plan/, "draining", "half"],
+  [/plan|remediation/, "draining", "half"],
   [/action|acting/, "validating", "ring"],
   [/recovered|verified/, "healthy", "check"],
 ];

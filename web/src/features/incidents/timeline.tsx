@@ -1,7 +1,7 @@
 import { useId, useState } from "react";
 import type { IncidentDetail } from "@/api/types";
 import { cx } from "@/lib/cx";
-import { duration, humanize } from "@/lib/format";
+import { duration, humanize, readable } from "@/lib/format";
 import { clock } from "@/lib/time";
 import { Glyph } from "@/ui/glyph";
 import { Icon } from "@/ui/icon";
@@ -62,7 +62,7 @@ function Row({ row, clockTimes }: { row: TimelineRow; clockTimes: boolean }) {
           title={humanize(row.entry.kind)}
         >
           <span className="sr-only">{humanize(row.entry.kind)}: </span>
-          {row.entry.text || humanize(row.entry.kind)}
+          {readable(row.entry.text) || humanize(row.entry.kind)}
         </p>
         {pairs.length > 0 && open && (
           <dl

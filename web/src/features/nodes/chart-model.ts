@@ -1,15 +1,38 @@
 /** Which charts a node has, and its telemetry as chart columns. Pure. */
 
-import type { FleetEvent, Signal, Telemetry } from "@/api/types";
+import type { FleetEvent, Node, Signal, Telemetry } from "@/api/types";
+import { bridged } from "@/charts/bridge";
 import type { ChartSpec, Line } from "@/charts/chart-options";
+import { type FamilyId, type FamilySignals, inFamilies } from "@/features/signals/families";
 import { signalLabel, unitOf } from "@/lib/format";
 
 /** Constant by nature or unreadable as a line; they stay available through the API. */
-const NOT_CHARTED = new Set(["memory_used_bytes", "gpu_throttle_reasons", "gpu_energy_millijoules_total"]);
+const NOT_CHARTED = new Set([
+  "memory_used_bytes",
+  "gpu_throttle_reasons",
+  "gpu_energy_millijoules_total",
+  "gpu_fabric_health_mask",
+  "uptime_seconds",
+]);
 
-export function chartedSignals(signals: readonly Signal[], hasGpu: boolean): Signal[] {
-  const wanted = hasGpu ? ["gpu", "host"] : ["host"];
-  return wanted.flatMap((source) => signals.filter((s) => s.source === source && !NOT_CHARTED.has(s.name)));
+/** The families of charts that this node can have: a host without GPUs or ports has none of theirs. */
+export function chartFamilies(signals: readonly Signal[], devices: Node["devices"]): FamilySignals[] {
+  const kinds = new Set(["host", ...devices.map((device) => device.kind)]);
+  return inFamilies(signals.filter((s) => kinds.has(s.source) && !NOT_CHARTED.has(s.name)));
+}
+
+/** Open unless the URL says otherwise: what a person looks at first, and no more than a page can carry. */
+export function openFamilies(wanted: string | undefined, present: readonly FamilySignals[]): Set<FamilyId> {
+  const ids = present.map((family) => family.id);
+  if (wanted !== undefined) return new Set(ids.filter((id) => wanted.split(",").includes(id)));
+  const first: FamilyId[] = ids.includes("heat") ? ["load", "heat", "throttle"] : ["host"];
+  return new Set(ids.filter((id) => first.includes(id)));
+}
+
+/** The URL after one family was opened or closed; "none" when nothing is left open. */
+export function toggledFamilies(open: ReadonlySet<FamilyId>, id: FamilyId): string {
+  const next = open.has(id) ? [...open].filter((other) => other !== id) : [...open, id];
+  return next.length === 0 ? "none" : next.join(",");
 }
 
 /** Points enough for the pixels, and no more samples than the span has seconds. */
@@ -19,16 +42,22 @@ export function pointsFor(spanSeconds: number): number {
 
 const same = (a: readonly (number | null)[], b: readonly (number | null)[]) => a.every((v, i) => v === b[i]);
 
-export function linesFor(telemetry: Telemetry | undefined, signal: string, device?: string): Line[] {
+export function linesFor(
+  telemetry: Telemetry | undefined,
+  signal: string,
+  device?: string,
+  name: (id: string) => string = (id) => id,
+): Line[] {
   return (telemetry?.series ?? [])
     .filter((series) => series.signal === signal && (!device || series.device === device))
+    .sort((a, b) => name(a.device).localeCompare(name(b.device), "en", { numeric: true }))
     .map((series) => {
       // Where every point is one sample there is no envelope to draw.
       const enveloped = !(same(series.low, series.mean) && same(series.high, series.mean));
       return {
-        label: series.device,
-        values: series.mean,
-        ...(enveloped ? { low: series.low, high: series.high } : {}),
+        label: name(series.device),
+        values: bridged(series.mean),
+        ...(enveloped ? { low: bridged(series.low), high: bridged(series.high) } : {}),
       };
     });
 }
@@ -36,7 +65,8 @@ export function linesFor(telemetry: Telemetry | undefined, signal: string, devic
 export const hasData = (lines: readonly Line[]) => lines.some((line) => line.values.some((v) => v !== null));
 
 export function rangeFor(signal: Signal): ChartSpec["range"] {
-  return signal.name.endsWith("_ratio") ? [0, 1] : undefined;
+  if (signal.name.endsWith("_ratio")) return [0, 1];
+  return signal.unit === "ns" && signal.kind === "counter" ? [0, 1e9] : undefined;
 }
 
 export const specBasics = (signal: Signal) => ({
@@ -51,8 +81,15 @@ const MARKED: Partial<Record<FleetEvent["kind"], string>> = {
   node_lost: "quarantined",
   recovery_failed: "quarantined",
   xid: "quarantined",
+  sxid: "quarantined",
+  gpu_lost: "quarantined",
+  kernel_fault: "quarantined",
+  health_report: "suspect",
   link_down: "suspect",
   probe_silent: "suspect",
+  node_stopping: "unknown",
+  node_started: "validating",
+  link_up: "healthy",
   recovered: "healthy",
 };
 

@@ -5,6 +5,7 @@ import { useState } from "react";
 import type { Node } from "@/api/types";
 import { summaryOf, titleOf } from "@/features/incidents/life";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
+import { Proposals } from "@/features/remediation/proposals";
 import { RunValidation } from "@/features/validation/run-validation";
 import { cx } from "@/lib/cx";
 import { usePolling } from "@/lib/live";
@@ -17,7 +18,9 @@ import { ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Page } from "@/ui/page";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
+import { Devices } from "./devices";
 import { Identity } from "./identity";
+import { LifeCycle } from "./life-cycle";
 import { NodeCharts } from "./node-charts";
 import { NodeEvents } from "./node-events";
 import { NodeValidations } from "./node-validations";
@@ -48,7 +51,7 @@ export function NodePage() {
               { label: "CLI, on the node", text: "mainstay validate --suite quick" },
             ]}
           />
-          <Button kind="primary" icon="play" disabled={!node} onClick={() => setRunning(true)}>
+          <Button icon="play" disabled={!node} onClick={() => setRunning(true)}>
             Run validation
           </Button>
         </>
@@ -68,10 +71,13 @@ export function NodePage() {
       {node && (
         <>
           {node.open_incidents > 0 && <OpenIncidents node={name} />}
+          <Proposals node={name} />
+          <LifeCycle node={node} />
           <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
             <NodeCharts node={node} />
             <div className="flex flex-col gap-4">
               <Identity node={node} />
+              <Devices devices={node.devices} />
               <NodeValidations node={name} onRun={() => setRunning(true)} />
             </div>
           </div>
@@ -86,7 +92,6 @@ export function NodePage() {
 function Meta({ node }: { node: Node }) {
   return (
     <>
-      {node.state_reason && <span>{node.state_reason}</span>}
       <span>
         heard <Age at={node.last_seen_at} />
       </span>
@@ -116,7 +121,7 @@ function OpenIncidents({ node }: { node: string }) {
       <p
         key={incident.id}
         className={cx(
-          "flex items-center gap-2.5 rounded-md px-3 py-2 text-sm",
+          "flex items-center gap-x-2.5 rounded-md px-3 py-2 text-sm max-md:flex-wrap",
           look.tone === "quarantined" ? "bg-quarantined-soft" : "bg-suspect-soft",
         )}
       >
@@ -124,11 +129,13 @@ function OpenIncidents({ node }: { node: string }) {
         <Link
           to="/incidents/$id"
           params={{ id: incident.id }}
-          className="shrink-0 font-medium text-ink hover:underline"
+          className="font-medium text-ink hover:underline md:shrink-0"
         >
           {titleOf(incident)}
         </Link>
-        <span className="min-w-0 flex-1 truncate text-ink-2">{summaryOf(incident)}</span>
+        <span className="min-w-0 flex-1 truncate text-ink-2 max-md:basis-full max-md:whitespace-normal">
+          {summaryOf(incident)}
+        </span>
         <span className="text-ink-3 text-xs">
           <Age at={incident.opened_at} />
         </span>

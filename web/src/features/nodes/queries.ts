@@ -11,6 +11,7 @@ export const nodeKeys = {
   all: ["nodes"] as const,
   list: (filter: NodeFilter) => ["nodes", "list", filter] as const,
   one: (name: string) => ["nodes", "one", name] as const,
+  transitions: (name: string) => ["nodes", "transitions", name] as const,
   events: (name: string) => ["events", "node", name] as const,
   telemetry: (query: TelemetryQuery) => ["telemetry", query] as const,
 };
@@ -31,6 +32,20 @@ export const nodeQuery = (name: string) =>
   queryOptions({
     queryKey: nodeKeys.one(name),
     queryFn: ({ signal }) => unwrap(client.GET("/v1/nodes/{name}", { signal, params: { path: { name } } })),
+  });
+
+export const transitionsQuery = (name: string) =>
+  infiniteQueryOptions({
+    queryKey: nodeKeys.transitions(name),
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ signal, pageParam }) =>
+      unwrap(
+        client.GET("/v1/nodes/{name}/transitions", {
+          signal,
+          params: { path: { name }, query: { limit: 50, cursor: pageParam } },
+        }),
+      ),
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
   });
 
 export const nodeEventsQuery = (node: string) =>

@@ -15,6 +15,8 @@ export interface NodeSearch {
   from?: number;
   to?: number;
   device?: string;
+  /** Families of charts that are open, by comma. */
+  charts?: string;
 }
 
 /** The window of the charts: a moving span, or the fixed one that a drag selected. */
@@ -23,4 +25,5 @@ export const parseNodeSearch = (raw: RawSearch): NodeSearch => ({
   from: number(raw, "from"),
   to: number(raw, "to"),
   device: text(raw, "device"),
+  charts: text(raw, "charts"),
 });

@@ -41,7 +41,7 @@ export function Burning({ incidents }: { incidents: Incident[] }) {
                 {titleOf(incident)}
               </Link>
             </h3>
-            {summaryOf(incident) && <p className="text-ink-2 text-sm">{summaryOf(incident)}</p>}
+            {summaryOf(incident) && <p className="line-clamp-3 text-ink-2 text-sm">{summaryOf(incident)}</p>}
             <p className="mt-0.5 text-ink-3 text-xs">{subject(incident)}</p>
           </div>
           <div className="self-center">

@@ -1,5 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import type { Decision } from "@/api/types";
+import { readable } from "@/lib/format";
 import { Age } from "@/ui/age";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
@@ -31,7 +32,7 @@ export function Decided({ decisions }: { decisions: Decision[] }) {
                 title={decision.text}
                 className="line-clamp-2 text-ink hover:underline"
               >
-                {decision.text}
+                {readable(decision.text)}
                 {decision.job && <span className="text-ink-3"> · {decision.job}</span>}
               </Link>
             </li>

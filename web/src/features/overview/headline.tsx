@@ -11,7 +11,7 @@ import { Glyph } from "@/ui/glyph";
 const DAY = 86_400;
 
 /** One sentence that a tired person can act on, and the day that led to it. */
-export function Headline({ overview }: { overview: Overview }) {
+export function Headline({ overview, proposals }: { overview: Overview; proposals: number | null }) {
   const incidents = useQuery({ ...recentIncidentsQuery(), refetchInterval: usePolling(30_000) });
   const now = useNow();
   const burning = overview.burning.length;
@@ -33,7 +33,9 @@ export function Headline({ overview }: { overview: Overview }) {
             />
             {sentence(overview)}
           </h2>
-          <p className="mt-1 text-ink-2">{subline(overview, lastEnd === null ? null : now - lastEnd)}</p>
+          <p className="mt-1 text-ink-2">
+            {subline(overview, proposals, lastEnd === null ? null : now - lastEnd)}
+          </p>
         </div>
         <Counts overview={overview} now={now} />
       </div>
@@ -52,7 +54,18 @@ function sentence({ burning, data_age_seconds, nodes }: Overview): string {
   return "Nothing burns.";
 }
 
-function subline(overview: Overview, quiet: number | null): ReactNode {
+/** "2 incidents and 1 proposal wait for a human." */
+function waitingText(incidents: number, proposals: number | null): string {
+  const parts = [
+    incidents > 0 ? plural(incidents, "incident") : null,
+    proposals ? plural(proposals, "proposal") : null,
+  ].filter((part) => part !== null);
+  // Not known is not none.
+  if (parts.length === 0) return proposals === null ? "" : "Nobody is needed.";
+  return `${parts.join(" and ")} ${incidents + (proposals ?? 0) === 1 ? "waits" : "wait"} for a human.`;
+}
+
+function subline(overview: Overview, proposals: number | null, quiet: number | null): ReactNode {
   const { burning, needs_human, nodes } = overview;
   if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0)
     return (
@@ -61,10 +74,7 @@ function subline(overview: Overview, quiet: number | null): ReactNode {
         measures appears here.
       </>
     );
-  const human =
-    needs_human.length === 0
-      ? "Nobody is needed."
-      : `${plural(needs_human.length, "incident")} ${needs_human.length === 1 ? "waits" : "wait"} for a human.`;
+  const human = waitingText(needs_human.length, proposals);
   if (burning.length > 0) return human;
   return quiet === null
     ? `No incident is on record. ${human}`

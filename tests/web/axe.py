@@ -1,0 +1,48 @@
+"""axe, the usual checker of the web accessibility guidelines, over a page as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect
+
+from service.demo.stack import Stack
+
+AXE = Path(__file__).resolve().parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def violations(page: Page) -> list[str]:
+    page.evaluate(AXE.read_text())
+    found: dict[str, Any] = page.evaluate(
+        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+    )
+    return [f"{v['id']}: {v['nodes'][0]['target']} {v['nodes'][0]['failureSummary']}" for v in found["violations"]]
+
+
+def broken_pages(
+    browser: Browser, dashboard: Stack, paths: tuple[str, ...], *, scheme: str, width: int = 1280
+) -> dict[str, list[str]]:
+    """What axe says of each page in one theme, pages without a complaint left out; and pages wider than the window."""
+    context = browser.new_context(
+        base_url=dashboard.api.base_url,
+        color_scheme=scheme,  # type: ignore[arg-type]
+        reduced_motion="reduce",
+        viewport={"width": width, "height": 900},
+    )
+    context.set_default_timeout(30_000)  # a first page on two busy cores
+    page = context.new_page()
+    page.goto(f"/sign-in#token={dashboard.token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    broken = {}
+    for path in paths:
+        page.goto(path)
+        page.get_by_role("heading", level=1).wait_for()
+        expect(page.get_by_label("Loading")).to_have_count(0, timeout=20_000)
+        found = violations(page)
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"):
+            found.append(f"wider than {width} px")
+        if found:
+            broken[path] = found
+    context.close()
+    return broken

@@ -1,0 +1,50 @@
+/** What happened to a node's hardware, as one sentence. */
+import type { FleetEvent } from "@/api/types";
+import { age, humanize } from "@/lib/format";
+
+const num = (value: unknown): number | null => (typeof value === "number" ? value : null);
+const str = (value: unknown): string | null => (typeof value === "string" && value !== "" ? value : null);
+const tail = (before: string, value: unknown) => (str(value) ? `${before}${value}` : "");
+
+const NOTICES: Record<string, string> = {
+  ecc_storm: "A storm of ECC errors",
+  dram_retirement: "Memory of the GPU was retired",
+  poison: "Poisoned memory was contained",
+};
+
+export function nodeEventText(kind: FleetEvent["kind"], data: Record<string, unknown>): string {
+  switch (kind) {
+    case "xid":
+      return `XID ${data.code ?? "?"}${data.source === "kernel" ? ", told by the kernel" : ""}${tail(": ", data.text)}`;
+    case "sxid": {
+      const fatal = data.fatal === true ? "fatal " : data.fatal === false ? "non-fatal " : "";
+      const link = num(data.link) === null ? "" : ` on link ${data.link}`;
+      return humanize(`${fatal}SXID ${data.code ?? "?"}${link}${tail(": ", data.text)}`);
+    }
+    case "gpu_lost":
+      return data.cleared === true
+        ? "The GPU answers again"
+        : `The GPU does not answer${tail(": ", data.reason)}`;
+    case "gpu_notice": {
+      const what = str(data.what) ?? "notice";
+      return NOTICES[what] ?? humanize(what);
+    }
+    case "kernel_fault":
+      return `${humanize(str(data.fault) ?? "fault")}${tail(": ", data.text)}`;
+    case "link_down":
+      return `Link down${num(data.since_up) === null ? "" : ` after ${age(num(data.since_up))} up`}`;
+    case "link_up":
+      return `Link up${num(data.since_down) === null ? "" : ` after ${age(num(data.since_down))} down`}`;
+    case "node_stopping":
+      return data.reason === "shutdown" ? "The node shuts down" : "The probe was stopped in order";
+    case "node_started":
+      return `The probe began${num(data.uptime) === null ? "" : `, ${age(num(data.uptime))} after boot`}`;
+    case "health_report": {
+      const said = data.healthy === true ? "healthy again" : (str(data.message) ?? "unhealthy");
+      return `${str(data.source) ?? "Another monitor"}${tail(", ", data.check)}: ${said}`;
+    }
+    default:
+      if (data.cleared === true) return `The probe${tail(" for ", data.sampler)} speaks again`;
+      return `The probe${tail(" for ", data.sampler)} is silent${tail(": ", data.reason)}`;
+  }
+}

@@ -1,0 +1,43 @@
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { client, unwrap } from "@/api/client";
+
+export const policyKeys = {
+  all: ["policies"] as const,
+  xid: ["policies", "xid"] as const,
+  versions: ["policies", "xid", "versions"] as const,
+  shadow: ["policies", "xid", "shadow"] as const,
+};
+
+export const policyQuery = () =>
+  queryOptions({
+    queryKey: policyKeys.xid,
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/policies/xid", { signal })),
+  });
+
+export const policyVersionsQuery = () =>
+  infiniteQueryOptions({
+    queryKey: policyKeys.versions,
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ signal, pageParam }) =>
+      unwrap(
+        client.GET("/v1/policies/xid/versions", {
+          signal,
+          params: { query: { limit: 50, cursor: pageParam } },
+        }),
+      ),
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+  });
+
+export const policyShadowQuery = () =>
+  infiniteQueryOptions({
+    queryKey: policyKeys.shadow,
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ signal, pageParam }) =>
+      unwrap(
+        client.GET("/v1/policies/xid/shadow", {
+          signal,
+          params: { query: { limit: 100, cursor: pageParam } },
+        }),
+      ),
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+  });

@@ -1,0 +1,19 @@
+import { oneOf, type RawSearch, text } from "@/lib/search";
+
+export const policyTabs = ["rules", "overrides", "versions", "shadow"] as const;
+export type PolicyTab = (typeof policyTabs)[number];
+
+export interface PolicySearch {
+  tab?: PolicyTab;
+  q?: string;
+  /** Without it: the rules that say something, or all where a search looks for one. */
+  only?: "all" | "xid" | "sxid" | "overridden" | "evicts";
+  sort?: string;
+}
+
+export const parsePolicySearch = (raw: RawSearch): PolicySearch => ({
+  tab: oneOf(raw, "tab", policyTabs),
+  q: text(raw, "q"),
+  only: oneOf(raw, "only", ["all", "xid", "sxid", "overridden", "evicts"] as const),
+  sort: text(raw, "sort"),
+});

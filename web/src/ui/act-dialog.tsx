@@ -1,0 +1,77 @@
+/** A person's change always comes with a reason; what the service refuses stays in the dialog, in its own words. */
+import { useMutation } from "@tanstack/react-query";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { idempotencyKey } from "@/api/client";
+import { Button } from "./button";
+import { Dialog } from "./dialog";
+import { Field, TextArea } from "./field";
+import { ErrorNotice } from "./notice";
+
+export interface Act {
+  reason: string;
+  headers: ReturnType<typeof idempotencyKey>;
+}
+
+interface Props {
+  title: string;
+  about: ReactNode;
+  verb: string;
+  hint?: string;
+  danger?: boolean;
+  run: (act: Act) => Promise<unknown>;
+  onDone: () => void;
+  onClose: () => void;
+  children?: ReactNode;
+}
+
+export function ActDialog({ title, about, verb, hint, danger, run, onDone, onClose, children }: Props) {
+  const [reason, setReason] = useState("");
+  const [headers] = useState(idempotencyKey); // one dialog is one act, however often the button is pressed
+  const act = useMutation({
+    mutationFn: () => run({ reason: reason.trim(), headers }),
+    onSuccess: () => {
+      onClose();
+      onDone();
+    },
+  });
+
+  function submit(event: FormEvent) {
+    event.preventDefault();
+    if (reason.trim() && !act.isPending) act.mutate();
+  }
+
+  return (
+    <Dialog open onOpenChange={(open) => !open && onClose()} title={title} about={about}>
+      <form onSubmit={submit} className="flex flex-col gap-4">
+        <Field label="Reason" hint={hint ?? "Kept in the history, with your name."}>
+          {(id) => (
+            <TextArea
+              id={id}
+              autoFocus
+              required
+              maxLength={2000}
+              value={reason}
+              onChange={(event) => setReason(event.target.value)}
+              onKeyDown={(event) => {
+                if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+              }}
+            />
+          )}
+        </Field>
+        {children}
+        {act.isError && <ErrorNotice error={act.error} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button
+            type="submit"
+            kind={danger ? "danger" : "primary"}
+            busy={act.isPending}
+            disabled={!reason.trim()}
+          >
+            {verb}
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
