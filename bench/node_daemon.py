@@ -1,13 +1,12 @@
 """What a node pays for being watched, and what an outage costs: the real ``mainstay node`` and a recording receiver.
 
 Two daemons run side by side at 1 Hz: one measures this host, one also a simulated driver with eight GPUs (compiled from
-the tests' ``fake_nvml.c``, so driver time is not in the figure). Then the receiver goes away for a minute.
+``tests/fakes``, so driver time is not in the figure). Then the receiver goes away for a minute.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from probes.outbox import EventOutbox
 from probes.spool import Spool
 from probes.transport import Transport
 from probes.words import Event, EventKind
+from tests.fakes.fleet import FakeFleet, compile_fake
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _WATCH_S: Final = 30.0
@@ -66,13 +66,11 @@ def daemon(receiver: Receiver, name: str, directory: Path, **environment: str) -
 
 def gpus(directory: Path) -> dict[str, str]:
     """The environment in which pynvml finds a driver with eight GPUs; empty where there is no compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
+    try:
+        library = compile_fake(directory / "driver")
+    except RuntimeError:
         return {}
-    source = _ROOT / "tests" / "probes" / "fake_nvml.c"
-    library = directory / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
-    return {"LD_LIBRARY_PATH": str(directory), "FAKE_NVML_CARDS": "8", "FAKE_NVML": str(directory / "state")}
+    return FakeFleet.create(directory / "gpus.state", cards=8).environment(library)
 
 
 def busy(family: list[psutil.Process]) -> float:
@@ -101,8 +99,8 @@ def cost_rows(what: str, kind: Literal["live", "simulated"], cost: Cost) -> list
             claim=f"memory of the node daemon, {what}",
             figure=round(cost.rss_mib, 1),
             unit="MiB RSS",
-            target="<= 80",
-            holds=cost.rss_mib <= 80,
+            target="<= 60",
+            holds=cost.rss_mib <= 60,
             kind=kind,
             note=f"parent + child: {cost.parts} MiB; {cost.pss_mib:.1f} MiB counting shared pages once",
         ),
