@@ -44,7 +44,7 @@ test: install web ## All tests, with real PostgreSQL, Redis, Celery, Chromium an
 	cd web && npm run --silent test
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-test-fast: install ## Everything that is not slow (under two minutes)
+test-fast: install ## What starts no world of its own (about two minutes)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(PYTEST_ARGS)
 
 check: install web/node_modules/.installed ## ruff, mypy --strict, import-linter, Biome and tsc (under a minute)

@@ -137,3 +137,17 @@ def test_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no reference data at {path}; set MAINSTAY_TEST_DATA")
     return path
+
+
+_OWN_WORLD = {"postgres", "redis", "browser", "processes"}
+"""Markers of tests that start something outside this process."""
+_OWN_SERVER = "start"
+"""The fixture that starts a server for one test; module-wide ones are cheap enough."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The fast lane (``-m "not slow"``) starts no database, browser, process or server of a single test's own."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if _OWN_SERVER in fixtures or any(mark.name in _OWN_WORLD for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.slow)

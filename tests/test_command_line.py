@@ -12,7 +12,8 @@ import mainstay
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
-    "agent", "criteria", "demo", "doctor", "node", "plan", "run", "serve", "token", "up", "validate", "worker",
+    "agent", "criteria", "demo", "doctor", "node", "plan", "policy", "run", "serve", "token", "up", "validate",
+    "worker",
 }  # fmt: skip
 
 

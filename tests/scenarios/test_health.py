@@ -1,0 +1,42 @@
+"""Node health as whole stories: telemetry and events in, incidents and proposals out, with the clock moved by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.health.faults import FAULTS, Fault
+from tests.scenarios.health.quiet import QUIET, Quiet
+from tests.scenarios.health.stage import stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("story", QUIET, ids=lambda story: story.name)
+def test_nobody_cries_wolf(story: Quiet, tmp_path: Path) -> None:
+    with stage(tmp_path, **story.stage) as played:
+        story.play(played)
+        assert not played.drains(), played.told()
+        assert len(played.incidents()) <= story.incidents, played.told()
+
+
+@pytest.mark.parametrize("story", FAULTS, ids=lambda story: story.name)
+def test_the_fault_is_found(story: Fault, tmp_path: Path) -> None:
+    with stage(tmp_path, **story.stage) as played:
+        onset = story.play(played)
+        began = played.now
+        assert not [f for f in played.findings() if f.time < began - 1], (
+            "something was found before it broke\n" + played.told()
+        )
+        took = played.until(lambda: any(f.kind in story.kinds for f in played.findings()), onset.seconds)
+        assert took is not None, f"not found\n{played.told()}"
+        assert took <= story.within, f"took {took} s\n{played.told()}"
+        played.run(max(0, onset.seconds - int(took)))
+        blamed = {(f.node, f.device) for f in played.findings() if f.severity != "info"}
+        nodes = {node for node, _ in onset.culprits}
+        allowed = {*onset.culprits, *((node, device) for node in nodes for device in (None, "host"))}
+        assert blamed <= allowed, played.told()
+        assert len(played.incidents()) == story.incidents, played.told()
+        if story.evicts is not None:
+            assert bool(played.drains()) == story.evicts, played.told()
