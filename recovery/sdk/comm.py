@@ -62,6 +62,7 @@ class Communicator:
 
     def form(self, generation: int, store: Store) -> Groups:
         """Meet the other ranks of ``generation`` through ``store``."""
+        _count_groups_from_zero()
         dist.init_process_group(
             self.backend, store=store, rank=self.rank, world_size=self.shape.world_size, timeout=TIMEOUT
         )
@@ -127,9 +128,6 @@ class Communicator:
             # Whatever a broken group complains about while it goes is about a generation that is over.
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
-        # torch numbers groups to name them and forgets to start over when forming fails: then this rank would wait for
-        # its peers under another name than theirs.
-        dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
     def unblock_until_left(self, fence: int) -> None:
         """``unblock`` again and again until the training thread is out: a socket may have been about to open."""
@@ -152,6 +150,15 @@ class Communicator:
             for descriptor, inode in self._sockets if self._before is None else _tcp_sockets() - self._before:
                 _hang_up(descriptor, inode)
             return True
+
+
+def _count_groups_from_zero() -> None:
+    """torch numbers groups to name them, and forgets to start over when forming failed.
+
+    A rank that failed to form more often than its peers, or was forked from a process that did, would wait for them
+    under another name than theirs.
+    """
+    dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
 
 def _tcp_sockets() -> set[Socket]:

@@ -145,6 +145,21 @@ def test_a_peer_that_dies_while_groups_form(store: int) -> None:
             peer.end()
 
 
+def counts_otherwise(says: Connection, rank: int, port: int) -> None:
+    """A rank whose process, or the one that it was forked from, has failed to form groups before."""
+    dist.distributed_c10d._world.group_count = rank  # noqa: SLF001
+    says.send(_sum(form(rank, port)))
+
+
+def test_earlier_failures_do_not_change_the_name_that_peers_meet_under(store: int) -> None:
+    peers = [Peer(counts_otherwise, rank, store) for rank in range(4)]
+    try:
+        assert [peer.hear() for peer in peers] == [4.0] * 4
+    finally:
+        for peer in peers:
+            peer.end()
+
+
 def _sum(_: Communicator) -> float:
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
