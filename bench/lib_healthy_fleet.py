@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.report import Row
+from detectors.base import Feed
 from detectors.finding import Finding
 from detectors.registry import ARRAY_DETECTORS
 from probes.words import Severity
@@ -60,7 +61,7 @@ class Alarms:
 def watch(gpus: int, hours: float, seed: int) -> Alarms:
     """Run every array detector that reads any of a GPU's signals."""
     alarms = Alarms(gpus, hours, seed)
-    classes = [cls for cls in ARRAY_DETECTORS.values() if not cls.by_step and set(cls.signals) & set(SIGNALS)]
+    classes = [cls for cls in ARRAY_DETECTORS.values() if cls.feed is Feed.DEVICES and set(cls.signals) & set(SIGNALS)]
     detectors = [cls() for cls in classes]
     for samples in healthy_chunks(gpus, int(hours * 3600), seed, chunk=_CHUNK):
         began = time.process_time()

@@ -20,12 +20,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from detectors.finding import Entity, Evidence, Finding, FindingKind
+from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from detectors.mesh import Mesh
 from detectors.rows import Rows
 from probes.words import Event, Remedy, Severity
 
@@ -52,6 +54,8 @@ class Samples:
     """[T] Unix seconds, float64, not falling."""
     x: Array
     """[T, S, E] float32 or float64 (the latter where a value is itself a time); NaN = missing. Counters as rates."""
+    mesh: Mesh | None = None
+    """The job whose ranks the entities are, with its axes; None for devices."""
     steps: npt.NDArray[np.int64] | None = None
     """[T] step numbers where the samples are steps of a job; a step may come again after a rollback."""
 
@@ -70,6 +74,23 @@ class Samples:
         """The samples ``start`` to ``stop`` (views, nothing is copied)."""
         steps = None if self.steps is None else self.steps[start:stop]
         return replace(self, t=self.t[start:stop], x=self.x[start:stop], steps=steps)
+
+
+class Feed(StrEnum):
+    """What the entities of an array detector's samples are."""
+
+    DEVICES = "devices"
+    """Devices or nodes of the fleet, by time: one detector for all."""
+    STEPS = "steps"
+    """Ranks of one job, by step (``Samples.steps``): one detector a job, as for the two below. Signals: source rank."""
+    PROGRESS = "progress"
+    """Ranks of one job, by time: signals of source progress, float64 (counts beyond 2^24)."""
+    PAIRS = "pairs"
+    """Pairs of ranks of one job (``Entity.rank`` sends to ``Entity.peer``), by step: signals of source pair."""
+
+    @property
+    def by_step(self) -> bool:
+        return self in {Feed.STEPS, Feed.PAIRS}
 
 
 class Detector(ABC):
@@ -113,8 +134,8 @@ class ArrayDetector(Detector):
     """Signals of the node's host that stand beside each of its devices, e.g. ``uptime_seconds`` for a boot grace."""
     settle_seconds: ClassVar[float] = 60.0
     """How long after a restart it must have looked before its silence about an older finding means that it is over."""
-    by_step: ClassVar[bool] = False
-    """Whether it judges steps of a job (``Samples.steps``) instead of time."""
+    feed: ClassVar[Feed] = Feed.DEVICES
+    """What its samples are; whoever feeds it makes one detector for the fleet or one for each job accordingly."""
 
     @abstractmethod
     def _rows(self) -> Rows:
@@ -138,7 +159,7 @@ class ArrayDetector(Detector):
         Raises:
             ValueError: the detector judges steps and the samples carry no step numbers.
         """
-        if self.by_step and samples.steps is None:
+        if self.feed.by_step and samples.steps is None:
             raise ValueError(f"detector {self.name} judges steps: Samples.steps is missing")
         if len(samples.t) == 0:
             return []
@@ -184,6 +205,7 @@ class ArrayDetector(Detector):
         severity: Severity = Severity.WARNING,
         confidence: float = 1.0,
         remedy: Remedy = Remedy.NONE,
+        cause: Cause | None = None,
     ) -> Finding:
         return Finding(
             kind=kind,
@@ -195,4 +217,5 @@ class ArrayDetector(Detector):
             evidence=evidence,
             active=active,
             remedy=remedy,
+            cause=cause,
         )

@@ -53,6 +53,28 @@ class FindingKind(StrEnum):
     GC_JITTER = "gc_jitter"
 
 
+class Cause(StrEnum):
+    """Categories of root cause, as the Llama 3 report counts interruptions (table 5), and what its table leaves out."""
+
+    FAULTY_GPU = "faulty_gpu"
+    GPU_MEMORY = "gpu_memory"  # HBM
+    GPU_SRAM = "gpu_sram"
+    GPU_SYSTEM_PROCESSOR = "gpu_system_processor"
+    GPU_THERMAL = "gpu_thermal"
+    GPU_LINK = "gpu_link"  # NVLink, NVSwitch, PCIe
+    SILENT_CORRUPTION = "silent_corruption"
+    NETWORK = "network"  # switch or cable
+    NIC = "nic"
+    HOST = "host"  # CPU, memory, chassis, power, kernel
+    STORAGE = "storage"
+    MAINTENANCE = "maintenance"
+    SOFTWARE = "software"  # the training program
+    DEPENDENCY = "dependency"  # driver, library, service
+    COLLECTIVE_TIMEOUT = "collective_timeout"
+    OPERATOR = "operator"  # asked for
+    WORKLOAD = "workload"  # imbalance: nothing is broken
+
+
 ADVICE = frozenset({FindingKind.STAGE_IMBALANCE, FindingKind.SEQUENCE_IMBALANCE, FindingKind.GC_JITTER})
 """Said to help, never to blame: no incident opens from these."""
 
@@ -65,6 +87,8 @@ class Entity:
     device: str | None = None
     job: str | None = None
     rank: int | None = None
+    peer: int | None = None
+    """With ``rank``: the rank that it sends to; the finding is about the way between them."""
 
     def __post_init__(self) -> None:
         if self.node is None and self.device is None and self.job is None and self.rank is None:
@@ -73,7 +97,13 @@ class Entity:
     @property
     def key(self) -> str:
         """Stable text key, used to merge findings about the same thing."""
-        parts = (("job", self.job), ("rank", self.rank), ("node", self.node), ("device", self.device))
+        parts = (
+            ("job", self.job),
+            ("rank", self.rank),
+            ("peer", self.peer),
+            ("node", self.node),
+            ("device", self.device),
+        )
         return "/".join(f"{name}={value}" for name, value in parts if value is not None)
 
 
@@ -118,6 +148,8 @@ class Finding:
     active: bool = True
     remedy: Remedy = Remedy.NONE
     """What would mend it; from ``reset_gpu`` upwards work has to leave the node first."""
+    cause: Cause | None = None
+    """Root-cause category, where the detector can tell."""
     event: str | None = None
     """Id of the event behind it, where one event is the whole reason."""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.base import ArrayDetector, Floats, Samples
+from detectors.base import ArrayDetector, Feed, Floats, Samples
 from detectors.finding import Evidence, Finding, FindingKind, Series
 from detectors.rows import Rows, median, robust_sigma
 
@@ -38,7 +38,7 @@ class StragglerDetector(ArrayDetector):
     name = "straggler"
     kinds = frozenset({FindingKind.COMPUTE_SLOW})
     signals = ("compute_time_seconds",)
-    by_step = True
+    feed = Feed.STEPS
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:

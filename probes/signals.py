@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from probes.words import GROUP_KINDS
+
 WIDE_MISSING: Final = -(2**63)
 _INF: Final = float("inf")
 
@@ -24,6 +26,11 @@ class SignalSource(StrEnum):
     GPU = "gpu"
     NIC = "nic"
     RANK = "rank"
+    """Step axis, a row a rank."""
+    PROGRESS = "progress"
+    """Time axis, a row a rank: what it is doing between two steps, told by a thread that does not wait for it."""
+    PAIR = "pair"
+    """Step axis, a row a pair of ranks, ``"3>4"``: rank 3 sends to rank 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,14 @@ def _nic(name: str, unit: str, about: str, *, counter: bool = True, high: float 
 
 def _rank(name: str, unit: str, about: str, *, wide: bool = False, low: float = 0.0) -> Signal:
     return Signal(name, unit, SignalKind.GAUGE, SignalSource.RANK, wide=wide, low=low, about=about)
+
+
+def _progress(name: str, unit: str, about: str, *, wide: bool = False) -> Signal:
+    return Signal(name, unit, SignalKind.GAUGE, SignalSource.PROGRESS, wide=wide, about=about)
+
+
+def _pair(name: str, unit: str, about: str) -> Signal:
+    return Signal(name, unit, SignalKind.GAUGE, SignalSource.PAIR, about=about)
 
 
 _DECLARED: Final = (
@@ -168,7 +183,34 @@ _DECLARED: Final = (
     _rank("compute_time_seconds", "s", "the rank's own compute in the step (thread clock on CPU, CUDA events on GPU)"),
     _rank("snapshot_blocked_seconds", "s", "time the trainer waited for its snapshot copy"),
     _rank("loss", "1", "training loss where the rank knows it, else NaN", low=-_INF),
+    _rank("forward_seconds", "s", "own compute in forward passes"),
+    _rank("backward_seconds", "s", "own compute in backward passes"),
+    _rank("optimizer_seconds", "s", "own compute in the optimizer's update"),
+    _rank("data_wait_seconds", "s", "waiting for the next batch"),
+    _rank("communication_wait_seconds", "s", "inside collectives and point-to-point calls, all groups"),
+    *(_rank(f"{kind}_wait_seconds", "s", f"the same within the {kind} group") for kind in GROUP_KINDS),
+    _rank("run_delay_seconds", "s", "training thread ready to run while its core ran somebody else (schedstat)"),
+    _rank("gc_seconds", "s", "Python garbage collection"),
+    _rank("tokens", "1", "tokens that the rank worked on"),
+    _rank("sequence_squares", "1", "sum of squared sequence lengths: what attention costs"),
+    _rank("gradient_norm", "1", "2-norm of the rank's own gradients before they are averaged"),
+    _rank("nonfinite_values", "1", "1 when the rank's own loss or gradients hold NaN or Inf, else 0"),
+    _rank("parameters_digest", "1", "24 bits of a digest of the parameters, at the steps where one was made"),
+    _rank("step_phase", "enum", "StepPhase: 0 train, 1 warm-up, 2 compile, 3 evaluate, 4 checkpoint"),
     _rank("step_end_nanoseconds", "ns", "when the step committed, Unix time", wide=True),
+    # From the training SDK, once or twice a second, whatever the training thread does.
+    _progress("progress_phase", "enum", "StepPhase"),
+    _progress(
+        "in_collective_seconds", "s", "how long the training thread has been inside its present call; 0: in none"
+    ),
+    _progress("progress_step", "1", "steps committed", wide=True),
+    *(_progress(f"{kind}_enqueued", "1", f"collectives begun in the {kind} group", wide=True) for kind in GROUP_KINDS),
+    *(_progress(f"{kind}_completed", "1", f"collectives ended in the {kind} group", wide=True) for kind in GROUP_KINDS),
+    # From the training SDK, one sample a step and pair of ranks that exchanged something in it.
+    _pair(
+        "transfer_seconds", "s", "median time of a transfer from the first rank to the second, as the receiver saw it"
+    ),
+    _pair("transfer_bytes", "B", "bytes of all its transfers"),
 )
 
 SIGNALS: Final[dict[str, Signal]] = {signal.name: signal for signal in _DECLARED}

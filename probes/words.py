@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from enum import IntEnum, StrEnum
+from typing import Any, Final
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 """What a node, device or job id may look like: it appears in URLs, file names and metrics labels."""
@@ -73,6 +73,20 @@ class Remedy(StrEnum):
         return self.rung >= Remedy.RESET_GPU.rung
 
 
+class StepPhase(IntEnum):
+    """What a rank's script is doing. Only ``TRAIN`` is judged for speed; the others may be long and silent."""
+
+    TRAIN = 0
+    WARM_UP = 1
+    COMPILE = 2
+    EVALUATE = 3
+    CHECKPOINT = 4
+
+
+GROUP_KINDS: Final = ("world", "dp", "pp", "cp", "ep", "tp")
+"""Kinds of process group, outermost first: blame is looked for from the last to the first."""
+
+
 class Verdict(StrEnum):
     """The answer of a validation. A verdict latches until a check of equal or greater power passes."""
 
@@ -109,6 +123,7 @@ class EventKind(StrEnum):
     NODE_STOPPING = "node_stopping"  # the daemon ends in order. data: reason (stopped | shutdown)
     NODE_STARTED = "node_started"  # the daemon began. data: uptime (s since boot), boot_id
     HEALTH_REPORT = "health_report"  # another monitor says. data: source, check, fatal, healthy, message, remedy, codes
+    STACK_DUMP = "stack_dump"  # data: reason, stacks: [{thread, frames: [text, innermost first]}], tool
     PROBE_SILENT = "probe_silent"  # data: sampler, lane, reason, seconds, hung; cleared: true when it speaks again
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from probes.words import StepPhase
 from recovery.agent.messages import GroupMember, Inventory
 from recovery.plan import RestoreSource
 
@@ -87,6 +88,37 @@ class StepRecord(Message, frozen=True):
     """xxh3_64 of the parameters, only in the first steps of a generation."""
     buffers: int | None = None
     """The same of the buffers."""
+    signals: dict[str, float] = {}
+    """Other signals of source rank by name, where the rank measured them; NaN is not sent."""
+
+
+class Progress(Message, frozen=True):
+    """What a rank is doing, told by a thread that does not wait for the training thread."""
+
+    generation: int
+    time_ns: int
+    """Unix time."""
+    step: int
+    """Steps committed."""
+    phase: StepPhase
+    in_call: float
+    """Seconds that the training thread has been inside its present collective or point-to-point call; 0: in none."""
+    call: str = ""
+    """Its name and group, ``all_reduce dp``."""
+    enqueued: dict[str, int] = {}
+    """Kind of group -> collectives begun in it."""
+    completed: dict[str, int] = {}
+
+
+class Transfers(Message, frozen=True):
+    """What a rank received from its peers in one committed step."""
+
+    generation: int
+    epoch: int
+    end_ns: int
+    seconds: dict[int, float]
+    """Sending rank -> median seconds of its transfers, without the time in which the sender was not ready."""
+    nbytes: dict[int, float]
 
 
 class Trouble(Message, frozen=True):
@@ -113,7 +145,20 @@ class ScriptFailed(Message, frozen=True):
     traceback: str
 
 
-FromWorker = WorkerHello | Joined | Attached | Ready | Resumed | StepRecord | Trouble | StepsTotal | Done | ScriptFailed
+FromWorker = (
+    WorkerHello
+    | Joined
+    | Attached
+    | Ready
+    | Resumed
+    | StepRecord
+    | Progress
+    | Transfers
+    | Trouble
+    | StepsTotal
+    | Done
+    | ScriptFailed
+)
 
 # Launcher -> worker
 

@@ -15,9 +15,9 @@ FRAME_SECONDS: Final = 1.0
 """Charts refresh about this often."""
 MAX_STEPS: Final = 256
 
-_NARROW: Final = ("step_time_seconds", "compute_time_seconds", "snapshot_blocked_seconds", "loss")
 _CATALOGUE: Final = catalogue(SignalSource.RANK)
-assert _CATALOGUE.narrow == _NARROW
+_LARGEST: Final = 3.4e38
+"""Of float32."""
 
 
 class StepFrames:
@@ -67,19 +67,24 @@ class StepFrames:
 
 def _narrow(rank: int, steps: list[dict[int, StepRecord]]) -> bytes:
     """float32 [signal, step] of one rank."""
-    rows: list[list[float]] = [[], [], [], []]
-    for step in steps:
-        for row, value in zip(rows, _values(step.get(rank)), strict=True):
-            row.append(value)
-    flat = [value for row in rows for value in row]
+    rows = [_values(step.get(rank)) for step in steps]
+    flat = [row.get(name, math.nan) for name in _CATALOGUE.narrow for row in rows]
     return struct.pack(f"<{len(flat)}f", *flat)
 
 
-def _values(record: StepRecord | None) -> tuple[float, float, float, float]:
+def _values(record: StepRecord | None) -> dict[str, float]:
+    """Signals by name; what float32 cannot hold is missing."""
     if record is None:
-        return (math.nan,) * 4
-    loss = math.nan if record.loss is None or abs(record.loss) > 3e38 else record.loss
-    return record.step_time, record.compute_time, record.snapshot_blocked, loss
+        return {}
+    told = {
+        **record.signals,
+        "step_time_seconds": record.step_time,
+        "compute_time_seconds": record.compute_time,
+        "snapshot_blocked_seconds": record.snapshot_blocked,
+    }
+    if record.loss is not None:
+        told["loss"] = record.loss
+    return {name: value for name, value in told.items() if abs(value) <= _LARGEST}
 
 
 def _wide(rank: int, steps: list[dict[int, StepRecord]]) -> bytes:

@@ -153,7 +153,7 @@ class Communicator:
 
 
 def _count_groups_from_zero() -> None:
-    """torch numbers groups to name them, and forgets to start over when forming failed.
+    """Torch numbers groups to name them, and forgets to start over when forming failed.
 
     A rank that failed to form more often than its peers, or was forked from a process that did, would wait for them
     under another name than theirs.

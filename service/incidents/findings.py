@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from detectors.finding import Entity, Evidence, Finding, FindingKind
+from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from probes.words import Remedy, Severity
 from service.incidents.models import FindingRow
 from service.incidents.schemas import EntityRead, EvidenceRead, FindingRead
@@ -57,12 +57,13 @@ def said(finding: Finding) -> dict[str, Any]:
         "evidence": evidence_json(finding.evidence),
         "active": finding.active,
         "remedy": finding.remedy.value,
+        "cause": None if finding.cause is None else finding.cause.value,
         "event_id": finding.event,
     }
 
 
 def entity_of(row: FindingRow) -> Entity:
-    return Entity(node=row.node, device=row.device, job=row.job, rank=row.rank)
+    return Entity(node=row.node, device=row.device, job=row.job, rank=row.rank, peer=row.peer)
 
 
 def from_row(row: FindingRow) -> Finding:
@@ -77,6 +78,7 @@ def from_row(row: FindingRow) -> Finding:
         evidence=Evidence(summary=str(row.evidence["summary"])),
         active=row.active,
         remedy=Remedy(row.remedy),
+        cause=None if row.cause is None else Cause(row.cause),
         event=row.event_id,
     )
 
@@ -85,7 +87,7 @@ def read(row: FindingRow) -> FindingRead:
     return FindingRead(
         id=row.id,
         kind=FindingKind(row.kind),
-        entity=EntityRead(node=row.node, device=row.device, job=row.job, rank=row.rank),
+        entity=EntityRead(node=row.node, device=row.device, job=row.job, rank=row.rank, peer=row.peer),
         time=row.time,
         severity=Severity(row.severity),
         detector=row.detector,
@@ -93,6 +95,7 @@ def read(row: FindingRow) -> FindingRead:
         evidence=EvidenceRead.model_validate(row.evidence),
         active=row.active,
         remedy=Remedy(row.remedy),
+        cause=None if row.cause is None else Cause(row.cause),
         event=row.event_id,
         incident=row.incident_id,
         cleared_at=row.cleared_at,

@@ -39,6 +39,8 @@ class IncidentRow(Base):
     device: Mapped[str | None] = mapped_column(String(128))
     ranks: Mapped[list[int]]
     kinds: Mapped[list[str]]
+    cause: Mapped[str | None] = mapped_column(String(32))
+    """``detectors.finding.Cause`` of the likeliest root cause that names one."""
 
     __table_args__ = (
         CheckConstraint(f"state IN ({_STATES})", name="state"),
@@ -67,6 +69,7 @@ class FindingRow(Base):
     device: Mapped[str | None] = mapped_column(String(128))
     job: Mapped[str | None] = mapped_column(String(128))
     rank: Mapped[int | None]
+    peer: Mapped[int | None]
     time: Mapped[float] = mapped_column(UnixTime)
     severity: Mapped[str] = mapped_column(String(16))
     detector: Mapped[str] = mapped_column(String(64))
@@ -74,6 +77,7 @@ class FindingRow(Base):
     evidence: Mapped[dict[str, Any]]
     active: Mapped[bool]
     remedy: Mapped[str] = mapped_column(String(16), default=Remedy.NONE.value)
+    cause: Mapped[str | None] = mapped_column(String(32))
     cleared_at: Mapped[float | None] = mapped_column(UnixTime)
     event_id: Mapped[str | None] = mapped_column(String(36))
     incident_id: Mapped[str | None] = mapped_column(ForeignKey("incidents.id"))

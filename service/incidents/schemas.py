@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from detectors.finding import FindingKind
+from detectors.finding import Cause, FindingKind
 from probes.words import Remedy, Severity
 from recovery.plan import RestoreSource, StrategyName
 from service.incidents.life_cycle import IncidentState
@@ -37,6 +37,7 @@ class EntityRead(Output):
     device: str | None
     job: str | None
     rank: int | None
+    peer: int | None
 
 
 class EvidenceSeries(Output):
@@ -66,6 +67,7 @@ class FindingRead(Output):
     evidence: EvidenceRead
     active: bool
     remedy: Remedy
+    cause: Cause | None
     event: str | None
     incident: str | None
     cleared_at: float | None

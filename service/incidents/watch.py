@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detectors.base import ArrayDetector, Samples
+from detectors.base import ArrayDetector, Feed, Samples
 from detectors.finding import Finding
 from detectors.registry import ARRAY_DETECTORS
 from probes.signals import SignalSource
@@ -71,7 +71,7 @@ class Watch:
     def __init__(self, ring: Ring, steps: StepStore) -> None:
         self._steps = steps
         self._heartbeat = ARRAY_DETECTORS["heartbeat"]()
-        by_time = [cls for name, cls in ARRAY_DETECTORS.items() if not cls.by_step and name != "heartbeat"]
+        by_time = [cls for name, cls in ARRAY_DETECTORS.items() if cls.feed is Feed.DEVICES and name != "heartbeat"]
         self._devices = [_device_watch(ring, source, by_time) for source in RING_SOURCES]
         self._jobs: dict[str, JobWatch] = {}
         self.others: dict[str, float] = {}
@@ -103,7 +103,7 @@ class Watch:
         return found
 
     def _new(self, job: str) -> JobWatch:
-        detectors = tuple(cls() for cls in ARRAY_DETECTORS.values() if cls.by_step)
+        detectors = tuple(cls() for cls in ARRAY_DETECTORS.values() if cls.feed is Feed.STEPS)
         signals = tuple(dict.fromkeys(signal for detector in detectors for signal in detector.signals))
         watch = self._jobs[job] = JobWatch(StepFeed(self._steps, job, signals), detectors)
         return watch

@@ -147,7 +147,7 @@ def test_a_peer_that_dies_while_groups_form(store: int) -> None:
 
 def counts_otherwise(says: Connection, rank: int, port: int) -> None:
     """A rank whose process, or the one that it was forked from, has failed to form groups before."""
-    dist.distributed_c10d._world.group_count = rank  # noqa: SLF001
+    dist.distributed_c10d._world.group_count = rank
     says.send(_sum(form(rank, port)))
 
 

@@ -1401,6 +1401,12 @@ export interface components {
             /** Wide */
             wide: string[];
         };
+        /**
+         * Cause
+         * @description Categories of root cause, as the Llama 3 report counts interruptions (table 5), and what its table leaves out.
+         * @enum {string}
+         */
+        Cause: "faulty_gpu" | "gpu_memory" | "gpu_sram" | "gpu_system_processor" | "gpu_thermal" | "gpu_link" | "silent_corruption" | "network" | "nic" | "host" | "storage" | "maintenance" | "software" | "dependency" | "collective_timeout" | "operator" | "workload";
         /** CriteriaIn */
         CriteriaIn: {
             /** Items */
@@ -1722,6 +1728,8 @@ export interface components {
             job: string | null;
             /** Node */
             node: string | null;
+            /** Peer */
+            peer: number | null;
             /** Rank */
             rank: number | null;
         };
@@ -1763,7 +1771,7 @@ export interface components {
          *     ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "probe_silent";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "probe_silent";
         /**
          * EventPage
          * @description Events, newest first.
@@ -1859,6 +1867,7 @@ export interface components {
         FindingRead: {
             /** Active */
             active: boolean;
+            cause: components["schemas"]["Cause"] | null;
             /** Cleared At */
             cleared_at: number | null;
             /** Confidence */
