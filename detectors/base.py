@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -93,6 +93,26 @@ class Feed(StrEnum):
         return self in {Feed.STEPS, Feed.PAIRS}
 
 
+class Stance(StrEnum):
+    """Whether a detector judges at all: one that does not is no sign of health."""
+
+    IDLE = "idle"  # it has seen nothing that it could judge
+    LEARNING = "learning"
+    JUDGING = "judging"
+    ABSTAINS = "abstains"  # what it sees is too noisy, or not comparable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A detector's own account of what it does now: shown beside its findings."""
+
+    stance: Stance
+    why: str = ""
+    """A sentence; empty where it judges as it should."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """What it learned: noise, limits, the normaliser's number…"""
+
+
 class Detector(ABC):
     """What both families share: a name, a frozen configuration, and what it can say."""
 
@@ -152,6 +172,10 @@ class ArrayDetector(Detector):
     def reset(self) -> None:
         self.rows = self._rows()
         self._groups: tuple[tuple[str, ...], list[npt.NDArray[np.intp]]] = ((), [])
+
+    def account(self) -> Account:
+        """What it does now. One that learns or may abstain says so here."""
+        return Account(stance=Stance.JUDGING if self.rows.entities else Stance.IDLE)
 
     def update(self, samples: Samples) -> list[Finding]:
         """Findings that begin or cease to hold within the chunk, in order of time.
