@@ -1,0 +1,142 @@
+"""What a recording is, wherever it comes from: a directory, a generator of scenarios, a reader of somebody's traces.
+
+All times are Unix seconds. ``docs/recordings.md`` defines the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from detectors.base import Samples
+from detectors.mesh import Mesh
+from probes.signals import SignalSource
+from probes.words import Event
+
+VERSION = 1
+DEVICE_SOURCES = (SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
+STEP_AXES = ("dp", "pp", "tp")
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    cohort: str = ""
+    """Nodes of one cohort may be compared with one another."""
+    rack: str | None = None
+    switches: tuple[str, ...] = ()
+    """Above the node, nearest first."""
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    id: str
+    """``host`` for the node itself, ``nic:…`` for a port, anything else is a GPU."""
+    model: str = ""
+    serial: str | None = None
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    ranks: tuple[dict[str, int | str | None], ...]
+    """``{"rank": 0, "node": "n0", "device": "gpu0", "dp": 0, "pp": 0, "tp": 0}``; an axis that is not given is 0."""
+    axes: tuple[str, ...] = STEP_AXES
+    """Outermost first."""
+
+
+class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """``fleet.json``."""
+
+    version: int = VERSION
+    source: str = ""
+    """Where it comes from, for people."""
+    start: float = 0.0
+    stop: float = 0.0
+    nodes: tuple[NodeInfo, ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()
+    jobs: tuple[JobInfo, ...] = ()
+
+    def group(self, node: str, device: str) -> str:
+        """With whom a device may be compared: its node's cohort and its model; alone where nobody said."""
+        cohort = next((n.cohort for n in self.nodes if n.name == node), "")
+        model = next((d.model for d in self.devices if (d.node, d.id) == (node, device)), "")
+        return f"{cohort}/{model}" if cohort or model else f"alone:{node}/{device}"
+
+    def mesh(self, job: str) -> Mesh:
+        """The job's ranks on their axes.
+
+        Raises:
+            KeyError: the recording has no such job.
+        """
+        info = next((one for one in self.jobs if one.id == job), None)
+        if info is None:
+            raise KeyError(job)
+        above = {node.name: node.switches for node in self.nodes}
+        places = sorted(info.ranks, key=lambda place: int(place["rank"] or 0))
+        index = [[int(place.get(axis) or 0) for place in places] for axis in info.axes]
+        nodes = tuple(str(place.get("node") or "") for place in places)
+        return Mesh(
+            job=job,
+            axes=info.axes,
+            ranks=np.array([int(place["rank"] or 0) for place in places], np.int64),
+            index=np.array(index, np.int64).reshape(len(info.axes), len(places)),
+            nodes=nodes,
+            devices=tuple(None if place.get("device") is None else str(place["device"]) for place in places),
+            switches=tuple(above.get(node, ()) for node in nodes) if any(above.values()) else (),
+        )
+
+
+class Recording(Protocol):
+    """What replay needs. Chunks of one feed follow one another in time; each is small enough to hold in memory."""
+
+    @property
+    def fleet(self) -> FleetInfo: ...
+
+    def devices(self, source: SignalSource) -> Iterator[Samples]:
+        """Devices of one source on a grid of whole seconds; counters as rates per second."""
+        ...
+
+    def steps(self, job: str) -> Iterator[Samples]: ...
+
+    def progress(self, job: str) -> Iterator[Samples]: ...
+
+    def pairs(self, job: str) -> Iterator[Samples]: ...
+
+    def events(self) -> tuple[Event, ...]:
+        """In order of time."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Held:
+    """A recording in memory, one chunk a feed: what generators make."""
+
+    fleet: FleetInfo
+    by_source: dict[SignalSource, Samples] = field(default_factory=dict)
+    by_step: dict[str, Samples] = field(default_factory=dict)
+    """Job to its steps; so for the two below."""
+    by_progress: dict[str, Samples] = field(default_factory=dict)
+    by_pair: dict[str, Samples] = field(default_factory=dict)
+    happened: tuple[Event, ...] = ()
+
+    def devices(self, source: SignalSource) -> Iterator[Samples]:
+        return _one(self.by_source.get(source))
+
+    def steps(self, job: str) -> Iterator[Samples]:
+        return _one(self.by_step.get(job))
+
+    def progress(self, job: str) -> Iterator[Samples]:
+        return _one(self.by_progress.get(job))
+
+    def pairs(self, job: str) -> Iterator[Samples]:
+        return _one(self.by_pair.get(job))
+
+    def events(self) -> tuple[Event, ...]:
+        return self.happened
+
+
+def _one(samples: Samples | None) -> Iterator[Samples]:
+    return iter(() if samples is None else (samples,))

@@ -1,0 +1,171 @@
+"""The detectors over a recording: the same findings as when it was live.
+
+Detectors do not hear one another and their clock is the data's, so each takes its own feed from end to end and what
+they say is put in order of time afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from detectors.base import Array, ArrayDetector, EventDetector, Feed, Floats, Samples
+from detectors.finding import Entity, Finding
+from detectors.recording.model import DEVICE_SOURCES, Recording
+from detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
+from probes.signals import SignalSource, names
+from probes.words import Event
+
+_HEARTBEAT = "heartbeat"
+_LOOK_SECONDS = 10.0
+"""How often event detectors are told that time has passed, as no event would tell them."""
+
+
+def replay(recording: Recording, only: Sequence[str] = ()) -> list[Finding]:
+    """Every finding, in order of time.
+
+    Args:
+        recording: what was seen.
+        only: names of detectors; all of the registry when empty.
+
+    Raises:
+        ValueError: a name that is no detector's.
+    """
+    unknown = sorted(set(only) - {*ARRAY_DETECTORS, *EVENT_DETECTORS})
+    if unknown:
+        known = ", ".join([*EVENT_DETECTORS, *ARRAY_DETECTORS])
+        raise ValueError(f"no detector is called {unknown[0]!r}; there are {known}")
+    chosen = {name: cls for name, cls in ARRAY_DETECTORS.items() if not only or name in only}
+    found = [f for source in DEVICE_SOURCES for f in _devices(recording, source, list(chosen.values()))]
+    if _HEARTBEAT in chosen:
+        found += _beats(recording, chosen[_HEARTBEAT]())
+    for job in recording.fleet.jobs:
+        found += _job(recording, job.id, list(chosen.values()))
+    found += _events(recording.events(), [cls() for name, cls in EVENT_DETECTORS.items() if not only or name in only])
+    return sorted(found, key=lambda finding: (finding.time, finding.key, not finding.active))
+
+
+def _devices(recording: Recording, source: SignalSource, classes: Sequence[type[ArrayDetector]]) -> list[Finding]:
+    """Those of the fleet's detectors that read anything of this source."""
+    carried = {*names(source, wide=False), *names(source, wide=True)}
+    mine = [
+        cls() for cls in classes if cls.feed is Feed.DEVICES and cls.name != _HEARTBEAT and carried & set(cls.signals)
+    ]
+    if not mine:
+        return []
+    beside = tuple(dict.fromkeys(name for detector in mine for name in detector.host_signals if name not in carried))
+    found: list[Finding] = []
+    for samples in _with_host(recording, source, beside) if beside else recording.devices(source):
+        heard = [detector for detector in mine if set(detector.signals) & set(samples.signals)]
+        found.extend(finding for detector in heard for finding in detector.update(samples))
+    return found
+
+
+def _with_host(recording: Recording, source: SignalSource, beside: tuple[str, ...]) -> Iterator[Samples]:
+    """Each device with its host's signals of the same second beside its own."""
+    hosts = _Lookup(recording, beside)
+    for samples in recording.devices(source):
+        nodes = [entity.node for entity in samples.entities]
+        x = np.concatenate([samples.x, hosts.at(samples.t, nodes)], axis=1)
+        yield Samples(
+            entities=samples.entities, groups=samples.groups, signals=samples.signals + beside, t=samples.t, x=x
+        )
+
+
+class _Lookup:
+    """Host signals by second and node, read forward once."""
+
+    def __init__(self, recording: Recording, signals: tuple[str, ...]) -> None:
+        self._chunks = recording.devices(SignalSource.HOST)
+        self._signals = signals
+        self._held: list[Samples] = []
+
+    def at(self, t: Floats, nodes: Sequence[str | None]) -> Array:
+        """[T, S, E] float32; NaN where the host said nothing."""
+        out = np.full((len(t), len(self._signals), len(nodes)), np.nan, np.float32)
+        while len(t) and (not self._held or self._held[-1].t[-1] < t[-1]):
+            following = next(self._chunks, None)
+            if following is None:
+                break
+            self._held.append(following)
+        self._held = [chunk for chunk in self._held if len(chunk.t) and len(t) and chunk.t[-1] >= t[0]]
+        for chunk in self._held:
+            _copy(chunk, self._signals, t, nodes, out)
+        return out
+
+
+def _copy(chunk: Samples, signals: tuple[str, ...], t: Floats, nodes: Sequence[str | None], out: Array) -> None:
+    place = {entity.node: row for row, entity in enumerate(chunk.entities)}
+    rows = np.array([place.get(node, -1) for node in nodes], np.intp)
+    mine, theirs = np.flatnonzero(np.isin(t, chunk.t)), np.flatnonzero(np.isin(chunk.t, t))
+    for number, name in enumerate(signals):
+        if name in chunk.signals and (rows >= 0).any():
+            values = chunk.x[np.ix_(theirs, np.array([chunk.signals.index(name)]), rows[rows >= 0])]
+            out[np.ix_(mine, np.array([number]), np.flatnonzero(rows >= 0))] = values
+
+
+def _beats(recording: Recording, detector: ArrayDetector) -> list[Finding]:
+    """When each node was heard, as its samples tell; a recording without samples says nothing of nodes."""
+    last: dict[str, float] = {}
+    found: list[Finding] = []
+    streams = [recording.devices(source) for source in (SignalSource.HOST, SignalSource.GPU)]
+    for chunks in _together(streams):
+        seconds = np.unique(np.concatenate([chunk.t for chunk in chunks]))
+        for second in seconds:
+            for chunk in chunks:
+                _hear(chunk, float(second), last)
+            found += detector.update(_heard(float(second), last))
+    return found
+
+
+def _together(streams: Sequence[Iterator[Samples]]) -> Iterator[list[Samples]]:
+    """Chunk by chunk of several sources; readers cut all of them at the same seconds."""
+    while True:
+        chunks = [chunk for chunk in (next(stream, None) for stream in streams) if chunk is not None]
+        if not chunks:
+            return
+        yield chunks
+
+
+def _hear(chunk: Samples, second: float, last: dict[str, float]) -> None:
+    at = np.flatnonzero(chunk.t == second)
+    for row in np.flatnonzero(np.isfinite(chunk.x[at]).any(axis=(0, 1))):
+        node = chunk.entities[row].node
+        if node is not None:
+            last[node] = second
+
+
+def _heard(second: float, last: dict[str, float]) -> Samples:
+    nodes = sorted(last)
+    return Samples(
+        entities=tuple(Entity(node=node) for node in nodes),
+        groups=("fleet",) * len(nodes),
+        signals=("last_beat", "last_other"),
+        t=np.array([second]),
+        x=np.array([[[last[node] for node in nodes], [np.nan] * len(nodes)]], np.float64),
+    )
+
+
+def _job(recording: Recording, job: str, classes: Sequence[type[ArrayDetector]]) -> list[Finding]:
+    found: list[Finding] = []
+    feeds = {Feed.STEPS: recording.steps, Feed.PROGRESS: recording.progress, Feed.PAIRS: recording.pairs}
+    for feed, chunks in feeds.items():
+        mine = [cls() for cls in classes if cls.feed is feed]
+        if mine:
+            found += [f for samples in chunks(job) for detector in mine for f in detector.update(samples)]
+    return found
+
+
+def _events(events: Sequence[Event], detectors: Sequence[EventDetector]) -> list[Finding]:
+    """Facts one by one, and the passing of time between them and for a while after the last."""
+    found: list[Finding] = []
+    if not events:
+        return found
+    looked = events[0].time
+    for event in events:
+        while looked + _LOOK_SECONDS < event.time:
+            looked += _LOOK_SECONDS
+            found += [finding for detector in detectors for finding in detector.pass_time(looked)]
+        found += [finding for detector in detectors for finding in detector.update([event])]
+    return found

@@ -1,0 +1,233 @@
+"""A recording is written, read and replayed: what comes back is what went in, and bad files are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from detectors.base import Samples
+from detectors.finding import Entity, Finding, FindingKind
+from detectors.mesh import regular
+from detectors.recording import files
+from detectors.recording.cli import replay as command
+from detectors.recording.model import DeviceInfo, FleetInfo, Held, JobInfo, NodeInfo, Recording
+from detectors.recording.reader import Directory, RecordingError
+from detectors.recording.replay import replay
+from probes.signals import SignalSource
+from probes.words import Event, EventKind
+
+START = 1_800_000_000.0
+SECONDS = 700  # more than a window of the reader
+STEPS = 60
+
+
+def fleet() -> FleetInfo:
+    mesh = regular("gpt", dp=4, pp=2, ranks_per_node=4)
+    ranks = tuple(
+        {
+            "rank": int(r),
+            "dp": int(mesh.index[0, r]),
+            "pp": int(mesh.index[1, r]),
+            "node": mesh.nodes[r],
+            "device": None,
+        }
+        for r in mesh.ranks
+    )
+    return FleetInfo(
+        source="test",
+        start=START,
+        stop=START + SECONDS,
+        nodes=tuple(NodeInfo(name=name, cohort="h100", switches=("leaf-0",)) for name in ("node-0", "node-1")),
+        devices=tuple(DeviceInfo(node=n, id="host", model="EPYC") for n in ("node-0", "node-1")),
+        jobs=(JobInfo(id="gpt", ranks=ranks),),
+    )
+
+
+def recording(slow: float = 1.0) -> Held:
+    """Two hosts for a few minutes, a job of eight ranks of which rank 5 becomes slow, a rank that exits."""
+    rng = np.random.default_rng(3)
+    info = fleet()
+    mesh = info.mesh("gpt")
+    t = START + np.arange(SECONDS, dtype=np.float64)
+    hosts = np.empty((SECONDS, 2, 2), np.float32)
+    hosts[:, 0] = 0.5 + 0.01 * rng.standard_normal((SECONDS, 2))
+    hosts[:, 1] = 1000.0
+    hosts[300:340, 1, 1] = np.nan
+    compute = 1.0 + 0.004 * rng.standard_normal((STEPS, 8))
+    compute[30:, 5] *= slow
+    steps = np.stack([compute.max(axis=1, keepdims=True) + 0.2 + np.zeros((STEPS, 8)), compute], axis=1)
+    entities = tuple(Entity(job="gpt", rank=r, node=mesh.nodes[r]) for r in range(8))
+    return Held(
+        fleet=info,
+        by_source={
+            SignalSource.HOST: Samples(
+                entities=(Entity(node="node-0", device="host"), Entity(node="node-1", device="host")),
+                groups=("h100/EPYC",) * 2,
+                signals=("cpu_utilization_ratio", "context_switches_total"),
+                t=t,
+                x=hosts,
+            )
+        },
+        by_step={
+            "gpt": Samples(
+                entities=entities,
+                groups=tuple(f"pp{s}" for s in mesh.on("pp")),
+                signals=("step_time_seconds", "compute_time_seconds"),
+                t=START + 1.2 * np.arange(1, STEPS + 1),
+                x=steps,
+                steps=np.arange(STEPS),
+                mesh=mesh,
+            )
+        },
+        happened=(
+            Event(
+                id="0198e0a0-0000-7000-8000-000000000001",
+                time=START + 90.0,
+                kind=EventKind.PROCESS_EXIT,
+                job="gpt",
+                rank=2,
+                node="node-0",
+                data={"exit_code": 1, "error": "ValueError: no"},
+            ),
+        ),
+    )
+
+
+def whole(given: Recording, source: SignalSource) -> tuple[Any, Any]:
+    chunks = list(given.devices(source))
+    return np.concatenate([c.t for c in chunks]), np.concatenate([c.x for c in chunks])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    files.write(recording(slow=1.2), tmp_path / "recording")
+    return tmp_path / "recording"
+
+
+def test_what_is_read_is_what_was_written(directory: Path) -> None:
+    read, made = Directory(directory), recording(slow=1.2)
+    assert read.fleet == made.fleet
+    assert read.events() == made.events()
+    [steps], [before] = list(read.steps("gpt")), list(made.steps("gpt"))
+    assert steps.entities == before.entities
+    assert steps.groups == before.groups
+    both = [steps.signals.index(name) for name in before.signals]
+    np.testing.assert_allclose(steps.x[:, both], before.x)
+    np.testing.assert_allclose(steps.t, before.t)
+    assert np.isnan(np.delete(steps.x, both, axis=1)).all()
+
+
+def test_counters_travel_as_totals_and_come_back_as_rates(directory: Path) -> None:
+    table = pq.read_table(directory / files.SAMPLES)
+    mine = (pa.compute.field("signal") == "context_switches_total") & (pa.compute.field("node") == "node-1")
+    totals = table.filter(mine)["value"].to_numpy()
+    assert totals.max() == pytest.approx(1000.0 * (SECONDS - 40), rel=0.01)
+    t, x = whole(Directory(directory), SignalSource.HOST)
+    np.testing.assert_array_equal(t, START + np.arange(SECONDS))
+    signals = next(Directory(directory).devices(SignalSource.HOST)).signals
+    rates = x[:, signals.index("context_switches_total")]
+    np.testing.assert_allclose(rates[1:, 0], 1000.0)
+    assert np.isnan(rates[300:340, 1]).all()
+    assert rates[340, 1] == pytest.approx(1000.0 / 41, rel=0.01)  # nobody counted while nobody was heard
+
+
+def test_replay_says_the_same_from_memory_and_from_disk(directory: Path) -> None:
+    said = replay(recording(slow=1.2))
+    kinds = [(f.kind, f.entity.rank) for f in said if f.active]
+    assert (FindingKind.COMPUTE_SLOW, 5) in kinds
+    assert (FindingKind.PROCESS_EXIT, 2) in kinds
+    again = replay(Directory(directory))
+    assert [(f.key, f.active, f.evidence.summary) for f in again] == [
+        (f.key, f.active, f.evidence.summary) for f in said
+    ]
+
+
+def test_only_the_detectors_that_were_asked(directory: Path) -> None:
+    assert {f.detector for f in replay(Directory(directory), ["exit"])} == {"exit"}
+    with pytest.raises(ValueError, match="no detector is called 'exits'"):
+        replay(Directory(directory), ["exits"])
+
+
+def test_a_healthy_recording_is_quiet(tmp_path: Path) -> None:
+    quiet = recording()
+    quiet.happened = ()
+    files.write(quiet, tmp_path)
+    assert [f for f in replay(Directory(tmp_path)) if f.active] == []
+
+
+def test_the_command_writes_one_finding_a_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = directory / "findings.jsonl"
+    assert command(directory, out=out) == 0
+    found = [msgspec.json.decode(line, type=Finding) for line in out.read_bytes().splitlines()]
+    assert [f.time for f in found] == sorted(f.time for f in found)
+    shown = capsys.readouterr().out
+    assert "compute_slow" in shown
+    assert "Rank 5" in shown
+    assert command(directory, as_json=True, only=("exit",)) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["kind"] == "process_exit"
+
+
+def spoil(directory: Path, name: str, change: Any) -> None:
+    pq.write_table(change(pq.read_table(directory / name)), directory / name)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "message"),
+    [
+        (lambda d: (d / "fleet.json").unlink(), "has no fleet.json"),
+        (lambda d: (d / "fleet.json").write_text("{"), "fleet.json"),
+        (lambda d: (d / "fleet.json").write_text('{"jobs": [{"id": 7}]}'), "Expected `str`"),
+        (lambda d: (d / "steps.parquet").write_text("steps"), "steps.parquet: not a Parquet file"),
+        (lambda d: spoil(d, "steps.parquet", lambda t: t.drop_columns(["rank"])), "'rank' is missing"),
+        (lambda d: spoil(d, "events.parquet", lambda t: _with(t, "kind", ["explosion"])), "row 0"),
+        (lambda d: spoil(d, "events.parquet", lambda t: _with(t, "data", ["{"])), "row 0"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    directory: Path, spoiled: Any, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoiled(directory)
+    assert command(directory) == 2
+    assert message in capsys.readouterr().err
+
+
+def _with(table: pa.Table, column: str, values: list[Any]) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(column), column, [values])
+
+
+def test_a_column_that_is_no_signal_is_told(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil(directory, "steps.parquet", lambda t: t.append_column("forward_secs", [[1.0] * len(t)]))
+    assert command(directory) == 0
+    assert "steps.parquet: forward_secs" in capsys.readouterr().err
+
+
+def test_a_step_that_was_done_again_counts_as_it_came_first(directory: Path) -> None:
+    def repeat(table: pa.Table) -> pa.Table:
+        late = table.slice(0, 8)
+        late = _with(late, "time", [START + 500.0] * 8)
+        return pa.concat_tables([_with(late, "compute_time_seconds", [9.0] * 8), table])
+
+    spoil(directory, "steps.parquet", repeat)
+    [steps] = Directory(directory).steps("gpt")
+    assert len(steps.steps if steps.steps is not None else ()) == STEPS
+    assert steps.x[0, steps.signals.index("compute_time_seconds")].max() < 2.0
+
+
+def test_it_does_not_write_over_another_recording(directory: Path) -> None:
+    with pytest.raises(FileExistsError):
+        files.write(recording(), directory)
+
+
+def test_a_directory_without_tables_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "fleet.json").write_bytes(msgspec.json.encode(fleet()))
+    assert replay(Directory(tmp_path)) == []
+    with pytest.raises(RecordingError, match="no recording"):
+        Directory(tmp_path / "nowhere")
