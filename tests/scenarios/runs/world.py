@@ -1,0 +1,292 @@
+"""A training run made from a seed: steps, progress, transfers and GPU telemetry of every rank, healthy until a fault.
+
+``World(...)`` draws a healthy run; a fault of ``faults.py`` writes itself into the drawn arrays and says what is true;
+``recording()`` turns the whole into what a service would have recorded. Noise has the size of that in published traces:
+own compute varies by half a percent from step to step with some memory, now and then a step takes longer, sequences of
+varying length move the work between replicas by some ten percent. None of it uses a detector's own model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.base import Samples
+from detectors.finding import Entity
+from detectors.mesh import Mesh, regular
+from detectors.recording.model import DeviceInfo, FleetInfo, Held, JobInfo, NodeInfo
+from probes.signals import SignalSource
+from probes.words import Event, StepPhase
+from tests.scenarios.runs.progress import Stop, progress_of
+
+Floats = npt.NDArray[np.float64]
+JOB = "run"
+START = 1_800_000_000.0
+RANKS_PER_NODE = 8
+_FORWARD, _BACKWARD, _UPDATE = 0.33, 0.62, 0.05
+"""Shares of a rank's own compute."""
+_WARM_UP = 3
+"""First steps, which compile and touch memory for the first time: three times as long."""
+_NVLINK, _NETWORK = 300e9, 45e9
+"""Bytes a second inside a node and between nodes (400 Gbit/s, nine tenths of it)."""
+_PAIR_BYTES = 2.0**26
+_AFTER_SECONDS = 45.0
+"""How long a run that stopped is watched."""
+STEP_SIGNALS = (
+    "step_time_seconds", "compute_time_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds",
+    "data_wait_seconds", "communication_wait_seconds", "run_delay_seconds", "gc_seconds", "tokens",
+    "sequence_squares", "loss", "gradient_norm", "nonfinite_values", "parameters_digest", "step_phase",
+)  # fmt: skip
+GPU_SIGNALS = (
+    "gpu_utilization_ratio", "gpu_power_watts", "gpu_temperature_celsius", "gpu_sm_clock_hertz",
+    "gpu_throttle_hardware_thermal_nanoseconds_total", "gpu_throttle_software_thermal_nanoseconds_total",
+    "gpu_throttle_power_brake_nanoseconds_total", "gpu_ecc_uncorrected_total",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class World:
+    """One job on ``dp x pp x tp`` ranks, eight to a node, four nodes to a leaf switch."""
+
+    dp: int = 8
+    pp: int = 2
+    tp: int = 4
+    steps: int = 120
+    seed: int = 0
+    seconds: float = 4.0
+    """Of own compute in a step."""
+    noise: float = 0.005
+    """Standard deviation of the logarithm of own compute, from step to step."""
+    last_stage: float = 1.0
+    """How much longer the last stage takes: its vocabulary head."""
+    lengths: float = 0.0
+    """Spread of the work between replicas from sequences of varying length; 0.1 is common."""
+
+    mesh: Mesh = field(init=False)
+    own: dict[str, Floats] = field(init=False)
+    """[step, rank] of every step signal that a rank measures by itself."""
+    phase: Floats = field(init=False)
+    """[step] StepPhase."""
+    pauses: Floats = field(init=False)
+    """[step] seconds in which everybody waits: checkpoints, evaluation."""
+    pairs: npt.NDArray[np.int64] = field(init=False)
+    """[2, pair] sender and receiver."""
+    transfer: Floats = field(init=False)
+    """[step, pair] seconds."""
+    gpu: dict[str, tuple[int, int, npt.NDArray[np.int64], float]] = field(default_factory=dict)
+    """Device faults: signal → (from step, to step, ranks, value)."""
+    stop: Stop | None = None
+    events: list[Event] = field(default_factory=list)
+    missing: float = 0.0
+    """Share of samples that are lost."""
+    skew: float = 0.0
+    """Largest error of a node's clock, seconds."""
+    stuck: float = 0.0
+    """Share of ranks with a stuck compute timer."""
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.mesh = regular(JOB, dp=self.dp, pp=self.pp, tp=self.tp, ranks_per_node=RANKS_PER_NODE, leaf_nodes=4)
+        shape = (self.steps, self.mesh.size)
+        self.phase = np.full(self.steps, float(StepPhase.TRAIN))
+        self.phase[:_WARM_UP] = float(StepPhase.WARM_UP)
+        self.pauses = np.zeros(self.steps)
+        tokens = self._tokens(shape)
+        work = self._compute(shape, tokens / tokens.mean())
+        self.own = {
+            "forward_seconds": _FORWARD * work,
+            "backward_seconds": _BACKWARD * work,
+            "optimizer_seconds": _UPDATE * work,
+            "data_wait_seconds": 0.01 * self.rng.gamma(4.0, 0.25, shape),
+            "run_delay_seconds": 0.002 * self.rng.gamma(2.0, 0.5, shape),
+            "gc_seconds": np.zeros(shape),
+            "tokens": tokens,
+            "sequence_squares": tokens**2 / 4.0,
+            "nonfinite_values": np.zeros(shape),
+        }
+        self._values(shape)
+        self._wires()
+
+    # what is drawn
+
+    def _tokens(self, shape: tuple[int, int]) -> Floats:
+        """Ranks of one replica and all its stages work on the same sequences."""
+        spread = self.lengths * self.rng.standard_normal((shape[0], self.dp))
+        return np.round(8192.0 * np.exp(spread))[:, self.mesh.on("dp")]
+
+    def _compute(self, shape: tuple[int, int], work: Floats) -> Floats:
+        memory = np.zeros(shape[1])
+        noise = np.empty(shape)
+        for k in range(shape[0]):  # a little memory from step to step: clocks and caches do not forget at once
+            memory = 0.3 * memory + self.rng.standard_normal(shape[1])
+            noise[k] = self.noise * memory
+        spikes = self.rng.random(shape) < 0.002
+        noise += spikes * self.rng.exponential(0.05, shape)
+        stage = np.where(self.mesh.on("pp") == self.pp - 1, self.last_stage, 1.0)
+        card = np.exp(0.003 * self.rng.standard_normal(shape[1]))
+        warm = np.where(self.phase == StepPhase.WARM_UP, 3.0, 1.0)[:, None]
+        out: Floats = self.seconds * stage * card * work * np.exp(noise) * warm
+        return out
+
+    def _values(self, shape: tuple[int, int]) -> None:
+        """Loss and gradients that fall as they do, with heavy-tailed noise; equal replicas have equal digests."""
+        k = np.arange(shape[0])[:, None]
+        last = self.mesh.on("pp") == self.pp - 1
+        loss = 2.0 + 8.0 / np.sqrt(k + 20.0) + 0.02 * self.rng.standard_normal(shape)
+        self.own["loss"] = np.where(last, loss, np.nan)
+        norm = (0.8 + 4.0 / np.sqrt(k + 20.0)) * np.exp(0.08 * self.rng.standard_t(5, shape))
+        self.own["gradient_norm"] = norm
+        digest = self.rng.integers(0, 2**24, (shape[0], self.pp * self.tp)).astype(np.float64)
+        place = self.mesh.on("pp") * self.tp + self.mesh.on("tp")
+        digest = digest[:, place]
+        digest[k[:, 0] % 20 != 0] = np.nan
+        self.own["parameters_digest"] = digest
+
+    def _wires(self) -> None:
+        """Transfers: a ring in each data-parallel group, both ways along the pipeline, a ring of tensor parallel."""
+        ways = [self._ring("dp"), self._chain(), self._ring("tp")]
+        self.pairs = np.concatenate([way for way in ways if way.size], axis=1) if self.mesh.size > 1 else ways[0]
+        self.pairs = np.unique(self.pairs, axis=1)
+        host = np.arange(self.mesh.size) // RANKS_PER_NODE
+        near = host[self.pairs[0]] == host[self.pairs[1]]
+        base = _PAIR_BYTES / np.where(near, _NVLINK, _NETWORK)
+        noise = 0.03 * self.rng.standard_normal((self.steps, self.pairs.shape[1]))
+        tail = (self.rng.random(noise.shape) < 0.01) * self.rng.exponential(0.4, noise.shape)
+        self.transfer = base * np.exp(noise + tail)
+
+    def _ring(self, kind: str) -> npt.NDArray[np.int64]:
+        groups = [rows for rows in self.mesh.groups(kind) if len(rows) > 1] if self.mesh.length(kind) > 1 else []
+        ways = [np.stack([rows, np.roll(rows, -1)]) for rows in groups]
+        return np.concatenate(ways, axis=1).astype(np.int64) if ways else np.zeros((2, 0), np.int64)
+
+    def _chain(self) -> npt.NDArray[np.int64]:
+        groups = self.mesh.groups("pp") if self.mesh.length("pp") > 1 else []
+        ways = [np.stack([rows[:-1], rows[1:]]) for rows in groups]
+        down = np.concatenate(ways, axis=1).astype(np.int64) if ways else np.zeros((2, 0), np.int64)
+        return np.concatenate([down, down[::-1]], axis=1)
+
+    # what it becomes
+
+    def busy(self) -> Floats:
+        """[step, rank] seconds until the rank is ready for its peers."""
+        parts = ("forward_seconds", "backward_seconds", "optimizer_seconds", "data_wait_seconds", "run_delay_seconds")
+        total: Floats = np.sum([self.own[name] for name in parts], axis=0) + self.own["gc_seconds"]
+        return total
+
+    def times(self) -> tuple[Floats, Floats]:
+        """[step] duration and [step] Unix time of its end: all wait for the slowest, then for the wire."""
+        slowest_wire = np.median(self.transfer, axis=1) if self.transfer.size else np.zeros(self.steps)
+        duration = self.busy().max(axis=1) + 60.0 * slowest_wire + 0.05 + self.pauses
+        return duration, START + np.cumsum(duration)
+
+    def recording(self) -> Held:
+        """As a service would have recorded it."""
+        duration, ends = self.times()
+        done = self.steps if self.stop is None else self.stop.step
+        cut = self._lose(self._steps(duration, ends), done)
+        held = Held(fleet=self._fleet(ends), happened=tuple(sorted(self.events, key=lambda event: event.time)))
+        held.by_step[JOB] = cut
+        held.by_pair[JOB] = self._transfers(ends, done)
+        over = ends[done - 1] + (_AFTER_SECONDS if self.stop else 0.0)
+        t = np.arange(np.ceil(START), np.ceil(over))
+        x, signals = progress_of(self, ends, t)
+        entities = self._entities()
+        held.by_progress[JOB] = Samples(
+            entities=entities, groups=(JOB,) * len(entities), signals=signals, t=t, x=x, mesh=self.mesh
+        )
+        held.by_source[SignalSource.GPU] = self._devices(ends, t)
+        return held
+
+    def _entities(self) -> tuple[Entity, ...]:
+        return tuple(Entity(job=JOB, rank=r, node=node) for r, node in enumerate(self.mesh.nodes))
+
+    def _steps(self, duration: Floats, ends: Floats) -> Samples:
+        shape = (self.steps, self.mesh.size)
+        told = dict(self.own)
+        told["compute_time_seconds"] = told["forward_seconds"] + told["backward_seconds"] + told["optimizer_seconds"]
+        told["step_time_seconds"] = np.repeat(duration[:, None], shape[1], axis=1)
+        told["communication_wait_seconds"] = np.maximum(duration[:, None] - self.busy() - self.pauses[:, None], 0.0)
+        told["step_phase"] = np.repeat(self.phase[:, None], shape[1], axis=1)
+        return Samples(
+            entities=self._entities(),
+            groups=tuple(f"pp{stage}" for stage in self.mesh.on("pp")),
+            signals=STEP_SIGNALS,
+            t=ends,
+            x=np.stack([told[name] for name in STEP_SIGNALS], axis=1).astype(np.float32),
+            steps=np.arange(self.steps),
+            mesh=self.mesh,
+        )
+
+    def _lose(self, samples: Samples, done: int) -> Samples:
+        """What a real feed would lack: whole rows of some ranks and steps, timers that stand still."""
+        cut = samples.part(0, done)
+        chance = np.random.default_rng(self.seed + 1)
+        lost = chance.random((done, self.mesh.size)) < self.missing
+        x = np.where(lost[:, None], np.nan, cut.x)
+        standing = np.flatnonzero(chance.random(self.mesh.size) < self.stuck)
+        for name in ("compute_time_seconds", "forward_seconds", "backward_seconds"):
+            row = STEP_SIGNALS.index(name)
+            x[:, row, standing] = cut.x[0, row, standing]
+        return Samples(
+            entities=cut.entities, groups=cut.groups, signals=cut.signals, t=cut.t, x=x, steps=cut.steps, mesh=cut.mesh
+        )
+
+    def _transfers(self, ends: Floats, done: int) -> Samples:
+        count = self.pairs.shape[1]
+        chance = np.random.default_rng(self.seed + 2)
+        seconds = np.where(chance.random((done, count)) < self.missing, np.nan, self.transfer[:done])
+        return Samples(
+            entities=tuple(Entity(job=JOB, rank=int(a), peer=int(b)) for a, b in self.pairs.T),
+            groups=("pair",) * count,
+            signals=("transfer_seconds", "transfer_bytes"),
+            t=ends[:done],
+            x=np.stack([seconds, np.where(np.isnan(seconds), np.nan, _PAIR_BYTES)], axis=1),
+            steps=np.arange(done),
+            mesh=self.mesh,
+        )
+
+    def _devices(self, ends: Floats, t: Floats) -> Samples:
+        """GPUs under a steady load, with the device faults written in."""
+        chance = np.random.default_rng(self.seed + 3)
+        shape = (len(t), self.mesh.size)
+        usual = {
+            "gpu_utilization_ratio": 0.97 + 0.01 * chance.random(shape),
+            "gpu_power_watts": 620.0 + 8.0 * chance.standard_normal(shape),
+            "gpu_temperature_celsius": np.round(62.0 + chance.standard_normal(shape)),
+            "gpu_sm_clock_hertz": np.full(shape, 1.755e9),
+        }
+        x = np.stack([usual.get(name, np.zeros(shape)) for name in GPU_SIGNALS], axis=1).astype(np.float32)
+        for name, (first, last, ranks, value) in self.gpu.items():
+            within = (t >= ends[max(first - 1, 0)]) & (t < ends[min(last, self.steps) - 1])
+            x[np.ix_(within, np.array([GPU_SIGNALS.index(name)]), ranks)] = value
+        return self._gpus(t, x, chance)
+
+    def _gpus(self, t: Floats, x: npt.NDArray[np.float32], chance: np.random.Generator) -> Samples:
+        lost = chance.random((len(t), self.mesh.size)) < self.missing
+        kept = np.where(lost[:, None], np.float32(np.nan), x)
+        entities = tuple(
+            Entity(node=node, device=device) for node, device in zip(self.mesh.nodes, self.mesh.devices, strict=True)
+        )
+        return Samples(entities=entities, groups=("h100",) * len(entities), signals=GPU_SIGNALS, t=t, x=kept)
+
+    def _fleet(self, ends: Floats) -> FleetInfo:
+        above = dict(zip(self.mesh.nodes, self.mesh.switches, strict=True))
+        index = {axis: self.mesh.on(axis) for axis in self.mesh.axes}
+        ranks = tuple(
+            {"rank": r, "node": self.mesh.nodes[r], "device": self.mesh.devices[r]}
+            | {axis: int(place[r]) for axis, place in index.items()}
+            for r in range(self.mesh.size)
+        )
+        return FleetInfo(
+            source=f"generated, seed {self.seed}",
+            start=START,
+            stop=float(ends[-1]),
+            nodes=tuple(NodeInfo(name=node, cohort="pod", switches=switches) for node, switches in above.items()),
+            devices=tuple(
+                DeviceInfo(node=node, id=str(device), model="H100")
+                for node, device in zip(self.mesh.nodes, self.mesh.devices, strict=True)
+            ),
+            jobs=(JobInfo(id=JOB, ranks=ranks),),
+        )

@@ -1,0 +1,43 @@
+"""Runs made from seeds, replayed through every detector: the right one is blamed, and nobody else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.recording.replay import replay
+from tests.scenarios.runs.faults import FAULTS, QUIET, Fault, Outcome, outcome
+from tests.scenarios.runs.world import World
+
+
+def play(fault: Fault, seed: int, **shape: float) -> Outcome:
+    world = World(seed=seed, **shape)  # type: ignore[arg-type]
+    rng = np.random.default_rng(seed + 100)
+    truth = fault(world, world.steps * 2 // 3, rng)
+    return outcome(world, truth, replay(world.recording()))
+
+
+def told(result: Outcome) -> str:
+    return "; ".join(f"{f.kind} of {f.entity.key}: {f.evidence.summary}" for f in result.wrong[:5])
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+@pytest.mark.parametrize("seed", range(2))
+def test_a_fault_is_found_and_nobody_else_is_blamed(name: str, seed: int) -> None:
+    result = play(FAULTS[name], seed)
+    assert result.seconds is not None, f"missed; said instead: {told(result)}"
+    assert not result.wrong, told(result)
+
+
+@pytest.mark.parametrize("name", sorted(QUIET))
+@pytest.mark.parametrize("nature", [{}, {"last_stage": 1.6}, {"lengths": 0.1}, {"dp": 2, "pp": 1, "tp": 1}], ids=str)
+def test_healthy_runs_are_left_alone(name: str, nature: dict[str, float]) -> None:
+    result = play(QUIET[name], 1, **nature)
+    assert not result.wrong, told(result)
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_lost_samples_skewed_clocks_and_stuck_timers_change_nothing(name: str) -> None:
+    result = play(FAULTS[name], 5, missing=0.05, skew=0.05, stuck=0.01)
+    assert result.seconds is not None, f"missed; said instead: {told(result)}"
+    assert not result.wrong, told(result)
