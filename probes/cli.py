@@ -49,6 +49,10 @@ class NodeOptions:
     rack: Annotated[str, _option("MAINSTAY_RACK", "Where the node stands; a fault of many nodes of a rack is one.")] = (
         ""
     )
+    switches: Annotated[
+        str,
+        _option("MAINSTAY_SWITCHES", "Network switches above the node, nearest first: leaf-3,spine-1."),
+    ] = ""
     kernel_log: Annotated[
         str, _option("MAINSTAY_KERNEL_LOG", "auto (/dev/kmsg, else journald), off, or the path of a file or pipe.")
     ] = "auto"
@@ -108,7 +112,7 @@ def _daemon(options: NodeOptions) -> NodeDaemon:
 def _config(options: NodeOptions) -> DaemonConfig:
     from probes.child import ChildConfig
     from probes.daemon import DaemonConfig
-    from probes.identity import default_name
+    from probes.identity import default_name, read_switches
     from probes.words import check_name
 
     if not 0.05 <= options.interval <= 3600:
@@ -121,6 +125,7 @@ def _config(options: NodeOptions) -> DaemonConfig:
         cohort=check_name(options.cohort, "--cohort") if options.cohort else None,
         batch=options.batch,
         rack=check_name(options.rack, "--rack") if options.rack else "",
+        switches=read_switches(options.switches),
         kernel_log=options.kernel_log,
         child=ChildConfig(interval=options.interval),
     )

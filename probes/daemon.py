@@ -54,6 +54,8 @@ class DaemonConfig:
     """About two weeks of a host without GPUs, a day of one with eight."""
     rack: str = ""
     """Where the node stands: causes that a rack shares are judged together."""
+    switches: tuple[str, ...] = ()
+    """The network switches above it, nearest first: slow ways between ranks are blamed on what they share."""
     kernel_log: str = "auto"
     """``auto``, ``off``, or the path of a file or pipe."""
     child: ChildConfig = field(default_factory=ChildConfig)
@@ -210,6 +212,7 @@ class NodeDaemon:
             cohort=self.config.cohort,
             started_at=self._started_at,
             rack=self.config.rack,
+            switches=self.config.switches,
         )
         self._control.report(report)
 

@@ -25,6 +25,8 @@ from probes.words import check_name
 log = logging.getLogger(__name__)
 
 _CREDENTIAL: Final = "credential.json"
+MAX_SWITCHES: Final = 8
+"""Layers of a network above a node; three are usual (leaf, spine, core)."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     catalogue: Catalogue
     started_at: float
     rack: str = ""
+    switches: tuple[str, ...] = ()
+    """The network switches above it, nearest first."""
     booted_at: float | None = None
 
 
@@ -83,6 +87,7 @@ def describe(
     cohort: str | None,
     started_at: float,
     rack: str = "",
+    switches: tuple[str, ...] = (),
 ) -> NodeReport:
     """The report of this machine with the devices that its samplers found."""
     uname = os.uname()
@@ -99,8 +104,23 @@ def describe(
         catalogue=catalogue,
         started_at=started_at,
         rack=rack,
+        switches=switches,
         booted_at=_booted_at(),
     )
+
+
+def read_switches(text: str) -> tuple[str, ...]:
+    """The switches above this node as the operator wrote them: ``leaf-3,spine-1``, nearest first.
+
+    Raises:
+        ValueError: one is no legal id, stands twice, or there are more than ``MAX_SWITCHES``.
+    """
+    switches = tuple(check_name(part.strip(), "--switches") for part in text.split(",") if part.strip())
+    if len(switches) > MAX_SWITCHES:
+        raise ValueError(f"--switches names {len(switches)} switches, at most {MAX_SWITCHES} stand above a node")
+    if len(set(switches)) != len(switches):
+        raise ValueError(f"--switches {text!r} names a switch twice")
+    return switches
 
 
 def boot_id() -> str:

@@ -36,6 +36,7 @@ from service.incidents import endpoints as incidents
 from service.incidents import judge, lemons
 from service.incidents.metrics import JudgementCollector
 from service.jobs import endpoints as jobs
+from service.jobs import live_endpoints as live_jobs
 from service.jobs.repository import world_size
 from service.kit import idempotency, migrate, openapi, problem
 from service.kit.body import BodyLimit
@@ -56,6 +57,7 @@ from service.sources import loops as source_loops
 from service.stream import endpoints as stream
 from service.stream import loops as stream_loops
 from service.stream.hub import ChangeHub
+from service.telemetry import block_endpoints as blocks
 from service.telemetry import endpoints as telemetry
 from service.telemetry import loops as telemetry_loops
 from service.telemetry import route as frames
@@ -76,8 +78,10 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     node_life.router,
     devices.router,
     telemetry.router,
+    blocks.router,
     events.router,
     jobs.router,
+    live_jobs.router,
     incidents.router,
     remediation.router,
     policies.router,

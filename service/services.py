@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
+from service.incidents.accounts import Accounts
 from service.kit.wake import Wakers
 from service.validation.waiting import WaitingNodes
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from service.telemetry.blocks import BlockStore
     from service.telemetry.history import History
     from service.telemetry.ingest import Ingest
+    from service.telemetry.pairs import PairStore
+    from service.telemetry.progress import ProgressStore
     from service.telemetry.ring import Ring
     from service.telemetry.steps import StepStore
 
@@ -42,6 +45,7 @@ class Services:
     layout: LayoutCache
     wakers: Wakers = field(default_factory=Wakers)
     waiting: WaitingNodes = field(default_factory=WaitingNodes)
+    accounts: Accounts = field(default_factory=Accounts)
 
     @property
     def ring(self) -> Ring:
@@ -52,6 +56,16 @@ class Services:
     def steps(self) -> StepStore:
         """The last steps of every job."""
         return self.ingest.steps
+
+    @property
+    def progress(self) -> ProgressStore:
+        """The last minutes of every job's ranks."""
+        return self.ingest.progress
+
+    @property
+    def pairs(self) -> PairStore:
+        """The last transfers between every job's ranks."""
+        return self.ingest.pairs
 
     @property
     def seen(self) -> Seen:

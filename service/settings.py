@@ -33,6 +33,16 @@ class TelemetrySettings(BaseModel):
         default=6.0, ge=0, description="Hours of step records read back into memory at start."
     )
     step_ring_steps: int = Field(default=2048, ge=64, description="Steps of each job kept in memory.")
+    step_ring_bytes: int = Field(
+        default=2**30, ge=2**20, description="Memory for the steps of all jobs; a large job keeps fewer of them."
+    )
+    progress_ring_seconds: int = Field(default=600, ge=60, le=86_400, description="Seconds of progress kept of a job.")
+    progress_ring_bytes: int = Field(
+        default=2**29, ge=2**20, description="Memory for the progress of all jobs; a large job keeps fewer seconds."
+    )
+    pair_ring_bytes: int = Field(
+        default=2**29, ge=2**20, description="Memory for the transfers between ranks of all jobs."
+    )
     max_future_seconds: float = Field(
         default=300.0, gt=0, description="How far ahead of this clock a frame's time may be."
     )

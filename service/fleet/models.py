@@ -48,6 +48,8 @@ class NodeRow(Base):
     memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     rack: Mapped[str] = mapped_column(String(200), default="", index=True)
     """What shares power and a switch with it; empty when nobody said."""
+    switches: Mapped[list[str]] = mapped_column(JSON(none_as_null=True), default=list, server_default="[]")
+    """The network switches above it, nearest first; empty when nobody said."""
     booted_at: Mapped[float | None] = mapped_column(UnixTime)
     stopped_at: Mapped[float | None] = mapped_column(UnixTime)
     """When its daemon said goodbye; until it is heard again its silence is no news."""

@@ -64,6 +64,7 @@ def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> No
         memory_bytes=row.memory_bytes,
         devices=[DeviceRead.model_validate(device) for device in context.devices[row.name]],
         rack=row.rack,
+        switches=row.switches,
         booted_at=row.booted_at,
         started_at=row.started_at,
         last_seen_at=last,

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from probes.identity import MAX_SWITCHES
 from probes.words import HOST_DEVICE, HealthState, Severity, Verdict
 from service.fleet.life_cycle import Owner
 from service.kit.schemas import Bytes, Count, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
@@ -51,6 +52,8 @@ class NodeReport(Input):
     catalogue: CatalogueReport
     started_at: UnixSeconds
     rack: ShortText = ""
+    switches: Annotated[list[Name], Field(max_length=MAX_SWITCHES)] = Field(default_factory=list)
+    """The network switches above it, nearest first."""
     booted_at: UnixSeconds | None = None
 
     @model_validator(mode="after")
@@ -58,6 +61,8 @@ class NodeReport(Input):
         ids = [device.id for device in self.devices]
         if len(set(ids)) != len(ids):
             raise ValueError("a device id stands twice in the report")
+        if len(set(self.switches)) != len(self.switches):
+            raise ValueError("a switch stands twice in the report")
         wrong = [d.id for d in self.devices if (d.id == HOST_DEVICE) != (d.kind == "host")]
         if wrong:
             raise ValueError(f"device {wrong[0]!r}: the id {HOST_DEVICE!r} and the kind 'host' belong together")
@@ -94,6 +99,8 @@ class NodeRead(Output):
     memory_bytes: int
     devices: list[DeviceRead]
     rack: str
+    switches: list[str]
+    """The network switches above it, nearest first; empty when nobody said."""
     booted_at: float | None
     started_at: float | None
     last_seen_at: float | None

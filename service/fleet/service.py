@@ -49,8 +49,8 @@ def report(session: WriteSession, name: str, said: NodeReport, *, now: float) ->
         row = NodeRow(name=name, first_seen_at=now)
         session.add(row)
     fields = (
-        "hostname", "os", "kernel", "version", "boot_id", "cohort", "rack", "cpu_count", "memory_bytes", "booted_at",
-        "started_at",
+        "hostname", "os", "kernel", "version", "boot_id", "cohort", "rack", "switches", "cpu_count", "memory_bytes",
+        "booted_at", "started_at",
     )  # fmt: skip
     for field in fields:
         setattr(row, field, getattr(said, field))

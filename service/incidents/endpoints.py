@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
-from detectors.finding import FindingKind
+from detectors.finding import Cause, FindingKind
 from service.auth.guard import Actor, Reader
 from service.incidents import findings, reading, repository, service
 from service.incidents.life_cycle import IncidentState, Trigger
@@ -51,9 +51,10 @@ def list_incidents(
     state: IncidentState | None = None,
     job: NameFilter = None,
     node: NameFilter = None,
+    cause: Cause | None = None,
 ) -> IncidentPage:
     """Incidents, newest first; ``node`` also finds those with a finding about it."""
-    statement = repository.incidents(state=state, job=job, node=node)
+    statement = repository.incidents(state=state, job=job, node=node, cause=cause)
     rows, cursor = paginate(session, statement, keys=(IncidentRow.opened_at, IncidentRow.id), page=page)
     return IncidentPage(items=[reading.read(row) for row in rows], next_cursor=cursor)
 
@@ -115,9 +116,10 @@ def list_findings(
     node: NameFilter = None,
     job: NameFilter = None,
     kind: FindingKind | None = None,
+    active: bool | None = None,
 ) -> FindingPage:
-    """Findings, newest first."""
-    statement = repository.findings(node=node, job=job, kind=kind)
+    """Findings, newest first; ``active`` those that hold, or those that do not any more."""
+    statement = repository.findings(node=node, job=job, kind=kind, active=active)
     rows, cursor = paginate(session, statement, keys=(FindingRow.time, FindingRow.id), page=page)
     return FindingPage(items=[findings.read(row) for row in rows], next_cursor=cursor)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 
-from detectors.finding import Finding, FindingKind
+from detectors.finding import Cause, Finding, FindingKind
 from probes.words import Remedy, Severity
 from service.incidents.life_cycle import LIVE, IncidentState
 from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
@@ -14,10 +14,17 @@ from service.jobs.models import RecoveryRow
 from service.kit.db import AnySession, WriteSession
 
 _LIVE = tuple(state.value for state in LIVE)
+_HANGS = tuple(
+    kind.value for kind in (FindingKind.COMM_HANG, FindingKind.NONCOMM_HANG, FindingKind.COLLECTIVE_MISMATCH)
+)
 
 
-def incidents(*, state: IncidentState | None, job: str | None, node: str | None) -> Select[IncidentRow]:
+def incidents(
+    *, state: IncidentState | None, job: str | None, node: str | None, cause: Cause | None = None
+) -> Select[IncidentRow]:
     statement = select(IncidentRow)
+    if cause is not None:
+        statement = statement.where(IncidentRow.cause == cause)
     if state is not None:
         statement = statement.where(IncidentRow.state == state)
     if job is not None:
@@ -34,8 +41,12 @@ def _touching(condition: ColumnElement[bool]) -> Select[str | None]:
     return select(FindingRow.incident_id).where(condition, FindingRow.incident_id.is_not(None))
 
 
-def findings(*, node: str | None, job: str | None, kind: FindingKind | None) -> Select[FindingRow]:
+def findings(
+    *, node: str | None, job: str | None, kind: FindingKind | None, active: bool | None = None
+) -> Select[FindingRow]:
     statement = select(FindingRow)
+    if active is not None:
+        statement = statement.where(FindingRow.active if active else ~FindingRow.active)
     for column, value in ((FindingRow.node, node), (FindingRow.job, job), (FindingRow.kind, kind)):
         if value is not None:
             statement = statement.where(column == value)
@@ -76,6 +87,12 @@ def active_findings(session: AnySession, incident_id: str | None = None) -> list
     if incident_id is not None:
         statement = statement.where(FindingRow.incident_id == incident_id)
     return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
+
+
+def hangs(session: AnySession, job: str) -> bool:
+    """Whether a hang of the job is found and holds."""
+    statement = select(FindingRow.id).where(FindingRow.active, FindingRow.job == job, FindingRow.kind.in_(_HANGS))
+    return session.scalar(statement.limit(1)) is not None
 
 
 def unplaced(session: AnySession, remedy: Remedy, *, since: float, limit: int = 200) -> list[FindingRow]:

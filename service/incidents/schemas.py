@@ -28,6 +28,8 @@ class IncidentRead(Output):
     device: str | None
     ranks: list[int]
     kinds: list[FindingKind]
+    cause: Cause | None
+    """Of the likeliest root cause that names one."""
     needs_human: bool
     summary: str
 

@@ -69,7 +69,7 @@ class PostgresBlockStore:
         for hour in touched(self.hours(), start, stop):
             statement = in_range(_BLOCKS, start, stop, subject, axis).where(_BLOCKS.c.hour == hour)
             with self._engine.connect() as connection:
-                yield from as_blocks(connection.execute(statement.execution_options(yield_per=256)))
+                yield from as_blocks(connection.execute(statement.execution_options(yield_per=64)))
 
     def hours(self) -> list[int]:
         query = text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,38 @@ from service.telemetry.models import CatalogueRow
 _F32_MAX: Final = float(np.finfo(np.float32).max)
 _I64_MAX: Final = 2**63 - 1
 RING_SOURCES: Final = (SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
+STEP_END: Final = "step_end_nanoseconds"
+"""Every frame on the step axis carries it: its place in time."""
+
+
+class Told(StrEnum):
+    """What frames of a catalogue tell of, and so what their subject, axis and entities have to be."""
+
+    DEVICES = "devices"  # of a node, by time
+    STEPS = "steps"  # of a job's ranks
+    PROGRESS = "progress"  # of a job's ranks, by time
+    PAIRS = "pairs"  # of a job's pairs of ranks, by step
+    MIXED = "mixed"  # nothing that could be placed
+
+    @property
+    def of_job(self) -> bool:
+        return self in {Told.STEPS, Told.PROGRESS, Told.PAIRS}
+
+
+def told(made: Catalogue) -> Told:
+    """By the sources of its signals; the end of a step belongs to ranks and to pairs."""
+    sources = {SIGNALS[n].source for n in (*made.narrow, *made.wide) if n != STEP_END}
+    if sources <= {SignalSource.RANK}:
+        return Told.STEPS
+    if sources == {SignalSource.PROGRESS} and STEP_END not in made.wide:
+        return Told.PROGRESS
+    if sources == {SignalSource.PAIR}:
+        return Told.PAIRS
+    return Told.DEVICES if sources <= set(RING_SOURCES) and STEP_END not in made.wide else Told.MIXED
+
+
+PAIR_CATALOGUE: Final = Catalogue(names(SignalSource.PAIR, wide=False), (STEP_END,))
+"""What frames about pairs of ranks carry."""
 
 
 def ring_signals(source: SignalSource) -> tuple[str, ...]:
@@ -48,6 +81,7 @@ class Compiled:
     """A catalogue with everything that checking and placing a frame needs."""
 
     catalogue: Catalogue
+    told: Told
     low: NDArray[np.float32]
     high: NDArray[np.float32]
     wide_low: NDArray[np.int64]
@@ -59,6 +93,7 @@ def compile_catalogue(made: Catalogue) -> Compiled:
     narrow, wide = [SIGNALS[n] for n in made.narrow], [SIGNALS[n] for n in made.wide]
     return Compiled(
         catalogue=made,
+        told=told(made),
         # An open limit becomes the largest finite number: the same two comparisons then refuse infinity as well.
         low=np.array([max(s.low, -_F32_MAX) for s in narrow], np.float32),
         high=np.array([min(s.high, _F32_MAX) for s in narrow], np.float32),
@@ -87,8 +122,9 @@ class CatalogueIndex:
 
     def __post_init__(self) -> None:
         host, gpu, nic = RING_SOURCES
-        ours = ((host,), (gpu,), (host, gpu), (host, nic), (host, gpu, nic), (SignalSource.RANK,))
-        for made in (catalogue(*sources) for sources in ours):
+        of_nodes = ((host,), (gpu,), (host, gpu), (host, nic), (host, gpu, nic))
+        ours = [catalogue(*sources) for sources in (*of_nodes, (SignalSource.RANK,), (SignalSource.PROGRESS,))]
+        for made in (*ours, PAIR_CATALOGUE):
             self._known[made.digest] = compile_catalogue(made)
 
     def get(self, digest: str) -> Compiled | None:

@@ -11,14 +11,19 @@ from numpy.typing import NDArray
 
 from probes.frame import Axis, Frame, FrameError, check_shape
 from probes.signals import WIDE_MISSING
+from probes.words import StepPhase
 from service.kit.problem import UnprocessableError
-from service.telemetry.catalogues import Compiled
+from service.telemetry.catalogues import STEP_END, Compiled, Told
 
 MAX_DEVICES: Final = 256
 """Devices of one node; more is an error, not a machine."""
 MAX_SPAN_SECONDS: Final = 3600.0
 """A frame lies in its own hour or reaches into the next, never further: readers look back one hour."""
-_STEP_END: Final = "step_end_nanoseconds"
+PROGRESS_PERIODS: Final = (0.1, 60.0)
+"""Shortest and longest time between two samples of progress, seconds: finer is not kept, coarser tells of no hang."""
+MAX_RANK_DIGITS: Final = 7
+_AXIS: Final = {Told.DEVICES: Axis.TIME, Told.STEPS: Axis.STEP, Told.PROGRESS: Axis.TIME, Told.PAIRS: Axis.STEP}
+_PHASES: Final = ("progress_phase", "step_phase")
 
 
 class BadFrameError(UnprocessableError):
@@ -52,6 +57,7 @@ def check(frame: Frame, compiled: Compiled) -> Samples:
         ValueOutOfRangeError: a value is infinite or outside its signal's limits (NaN is "missing" and passes).
     """
     made = compiled.catalogue
+    check_subject(frame, compiled)
     try:
         check_shape(frame, narrow=len(made.narrow), wide=len(made.wide))
     except FrameError as error:
@@ -61,8 +67,65 @@ def check(frame: Frame, compiled: Compiled) -> Samples:
     wide = np.frombuffer(frame.wide, "<i8").reshape(entities, len(made.wide), frame.samples)
     _check_narrow(frame, compiled, narrow)
     _check_wide(frame, compiled, wide)
+    _check_phases(frame, compiled, narrow)
     start, stop = _span(frame, compiled, wide)
     return Samples(frame, compiled, narrow, wide, start, stop)
+
+
+def check_subject(frame: Frame, compiled: Compiled) -> None:
+    """Whether axis and entities are those of what the catalogue tells of.
+
+    Raises:
+        BadFrameError: they are not; the message names which.
+    """
+    told = compiled.told
+    if told is Told.MIXED:
+        raise BadFrameError("the catalogue mixes signals of devices, ranks, progress or pairs: a frame tells of one")
+    if frame.axis is not _AXIS[told]:
+        raise BadFrameError(f"signals of {told} stand on the {_AXIS[told]} axis, not on the {frame.axis} axis")
+    if told is Told.DEVICES:
+        pair = next((entity for entity in frame.entities if ">" in entity), None)
+        if pair is not None:
+            raise BadFrameError(f"{pair!r} is a pair of ranks, not a device of a node")
+
+
+def highest_rank(frame: Frame, told: Told) -> int:
+    """The highest rank number that a job's frame names.
+
+    Raises:
+        BadFrameError: an entity is not a rank, or not a pair of two ranks.
+    """
+    if told is not Told.PAIRS:
+        return max(_rank(entity, f"of a {'step' if told is Told.STEPS else told} frame") for entity in frame.entities)
+    highest = 0
+    for entity in frame.entities:
+        source, mark, target = entity.partition(">")
+        if not mark:
+            raise BadFrameError(f"entity {entity!r} of a pair frame is not a pair of ranks such as 3>4")
+        if source == target:
+            raise BadFrameError(f"entity {entity!r} of a pair frame: a rank sends nothing to itself")
+        highest = max(highest, _rank(source, "in a pair"), _rank(target, "in a pair"))
+    return highest
+
+
+def _rank(text: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_RANK_DIGITS):
+        raise BadFrameError(f"an entity {where} is not a rank number: {text!r}")
+    if text[0] == "0" and text != "0":
+        raise BadFrameError(f"rank {text!r} {where}: written without leading zeros, so that no rank has two names")
+    return int(text)
+
+
+def _check_phases(frame: Frame, compiled: Compiled, values: NDArray[np.float32]) -> None:
+    for name in _PHASES:
+        if name in compiled.catalogue.narrow:
+            column = values[:, compiled.catalogue.narrow.index(name)]
+            bad = ~(np.isnan(column) | np.isin(column, [phase.value for phase in StepPhase]))
+            if bad.any():
+                entity, sample = (int(i) for i in np.argwhere(bad)[0])
+                raise ValueOutOfRangeError(
+                    f"{name} of {frame.entities[entity]} at sample {sample} is {column[entity, sample]}: no StepPhase"
+                )
 
 
 def _check_narrow(frame: Frame, compiled: Compiled, values: NDArray[np.float32]) -> None:
@@ -91,8 +154,11 @@ def _refuse(frame: Frame, names: tuple[str, ...], values: NDArray[np.generic], b
 
 def _span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
     if frame.axis is Axis.TIME:
-        if len(frame.entities) > MAX_DEVICES:
+        if compiled.told is Told.DEVICES and len(frame.entities) > MAX_DEVICES:
             raise BadFrameError(f"{len(frame.entities)} devices in one node, at most {MAX_DEVICES} are allowed")
+        least, most = PROGRESS_PERIODS
+        if compiled.told is Told.PROGRESS and not least <= frame.dt <= most:
+            raise BadFrameError(f"dt {frame.dt} of a progress frame is not between {least} and {most} seconds")
         length = (frame.samples - 1) * frame.dt
         if length > MAX_SPAN_SECONDS:
             raise BadFrameError(f"the frame spans {length:.0f} s, at most {MAX_SPAN_SECONDS:.0f} s are allowed")
@@ -103,10 +169,10 @@ def _span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[fl
 def _step_span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
     if not (frame.t0.is_integer() and frame.t0 < 2**53 and math.isclose(frame.dt, 1.0)):
         raise BadFrameError(f"a step frame starts at a whole step with dt 1, not t0={frame.t0}, dt={frame.dt}")
-    if _STEP_END not in compiled.catalogue.wide:
-        raise BadFrameError(f"a step frame needs the signal {_STEP_END}")
-    ends = wide[:, compiled.catalogue.wide.index(_STEP_END), :]
+    if STEP_END not in compiled.catalogue.wide:
+        raise BadFrameError(f"a step frame needs the signal {STEP_END}")
+    ends = wide[:, compiled.catalogue.wide.index(STEP_END), :]
     known = ends[ends != WIDE_MISSING]
     if not known.size:
-        raise BadFrameError(f"{_STEP_END} is missing for every rank: the frame has no place in time")
+        raise BadFrameError(f"{STEP_END} is missing for every rank: the frame has no place in time")
     return float(known.min()) / 1e9, float(known.max()) / 1e9

@@ -11,14 +11,16 @@ from typing import Final
 from fastapi.concurrency import run_in_threadpool
 
 from probes.frame import Axis, Frame, FrameError, decode
-from service.auth.tokens import Principal
+from service.auth.tokens import Principal, Scope
 from service.fleet.seen import Seen
 from service.kit.clock import Clock
 from service.kit.problem import ConflictError, UnprocessableError
 from service.settings import TelemetrySettings
 from service.telemetry.blocks import Block, BlockStore
-from service.telemetry.catalogues import CatalogueIndex, Compiled
-from service.telemetry.check import BadFrameError, Samples, check
+from service.telemetry.catalogues import CatalogueIndex, Compiled, Told
+from service.telemetry.check import BadFrameError, Samples, check, check_subject, highest_rank
+from service.telemetry.pairs import PairStore
+from service.telemetry.progress import ProgressStore
 from service.telemetry.ring import Ring
 from service.telemetry.steps import StepStore
 from service.telemetry.subjects import Subjects
@@ -26,7 +28,7 @@ from service.telemetry.writer import GroupWriter
 
 _log: Final = logging.getLogger(__name__)
 _LARGE: Final = 256 * 1024
-"""Bodies above this are checked in a thread: the event loop has other nodes to serve."""
+"""Bodies above this are read and checked in a thread: the event loop has other nodes to serve."""
 
 
 class UnknownCatalogueError(ConflictError):
@@ -47,6 +49,8 @@ class Ingest:
     subjects: Subjects
     ring: Ring
     steps: StepStore
+    progress: ProgressStore
+    pairs: PairStore
     seen: Seen
     store: BlockStore
     writer: GroupWriter
@@ -61,27 +65,38 @@ class Ingest:
         Raises:
             ProblemError: it was not stored; the problem says why.
         """
+        principal.require(Scope.REPORT)
+        large = len(body) >= _LARGE
         try:
-            frame = decode(body)
+            frame = await run_in_threadpool(decode, body) if large else decode(body)
         except FrameError as error:
             raise BadFrameError(str(error)) from error
-        await self._authorise(principal, frame)
-        compiled = await self._compiled(frame.catalogue)
-        samples = check(frame, compiled) if len(body) < _LARGE else await run_in_threadpool(check, frame, compiled)
+        compiled = await self._authorise(principal, frame)
+        samples = await run_in_threadpool(check, frame, compiled) if large else check(frame, compiled)
         self._check_time(samples)
-        if frame.axis is Axis.TIME:
-            # The node spoke, whether or not this was a repetition.
+        if compiled.told is Told.DEVICES:
+            # The node spoke, whether or not this was a repetition. A job's progress says nothing of a node's daemon.
             self.seen.note(frame.subject, self.clock.now())
         return await self.writer.submit(_block(samples, body), samples)
 
-    async def _authorise(self, principal: Principal, frame: Frame) -> None:
-        if frame.axis is Axis.TIME:
-            principal.require_node(frame.subject)
-            if not self.subjects.has_node(frame.subject):
-                await run_in_threadpool(self.subjects.find_node, frame.subject)
-            return
-        principal.require_job(frame.subject)
-        highest = _highest_rank(frame)
+    async def _authorise(self, principal: Principal, frame: Frame) -> Compiled:
+        """The frame's catalogue, if the sender may write its subject: a node, or a job whose ranks it names."""
+        if frame.axis is Axis.STEP:
+            principal.require_job(frame.subject)
+        compiled = await self._compiled(frame.catalogue)
+        if compiled.told.of_job:
+            principal.require_job(frame.subject)
+            check_subject(frame, compiled)
+            await self._check_ranks(frame, compiled.told)
+            return compiled
+        principal.require_node(frame.subject)
+        check_subject(frame, compiled)
+        if not self.subjects.has_node(frame.subject):
+            await run_in_threadpool(self.subjects.find_node, frame.subject)
+        return compiled
+
+    async def _check_ranks(self, frame: Frame, told: Told) -> None:
+        highest = highest_rank(frame, told)
         if highest >= self.subjects.ranks(frame.subject):
             await run_in_threadpool(self.subjects.find_job, frame.subject)
         size = self.subjects.ranks(frame.subject)
@@ -121,13 +136,6 @@ class Ingest:
             _log.exception("stored block %s cannot be read again", block.key)
             return False
         return True
-
-
-def _highest_rank(frame: Frame) -> int:
-    ranks = [int(e) for e in frame.entities if e.isascii() and e.isdigit() and len(e) <= 6]
-    if len(ranks) != len(frame.entities):
-        raise BadFrameError("an entity of a step frame is not a rank number")
-    return max(ranks)
 
 
 def _block(samples: Samples, body: bytes) -> Block:

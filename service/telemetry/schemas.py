@@ -32,6 +32,13 @@ class CatalogueWrite(Input):
     wide: list[SignalName] = Field(max_length=512)
 
 
+class CatalogueRead(Output):
+    """Names in the order of a frame's middle axis."""
+
+    narrow: list[str]
+    wide: list[str]
+
+
 class SeriesRead(Output):
     """One signal of one device, thinned. Counters come as rates per second. Null is unknown."""
 

@@ -1,7 +1,9 @@
 """Step records of running jobs as arrays: ``values[rank, signal, slot]`` float32, a slot a step (``step % depth``).
 
-A step that is done again after a recovery replaces what stood there. ``ends[rank, slot]`` is when the rank committed
-the step, Unix seconds; NaN is unknown everywhere.
+A step that is done again after a recovery replaces what stood there, and what came after it is gone. ``ends[rank,
+slot]`` is when the rank committed the step, Unix seconds; NaN is unknown everywhere. Memory is bounded: a job's ring is
+as deep as its share of the budget allows (24 signals of 16,384 ranks are 1.7 MB a step), and the least recently written
+job leaves when all of them together exceed it.
 """
 
 from __future__ import annotations
@@ -15,41 +17,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probes.signals import WIDE_MISSING, SignalSource, names
+from service.telemetry.catalogues import STEP_END
 from service.telemetry.check import Samples
+from service.telemetry.slots import NEVER, StepSlots
 
 STEP_SIGNALS: Final = names(SignalSource.RANK, wide=False)
-STEP_END: Final = "step_end_nanoseconds"
 MAX_JOBS: Final = 256
 """The least recently written job leaves first; its steps are still in the blocks."""
-_NEVER: Final = -1
+MIN_STEPS: Final = 64
+"""However large the job: detectors learn from the last dozens of steps after a restart."""
+DEFAULT_BYTES: Final = 1024 * 2**20
+_RANK_BYTES: Final = 4 * len(STEP_SIGNALS) + 8
 
 
 @dataclass(frozen=True, slots=True)
 class StepWindow:
     """Steps of one job, copies.
 
-    ``values`` is [rank, signal, step] float32 in the order of ``STEP_SIGNALS``; ``ends`` [rank, step] Unix seconds.
+    ``values`` is [rank, signal, step] float32 in the order of ``signals``; ``ends`` [rank, step] Unix seconds.
     """
 
     steps: NDArray[np.int64]
     values: NDArray[np.float32]
     ends: NDArray[np.float64]
+    signals: tuple[str, ...] = STEP_SIGNALS
 
     def signal(self, name: str) -> NDArray[np.float32]:
         """[rank, step] of one signal."""
-        chosen: NDArray[np.float32] = self.values[:, STEP_SIGNALS.index(name), :]
+        chosen: NDArray[np.float32] = self.values[:, self.signals.index(name), :]
         return chosen
 
 
 class StepRing:
-    """The last steps of one job."""
+    """The last steps of one job: at most ``depth`` of them, fewer where ``nbytes`` would exceed ``budget``."""
 
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.head = _NEVER
-        self._stamp = np.full(depth, _NEVER, np.int64)
+    def __init__(self, depth: int, budget: int = DEFAULT_BYTES // 2) -> None:
+        self._most, self._budget = depth, budget
+        self.slots = StepSlots(depth)
         self._values = np.empty((0, len(STEP_SIGNALS), depth), np.float32)
         self._ends = np.empty((0, depth), np.float64)
+
+    @property
+    def depth(self) -> int:
+        return self.slots.depth
+
+    @property
+    def head(self) -> int:
+        return self.slots.head
 
     @property
     def ranks(self) -> int:
@@ -57,7 +71,7 @@ class StepRing:
 
     @property
     def nbytes(self) -> int:
-        return self._values.nbytes + self._ends.nbytes
+        return self._values.nbytes + self._ends.nbytes + self.slots.nbytes
 
     def write(self, samples: Samples) -> None:
         frame = samples.frame
@@ -67,7 +81,9 @@ class StepRing:
         ends = samples.wide[:, samples.compiled.catalogue.wide.index(STEP_END), :]
         stamped = np.where(ends == WIDE_MISSING, np.nan, ends / 1e9)
         for k in range(frame.samples):
-            slot = self._open(int(frame.t0) + k)
+            step = int(frame.t0) + k
+            self.slots.note(step, ranks, stamped[:, k])
+            slot = self._open(step)
             if slot is None:
                 continue
             # A frame may carry only some ranks, or NaN for a rank that was lost: keep what others said.
@@ -78,56 +94,62 @@ class StepRing:
             self._ends[ranks, slot] = np.where(np.isnan(stamped[:, k]), old, stamped[:, k])
 
     def _open(self, step: int) -> int | None:
-        slot = step % self.depth
-        if self._stamp[slot] > step:
+        opened = self.slots.open(step)
+        if opened is None:
             return None
-        if self._stamp[slot] < step:
+        slot, stale = opened
+        if stale:
             self._values[:, :, slot], self._ends[:, slot] = np.nan, np.nan
-            self._stamp[slot] = step
-            self.head = max(self.head, step)
         return slot
 
     def _reserve(self, ranks: int) -> None:
         have = len(self._values)
         if ranks <= have:
             return
-        values = np.full((ranks, len(STEP_SIGNALS), self.depth), np.nan, np.float32)
-        ends = np.full((ranks, self.depth), np.nan)
-        values[:have], ends[:have] = self._values, self._ends
+        depth = min(self._most, max(MIN_STEPS, self._budget // (ranks * _RANK_BYTES)))
+        old, new = self.slots.resized(depth)
+        values = np.full((ranks, len(STEP_SIGNALS), depth), np.nan, np.float32)
+        ends = np.full((ranks, depth), np.nan)
+        values[:have, :, new], ends[:have, new] = self._values[:, :, old], self._ends[:, old]
         self._values, self._ends = values, ends
+        self.slots.reserve(ranks)
 
-    def window(self, start: int, stop: int, stride: int) -> StepWindow:
-        start = max(start, self.head + 1 - self.depth, 0)
-        stop = min(stop, self.head + 1)
-        steps = np.arange(start, max(start, stop), dtype=np.int64)
-        steps = steps[self._stamp[steps % self.depth] == steps][::stride]
+    def window(self, start: int, stop: int, stride: int, signals: tuple[str, ...] = STEP_SIGNALS) -> StepWindow:
+        steps = self.slots.within(start, stop)[::stride]
         slots = steps % self.depth
-        return StepWindow(steps, self._values[:, :, slots], self._ends[:, slots])
+        if signals == STEP_SIGNALS:
+            values = self._values[:, :, slots]
+        else:
+            rows = np.array([STEP_SIGNALS.index(name) for name in signals], np.intp)
+            values = self._values[:, rows[:, None], slots[None, :]]
+        return StepWindow(steps, values, self._ends[:, slots], signals)
 
 
 class StepStore:
     """Step rings of all jobs behind one lock.
 
     Args:
-        depth: steps kept of each job.
+        depth: steps kept of each job, at most.
+        budget: bytes of all jobs together; one job gets at most half.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, budget: int = DEFAULT_BYTES) -> None:
         self.depth = depth
+        self._budget = budget
         self._rings: OrderedDict[str, StepRing] = OrderedDict()
         self._lock = threading.Lock()
 
     def write(self, samples: Samples) -> None:
-        """Place a checked frame of the step axis."""
+        """Place a checked frame of step records."""
         job = samples.frame.subject
         with self._lock:
             ring = self._rings.get(job)
             if ring is None:
-                ring = self._rings[job] = StepRing(self.depth)
-                if len(self._rings) > MAX_JOBS:
-                    self._rings.popitem(last=False)
+                ring = self._rings[job] = StepRing(self.depth, self._budget // 2)
             self._rings.move_to_end(job)
             ring.write(samples)
+            while len(self._rings) > 1 and (len(self._rings) > MAX_JOBS or self._held() > self._budget):
+                self._rings.popitem(last=False)
 
     def jobs(self) -> tuple[str, ...]:
         with self._lock:
@@ -136,9 +158,28 @@ class StepStore:
     def last_step(self, job: str) -> int | None:
         """The newest step that any rank reported, or None."""
         ring = self._rings.get(job)
-        return None if ring is None or ring.head == _NEVER else ring.head
+        return None if ring is None or ring.head == NEVER else ring.head
 
-    def window(self, job: str, start: int = 0, stop: int | None = None, *, points: int | None = None) -> StepWindow:
+    def ranks(self, job: str) -> int:
+        """Ranks 0 up to this number have a row; 0 for an unknown job."""
+        ring = self._rings.get(job)
+        return 0 if ring is None else ring.ranks
+
+    def take_rewind(self, job: str) -> int | None:
+        """The lowest step that the job began again since the last call; there is one caller, the judge's feed."""
+        with self._lock:
+            ring = self._rings.get(job)
+            return None if ring is None else ring.slots.take_rewind()
+
+    def window(
+        self,
+        job: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        points: int | None = None,
+        signals: tuple[str, ...] = STEP_SIGNALS,
+    ) -> StepWindow:
         """Steps ``start`` up to but not including ``stop``, thinned by a stride to at most ``points``.
 
         Steps that nobody reported are left out. An unknown job has no ranks and no steps.
@@ -146,11 +187,15 @@ class StepStore:
         with self._lock:
             ring = self._rings.get(job) or StepRing(1)
             end = ring.head + 1 if stop is None else stop
-            full = ring.window(start, end, 1)
-            stride = 1 if points is None else max(1, -(-len(full.steps) // max(points, 1)))
-            return full if stride == 1 else ring.window(start, end, stride)
+            stride = 1
+            if points is not None:
+                stride = max(1, -(-len(ring.slots.within(start, end)) // max(points, 1)))
+            return ring.window(start, end, stride, signals)
+
+    def _held(self) -> int:
+        return sum(ring.nbytes for ring in self._rings.values())
 
     @property
     def nbytes(self) -> int:
         with self._lock:
-            return sum(ring.nbytes for ring in self._rings.values())
+            return self._held()

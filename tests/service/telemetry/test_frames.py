@@ -224,7 +224,8 @@ def test_frames_need_a_token_that_may(start, frames) -> None:
 def test_a_node_nobody_knows_is_refused_even_to_an_admin(service, frames) -> None:
     answer = service.client().post(FRAMES, content=frames.body(1, subject="nobody"))
     assert (answer.status_code, slug(answer)) == (404, "unknown-subject")
-    answer = service.client().post(FRAMES, content=frames.body(1, subject="nojob", axis=Axis.STEP, entities=("0",)))
+    steps = {"axis": Axis.STEP, "entities": ("0",), "catalogue": catalogue(SignalSource.RANK).digest}
+    answer = service.client().post(FRAMES, content=frames.body(1, subject="nojob", **steps))
     assert (answer.status_code, slug(answer)) == (404, "unknown-subject")
 
 

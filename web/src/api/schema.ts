@@ -229,7 +229,7 @@ export interface paths {
         };
         /**
          * List Findings
-         * @description Findings, newest first.
+         * @description Findings, newest first; ``active`` those that hold, or those that do not any more.
          */
         get: operations["list_findings"];
         put?: never;
@@ -510,6 +510,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/judgement": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job Judgement
+         * @description What each detector of the job says of itself: idle, learning, judging, or why it abstains.
+         */
+        get: operations["get_job_judgement"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{id}/pairs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job Pairs
+         * @description How long transfers between ranks took, medians over the last ``steps`` steps.
+         */
+        get: operations["get_job_pairs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{id}/progress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job Progress
+         * @description Where every rank is: step, phase, how long in its present call, collectives begun and ended.
+         */
+        get: operations["get_job_progress"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{id}/recoveries": {
         parameters: {
             query?: never;
@@ -522,6 +582,28 @@ export interface paths {
          * @description Every way back that the job took, newest first: predicted and actual seconds side by side.
          */
         get: operations["list_job_recoveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{id}/signals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job Signals
+         * @description Signals of every rank by step, ``start`` up to but not including ``stop``, thinned by a stride.
+         *
+         *     An answer holds at most a million numbers: of a large job fewer steps, unless fewer ranks are asked for.
+         */
+        get: operations["get_job_signals"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1142,6 +1224,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/telemetry/blocks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read Blocks
+         * @description Stored frames as they came, oldest first: 4 bytes of length before each. See ``X-Mainstay-Next`` for the rest.
+         */
+        get: operations["read_blocks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/telemetry/catalogues/{digest}": {
         parameters: {
             query?: never;
@@ -1149,7 +1251,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * Get Catalogue
+         * @description The names behind a digest that frames carry.
+         */
+        get: operations["get_catalogue"];
         /**
          * Put Catalogue
          * @description Announce the signals behind a digest that frames carry.
@@ -1384,6 +1490,16 @@ export interface components {
             /** Window Seconds */
             window_seconds: number;
         };
+        /**
+         * CatalogueRead
+         * @description Names in the order of a frame's middle axis.
+         */
+        CatalogueRead: {
+            /** Narrow */
+            narrow: string[];
+            /** Wide */
+            wide: string[];
+        };
         /** CatalogueReport */
         CatalogueReport: {
             /** Narrow */
@@ -1565,6 +1681,21 @@ export interface components {
         DecisionBody: {
             /** Reason */
             reason: string;
+        };
+        /**
+         * DetectorRead
+         * @description A detector's own account. One that learns or abstains has judged nothing: that is no sign of health.
+         */
+        DetectorRead: {
+            /** Name */
+            name: string;
+            /** Numbers */
+            numbers: {
+                [key: string]: number | null;
+            };
+            state: components["schemas"]["Stance"];
+            /** Why */
+            why: string;
         };
         /**
          * DeviceDetail
@@ -2057,6 +2188,7 @@ export interface components {
             acting_at: number | null;
             /** Actions */
             actions: components["schemas"]["ActionRead"][];
+            cause: components["schemas"]["Cause"] | null;
             /** Closed At */
             closed_at: number | null;
             /** Device */
@@ -2105,6 +2237,7 @@ export interface components {
         IncidentRead: {
             /** Acting At */
             acting_at: number | null;
+            cause: components["schemas"]["Cause"] | null;
             /** Closed At */
             closed_at: number | null;
             /** Device */
@@ -2207,6 +2340,11 @@ export interface components {
          * @enum {string}
          */
         JobState: "running" | "recovering" | "finished" | "failed";
+        /** JudgementRead */
+        JudgementRead: {
+            /** Detectors */
+            detectors: components["schemas"]["DetectorRead"][];
+        };
         /**
          * LayoutRead
          * @description The stable order of the fleet: a snapshot has one byte a slot.
@@ -2315,6 +2453,8 @@ export interface components {
             state_since: number;
             /** State Version */
             state_version: number;
+            /** Switches */
+            switches: string[];
             /** Version */
             version: string;
         };
@@ -2349,6 +2489,8 @@ export interface components {
             rack: string;
             /** Started At */
             started_at: number;
+            /** Switches */
+            switches?: string[];
             /** Version */
             version: string;
         };
@@ -2412,6 +2554,24 @@ export interface components {
          * @enum {string}
          */
         Owner: "machine" | "person" | "outside";
+        /**
+         * PairsRead
+         * @description Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
+         *
+         *     Of a job with many ranks those of the slowest transfers.
+         */
+        PairsRead: {
+            /** Bytes */
+            bytes: (number | null)[][];
+            /** First */
+            first: number | null;
+            /** Last */
+            last: number | null;
+            /** Ranks */
+            ranks: number[];
+            /** Seconds */
+            seconds: (number | null)[][];
+        };
         /**
          * PlanPage
          * @description Plans, newest first.
@@ -2575,6 +2735,31 @@ export interface components {
             /** Msg */
             msg: string;
         };
+        /**
+         * ProgressRead
+         * @description What all ranks of a job are doing, and whether it moves.
+         */
+        ProgressRead: {
+            /** Kinds */
+            kinds: string[];
+            /** Limit Seconds */
+            limit_seconds: number | null;
+            /** Omitted */
+            omitted: number;
+            /** Phase */
+            phase: number | null;
+            /** Quiet Seconds */
+            quiet_seconds: number | null;
+            /** Ranks */
+            ranks: components["schemas"]["RankProgress"][];
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "moving" | "waiting" | "masked" | "hung" | "unknown";
+            /** Time */
+            time: number;
+        };
         /** Protection */
         Protection: {
             /** Disk Every */
@@ -2607,6 +2792,32 @@ export interface components {
             series: components["schemas"]["SeriesRead"][];
             /** T */
             t: number[];
+        };
+        /**
+         * RankProgress
+         * @description The last word of one rank; null is unknown.
+         */
+        RankProgress: {
+            /** Age Seconds */
+            age_seconds: number | null;
+            /** Completed */
+            completed: {
+                [key: string]: number;
+            };
+            /** Enqueued */
+            enqueued: {
+                [key: string]: number;
+            };
+            /** In Collective Seconds */
+            in_collective_seconds: number | null;
+            /** Node */
+            node: string | null;
+            /** Phase */
+            phase: number | null;
+            /** Rank */
+            rank: number;
+            /** Step */
+            step: number | null;
         };
         /**
          * RankState
@@ -2883,6 +3094,20 @@ export interface components {
             /** Unit */
             unit: string;
         };
+        /**
+         * SignalsRead
+         * @description Signals of source ``rank`` as columns: ``signals[name][r][k]`` belongs to ``ranks[r]`` and ``steps[k]``.
+         */
+        SignalsRead: {
+            /** Ranks */
+            ranks: number[];
+            /** Signals */
+            signals: {
+                [key: string]: (number | null)[][];
+            };
+            /** Steps */
+            steps: number[];
+        };
         /** SlotRead */
         SlotRead: {
             /** Device */
@@ -2894,6 +3119,12 @@ export interface components {
             /** Slot */
             slot: number;
         };
+        /**
+         * Stance
+         * @description Whether a detector judges at all: one that does not is no sign of health.
+         * @enum {string}
+         */
+        Stance: "idle" | "learning" | "judging" | "abstains";
         /**
          * State
          * @enum {string}
@@ -3809,6 +4040,7 @@ export interface operations {
                 node?: string | null;
                 job?: string | null;
                 kind?: components["schemas"]["FindingKind"] | null;
+                active?: boolean | null;
                 limit?: number;
                 cursor?: string | null;
             };
@@ -3898,6 +4130,7 @@ export interface operations {
                 state?: components["schemas"]["IncidentState"] | null;
                 job?: string | null;
                 node?: string | null;
+                cause?: components["schemas"]["Cause"] | null;
                 limit?: number;
                 cursor?: string | null;
             };
@@ -4292,6 +4525,99 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_job_judgement: {
+        parameters: {
+            query?: never;
+            header?: {
+                tag?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JudgementRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_job_pairs: {
+        parameters: {
+            query?: {
+                steps?: number;
+            };
+            header?: {
+                tag?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PairsRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_job_progress: {
+        parameters: {
+            query?: {
+                /** @description Ranks to list: those that lag most. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProgressRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_job_recoveries: {
         parameters: {
             query?: {
@@ -4317,6 +4643,44 @@ export interface operations {
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_job_signals: {
+        parameters: {
+            query: {
+                /** @description Comma-separated signals of source rank. */
+                names: string;
+                start?: number | null;
+                stop?: number | null;
+                points?: number;
+                /** @description Comma-separated; all if not given. */
+                ranks?: string | null;
+            };
+            header?: {
+                tag?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignalsRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
             404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
@@ -5314,6 +5678,65 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    read_blocks: {
+        parameters: {
+            query: {
+                start: number;
+                stop: number;
+                subject?: string | null;
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Frames, each after its length (4 bytes, little-endian). X-Mainstay-Next: where to go on. */
+            200: {
+                headers: {
+                    /** @description Cursor for ``after``; absent at the end. */
+                    "X-Mainstay-Next"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_catalogue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                digest: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CatalogueRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

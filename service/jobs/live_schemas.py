@@ -1,0 +1,80 @@
+"""What a running job looks like from inside: signals by rank and step, progress, transfers, and who judges it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from detectors.base import Stance
+from service.kit.schemas import Output
+
+ProgressState = Literal["moving", "waiting", "masked", "hung", "unknown"]
+
+
+class SignalsRead(Output):
+    """Signals of source ``rank`` as columns: ``signals[name][r][k]`` belongs to ``ranks[r]`` and ``steps[k]``."""
+
+    steps: list[int]
+    ranks: list[int]
+    signals: dict[str, list[list[float | None]]]
+
+
+class RankProgress(Output):
+    """The last word of one rank; null is unknown."""
+
+    rank: int
+    node: str | None
+    step: int | None
+    phase: int | None
+    """``StepPhase``: 0 train, 1 warm-up, 2 compile, 3 evaluate, 4 checkpoint."""
+    in_collective_seconds: float | None
+    age_seconds: float | None
+    """Since it was last heard."""
+    enqueued: dict[str, int]
+    completed: dict[str, int]
+
+
+class ProgressRead(Output):
+    """What all ranks of a job are doing, and whether it moves."""
+
+    time: float
+    state: ProgressState
+    """moving; waiting: nothing ended for a while, within the limit; masked: in a phase that may be long and silent;
+    hung: found to hang; unknown: nothing was heard lately."""
+    quiet_seconds: float | None
+    """Since a step or a collective of any rank ended."""
+    limit_seconds: float | None
+    """How long that may last before it is a hang, where a detector has learned it."""
+    phase: int | None
+    """The phase that most ranks are in."""
+    kinds: list[str]
+    """Kinds of process group that the ranks count, outermost first."""
+    ranks: list[RankProgress]
+    """In order of rank; of a large job those that lag most."""
+    omitted: int
+    """Ranks that are not listed."""
+
+
+class PairsRead(Output):
+    """Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
+
+    Of a job with many ranks those of the slowest transfers.
+    """
+
+    first: int | None
+    last: int | None
+    ranks: list[int]
+    seconds: list[list[float | None]]
+    bytes: list[list[float | None]]
+
+
+class DetectorRead(Output):
+    """A detector's own account. One that learns or abstains has judged nothing: that is no sign of health."""
+
+    name: str
+    state: Stance
+    why: str
+    numbers: dict[str, float | None]
+
+
+class JudgementRead(Output):
+    detectors: list[DetectorRead]

@@ -1,0 +1,130 @@
+"""``GET /v1/telemetry/blocks``: stored frames as they came, for recording a run and replaying it elsewhere.
+
+The contract, for clients:
+
+- The body is ``application/octet-stream``: for each frame 4 bytes of length (unsigned, little-endian), then so many
+  bytes that ``probes.frame.decode`` reads. Oldest first: by time of the first sample, then subject, stream, sequence.
+  Both axes and all subjects that touch ``[start, stop)`` Unix seconds, unless ``subject`` (a node or a job) is given.
+- One answer holds at most ``limit`` frames (default 4096) and about 64 MiB. Where more follow, the header
+  ``X-Mainstay-Next`` carries a cursor: pass it as ``after`` together with the same ``start``, ``stop`` and ``subject``.
+  No header: that was all. The cursor is opaque; one that is none is 422 ``bad-cursor``.
+- A frame that arrives late, older than where the cursor stands, is not in the rest: begin again to have it.
+- Catalogues other than our own are told by ``GET /v1/telemetry/catalogues/{digest}`` (``{narrow, wide}``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+import json
+import struct
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+
+from probes.frame import Axis
+from probes.words import NAME_PATTERN
+from service.auth.guard import Reader
+from service.kit.problem import NotFoundError, UnprocessableError
+from service.kit.schemas import QuerySeconds
+from service.services import ServicesDep
+from service.telemetry.blocks import Block, BlockStore
+from service.telemetry.endpoints import Digest
+from service.telemetry.schemas import CatalogueRead
+
+router = APIRouter(tags=["telemetry"])
+MAX_FRAMES: Final = 4096
+MAX_BYTES: Final = 64 * 2**20
+"""After this many the answer ends with the frame that crossed it."""
+NEXT: Final = "X-Mainstay-Next"
+Key = tuple[float, str, str, int]
+
+
+class BadCursorError(UnprocessableError):
+    slug, title = "bad-cursor", "Not a cursor"
+
+
+class UnknownCatalogueDigestError(NotFoundError):
+    slug, title = "unknown-catalogue", "Unknown catalogue"
+
+
+_STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Frames, each after its length (4 bytes, little-endian). X-Mainstay-Next: where to go on.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {NEXT: {"schema": {"type": "string"}, "description": "Cursor for ``after``; absent at the end."}},
+    }
+}
+
+
+@router.get("/telemetry/blocks", operation_id="read_blocks", response_class=StreamingResponse, responses=_STREAM)
+def read_blocks(
+    _: Reader,
+    services: ServicesDep,
+    *,
+    start: Annotated[QuerySeconds, Query(allow_inf_nan=False)],
+    stop: Annotated[QuerySeconds, Query(allow_inf_nan=False)],
+    subject: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
+    after: Annotated[str | None, Query(max_length=1000)] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_FRAMES)] = MAX_FRAMES,
+) -> Response:
+    """Stored frames as they came, oldest first: 4 bytes of length before each. See ``X-Mainstay-Next`` for the rest."""
+    if not start < stop:
+        raise UnprocessableError("start must be earlier than stop")
+    beyond = None if after is None else _key(after)
+    chosen, more = _choose(_read(services.blocks, start, stop, subject, beyond), limit)
+    headers = {NEXT: _cursor(chosen[-1])} if more else {}
+    return Response(_wire(chosen), media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/telemetry/catalogues/{digest}", operation_id="get_catalogue")
+def get_catalogue(digest: Digest, _: Reader, services: ServicesDep) -> CatalogueRead:
+    """The names behind a digest that frames carry."""
+    compiled = services.ingest.catalogues.load(digest)
+    if compiled is None:
+        raise UnknownCatalogueDigestError(f"no catalogue has the digest {digest}")
+    return CatalogueRead(narrow=list(compiled.catalogue.narrow), wide=list(compiled.catalogue.wide))
+
+
+def _order(block: Block) -> Key:
+    return block.start, block.subject, block.stream, block.sequence
+
+
+def _read(store: BlockStore, start: float, stop: float, subject: str | None, beyond: Key | None) -> Iterator[Block]:
+    """Blocks of both axes, oldest first, after ``beyond``."""
+    begin = start if beyond is None else max(start, beyond[0])
+    axes = [store.read(begin, stop, subject=subject, axis=axis) for axis in Axis]
+    for block in heapq.merge(*axes, key=_order):
+        if beyond is None or _order(block) > beyond:
+            yield block
+
+
+def _choose(blocks: Iterator[Block], limit: int) -> tuple[list[Block], bool]:
+    """The first of them, and whether there are more."""
+    chosen: list[Block] = []
+    held = 0
+    for block in blocks:
+        if len(chosen) >= limit or held >= MAX_BYTES:
+            return chosen, True
+        chosen.append(block)
+        held += len(block.body)
+    return chosen, False
+
+
+def _wire(blocks: list[Block]) -> bytes:
+    return b"".join(struct.pack("<I", len(block.body)) + block.body for block in blocks)
+
+
+def _cursor(block: Block) -> str:
+    return base64.urlsafe_b64encode(json.dumps(_order(block)).encode()).decode()
+
+
+def _key(cursor: str) -> Key:
+    try:
+        start, subject, stream, sequence = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return float(start), str(subject), str(stream), int(sequence)
+    except (binascii.Error, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadCursorError("after is not a cursor that this service gave") from error
