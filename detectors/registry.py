@@ -7,6 +7,7 @@ from detectors.device_state import DeviceStateDetector
 from detectors.drift import DriftDetector
 from detectors.exit import ExitDetector
 from detectors.facts import FactsDetector
+from detectors.hang import HangDetector
 from detectors.heartbeat import HeartbeatDetector
 from detectors.host import HostDetector
 from detectors.links import LinksDetector
@@ -38,6 +39,7 @@ ARRAY_DETECTORS: dict[str, type[ArrayDetector]] = {
     "host": HostDetector,  # hosts: disks, memory, clock, fabric manager, stuck processes
     "memory": MemoryDetector,  # hosts: memory that leaks
     "nic": NicDetector,  # network ports: rate, errors, congestion
+    "hang": HangDetector,  # one for each job: rows are ranks
     "straggler": StragglerDetector,  # one for each job: rows are ranks
 }
 DETECTORS: dict[str, type[Detector]] = {**EVENT_DETECTORS, **ARRAY_DETECTORS}

@@ -1,0 +1,276 @@
+"""Who holds up a job that stands still: counters of collectives in, culprits out. Pure arithmetic, no time.
+
+A rank that is inside collective ``s`` of a group waits for the members that have not entered it: their ``enqueued`` is
+below ``s = completed + 1``. That relation, over all groups at once, is a graph; who is waited for and waits for nobody
+is the culprit, all others are victims (the wait-for graph of Mycroft and C4: "never entered op k"). It needs no order
+of groups where each call blocks its rank. Where calls run ahead of the GPU (NCCL) it may say nothing, since everybody
+entered; then the lag rule decides, innermost group first: ``lag = max(max_enqueued - enqueued, max_completed -
+completed)``, flagged from half of the group's largest lag on (in-sample on two NVRx dump sets, reference 1.18).
+
+Everybody of a group inside one call and no lag at all is a communication hang of that group. In groups of
+point-to-point calls (pipelines) counts of different members cannot be compared; there a member inside a call waits for
+those in none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+INNERMOST_FIRST = ("tp", "ep", "cp", "pp", "dp", "world")
+"""As process groups nest: blame is looked for in this order where the graph does not decide."""
+FLAG_SHARE = 0.5
+"""Share of the group's largest lag that is lagging too: two faults of one group seldom stop at the same call."""
+
+
+class Stall(StrEnum):
+    """Why the job stands still."""
+
+    BEHIND = "behind"  # culprits did not enter what others wait in: noncomm_hang
+    SILENT = "silent"  # culprits are not heard while others are: noncomm_hang
+    TRANSPORT = "transport"  # everybody of a group entered, nobody left: comm_hang
+    CIRCLE = "circle"  # ranks wait for one another: an order of calls that cannot be served
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupProgress:
+    """Counters of every member of every group, flat: M entries, G groups.
+
+    Raises:
+        ValueError: lengths disagree or a group number is out of range.
+    """
+
+    rank: Ints
+    """[M]"""
+    group: Ints
+    """[M] 0 .. G-1."""
+    enqueued: Floats
+    """[M] collectives entered; NaN = nobody knows."""
+    completed: Floats
+    """[M]"""
+    kinds: tuple[str, ...]
+    """[G] kind or name of each group."""
+    pairwise: Bools
+    """[G] point-to-point calls, or membership unknown: counts of members cannot be compared."""
+    depth: Ints
+    """[G] 0 = innermost."""
+    since: Floats | None = None
+    """[M] when the member's oldest open call began, where known: tells which of several open calls is the first."""
+
+    def __post_init__(self) -> None:
+        size = len(self.rank)
+        if not (len(self.group) == len(self.enqueued) == len(self.completed) == size):
+            raise ValueError("rank, group, enqueued and completed differ in length")
+        if not len(self.kinds) == len(self.pairwise) == len(self.depth):
+            raise ValueError("kinds, pairwise and depth differ in length")
+        if size and not 0 <= int(self.group.min()) <= int(self.group.max()) < len(self.kinds):
+            raise ValueError("a group number is out of range")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    rank: int
+    stall: Stall
+    group: int | None
+    """The innermost group in which it was seen to hold up others."""
+    behind_entered: float
+    behind_completed: float
+    waiting: int
+    """Members of that group that wait for it."""
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Localisation:
+    stall: Stall
+    culprits: tuple[Culprit, ...] = ()
+    """Gravest first: most ranks waiting, then the largest lag, then by number."""
+    groups: tuple[int, ...] = ()
+    """Groups whose members are all inside one call that does not end, likeliest first."""
+
+
+def localise(progress: GroupProgress, silent: Ints | None = None, inside: Ints | None = None) -> Localisation:
+    """Name who holds up a job that stands still.
+
+    Args:
+        progress: counters at the standstill.
+        silent: ranks that fell silent when the job stopped: their counters are not trusted.
+        inside: ranks known to be inside or outside a call whatever the counters say; given as the ranks *inside*.
+            Where it is given every call blocks its rank, so a rank that is in none holds up the job by itself.
+    """
+    if not len(progress.rank):
+        return Localisation(stall=Stall.UNCLEAR)
+    table = _Table(progress, np.empty(0, np.int64) if silent is None else silent)
+    lost = table.is_silent & table.known_rank
+    idle = ~table.pending_rank & table.heard
+    if inside is not None:
+        table.excuse(inside)
+        idle &= ~np.isin(table.ranks, inside)
+    free = table.awaited_rank & ~table.waits & table.heard
+    held = free & ~table.stuck_rank
+    if inside is not None:
+        held &= ~np.isin(table.ranks, inside)
+        held |= idle if table.pending_rank.any() else False
+    elif not held.any():  # a transfer may stay open beside what the rank does next
+        held = free & ~table.stuck_collective
+    if held.any() or lost.any():
+        return table.blame(held, lost)
+    return table.without_sinks(synchronous=inside is not None)
+
+
+class _Table:
+    """The relation of waiting, as one array an entry, a group or a rank."""
+
+    def __init__(self, p: GroupProgress, silent: Ints) -> None:
+        order = np.argsort(p.group, kind="stable")
+        self.p = p
+        self.group = p.group[order]
+        self.ranks, row = np.unique(p.rank, return_inverse=True)
+        self.row = row.reshape(-1)[order].astype(np.intp)
+        self.is_silent = np.isin(self.ranks, silent)
+        self.known_rank = np.ones(len(self.ranks), np.bool_)
+        enqueued, completed = p.enqueued[order], p.completed[order]
+        self.unknown = ~(np.isfinite(enqueued) & np.isfinite(completed)) | self.is_silent[self.row]
+        self.heard = self._any(~self.unknown)
+        self.starts = np.flatnonzero(np.diff(self.group, prepend=-1))
+        self.present = self.group[self.starts]
+        self.span = np.diff(self.starts, append=len(self.group))
+        self.since = None if p.since is None else p.since[order]
+        # Who is not known has entered nothing: whoever is inside a call may be waiting for it.
+        self.enqueued = np.where(self.unknown, -np.inf, enqueued)
+        self.completed = np.where(self.unknown, -np.inf, completed)
+        self._relate()
+
+    def _spread(self, of_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.repeat(of_group, self.span)
+
+    def _any(self, entries: Bools) -> Bools:
+        """[R] whether any entry of a rank holds."""
+        found = np.zeros(len(self.ranks), np.bool_)
+        found[self.row[entries]] = True
+        return found
+
+    def _relate(self) -> None:
+        starts = self.starts
+        pair = self._spread(self.p.pairwise[self.present])
+        several = self._spread(self.span) > 1
+        call = self.completed + 1.0
+        self.max_enqueued = self._spread(np.maximum.reduceat(self.enqueued, starts))
+        self.max_completed = self._spread(np.maximum.reduceat(self.completed, starts))
+        least = self._spread(np.minimum.reduceat(self.enqueued, starts))
+        inside = (self.enqueued >= call) & ~self.unknown & several
+        # A call that any member completed was entered by all: who still shows it open only reports late.
+        self.open = inside & (pair | (self.max_completed < call))
+        wanted = self._spread(np.maximum.reduceat(np.where(self.open, call, -np.inf), starts))
+        pending = self._spread(np.logical_or.reduceat(self.open, starts))
+        idle = self._spread(np.logical_or.reduceat(~self.open & several, starts))
+        self.waiting = self.open & np.where(pair, idle, least < call)
+        self.awaited = np.where(pair, pending & ~self.open & several, self.enqueued < wanted)
+        stuck = self.open & ~self.waiting
+        self.whole = np.logical_and.reduceat(stuck, starts)  # [G] everybody inside, nobody missing
+        self.pending_rank, self.waits = self._any(self.open), self._any(self.waiting)
+        self.awaited_rank, self.stuck_rank = self._any(self.awaited), self._any(stuck)
+        self.stuck_collective = self._any(stuck & ~pair)
+
+    def excuse(self, inside: Ints) -> None:
+        """Ranks inside a call of a group that is not counted wait for somebody too."""
+        self.pending_rank |= np.isin(self.ranks, inside) & self.heard
+
+    def lag(self) -> Floats:
+        """[M] the larger of both lags; 0 where nothing is known or counts cannot be compared."""
+        comparable = ~self.unknown & ~self._spread(self.p.pairwise[self.present])
+        with np.errstate(invalid="ignore"):
+            lag = np.maximum(self.max_enqueued - self.enqueued, self.max_completed - self.completed)
+        return np.where(comparable, lag, 0.0)
+
+    def blame(self, held: Bools, lost: Bools) -> Localisation:
+        culprits = [self._culprit(int(row), Stall.SILENT) for row in np.flatnonzero(lost)]
+        culprits += [self._culprit(int(row), Stall.BEHIND) for row in np.flatnonzero(held & ~lost)]
+        stall = Stall.BEHIND if held.any() else Stall.SILENT
+        return Localisation(stall=stall, culprits=_ordered(culprits))
+
+    def _culprit(self, row: int, stall: Stall, *, sure: bool = True) -> Culprit:
+        mine = np.flatnonzero(self.row == row)
+        # The innermost group in which somebody waits for it; where nobody does, its innermost.
+        depth = self.p.depth[self.group[mine]]
+        best = int(mine[np.lexsort((depth, ~self.awaited[mine]))[0]])
+        of_group = self.group == self.group[best]
+        waiting = of_group & self.open & (self.completed + 1.0 > self.enqueued[best])
+        if self.p.pairwise[self.group[best]]:
+            waiting = of_group & self.open
+        entered = self.max_enqueued[best] - self.enqueued[best]
+        done = self.max_completed[best] - self.completed[best]
+        comparable = not self.p.pairwise[self.group[best]] and not self.unknown[best]
+        return Culprit(
+            rank=int(self.ranks[row]),
+            stall=stall,
+            group=int(self.group[best]),
+            behind_entered=float(entered) if comparable else float("nan"),
+            behind_completed=float(done) if comparable else float("nan"),
+            waiting=int(np.count_nonzero(waiting)),
+            sure=sure,
+        )
+
+    def without_sinks(self, *, synchronous: bool) -> Localisation:
+        """Nobody is both waited for and free: everybody entered, or they wait in a circle, or a report is missing."""
+        unheard = ~self.heard & self.awaited_rank
+        if unheard.any():
+            rows = np.flatnonzero(unheard)
+            culprits = [self._culprit(int(row), Stall.SILENT, sure=False) for row in rows]
+            return Localisation(stall=Stall.SILENT, culprits=_ordered(culprits))
+        groups = self._stuck_groups()
+        if groups:
+            flagged = [] if synchronous else self._flagged(groups[:1])
+            if flagged:
+                return Localisation(stall=Stall.BEHIND, culprits=_ordered(flagged), groups=tuple(groups))
+            return Localisation(stall=Stall.TRANSPORT, groups=tuple(groups))
+        if not self.waits.any():
+            return Localisation(stall=Stall.UNCLEAR)
+        if synchronous:
+            return Localisation(stall=Stall.CIRCLE)
+        by_depth = [int(g) for g in self.present[np.argsort(self.p.depth[self.present], kind="stable")]]
+        return Localisation(stall=Stall.BEHIND, culprits=_ordered(self._flagged(by_depth)))
+
+    def _stuck_groups(self) -> list[int]:
+        """Groups with everybody inside one call: first those whose members wait for nobody else, oldest, innermost."""
+        if not self.whole.any():
+            return []
+        elsewhere = np.logical_or.reduceat(self.waits[self.row], self.starts)
+        since = np.zeros(len(self.starts))
+        if self.since is not None:
+            known = np.where(self.open & np.isfinite(self.since), self.since, np.inf)
+            since = np.minimum.reduceat(known, self.starts)
+        places = np.flatnonzero(self.whole)
+        free = places[~elsewhere[places]]
+        places = free if len(free) else places
+        depth = self.p.depth[self.present[places]]
+        return [int(g) for g in self.present[places[np.lexsort((self.present[places], depth, since[places]))]]]
+
+    def _flagged(self, groups: list[int]) -> list[Culprit]:
+        """The lag rule over groups in the order given; the first depth that has a lag decides."""
+        lag = self.lag()
+        chosen = np.isin(self.group, groups)
+        if not (lag[chosen] > 0).any():
+            return []
+        depth = self.p.depth[self.group]
+        level = int(depth[chosen & (lag > 0)].min())
+        largest = self._spread(np.maximum.reduceat(lag, self.starts))
+        hit = chosen & (depth == level) & (lag > 0) & (lag >= FLAG_SHARE * largest)
+        return [self._culprit(int(row), Stall.BEHIND, sure=False) for row in np.unique(self.row[hit])]
+
+
+def _ordered(culprits: list[Culprit]) -> tuple[Culprit, ...]:
+    def key(c: Culprit) -> tuple[int, float, int]:
+        behind = [v for v in (c.behind_entered, c.behind_completed) if v == v]  # noqa: PLR0124 - not NaN
+        return (-c.waiting, -max(behind, default=0.0), c.rank)
+
+    return tuple(sorted(culprits, key=key))
