@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+
+from recovery.examples.faults import Faults, add_faults
 
 VOCABULARY = 64
 LENGTH = 64
@@ -37,6 +39,7 @@ class Options:
     dp: int
     pp: int
     save: Path | None
+    faults: Faults
 
 
 def options(words: Sequence[str] | None = None) -> Options:
@@ -50,6 +53,7 @@ def options(words: Sequence[str] | None = None) -> Options:
     parser.add_argument("--dp", type=int, default=2)
     parser.add_argument("--pp", type=int, default=2)
     parser.add_argument("--save", type=Path, default=None, help="directory for the final parameters of every rank")
+    add_faults(parser)
     return Options(**vars(parser.parse_args(words)))
 
 
@@ -113,8 +117,10 @@ class Stage(nn.Module):
         self.places = nn.Embedding(LENGTH, opts.width) if self.first else None
         self.blocks = nn.Sequential(*(Block(opts.width) for _ in range(opts.layers // opts.pp)))
         self.head = nn.Linear(opts.width, VOCABULARY) if self.last else None
+        self.faults = opts.faults
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.faults.in_forward()
         if self.embed is not None and self.places is not None:
             x = self.embed(x) + self.places(torch.arange(x.shape[1]))
         x = self.blocks(x)
@@ -131,12 +137,30 @@ def tokens(opts: Options, step: int, micro_batch: int) -> torch.Tensor:
     return torch.where(noise, wrong, (start + stride * torch.arange(LENGTH + 1)) % VOCABULARY)
 
 
+def batches(mesh: Mesh, step: int, opts: Options) -> Iterator[torch.Tensor]:
+    """The micro-batches of this rank's pipeline in one step."""
+    for number in range(MICRO_BATCHES):
+        opts.faults.in_data()
+        yield tokens(opts, step, mesh.dp_rank * MICRO_BATCHES + number)
+
+
 def train_step(
-    mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer, step: int, opts: Options
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    opts: Options,
+    *,
+    data: Iterator[torch.Tensor] | None = None,
 ) -> torch.Tensor | None:
-    """One step of every replica and stage; the mean loss where it is known (the last stage)."""
+    """One step of every replica and stage; the mean loss where it is known (the last stage).
+
+    ``data`` is what ``batches`` gives, where somebody wants to time it.
+    """
+    opts.faults.enter(mesh.rank, step)
     optimizer.zero_grad()
-    losses = _Pipeline(mesh, stage, step, opts).run()
+    losses = _Pipeline(mesh, stage, step, opts, data or batches(mesh, step, opts)).run()
+    opts.faults.before_exchange(stage)
     _average_gradients(mesh, stage, opts)
     optimizer.step()
     return torch.stack(losses).mean() if losses else None
@@ -145,7 +169,8 @@ def train_step(
 class _Pipeline:
     """One forward, one backward: each stage starts the backward pass of a micro-batch as early as it can."""
 
-    def __init__(self, mesh: Mesh, stage: Stage, step: int, opts: Options) -> None:
+    def __init__(self, mesh: Mesh, stage: Stage, step: int, opts: Options, data: Iterator[torch.Tensor]) -> None:
+        self.data = data
         self.mesh, self.stage, self.step, self.opts = mesh, stage, step, opts
         self.losses: list[torch.Tensor] = []
         self.sent: list[tuple[dist.Work | None, torch.Tensor]] = []
@@ -166,7 +191,7 @@ class _Pipeline:
 
     def forward(self, number: int) -> None:
         micro_batch = self.mesh.dp_rank * MICRO_BATCHES + number
-        data = tokens(self.opts, self.step, micro_batch)
+        data = next(self.data)
         x = data[:, :-1] if self.stage.first else self.receive(-1).requires_grad_()
         torch.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + micro_batch)  # dropout
         y = self.stage(x)
@@ -200,7 +225,7 @@ class _Pipeline:
 def _average_gradients(mesh: Mesh, stage: Stage, opts: Options) -> None:
     gradients = [p.grad for p in stage.parameters() if p.grad is not None]
     flat = torch.cat([g.flatten() for g in gradients])
-    if opts.dp > 1:
+    if opts.dp > 1 and not opts.faults.skips_exchange():
         dist.all_reduce(flat, group=mesh.dp)
     flat /= opts.dp * MICRO_BATCHES
     for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):

@@ -1,87 +1,327 @@
-"""What a rank measures of itself in each step. Costs microseconds.
+"""What a rank measures of itself in each step: the record that its launcher gets. Costs a small part of a percent.
 
-Compute time is the training thread's own processor time on CPU (waiting for peers costs none), and the time between two
-CUDA events, block begun and update begun, on GPU.
+``compute_time_seconds`` is what the rank needed for itself: the block of the step less waiting for peers, for data, for
+the snapshot and (on a CPU) for a core. A sleep in a forward pass counts, as a slow device would; a busy neighbour does
+not. On a GPU it is the same between CUDA events; the record of a step leaves once the device has passed it.
 """
 
 from __future__ import annotations
 
-import math
+import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
-import xxhash
 
-from recovery.launcher.messages import StepRecord
+from probes.words import GROUP_KINDS, StepPhase
+from recovery.launcher.messages import StepRecord, Transfers
+from recovery.sdk.clocks import Collections, ThreadClock
+from recovery.sdk.hooks import Hooks
+from recovery.sdk.sections import SECTIONS, DeviceSections, Sections, passed
+from recovery.sdk.traffic import Traffic
+from recovery.sdk.values import (
+    DIGEST_EVERY,
+    Stride,
+    device_digest,
+    fold,
+    gradient_norm,
+    local,
+    norm_of,
+    sane,
+    tensors_digest,
+)
+
+WARM_UP_STEPS: Final = 5
+"""First steps of a process that are called warm-up: allocators, caches and lazy connections settle in them."""
+_MOST_PENDING: Final = 64
+"""Steps whose records wait for the device. More means that nobody takes them."""
+
+Sent = StepRecord | Transfers
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A record whose numbers may still be on the device."""
+
+    generation: int
+    epoch: int
+    step_time: float
+    compute_time: float
+    snapshot_blocked: float
+    end_ns: int
+    signals: dict[str, float]
+    loss: float | torch.Tensor | None
+    norm: torch.Tensor | None
+    digest: int | None
+    buffers: int | None
+    parameters: int | torch.Tensor | None
+    transfers: Transfers | None
+    intervals: list[Any] = field(default_factory=list)
+    waits: dict[str | None, float] = field(default_factory=dict)
 
 
 class StepMeter:
-    """One at a time: ``begin``, then ``end`` when the step has committed."""
+    """One at a time: ``begin``, ``end`` when the step has committed, ``take`` what can be sent.
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    All but ``take`` and ``phase`` belongs to the training thread.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        traffic: Traffic | None = None,
+        replicas: int = 1,
+    ) -> None:
         self._model = model
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._replicas = replicas
+        self.clock = ThreadClock() if traffic is None else traffic.clock
+        self.traffic = Traffic(self.clock) if traffic is None else traffic
+        self.collections = Collections()
+        self.collections.install()
+        self._device = DeviceSections() if any(p.is_cuda for p in self._parameters) else None
+        self.sections = Sections(self.clock, self.traffic, self._device)
+        self.hooks = Hooks(model, self.sections, self.traffic, self.clock, self._after_backward)
+        if self._device is not None:
+            self.traffic.on_device_wait = self._device.wait
         self.loss: float | torch.Tensor | None = None
         self.blocked = 0.0
-        self._last_commit: float | None = None
-        self._begun = 0.0
-        self._cpu = 0.0
-        parameter = next(model.parameters(), None)
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-        if parameter is not None and parameter.is_cuda:
-            self._events = (_event(), _event())
+        self.training = False
+        """Whether steps are being made: not while groups form and state is restored."""
+        self._stride = Stride()
+        self._phase: StepPhase | None = None
+        self._seen: StepPhase | None = None
+        self._steps = 0
+        self._workload: dict[str, float] = {}
+        self._drafts: deque[_Draft] = deque()
+        self._taking = threading.Lock()
+        self.restart()
+
+    # What the script does
+
+    @property
+    def phase(self) -> StepPhase:
+        """What the rank is doing at the moment."""
+        if self._phase is not None:
+            return self._phase
+        return StepPhase.TRAIN if self.training and self._steps >= WARM_UP_STEPS else StepPhase.WARM_UP
+
+    @contextmanager
+    def inside(self, phase: StepPhase) -> Iterator[None]:
+        before, self._phase = self._phase, phase
+        self._seen = phase
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    def work(self, tokens: float | None, sequence_squares: float | None) -> None:
+        for name, value in (("tokens", tokens), ("sequence_squares", sequence_squares)):
+            if value is not None:
+                self._workload[name] = self._workload.get(name, 0.0) + float(value)
+
+    def wait_for_data(self, source: Iterator[Any]) -> Any:
+        """The next of ``source``; raises StopIteration as it does."""
+        begun, waited = self.clock.own(), self.traffic.waited_total
+        try:
+            return next(source)
+        finally:
+            seconds = max(0.0, self.clock.own() - begun - (self.traffic.waited_total - waited))
+            self._data += seconds
+            self._data_inside += seconds if self._inside else 0.0
+
+    # Steps
 
     def restart(self) -> None:
         """The next step does not follow a commit: time without training is not step time."""
-        self._last_commit = None
+        self._last_commit: float | None = None
+        self._last_delay = self._last_gc = 0.0
+        self._data = self._data_inside = 0.0
+        self._inside = False
+        self._workload = {}
+        self._seen = None
+        self._drop()
 
-    def begin(self) -> None:
-        self.loss, self.blocked = None, 0.0
+    def _drop(self) -> None:
+        self.sections.drop()
+        self.hooks.drop()
+        self._norms: list[torch.Tensor] = []
+        self.traffic.on_exchange = self.traffic.on_reduce_scatter = None
+
+    def begin(self, epoch: int = 0) -> None:
+        """The block of the step that will be ``epoch`` begins."""
+        self._drop()
+        self.loss, self.blocked, self._data_inside = None, 0.0, 0.0
+        self._epoch = epoch
+        self._norm_seconds = 0.0
+        self._inside = True
+        self._waited = dict(self.traffic.waited)
+        self._waited_total = self.traffic.waited_total
         self._begun = time.perf_counter()
-        self._cpu = time.thread_time()
-        if self._events:
-            self._events[0].record()
+        self._delay = self.clock.delay()
+        if self._last_commit is None:
+            self._last_delay, self._last_gc = self._delay, self.collections.seconds
+        if self._device is not None:
+            self._device.begin_step()
+        if self._stride.due(epoch):
+            self.traffic.on_reduce_scatter = self._scattered
 
-    def end(self, generation: int, epoch: int, *, digests: bool) -> StepRecord:
-        """The record of the step that just became ``epoch``; with ``digests`` of the model as it is now."""
-        now = time.perf_counter()
-        since = self._begun if self._last_commit is None else self._last_commit
-        self._last_commit = now
-        return StepRecord(
-            generation=generation,
-            epoch=epoch,
-            step_time=now - since,
-            compute_time=self._compute_seconds(),
-            snapshot_blocked=self.blocked,
-            end_ns=time.time_ns(),
-            loss=_number(self.loss),
-            digest=tensors_digest(self._model.parameters()) if digests else None,
-            buffers=tensors_digest(self._model.buffers()) if digests else None,
+    def _after_backward(self) -> None:
+        """Gradients are there. Just before replicas exchange them they are this rank's own."""
+        if self._inside and self._stride.due(self._epoch) and self._replicas > 1:
+            self.traffic.on_exchange = self._take_norm
+
+    def before_update(self) -> None:
+        """Before ``optimizer.step``, before any vote."""
+        self.traffic.on_exchange = None
+        if self._replicas == 1 and self._stride.due(self._epoch):
+            self._take_norm()
+
+    def _take_norm(self) -> None:
+        begun = time.perf_counter()
+        norm = gradient_norm(self._parameters)
+        self._norms = [] if norm is None else [norm]
+        self._norm_seconds = time.perf_counter() - begun
+
+    def _scattered(self, flat: Any) -> None:
+        """FSDP is about to average ``flat``: this rank's own gradients of some layers."""
+        begun = time.perf_counter()
+        tensors = flat if isinstance(flat, list) else [flat]
+        norm = norm_of([t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()])
+        if norm is not None:
+            self._norms.append(norm)
+        self._norm_seconds += time.perf_counter() - begun
+
+    def end(self, generation: int, epoch: int, *, digests: bool) -> None:
+        """The step just became ``epoch``; with ``digests`` of the model as it is now. ``take`` gives its record."""
+        now, delay = time.perf_counter(), self.clock.delay()
+        since, since_delay = self._begun, self._delay
+        if self._last_commit is not None:
+            since, since_delay = self._last_commit, self._last_delay
+        waited = self.traffic.waited_total - self._waited_total
+        compute = now - self._begun - (delay - self._delay) - waited - self._data_inside - self.blocked
+        signals = self._signals(delay - since_delay)
+        norm = norm_of(self._norms) if len(self._norms) > 1 else next(iter(self._norms), None)
+        digest = tensors_digest(self._model.parameters()) if digests else None
+        self._drafts.append(
+            _Draft(
+                generation=generation,
+                epoch=epoch,
+                step_time=now - since,
+                compute_time=max(0.0, compute),
+                snapshot_blocked=self.blocked,
+                end_ns=time.time_ns(),
+                signals=signals,
+                loss=_on_host(self.loss),
+                norm=_on_host(norm),
+                digest=digest,
+                buffers=tensors_digest(self._model.buffers()) if digests else None,
+                parameters=_on_host(self._parameters_digest(epoch, digest)),
+                transfers=self._transfers(generation, epoch),
+                intervals=[] if self._device is None else self._device.end_step(),
+                waits=self._waits(),
+            )
         )
+        if norm is not None:
+            self._stride.learn(self._norm_seconds, now - since)
+        self._last_commit, self._last_delay, self._last_gc = now, delay, self.collections.seconds
+        self._inside, self._data, self._seen, self._workload = False, 0.0, None, {}
+        self._steps += 1
+        self.traffic.square()
 
-    def _compute_seconds(self) -> float:
-        if self._events is None:
-            return time.thread_time() - self._cpu
-        self._events[1].record()
-        self._events[1].synchronize()
-        return float(self._events[0].elapsed_time(self._events[1])) / 1000.0
+    def _signals(self, delay: float) -> dict[str, float]:
+        seconds = self.sections.take()
+        phase = self._seen or (StepPhase.WARM_UP if self._steps < WARM_UP_STEPS else StepPhase.TRAIN)
+        signals = {f"{name}_seconds": seconds[name] for name in SECTIONS if name in seconds}
+        signals["data_wait_seconds"] = self._data
+        signals["gc_seconds"] = self.collections.seconds - self._last_gc
+        signals["step_phase"] = float(phase)
+        if self.clock.knows_delay:
+            signals["run_delay_seconds"] = max(0.0, delay)
+        return signals | self._workload
+
+    def _waits(self) -> dict[str | None, float]:
+        return {kind: total - self._waited.get(kind, 0.0) for kind, total in self.traffic.waited.items()}
+
+    def _parameters_digest(self, epoch: int, whole: int | None) -> int | torch.Tensor | None:
+        """Of the same making on all ranks at one epoch: the rule looks at nothing that a rank has alone."""
+        if epoch % DIGEST_EVERY:
+            return whole
+        if self._device is not None:
+            return device_digest(self._model.parameters())
+        return tensors_digest(local(self._model.parameters()))
+
+    def _transfers(self, generation: int, epoch: int) -> Transfers | None:
+        if self.traffic.links is None:
+            return None
+        seconds, nbytes = self.traffic.links.cut()
+        if not nbytes:
+            return None
+        return Transfers(generation=generation, epoch=epoch, end_ns=time.time_ns(), seconds=seconds, nbytes=nbytes)
+
+    # Records
+
+    def take(self, *, everything: bool = False) -> list[Sent]:
+        """What is complete, oldest first; ``everything``: wait for the rest. From any thread."""
+        sent: list[Sent] = []
+        with self._taking:
+            while self._drafts and (everything or self._is_due()):
+                sent += self._finish(self._drafts.popleft())
+        return sent
+
+    def _is_due(self) -> bool:
+        return passed(self._drafts[0].intervals) or len(self._drafts) > _MOST_PENDING
+
+    def _finish(self, draft: _Draft) -> list[Sent]:
+        signals, waits, compute = draft.signals, draft.waits, draft.compute_time
+        if self._device is not None:
+            if not passed(draft.intervals):
+                draft.intervals[-1].end.synchronize()
+            on_device = self._device.read(draft.intervals)
+            waits, compute = on_device.waits, on_device.compute
+            signals |= {f"{name}_seconds": seconds for name, seconds in on_device.sections.items()}
+        signals["communication_wait_seconds"] = sum(waits.values())
+        signals |= {f"{kind}_wait_seconds": waits[kind] for kind in GROUP_KINDS if kind in waits}
+        loss, norm = _number(draft.loss), _number(draft.norm)
+        if loss is not None or norm is not None:
+            signals["nonfinite_values"] = float(not all(sane(v) for v in (loss, norm) if v is not None))
+        if norm is not None:
+            signals["gradient_norm"] = norm
+        if draft.parameters is not None:
+            signals["parameters_digest"] = fold(int(draft.parameters))
+        record = StepRecord(
+            generation=draft.generation,
+            epoch=draft.epoch,
+            step_time=draft.step_time,
+            compute_time=compute,
+            snapshot_blocked=draft.snapshot_blocked,
+            end_ns=draft.end_ns,
+            loss=loss if loss is not None and sane(loss) else None,
+            digest=draft.digest,
+            buffers=draft.buffers,
+            signals={name: value for name, value in signals.items() if sane(value)},
+        )
+        return [record] if draft.transfers is None else [record, draft.transfers]
+
+    def close(self) -> None:
+        self.collections.remove()
+        self.hooks.remove()
 
 
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+def _on_host(value: Any) -> Any:
+    """A number, or a copy under way to the host: nobody waits for it until the step's last event has passed."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    if not value.is_cuda:
+        return value.item()
+    return torch.empty((), dtype=value.dtype, pin_memory=True).copy_(value.reshape(()), non_blocking=True)
 
 
-def _number(loss: float | torch.Tensor | None) -> float | None:
-    if loss is None:
-        return None
-    value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
-    return None if math.isnan(value) else value
-
-
-def tensors_digest(tensors: Iterable[torch.Tensor]) -> int:
-    """xxh3_64 of all tensors in order: equal for equal bits."""
-    found = xxhash.xxh3_64()
-    for tensor in tensors:
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        found.update(raw.numpy().data)
-    return found.intdigest()
+def _number(value: float | torch.Tensor | None) -> float | None:
+    return None if value is None else float(value)

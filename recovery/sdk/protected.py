@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -13,11 +14,14 @@ import torch.distributed as dist
 
 from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
 from recovery.memory.state import collect_state
+from recovery.sdk import traffic
 from recovery.sdk.link import Link
+from recovery.sdk.links import Links
 from recovery.sdk.mesh import Mesh
 from recovery.sdk.meter import StepMeter
+from recovery.sdk.progress import ProgressThread
 from recovery.sdk.protection import Protection, RestoreError
-from recovery.sdk.run import Report, Run
+from recovery.sdk.run import Report, Run, T, checked_phase, checked_section
 
 _FENCE_SECONDS = 20.0
 """How long to wait for an explanation after a collective failed. A death is fenced within a second; when nobody
@@ -44,7 +48,7 @@ class ProtectedRun(Run):
         self._link = link
         self._model = model
         self._protection = Protection(link.assignment, mesh.generation, collect_state(model, optimizer, extra))
-        self._meter = StepMeter(model)
+        self._meter = StepMeter(model, replicas=mesh.shape.dp)
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None
         self._live: int | None = 0 if fresh else None
@@ -53,8 +57,13 @@ class ProtectedRun(Run):
         self._voted = False
         self._entered = False
         self._digests_left = 0
+        self._generation = mesh.generation
+        """The last one that was formed, for the thread that tells of progress."""
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
         optimizer.register_step_pre_hook(self._before_update)
+        self._meter.hooks.on_optimizer(optimizer)
+        traffic.install()
+        traffic.watch(self._meter.traffic)
         self._tell_attached()
 
     @property
@@ -63,6 +72,24 @@ class ProtectedRun(Run):
 
     def report(self, *, loss: float | torch.Tensor | None = None) -> None:
         self._meter.loss = loss
+
+    def workload(self, *, tokens: float | None = None, sequence_squares: float | None = None) -> None:
+        self._meter.work(tokens, sequence_squares)
+
+    def phase(self, phase: str) -> AbstractContextManager[None]:
+        return self._meter.inside(checked_phase(phase))
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        return self._meter.sections.inside(checked_section(name))
+
+    def data(self, loader: Iterable[T]) -> Iterator[T]:
+        source = iter(loader)
+        while True:
+            try:
+                batch = self._meter.wait_for_data(source)
+            except StopIteration:
+                return
+            yield batch
 
     # The loop
 
@@ -88,6 +115,8 @@ class ProtectedRun(Run):
         """First entry of this process: a fresh start, or the replacement of a lost rank."""
         order = self.mesh.order
         assert order is not None
+        self._count_calls()
+        self._progress = ProgressThread(self._link, self._meter, lambda: (self._generation, self._epoch))
         self._protection.enter(order.generation)
         if not self._resume(order):
             self._recover()
@@ -101,6 +130,8 @@ class ProtectedRun(Run):
             self._on_failure(error)
             self._recover()
             return False
+        self._meter.training = False
+        self._send_records(everything=True)
         self._link.send(Done(epoch=self._epoch))
         return True
 
@@ -111,7 +142,7 @@ class ProtectedRun(Run):
         if self._inside:
             raise RuntimeError("`with run.step():` stands inside another one")
         self._inside, self._voted, self._entered = True, False, True
-        self._meter.begin()
+        self._meter.begin(self._epoch + 1)
 
     def leave(self, error: BaseException | None) -> bool:
         """The block ends; True swallows ``error``."""
@@ -131,6 +162,7 @@ class ProtectedRun(Run):
         if not self._inside:
             raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
         if not self._voted:
+            self._meter.before_update()
             self._meter.blocked += self._protection.settle()
             self._vote()
             self._voted = True
@@ -145,8 +177,14 @@ class ProtectedRun(Run):
         """
         self._ballot.fill_(0 if self._fenced else 1)
         dist.all_reduce(self._ballot, dist.ReduceOp.MIN, group=self.mesh.world)
-        if not self._ballot.item():
+        if not self._count_ballot():
             raise StepAbortedError(f"step {self._epoch} was called off: the membership is changing")
+
+    def _count_ballot(self) -> bool:
+        if self._ballot.is_cuda:  # here the host waits for the vote
+            with self._meter.traffic.inside("vote", "world"):
+                return bool(self._ballot.item())
+        return bool(self._ballot.item())
 
     def _commit(self) -> None:
         if not self._voted:  # no update in this step, as when a scaler skips it; it counts all the same
@@ -161,7 +199,12 @@ class ProtectedRun(Run):
             self._protection.open()
             self._tell_attached()
         self._protection.save(self._epoch)
-        self._link.send_if_free(self._meter.end(self.mesh.generation, self._epoch, digests=digests))
+        self._meter.end(self.mesh.generation, self._epoch, digests=digests)
+        self._send_records()
+
+    def _send_records(self, *, everything: bool = False) -> None:
+        for message in self._meter.take(everything=everything):
+            self._link.send_if_free(message)
 
     # Failure of others
 
@@ -185,12 +228,15 @@ class ProtectedRun(Run):
 
     def _recover(self) -> None:
         """Leave the generation that is over, and be part of the next one that holds."""
+        self._meter.training = False
         while True:
+            self._meter.traffic.leave()
             self.mesh.communicator.leave()
             generation = self._link.fence
             self._link.send(Ready(generation=generation, live_epoch=self._live, newest_epoch=self._newest))
             order = self._link.wait_regroup(generation)
             if isinstance(order, Regroup) and self.mesh.follow(order):
+                self._count_calls()
                 self._protection.enter(order.generation)
                 if self._resume(order):
                     return
@@ -200,6 +246,7 @@ class ProtectedRun(Run):
         """Put the state of the ordered epoch in place and vote for it."""
         self._digests_left = order.digest_steps
         self._meter.restart()
+        self._meter.training = True
         restore = order.restore
         if restore is None:
             self._protection.save(0)
@@ -218,6 +265,23 @@ class ProtectedRun(Run):
             self._protection.save(restore.epoch)
         self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, nbytes))
         return True
+
+    def _count_calls(self) -> None:
+        """From zero, in this generation's groups."""
+        mesh = self.mesh
+        self._generation = mesh.generation
+        job = os.environ.get("MAINSTAY_JOB", "")
+        self._meter.traffic.enter(
+            mesh.rank,
+            {
+                "world": range(mesh.world_size),
+                "dp": mesh.shape.dp_peers(mesh.rank),
+                "pp": mesh.shape.pp_peers(mesh.rank),
+                "tp": mesh.shape.tp_peers(mesh.rank),
+            },
+            (mesh.world, mesh.dp, mesh.pp, mesh.tp),
+            Links(job, mesh.generation, mesh.rank),
+        )
 
     def _tell_attached(self) -> None:
         guard = self._protection

@@ -9,14 +9,17 @@ random numbers), because that is when it is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from probes.words import StepPhase
 from recovery.sdk.mesh import Mesh
+from recovery.sdk.sections import SECTIONS
 
+T = TypeVar("T")
 Report = Callable[[float | torch.Tensor | None], None]
 
 
@@ -44,6 +47,61 @@ class Run:
 
     def report(self, *, loss: float | torch.Tensor | None = None) -> None:
         """Tell the dashboard the loss of the step under way. Costs next to nothing; call it where the loss is known."""
+
+    # What helps to judge the run. All of it is optional, and does nothing without a launcher.
+
+    def workload(self, *, tokens: float | None = None, sequence_squares: float | None = None) -> None:
+        """How much this rank works on in the step under way (or the next one); several calls add up.
+
+        Args:
+            tokens: how many.
+            sequence_squares: sum over its sequences of their squared lengths, which is what attention costs.
+        """
+
+    def phase(self, phase: str) -> AbstractContextManager[None]:
+        """Around ``evaluate``, ``checkpoint``, ``compile`` or ``warm_up``: no training, perhaps long and silent.
+
+        Raises:
+            ValueError: another name.
+        """
+        checked_phase(phase)
+        return nullcontext()
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Around a hand-written ``forward``, ``backward`` or ``optimizer``, where hooks on the model do not see it.
+
+        Raises:
+            ValueError: another name.
+        """
+        checked_section(name)
+        return nullcontext()
+
+    def data(self, loader: Iterable[T]) -> Iterator[T]:
+        """The items of ``loader``, the time that each is waited for measured."""
+        return iter(loader)
+
+
+def checked_phase(name: str) -> StepPhase:
+    """The phase called ``name``, in small letters.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = [phase.name.lower() for phase in StepPhase]
+    if name not in known:
+        raise ValueError(f"phase {name!r} is none of {', '.join(known)}")
+    return StepPhase[name.upper()]
+
+
+def checked_section(name: str) -> str:
+    """``name``, if it is a section's.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if name not in SECTIONS:
+        raise ValueError(f"section {name!r} is none of {', '.join(SECTIONS)}")
+    return name
 
 
 def build_run(

@@ -1,0 +1,185 @@
+"""Faults that an example can be told to have, so that it can be seen whether they are found. All are off by default.
+
+``--faults`` or the variable ``MAINSTAY_EXAMPLE_FAULTS`` takes one or several, with semicolons between them::
+
+    KIND:rank=R,step=S[,until=T][,ms=M][,peer=Q]
+
+in steps S, S + 1, … T - 1 of rank R (without ``until``: in all from S on; ``nan``: only in S). Steps count from 0.
+
+============ ======================================================================================================
+sleep        M ms of sleep in every forward pass (four a step): a slow rank
+busy         M ms of computing there: a slow rank whose processor is busy
+data         M ms of waiting for every micro-batch: ``train_signals.py`` reports it as data wait
+link         every transfer from rank Q to rank R takes M ms longer, once both are ready: a slow link
+collective   every all-reduce ends M ms later on rank R, inside the call
+nan          a NaN in the first gradient of rank R, before gradients are exchanged
+hang         rank R sleeps for ever before it exchanges gradients
+spin         the same, computing
+mismatch     rank R skips one all-reduce of its dp group: the others wait in it
+============ ======================================================================================================
+
+The state of a run without faults, or with ``sleep``, ``busy``, ``data``, ``link`` and ``collective``, is the same to
+the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Work
+
+VARIABLE: Final = "MAINSTAY_EXAMPLE_FAULTS"
+KINDS: Final = ("sleep", "busy", "data", "link", "collective", "nan", "hang", "spin", "mismatch")
+_FOR_EVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One of them."""
+
+    kind: str
+    rank: int
+    step: int = 0
+    until: int = _FOR_EVER
+    ms: float = 0.0
+    peer: int = -1
+
+    @property
+    def seconds(self) -> float:
+        return self.ms / 1000.0
+
+    def holds(self, rank: int, step: int) -> bool:
+        return self.rank == rank and self.step <= step < self.until
+
+
+class _Delays:
+    """Below whatever watches the calls of torch, so that a delay looks to it like a slow network."""
+
+    def __init__(self) -> None:
+        self.faults: tuple[Fault, ...] = ()
+        self._slow: dict[int, float] = {}
+        self._installed = False
+
+    def install(self) -> None:
+        if self._installed:
+            return
+        from recovery.sdk import traffic  # noqa: PLC0415 - only where a fault wants it
+
+        watched = traffic.uninstall()
+        self._wrap("recv", lambda args: self._seconds("link", int(args[1])))
+        self._wrap("allreduce", lambda _: self._seconds("collective", -1))
+        wait = Work.wait
+
+        def late(work: Work, /, *args: Any, **kwargs: Any) -> Any:
+            result = wait(work, *args, **kwargs)
+            time.sleep(self._slow.pop(id(work), 0.0))
+            return result
+
+        Work.wait = late  # type: ignore[assignment, method-assign]
+        if watched:
+            traffic.install()
+        self._installed = True
+
+    def _wrap(self, name: str, seconds: Callable[[Any], float]) -> None:
+        original = getattr(ProcessGroup, name)
+
+        def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
+            work = original(group, *args, **kwargs)
+            delay = seconds(args)
+            if delay:
+                self._slow[id(work)] = delay
+            return work
+
+        setattr(ProcessGroup, name, call)
+
+    def _seconds(self, kind: str, peer: int) -> float:
+        return sum(fault.seconds for fault in self.faults if fault.kind == kind and fault.peer == peer)
+
+
+@dataclass(slots=True)
+class Faults:
+    """Those of a command line, and which of them hold in the step under way."""
+
+    all: tuple[Fault, ...] = ()
+    now: tuple[Fault, ...] = ()
+    delays: _Delays = field(default_factory=_Delays)
+
+    def enter(self, rank: int, step: int) -> None:
+        if not self.all:
+            return
+        self.now = tuple(fault for fault in self.all if fault.holds(rank, step))
+        if any(fault.kind in {"link", "collective"} for fault in self.all):
+            self.delays.install()
+            self.delays.faults = self.now
+
+    def in_forward(self) -> None:
+        for fault in self.now:
+            if fault.kind == "sleep":
+                time.sleep(fault.seconds)
+            elif fault.kind == "busy":
+                _compute(fault.seconds)
+
+    def in_data(self) -> None:
+        for fault in self.now:
+            if fault.kind == "data":
+                time.sleep(fault.seconds)
+
+    def before_exchange(self, model: torch.nn.Module) -> None:
+        for fault in self.now:
+            if fault.kind == "nan":
+                gradient = next(p.grad for p in model.parameters() if p.grad is not None)
+                gradient.view(-1)[0] = float("nan")
+            elif fault.kind == "hang":
+                time.sleep(_FOREVER_SECONDS)
+            elif fault.kind == "spin":
+                _compute(_FOREVER_SECONDS)
+
+    def skips_exchange(self) -> bool:
+        return any(fault.kind == "mismatch" for fault in self.now)
+
+
+_FOREVER_SECONDS: Final = 1e6
+
+
+def _compute(seconds: float) -> None:
+    """Keep a core busy for so much of this thread's processor time, letting other threads of Python have their turn."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+
+def parse(text: str) -> Faults:
+    """Read what ``--faults`` takes.
+
+    Raises:
+        ValueError: says what is wrong.
+    """
+    return Faults(tuple(_fault(part.strip()) for part in text.split(";") if part.strip()))
+
+
+def _fault(text: str) -> Fault:
+    kind, _, rest = text.partition(":")
+    known = {f.name: float if f.name == "ms" else int for f in fields(Fault) if f.name != "kind"}
+    values: dict[str, Any] = {}
+    for word in rest.split(","):
+        name, _, value = word.partition("=")
+        if name not in known:
+            raise ValueError(f"{text!r}: {name!r} is none of {', '.join(known)}")
+        values[name] = known[name](value)
+    if kind not in KINDS:
+        raise ValueError(f"{text!r}: {kind!r} is none of {', '.join(KINDS)}")
+    if "rank" not in values or (kind == "link") != ("peer" in values):
+        raise ValueError(f"{text!r}: a fault has a rank, and a link, and nothing else, a peer")
+    if kind in {"nan", "mismatch"}:
+        values.setdefault("until", values.get("step", 0) + 1)
+    return Fault(kind=kind, **values)
+
+
+def add_faults(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--faults", type=parse, default=os.environ.get(VARIABLE, ""), help="see faults.py")

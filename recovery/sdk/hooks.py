@@ -1,0 +1,118 @@
+"""Where forward, backward and optimizer begin and end, found without a word from the script.
+
+The forward pass is what lies between the hooks of the root module. The backward pass begins when the gradient of the
+module's output is known, and ends with the autograd engine's run; a wrapper's own last work, such as DDP's wait for its
+reducer, comes after that end and is counted as waiting. The hooks read tensors and never write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
+
+from recovery.sdk.clocks import ThreadClock
+from recovery.sdk.sections import BACKWARD, FORWARD, OPTIMIZER, Sections
+from recovery.sdk.traffic import Traffic
+
+
+class Hooks:
+    """On one root module and one optimizer; ``remove`` takes them off again."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        sections: Sections,
+        traffic: Traffic,
+        clock: ThreadClock,
+        after_backward: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._sections, self._traffic, self._clock = sections, traffic, clock
+        self._after_backward = after_backward
+        self._hidden: float | None = None
+        self._after_wait: Callable[[], None] | None = None
+        self._begun: list[bool] = []
+        """Of each hook that is inside: whether its section is its own."""
+        self._handles: list[RemovableHandle] = [
+            model.register_forward_pre_hook(self._forward),
+            model.register_forward_hook(self._forwarded),
+        ]
+        self._kind = "dp" if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
+
+    def on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Call it after other hooks are registered: a vote before the update is no part of it."""
+        self._handles += (
+            optimizer.register_step_pre_hook(lambda *_: self._begin(OPTIMIZER)),
+            optimizer.register_step_post_hook(lambda *_: self._end()),
+        )
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _begin(self, name: str) -> None:
+        self._begun.append(self._sections.begin(name))
+
+    def _end(self) -> None:
+        if self._begun and self._begun.pop():
+            self._sections.end()
+
+    def _forward(self, *_: Any) -> None:
+        self._begin(FORWARD)
+
+    def _forwarded(self, _: torch.nn.Module, __: Any, output: Any) -> None:
+        self._end()
+        if torch.is_grad_enabled():
+            tensor = next((t for t in _tensors(output) if t.requires_grad), None)
+            if tensor is not None:
+                tensor.register_hook(self._backward)  # type: ignore[no-untyped-call]
+
+    def _backward(self, _: torch.Tensor) -> None:
+        # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
+        _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._settled)
+
+    def _backwarded(self) -> None:
+        """The last gradient is there. What follows in this backward pass is a wrapper waiting for its peers."""
+        self._sections.end()
+        self._hidden = self._elsewhere()
+        if self._traffic.on_device_wait is not None:
+            self._after_wait = self._traffic.on_device_wait(self._kind)
+        _at_the_end(self._settled)
+
+    def _settled(self) -> None:
+        if self._after_wait is not None:
+            self._after_wait()
+            self._after_wait = None
+        if self._hidden is not None:
+            self._traffic.count(self._kind, max(0.0, self._elsewhere() - self._hidden))
+            self._hidden = None
+        self._traffic.settle()
+        self._after_backward()
+
+    def _elsewhere(self) -> float:
+        """A clock that stands still in waits that are counted already."""
+        return self._clock.own() - self._traffic.waited_total
+
+    def drop(self) -> None:
+        """The step was called off in the middle of something."""
+        self._begun.clear()
+        self._hidden = self._after_wait = None
+
+
+def _at_the_end(call: Callable[[], None]) -> None:
+    """Have the autograd engine call ``call`` when its present run has no more gradients to compute."""
+    Variable._execution_engine.queue_callback(call)  # noqa: SLF001 - as DDP and FSDP do; there is no public name
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

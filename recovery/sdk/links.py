@@ -1,0 +1,110 @@
+"""How long a transfer from one rank to another took, once both were ready.
+
+A receiver alone cannot say it: it waits for a slow sender as it waits for a slow wire. So a sender tells a receiver on
+the same host when it was ready, in a datagram of 32 bytes beside the data; the clock is ``CLOCK_MONOTONIC``, which all
+processes of a host share. The transfer lasts from the moment when both were ready (gloo's data flows only then) until
+the receiver's wait ended.
+
+Across hosts there is no common clock, and no datagram arrives: the receiver's own time from ready to received is taken,
+which includes the sender's lateness. The shortest of a step comes nearest, so that is what is told of such a pair; of a
+pair on one host it is the median. A ring's all-reduce names no pairs, and says nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import statistics
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+_STAMP: Final = struct.Struct("<qqqd")
+"""Sender, tag, number of the transfer with this tag, when it was ready."""
+_MOST_STAMPS: Final = 4096
+"""Kept for transfers that are not received yet; more means that somebody sends what nobody receives."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    exact: list[float] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    nbytes: int = 0
+
+
+class Links:
+    """One rank's transfers of one generation. ``sent`` and ``received`` belong to the training thread."""
+
+    def __init__(self, job: str, generation: int, rank: int) -> None:
+        self._name = f"{job}/{generation}"
+        self._rank = rank
+        self._sent: dict[tuple[int, int], int] = {}
+        self._received: dict[tuple[int, int], int] = {}
+        self._stamps: dict[tuple[int, int, int], float] = {}
+        self._addresses: dict[int, bytes] = {}
+        self._pairs: dict[int, _Pair] = {}
+        self._near: set[int] = set()
+        """Ranks that have given a stamp: of them nothing is told without one."""
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(self._address(rank))
+            self._socket.setblocking(False)
+        except OSError:  # somebody has the name: a rank of the same generation that is not gone yet. Then no stamps.
+            self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def sent(self, peer: int, tag: int, ready: float) -> None:
+        """This rank is ready to send to ``peer``."""
+        number = self._sent[peer, tag] = self._sent.get((peer, tag), 0) + 1
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # it is on another host, or too busy to take stamps
+                self._socket.sendto(_STAMP.pack(self._rank, tag, number, ready), self._address(peer))
+
+    def received(self, peer: int, tag: int, ready: float, ended: float, nbytes: int, *, exact: bool) -> None:
+        """A transfer from ``peer`` has ended; ``exact``: at ``ended``, not at some time before."""
+        number = self._received[peer, tag] = self._received.get((peer, tag), 0) + 1
+        self._drain()
+        told = self._stamps.pop((peer, tag, number), None)
+        pair = self._pairs.setdefault(peer, _Pair())
+        pair.nbytes += nbytes
+        if not exact:
+            return
+        if told is None:
+            if peer not in self._near:
+                pair.bounds.append(ended - ready)
+        elif told <= ended:
+            pair.exact.append(ended - max(ready, told))
+
+    def cut(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Seconds and bytes by sending rank since the last call."""
+        pairs, self._pairs = self._pairs, {}
+        seconds = {}
+        for peer, pair in pairs.items():
+            if pair.exact:
+                seconds[peer] = statistics.median(pair.exact)
+            elif pair.bounds:
+                seconds[peer] = min(pair.bounds)
+        return seconds, {peer: float(pair.nbytes) for peer, pair in pairs.items()}
+
+    def _drain(self) -> None:
+        if self._socket is None:
+            return
+        with contextlib.suppress(OSError, struct.error):
+            while True:
+                rank, tag, number, ready = _STAMP.unpack(self._socket.recv(_STAMP.size))
+                if len(self._stamps) >= _MOST_STAMPS:
+                    self._stamps.clear()
+                self._stamps[rank, tag, number] = ready
+                self._near.add(rank)
+
+    def _address(self, rank: int) -> bytes:
+        """An abstract name: no file is left behind."""
+        if rank not in self._addresses:
+            name = hashlib.blake2b(f"{self._name}/{rank}".encode(), digest_size=16).hexdigest()
+            self._addresses[rank] = b"\0mainstay-" + name.encode()
+        return self._addresses[rank]

@@ -1,0 +1,385 @@
+"""What the training thread does with its peers: calls begun and ended, time spent inside them, who sent what.
+
+Every collective and point-to-point call of Python code goes through a method of ``ProcessGroup`` and, where somebody
+waits for it, through ``Work.wait``. Both are wrapped, once in a process; so it does not matter how a script imported
+``torch.distributed``, and the compiler, which knows the functions of that module by identity, sees what it knows.
+Calls that C++ makes (DDP's reducer) pass no wrapper: they are counted by the group's own sequence number. Of calls that
+NCCL coalesces, the one wait for all of them is not told apart: they count as ended when the step commits.
+
+**Begun and ended.** For each kind of group, a rank counts what it does in its own group of that kind:
+
+* collectives: begun when issued, ended when waited for (a collective of DDP's: when the backward pass has ended). All
+  members of a group that is well have the same number between two calls; a lower one has not come so far.
+* point-to-point calls between two ranks of one pipeline (or of another group) are counted per peer, each side counting
+  its sends and receives, so the two ends of a link agree. The kind's number takes the peer with most of them: the
+  inner stages of a pipeline, which have two neighbours, then stand where the outer ones stand.
+
+The numbers start from zero in every generation, on all ranks alike, and a committed step squares them: what was begun
+before it has ended. A group counts for the innermost kind that has exactly its members; other groups count for none.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup, Work
+
+from probes.words import GROUP_KINDS
+from recovery.sdk.clocks import ThreadClock
+from recovery.sdk.links import Links
+
+COLLECTIVES: Final = (
+    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "_allgather_base", "all_gather_single", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "broadcast",
+    "reduce", "gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "barrier",
+)  # fmt: skip
+"""Methods of ``ProcessGroup`` as several versions of torch name them; those that are missing are left out."""
+SENDS: Final = ("send",)
+RECEIVES: Final = ("recv", "recv_anysource")
+ARRIVED_BEFORE: Final = 50e-6
+"""A wait for an ``irecv`` that takes less found the data there already: nobody knows since when."""
+_INNERMOST_FIRST: Final = tuple(reversed(GROUP_KINDS))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one group, or of one peer of one kind."""
+
+    begun: int = 0
+    ended: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A process group as this rank sees it."""
+
+    group: ProcessGroup | None
+    kind: str | None
+    ranks: tuple[int, ...]
+    base: int
+    """The group's sequence number when counting began."""
+    counts_transfers: bool
+    """gloo's sequence number goes up with sends and receives too, which are counted per peer."""
+    tally: Tally = field(default_factory=Tally)
+    transfers: int = 0
+    foreign_ended: int = 0
+    """Of the calls that C++ made, those that are known to be over."""
+
+    def begun(self) -> int:
+        return max(self.tally.begun, self._sequence())
+
+    def ended(self) -> int:
+        return self.tally.ended + self.foreign_ended
+
+    def settle(self) -> None:
+        """Whatever C++ has begun in here is over."""
+        self.foreign_ended = max(0, self._sequence() - self.tally.begun)
+
+    def square(self) -> None:
+        self.settle()
+        self.tally.ended = self.tally.begun
+
+    def _sequence(self) -> int:
+        if self.group is None:
+            return 0
+        return sequence_number(self.group) - self.base - (self.transfers if self.counts_transfers else 0)
+
+
+def sequence_number(group: ProcessGroup) -> int:
+    """Collectives of this group so far, whoever made them; 0 where the backend does not count."""
+    try:
+        return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
+    except RuntimeError:
+        return 0
+
+
+def _is_gloo(group: ProcessGroup) -> bool:
+    with suppress(RuntimeError, KeyError, ValueError):
+        return str(dist.get_backend(group)) == "gloo"
+    return False
+
+
+class Call(NamedTuple):
+    """Where the training thread is."""
+
+    name: str
+    kind: str | None
+    peer: int | None
+    since: float
+    """``time.perf_counter``"""
+
+    def __str__(self) -> str:
+        words = (self.name, self.kind or "other") if self.peer is None else (self.name, self.kind or "other", self.peer)
+        return " ".join(map(str, words))
+
+
+class Open(NamedTuple):
+    """A call that was begun and not yet waited for."""
+
+    name: str
+    kind: str | None
+    tally: Tally
+    peer: int | None
+    tag: int
+    nbytes: int
+    begun: float
+
+
+class Traffic:
+    """All calls of one training thread. ``enter`` a generation and ``leave`` it; any thread may ask for the numbers."""
+
+    def __init__(self, clock: ThreadClock) -> None:
+        self.clock = clock
+        self.thread = threading.get_ident()
+        self.current: Call | None = None
+        self.waited: dict[str | None, float] = {}
+        """Kind -> seconds inside calls, on the thread's own clock. Only grows."""
+        self.waited_total = 0.0
+        self.on_exchange: Callable[[], None] | None = None
+        """Called once, before the next collective among replicas (a dp or world group), then forgotten."""
+        self.on_reduce_scatter: Callable[[Any], None] | None = None
+        """Called with the input of every reduce-scatter: what FSDP is about to average."""
+        self.on_device_wait: Callable[[str | None], Callable[[], None]] | None = None
+        """On a device waiting happens in the stream and not here: called with the kind before it, the result after."""
+        self.links: Links | None = None
+        self._rank = 0
+        self._places: dict[int, Place] = {}
+        self._members: dict[str, tuple[int, ...]] = {}
+        self._peers: dict[tuple[str | None, int], Tally] = {}
+        self._open: dict[int, Open] = {}
+
+    # Generations
+
+    def enter(
+        self,
+        rank: int,
+        members: Mapping[str, Sequence[int]],
+        groups: Sequence[ProcessGroup] = (),
+        links: Links | None = None,
+    ) -> None:
+        """Count from zero. ``members``: kind -> ranks of this rank's own group of that kind."""
+        self.leave()
+        self._rank, self.links = rank, links
+        self._members = {kind: tuple(ranks) for kind, ranks in members.items() if len(ranks) > 1}
+        for group in groups:
+            self._place(group)
+
+    def leave(self) -> None:
+        """Let go of the groups: they must be able to end."""
+        if self.links is not None:
+            self.links.close()
+        self.links, self.current, self.on_exchange = None, None, None
+        self._places, self._peers, self._open = {}, {}, {}
+
+    def square(self) -> None:
+        """A step has committed: what was begun before has ended, also what nobody waited for."""
+        for place in self._places.values():
+            place.square()
+        for tally in self._peers.values():
+            tally.ended = tally.begun
+        self._open.clear()
+
+    def settle(self) -> None:
+        """A backward pass is over, and with it all that DDP's reducer did."""
+        for place in self._places.values():
+            place.settle()
+
+    # Counters
+
+    def begun(self) -> dict[str, int]:
+        return self._numbers(lambda place: place.begun(), lambda tally: tally.begun)
+
+    def ended(self) -> dict[str, int]:
+        return self._numbers(lambda place: place.ended(), lambda tally: tally.ended)
+
+    def _numbers(self, of_place: Callable[[Place], int], of_tally: Callable[[Tally], int]) -> dict[str, int]:
+        found = dict.fromkeys(self._members, 0)
+        for place in list(self._places.values()):
+            if place.kind is not None:
+                found[place.kind] += of_place(place)
+        most: dict[str, int] = {}
+        for (kind, _), tally in list(self._peers.items()):
+            if kind is not None:
+                most[kind] = max(most.get(kind, 0), of_tally(tally))
+        for kind, number in most.items():
+            found[kind] = found.get(kind, 0) + number
+        return found
+
+    # Calls; in the training thread
+
+    def issue(self, name: str, original: Callable[..., Any], group: ProcessGroup, args: Any, kwargs: Any) -> Any:
+        """A collective is begun."""
+        place = self._places.get(id(group)) or self._place(group)
+        if self.on_exchange is not None and place.kind in _REPLICAS:
+            callback, self.on_exchange = self.on_exchange, None
+            callback()
+        if self.on_reduce_scatter is not None and "reduce_scatter" in name:
+            self.on_reduce_scatter(args[1] if len(args) > 1 else None)
+        opened = Open(name, place.kind, place.tally, None, 0, 0, time.perf_counter())
+        return self._begin(opened, functools.partial(original, group, *args, **kwargs))
+
+    def exchange(self, name: str, original: Callable[..., Any], group: ProcessGroup, args: Any, kwargs: Any) -> Any:
+        """A point-to-point call is begun: ``(tensors, peer's rank in the group, tag)``."""
+        place = self._places.get(id(group)) or self._place(group)
+        peer = None
+        if name != "recv_anysource" and len(args) > 1:
+            peer = place.ranks[args[1]] if place.ranks else args[1]
+        kind = place.kind if peer is None else self._kind_with(peer)
+        tally = self._peers.setdefault((kind, -1 if peer is None else peer), Tally())
+        place.transfers += 1
+        tag = args[2] if peer is not None and len(args) > _TAG else 0
+        nbytes = _nbytes(args[0]) if name == "recv" else 0
+        opened = Open(name, kind, tally, peer, tag, nbytes, time.perf_counter())
+        if name == "send" and peer is not None and self.links is not None:
+            self.links.sent(peer, tag, opened.begun)
+        return self._begin(opened, functools.partial(original, group, *args, **kwargs))
+
+    def _begin(self, opened: Open, begin: Callable[[], Any]) -> Any:
+        opened.tally.begun += 1
+        self.current = Call(opened.name, opened.kind, opened.peer, opened.begun)
+        try:
+            work = begin()
+        finally:
+            self.current = None
+        if work is None:
+            opened.tally.ended += 1
+        else:
+            self._open[id(work)] = opened
+        return work
+
+    def wait(self, original: Callable[..., Any], work: Work, args: Any, kwargs: Any) -> Any:
+        """Somebody waits for a call; who is not known here belongs to no kind."""
+        call = self._open.pop(id(work), None) or _UNKNOWN
+        after = self.on_device_wait(call.kind) if self.on_device_wait is not None else None
+        begun = self.clock.own()
+        self.current = Call(call.name, call.kind, call.peer, time.perf_counter())
+        try:
+            result = original(work, *args, **kwargs)
+        finally:
+            self.current = None
+            seconds = self.clock.own() - begun
+            self.waited[call.kind] = self.waited.get(call.kind, 0.0) + seconds
+            self.waited_total += seconds
+        call.tally.ended += 1
+        if after is not None:
+            after()
+        if call.nbytes and call.peer is not None and self.links is not None:
+            now = time.perf_counter()
+            self.links.received(call.peer, call.tag, call.begun, now, call.nbytes, exact=seconds > ARRIVED_BEFORE)
+        return result
+
+    @contextmanager
+    def inside(self, name: str, kind: str) -> Iterator[None]:
+        """A wait that torch makes outside its groups, as for a number that a collective leaves on a device."""
+        begun = self.clock.own()
+        self.current = Call(name, kind, None, time.perf_counter())
+        try:
+            yield
+        finally:
+            self.current = None
+            self.count(kind, self.clock.own() - begun)
+
+    def count(self, kind: str | None, seconds: float) -> None:
+        """``seconds`` of waiting that passed no wrapper."""
+        self.waited[kind] = self.waited.get(kind, 0.0) + seconds
+        self.waited_total += seconds
+
+    def _place(self, group: ProcessGroup) -> Place:
+        ranks: tuple[int, ...] = ()
+        with suppress(RuntimeError, KeyError, ValueError):  # a group that torch does not list
+            ranks = tuple(dist.get_process_group_ranks(group))
+        kind = next((k for k in _INNERMOST_FIRST if set(self._members.get(k, ())) == set(ranks)), None)
+        place = Place(group, kind, ranks, sequence_number(group), counts_transfers=_is_gloo(group))
+        self._places[id(group)] = place
+        return place
+
+    def _kind_with(self, peer: int) -> str | None:
+        return next((k for k in _INNERMOST_FIRST if peer in self._members.get(k, ())), None)
+
+
+_TAG: Final = 2
+"""Place of the tag among the arguments of ``send`` and ``recv``."""
+_REPLICAS: Final = ("dp", "world")
+_UNKNOWN: Final = Open("wait", None, Tally(), None, 0, 0, 0.0)
+
+
+# The wrappers
+
+_watching: Traffic | None = None
+_originals: dict[tuple[type, str], Any] = {}
+
+
+def watch(traffic: Traffic | None) -> None:
+    """Have the wrappers tell ``traffic`` of its thread's calls; None: nobody."""
+    global _watching  # noqa: PLW0603 - a process has one training thread
+    _watching = traffic
+
+
+def install() -> None:
+    """Wrap. A second call does nothing; without ``watch`` the wrappers only pass on."""
+    if _originals:
+        return
+    for names, method in ((COLLECTIVES, _issuing), ((*SENDS, *RECEIVES), _exchanging)):
+        for name in names:
+            if hasattr(ProcessGroup, name):
+                _wrap(ProcessGroup, name, method)
+    _wrap(Work, "wait", _waiting)
+
+
+def uninstall() -> bool:
+    """Leave torch as it was found. Whether it was wrapped."""
+    installed = bool(_originals)
+    for (owner, name), original in _originals.items():
+        setattr(owner, name, original)
+    _originals.clear()
+    return installed
+
+
+def _wrap(owner: type, name: str, method: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    _originals[owner, name] = original
+    setattr(
+        owner, name, functools.wraps(original, assigned=("__name__", "__doc__"), updated=())(method(name, original))
+    )
+
+
+def _issuing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(group, *args, **kwargs)
+        return traffic.issue(name, original, group, args, kwargs)
+
+    return call
+
+
+def _exchanging(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(group, *args, **kwargs)
+        return traffic.exchange(name, original, group, args, kwargs)
+
+    return call
+
+
+def _waiting(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(work: Work, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(work, *args, **kwargs)
+        return traffic.wait(original, work, args, kwargs)
+
+    return call
+
+
+def _nbytes(tensors: Any) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
