@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "validate": ("detectors.cli:validate", "train", "Benchmarks on this machine, a verdict per benchmark."),
     "criteria": ("detectors.cli:criteria", "node", "Learn criteria from result files; judge results by them."),
     "policy": ("detectors.policy.cli:policy", "node", "What GPU error codes mean; overrides checked, tried, pushed."),
+    "record": ("detectors.recording.cli:record", "service", "What a service saw, as files that can be replayed."),
     "replay": ("detectors.recording.cli:replay", "service", "The detectors over a recording: what they find in it."),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),

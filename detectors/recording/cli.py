@@ -1,8 +1,9 @@
-"""``mainstay replay``: the shell around replay. Only here and in ``reader`` are files touched."""
+"""``mainstay record`` and ``mainstay replay``: the shell around a pure floor."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,8 @@ from rich.text import Text
 from detectors.finding import ADVICE, Finding
 from detectors.recording.reader import Directory, RecordingError
 from detectors.recording.replay import replay as replay_recording
+from probes.frame import FrameError
+from probes.transport import Transport, TransportError
 from probes.words import Severity
 
 BAD_INPUT = 2
@@ -65,6 +68,64 @@ def replay(
         return 0
     _print(table(found, recording.fleet.start), summary(found, out))
     return 0
+
+
+def record(
+    directory: Path,
+    /,
+    *,
+    service: Annotated[str, Parameter(env_var="MAINSTAY_SERVICE")],
+    since: str = "10m",
+    job: str | None = None,
+    token: Annotated[str, Parameter(env_var="MAINSTAY_TOKEN")] = "",
+    token_file: Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")] = None,
+) -> int:
+    """What a service saw, as a directory of plain files that `mainstay replay` runs the detectors over.
+
+    Exit code: 0 written; 1 the service did not give everything; 2 bad input.
+
+    Parameters
+    ----------
+    directory
+        Where to write it; must hold no recording yet.
+    service
+        Where the service listens.
+    since
+        How far back: 90s, 10m, 2h, or Unix seconds of the beginning.
+    job
+        Only this job and the nodes that it runs on.
+    token
+        A token that may read (a command line can be read by every user: prefer a file).
+    token_file
+        A file with the token.
+    """
+    from detectors.recording.record import Source
+    from detectors.recording.record import record as write_recording
+
+    now = time.time()
+    try:
+        secret = token if token_file is None else token_file.read_text().strip()
+        rows = write_recording(Source(Transport(service, secret)), directory, _beginning(since, now), now, job)
+    except (TransportError, FrameError) as error:
+        print(f"mainstay: {error}", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        print(f"mainstay: {error}", file=sys.stderr)
+        return BAD_INPUT
+    told = ", ".join(f"{count} rows of {name.removesuffix('.parquet')}" for name, count in rows.items() if count)
+    print(f"{directory}: {told or 'nothing was there to record'}")
+    return 0
+
+
+def _beginning(since: str, now: float) -> float:
+    """Unix seconds."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        if since[-1:] in units:
+            return now - float(since[:-1]) * units[since[-1]]
+        return float(since)
+    except ValueError:
+        raise ValueError(f"--since {since!r} is neither like 90s, 10m, 2h nor Unix seconds") from None
 
 
 def lines(found: Sequence[Finding]) -> bytes:

@@ -47,6 +47,15 @@ COLUMNS = {
     PAIRS: names(SignalSource.PAIR, wide=False),
 }
 
+SCHEMAS = {
+    SAMPLES: SAMPLE_SCHEMA,
+    **{
+        name: pa.schema([*keys.items(), *((column, pa.float64()) for column in COLUMNS[name])])
+        for name, keys in _KEYS.items()
+    },
+    EVENTS: EVENT_SCHEMA,
+}
+
 
 def write(recording: Recording, directory: Path) -> None:
     """Write a recording; the directory is made and must not hold another one.
@@ -62,13 +71,9 @@ def write(recording: Recording, directory: Path) -> None:
     jobs = [job.id for job in recording.fleet.jobs]
     feeds = {STEPS: recording.steps, PROGRESS: recording.progress, PAIRS: recording.pairs}
     for name, feed in feeds.items():
-        _write(directory / name, _schema(name), (_wide_table(name, job, s) for job in jobs for s in feed(job)))
+        _write(directory / name, SCHEMAS[name], (_wide_table(name, job, s) for job in jobs for s in feed(job)))
     _write(directory / EVENTS, EVENT_SCHEMA, [_event_table(recording.events())])
     (directory / FLEET).write_bytes(msgspec.json.format(msgspec.json.encode(recording.fleet), indent=1) + b"\n")
-
-
-def _schema(name: str) -> Any:
-    return pa.schema([*_KEYS[name].items(), *((column, pa.float64()) for column in COLUMNS[name])])
 
 
 def _write(path: Path, schema: Any, tables: Iterable[Any]) -> None:
@@ -125,7 +130,7 @@ def _wide_table(name: str, job: str, samples: Samples) -> Any:
         keys["rank"] = pa.array(ranks[who])
     if samples.steps is not None:
         keys["step"] = pa.array(samples.steps[when])
-    schema = _schema(name)
+    schema = SCHEMAS[name]
     columns = [keys[field.name] if field.name in keys else _column(samples, field.name, when, who) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 

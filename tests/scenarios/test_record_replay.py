@@ -1,0 +1,83 @@
+"""A live run is recorded through the API and replayed from files: the same rank is blamed, at the same moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from detectors.finding import Finding
+from detectors.recording.reader import Directory
+from probes.signals import SignalSource
+from service.demo.processes import mainstay_command
+from service.demo.stack import JOB, NODES, Stack, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("training")]
+
+
+@pytest.fixture
+def stack(tmp_path: Path):
+    made = Stack(tmp_path, free_port())
+    try:
+        made.start_service("serve")
+        made.start_node(NODES[0])
+        made.start_job(steps=4000, seed=5, save=tmp_path / "saved")
+        yield made
+    finally:
+        made.close()
+
+
+def command(stack: Stack, *words: str) -> subprocess.CompletedProcess[str]:
+    line = mainstay_command(*words)
+    return subprocess.run(
+        line, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **stack.env}
+    )
+
+
+def pids(stack: Stack) -> dict[int, int]:
+    jobs = stack.api.get("/jobs")["items"]
+    return {r["rank"]: r["pid"] for r in jobs[0]["topology"]["ranks"]} if jobs else {}
+
+
+def exits(stack: Stack) -> list[dict]:
+    found = stack.api.get("/findings", job=JOB, limit=50)["items"]
+    return [one for one in found if one["kind"] == "process_exit"]
+
+
+def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
+    stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 20, 90.0, "twenty steps")
+    os.kill(pids(stack)[2], signal.SIGKILL)
+    stack.until(lambda: bool(exits(stack)), 30.0, "the finding")
+    [live] = exits(stack)
+    stack.until(lambda: stack.api.get(f"/jobs/{JOB}")["state"] == "running", 60.0, "the recovery")
+    service = ("--service", stack.api.base_url, "--token-file", str(stack.data_dir / "admin-token"))
+    place = tmp_path / "recording"
+
+    written = command(stack, "record", str(place), "--since", "10m", "--job", JOB, *service)
+
+    assert written.returncode == 0, written.stderr
+    assert "rows of steps" in written.stdout
+    out = tmp_path / "findings.jsonl"
+    replayed = command(stack, "replay", str(place), "--out", str(out))
+    assert replayed.returncode == 0, replayed.stderr
+    found = [msgspec.json.decode(line, type=Finding) for line in out.read_bytes().splitlines()]
+    [said] = [one for one in found if one.kind == "process_exit" and one.active]
+    assert (said.entity.rank, said.time, said.evidence.summary) == (
+        2,
+        live["time"],
+        live["evidence"]["summary"],
+    )
+    recording = Directory(place)
+    steps = next(recording.steps(JOB))
+    assert len(steps.entities) == 4
+    assert sum(len(chunk.t) for chunk in recording.devices(SignalSource.HOST)) > 5
+    again = command(stack, "record", str(place), *service)
+    assert again.returncode == 2
+    assert "holds a recording already" in again.stderr
+    nobody = command(stack, "record", str(tmp_path / "none"), "--job", "nobody", *service)
+    assert nobody.returncode == 2
+    assert "no job 'nobody'" in nobody.stderr
