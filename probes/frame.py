@@ -11,6 +11,7 @@ sequence) is the same frame again, which is why a retry changes nothing.
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from enum import StrEnum
 from typing import Final
@@ -25,6 +26,7 @@ MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
 """A minute of 16 GPUs at 10 Hz with 100 signals is 3.8 MB; twice that is an error, not data."""
 MAX_ENTITIES: Final = 65_536
 _WORTH_BYTES: Final = 512
+_PAIR: Final = re.compile(r"[0-9]{1,7}>[0-9]{1,7}")
 
 
 class Axis(StrEnum):
@@ -54,7 +56,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dt: float
     catalogue: str
     entities: tuple[str, ...]
-    """Device ids of the node (``"host"`` first), or rank numbers of the job, as text."""
+    """Device ids of the node (``"host"`` first), or rank numbers of the job, as text; a pair of ranks is
+    ``3>4`` (rank 3 sends to rank 4)."""
     samples: int
     crc32: int
     """Of the raw tensors, whatever the codec."""
@@ -127,8 +130,7 @@ def _check_envelope(frame: Frame) -> None:
         check_name(frame.subject, "subject")
         check_name(frame.stream, "stream")
         check_name(frame.catalogue, "catalogue")
-        for entity in frame.entities:
-            check_name(entity, "entity")
+        _check_entities(frame.entities)
     except ValueError as error:
         raise FrameError(str(error)) from error
     if not 0 < len(frame.entities) <= MAX_ENTITIES:
@@ -143,6 +145,12 @@ def _check_envelope(frame: Frame) -> None:
         raise FrameError(f"frame has {frame.samples} samples, at least one is needed")
     if frame.crc32 != checksum(frame.values, frame.wide):
         raise FrameError("checksum mismatch: the payload was damaged on the way")
+
+
+def _check_entities(entities: tuple[str, ...]) -> None:
+    for entity in entities:
+        if not _PAIR.fullmatch(entity):
+            check_name(entity, "entity")
 
 
 def check_shape(frame: Frame, *, narrow: int, wide: int) -> None:

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from detectors.hang import HangDetector
 from probes.words import EventKind
 from recovery.agent.messages import GroupMember
+from recovery.launcher.hangs import HangWatch
 from recovery.launcher.healing import Healing
 from recovery.launcher.inbox import Inbox
 from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank, misfit
@@ -27,10 +29,12 @@ from recovery.launcher.messages import (
     FromLauncher,
     FromRank,
     LauncherHello,
+    NodeProgress,
     Nothing,
     Parity,
     Regroup,
     RegroupRank,
+    Stacks,
     StandbysReady,
     Start,
     Stop,
@@ -70,6 +74,7 @@ class Coordinator:
         self.changed = asyncio.Condition()
         self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.healing = Healing(self)
+        self.hangs = HangWatch(self, HangDetector())
         self._inbox = Inbox(self)
         self._futile = 0
         self._epoch_at_failure = -1
@@ -84,6 +89,7 @@ class Coordinator:
         """
         self._server = await asyncio.start_server(self._accept, host, port)
         self.spawn(self._watch())
+        self.spawn(self.hangs.run())
         self.spawn(self._wait_for_nodes())
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -261,6 +267,11 @@ class Coordinator:
         match message:
             case FromRank():
                 self._inbox.take(message)
+            case NodeProgress():
+                self.hangs.progress(message)
+                return  # nobody waits for it
+            case Stacks():
+                self.hangs.stacks(node, message)
             case Exited():
                 self._exited(node, message)
             case WorkerUp():
@@ -292,6 +303,7 @@ class Coordinator:
         if rank.pid != message.pid or self.over:
             return None
         rank.pid = None
+        self.hangs.ended(rank.number)
         if message.exit_code == 0 and not message.expected:
             return self._finished(rank)
         rank.lost, rank.live = True, False

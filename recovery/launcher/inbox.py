@@ -19,6 +19,7 @@ from recovery.launcher.messages import (
     ScriptFailed,
     StepRecord,
     StepsTotal,
+    Transfers,
     Trouble,
 )
 from recovery.shape import Shape
@@ -42,6 +43,7 @@ class Inbox:
             Ready: self._ready,
             Resumed: self._resumed,
             StepRecord: self._step,
+            Transfers: self._transfers,
             Trouble: self._trouble,
             Attached: self._attached,
             StepsTotal: self._steps_total,
@@ -102,6 +104,9 @@ class Inbox:
                 rank.buffers[message.epoch] = message.buffers or 0
                 c.healing.survey.compare_replicas(message.epoch)
         c.reporter.step(rank.number, message)
+
+    def _transfers(self, rank: Rank, message: Transfers) -> None:
+        self._c.reporter.transfers(rank.number, message)
 
     def _trouble(self, rank: Rank, message: Trouble) -> None:
         if message.generation == self._c.generation:

@@ -24,15 +24,19 @@ from recovery.launcher.messages import (
     AgentUp,
     Assign,
     DiscardAfter,
+    DumpStacks,
     Exited,
     Fence,
     Fenced,
     FenceNode,
+    FromLauncher,
     FromRank,
     FromWorker,
     Heartbeat,
     LauncherHello,
+    NodeProgress,
     Parity,
+    Progress,
     Regroup,
     RegroupRank,
     StandbysReady,
@@ -43,9 +47,12 @@ from recovery.launcher.messages import (
     Welcome,
     WorkerUp,
 )
+from recovery.launcher.oom import OutOfMemoryCount
 from recovery.launcher.options import RunOptions
-from recovery.launcher.output import OutputPump, Tail
+from recovery.launcher.output import LAST_WORDS_SECONDS, OutputPump, Tail
 from recovery.launcher.proc import Child, ExitStatus, adopt_orphans, reap_orphans
+from recovery.launcher.progress import BEAT_SECONDS, Gathering
+from recovery.launcher.stacks import StackDumper
 from recovery.launcher.wire import Stream, launcher_side
 from recovery.launcher.workers import Worker, Workers
 
@@ -77,6 +84,9 @@ class Launcher:
         adopt_orphans()
         self._agent = AgentKeeper(options, self._directory, self._pump, self._agent_changed)
         self._nursery = Nursery(self._pump, options.preload)
+        self._progress = Gathering()
+        self._dumper = StackDumper()
+        self._ooms = OutOfMemoryCount()
         self._workers = Workers(
             self._directory,
             options.token,
@@ -90,6 +100,7 @@ class Launcher:
         """Serve until the job is over."""
         self._spawn(self._watch_nursery())
         self._spawn(self._reap())
+        self._spawn(self._tell_progress())
         self._workers.keep(self._options.nproc + self._options.spares)
         try:
             stop = await self._serve()
@@ -165,7 +176,7 @@ class Launcher:
             self._tell(Heartbeat())
             await asyncio.sleep(self._options.node_seconds / 5)
 
-    def _tell(self, message: AgentUp | Exited | FromRank | StandbysReady | Fenced | Heartbeat | WorkerUp) -> None:
+    def _tell(self, message: FromLauncher) -> None:
         if self._stream is not None:
             self._stream.send(message)
 
@@ -183,12 +194,18 @@ class Launcher:
                 self._spawn(self._configure_parity(message))
             case DiscardAfter():
                 await self._discard(message)
-            case Training():
-                self._workers.keep(self._options.spares)
             case Stop():
                 self.stop(message.exit_code, message.reason)
             case _:
-                pass
+                self._serve_wish(message)
+
+    def _serve_wish(self, message: ToLauncher) -> None:
+        """What may be late, or may fail."""
+        if isinstance(message, Training):
+            self._workers.keep(self._options.spares)
+        elif isinstance(message, DumpStacks):
+            for rank in message.ranks:
+                self._spawn(self._dump_stacks(message.request, rank))
 
     # Ranks
 
@@ -255,6 +272,9 @@ class Launcher:
 
     def _from_worker(self, worker: Worker, message: FromWorker) -> None:
         assert worker.rank is not None
+        if isinstance(message, Progress):
+            self._progress.add(worker.rank, worker.child.pid, message)
+            return
         self._tell(FromRank(rank=worker.rank, pid=worker.child.pid, message=message))
 
     def _worker_gone(self, worker: Worker, status: ExitStatus) -> None:
@@ -264,17 +284,38 @@ class Launcher:
             log.warning("a standby ended (%s)", status)
             self._spawn(self._refill())
             return
+        self._progress.forget(worker.rank)
+        self._spawn(self._tell_exit(worker, worker.rank, status))
+
+    async def _tell_exit(self, worker: Worker, rank: int, status: ExitStatus) -> None:
+        if not worker.ended_by_us:
+            await worker.tail.ended(LAST_WORDS_SECONDS)
         self._tell(
             Exited(
-                rank=worker.rank,
+                rank=rank,
                 pid=worker.child.pid,
                 exit_code=status.code,
                 signal=status.signal,
                 expected=worker.ended_by_us,
                 time=status.time,
                 tail=worker.tail.last(),
+                stderr=worker.tail.last_errors(),
+                out_of_memory=not worker.ended_by_us and self._ooms.explains(status.signal),
+                peak_bytes=status.peak_bytes,
             )
         )
+
+    async def _tell_progress(self) -> None:
+        """Twice a second what all ranks here are doing, in one message."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            for rows in self._progress.cut():
+                self._tell(NodeProgress(rows=rows))
+
+    async def _dump_stacks(self, request: int, rank: int) -> None:
+        worker = self._workers.of_rank(rank)
+        if worker is not None:
+            self._tell(await self._dumper.dump(request, rank, worker.child.pid))
 
     async def _refill(self) -> None:
         await asyncio.sleep(1.0)  # a standby that cannot live must not keep the machine busy dying
@@ -320,7 +361,11 @@ class Launcher:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(2.0)
-            known = self._workers.pids() | {c.pid for c in (self._store, self._nursery.child) if c is not None}
+            known = (
+                self._workers.pids()
+                | self._dumper.pids
+                | {c.pid for c in (self._store, self._nursery.child) if c is not None}
+            )
             if not self._workers.hatching and self._agent.pid is not None:
                 reap_orphans(known | {self._agent.pid})
 

@@ -253,7 +253,13 @@ class Exited(Message, frozen=True):
     """The launcher itself ended it."""
     time: float
     tail: tuple[str, ...] = ()
-    """The last lines that it wrote."""
+    """The last lines that it wrote, on either stream."""
+    stderr: tuple[str, ...] = ()
+    """The last of those on stderr: a loop that prints much does not push a traceback out of these."""
+    out_of_memory: bool = False
+    """The kernel counted a process of this launcher's control group as killed for memory, just before."""
+    peak_bytes: int | None = None
+    """The most memory that it had."""
 
 
 class StandbysReady(Message, frozen=True):
@@ -274,11 +280,41 @@ class FromRank(Message, frozen=True):
     message: FromWorker
 
 
+class NodeProgress(Message, frozen=True):
+    """The newest ``Progress`` of each rank of this node since the last such message."""
+
+    rows: bytes
+    """Packed as ``recovery.launcher.progress.ROW``: at 16,384 ranks two of these a second are 32,768 words."""
+
+
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
+    thread: str
+    frames: tuple[str, ...]
+    """Innermost first: ``function (file:line)``."""
+
+
+class Stacks(Message, frozen=True):
+    """Answer to ``DumpStacks`` for one rank."""
+
+    request: int
+    rank: int
+    pid: int
+    tool: str
+    """``py-spy`` and its version; empty when there is none here."""
+    stacks: tuple[ThreadStack, ...] = ()
+    problem: str = ""
+    """Why there are none."""
+    state: str = ""
+    """What the kernel says of the process: ``stopped``, ``sleeping``, ``in the kernel, not to be interrupted``."""
+
+
 class Heartbeat(Message, frozen=True):
     pass
 
 
-FromLauncher = LauncherHello | AgentUp | WorkerUp | Exited | StandbysReady | Fenced | FromRank | Heartbeat
+FromLauncher = (
+    LauncherHello | AgentUp | WorkerUp | Exited | StandbysReady | Fenced | FromRank | NodeProgress | Stacks | Heartbeat
+)
 
 # Coordinator -> launcher
 
@@ -325,6 +361,13 @@ class Training(Message, frozen=True):
     """Training goes on: now is the time to warm new standbys."""
 
 
+class DumpStacks(Message, frozen=True):
+    """Say what the threads of these ranks are doing: they hang, or are to be compared with some that do."""
+
+    request: int
+    ranks: tuple[int, ...]
+
+
 class Stop(Message, frozen=True):
     """The job is over for this node."""
 
@@ -336,4 +379,4 @@ class Nothing(Message, frozen=True):
     """Heartbeat of the coordinator."""
 
 
-ToLauncher = Welcome | Start | FenceNode | RegroupRank | Parity | DiscardAfter | Training | Stop | Nothing
+ToLauncher = Welcome | Start | FenceNode | RegroupRank | Parity | DiscardAfter | Training | DumpStacks | Stop | Nothing

@@ -12,16 +12,30 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, NoReturn
 
 from probes.words import check_name
 
+_ON_HANG: Final = "report: say which ranks hang, with their stacks; recover: also end and replace them"
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
 
 class OptionsError(ValueError):
     """Bad input; the message is one line for the person who typed it."""
+
+
+class OnHang(StrEnum):
+    """What follows when the coordinator is sure that ranks hang.
+
+    ``report`` is the default: a hang is often the script's own (a mismatched collective comes again after every
+    recovery and uses up ``--max-restarts``), a stuck process is the evidence of what stuck it, and whoever attaches a
+    debugger to a rank would see it killed. ``recover`` is for runs that nobody watches.
+    """
+
+    REPORT = "report"
+    RECOVER = "recover"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +63,7 @@ class RunOptions:
     join_seconds: float
     ready_seconds: float
     node_seconds: float
+    on_hang: OnHang = OnHang.REPORT
     script: str
     module: bool
     argv: tuple[str, ...]
@@ -118,6 +133,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--join-timeout", type=float, default=300.0, help="seconds to wait for all nodes at the start")
     add("--ready-timeout", type=float, default=60.0, help="seconds until a survivor that does not answer is replaced")
     add("--node-timeout", type=float, default=10.0, help="seconds of silence after which a node is lost")
+    add("--on-hang", choices=[value.value for value in OnHang], default=OnHang.REPORT.value, help=_ON_HANG)
 
 
 def _checked(found: argparse.Namespace) -> RunOptions:
@@ -145,6 +161,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
+        on_hang=OnHang(found.on_hang),
         script=found.script,
         module=found.module,
         argv=tuple(found.script_args),

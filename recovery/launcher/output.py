@@ -5,28 +5,21 @@ A reader of the launcher's output that stalls may stall the ranks (as with any p
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 TAIL_LINES: Final = 20
+LAST_WORDS_SECONDS: Final = 0.05
+"""What explains an exit is read within a millisecond; and whoever else holds the pipes keeps no recovery waiting."""
 _READ_BYTES: Final = 65536
 _LINE_BYTES: Final = 8192
 """A line longer than this is cut into pieces: the tail is evidence, not storage."""
-
-
-@dataclass(eq=False, slots=True)
-class _Source:
-    read_fd: int
-    to: int
-    label: Callable[[], str]
-    tail: deque[str]
-    rest: bytes = b""
 
 
 @dataclass(slots=True)
@@ -35,9 +28,31 @@ class Tail:
 
     label: str
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    errors: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    """Those on stderr: what a loop prints on stdout must not push a traceback out."""
+    pipes: int = 0
+    """How many of its pipes have not been read to their end."""
+
+    async def ended(self, seconds: float) -> None:
+        """Wait until both pipes are read to their end, for at most ``seconds``: another thread reads them."""
+        for _ in range(round(seconds / 0.001)):
+            if not self.pipes:
+                return
+            await asyncio.sleep(0.001)
+
+    def last_errors(self) -> tuple[str, ...]:
+        return tuple(self.errors)
 
     def last(self) -> tuple[str, ...]:
         return tuple(self.lines)
+
+
+@dataclass(eq=False, slots=True)
+class _Source:
+    read_fd: int
+    to: int
+    of: Tail
+    rest: bytes = b""
 
 
 class OutputPump:
@@ -58,7 +73,8 @@ class OutputPump:
         for to in (sys.stdout.fileno(), sys.stderr.fileno()):
             read_fd, write_fd = os.pipe()
             os.set_blocking(read_fd, False)
-            self._incoming.append(_Source(read_fd, to, lambda: tail.label, tail.lines))
+            tail.pipes += 1
+            self._incoming.append(_Source(read_fd, to, tail))
             ends.append(write_fd)
         os.write(self._wake_w, b"+")
         return ends[0], ends[1]
@@ -87,13 +103,17 @@ class OutputPump:
         *lines, source.rest = (source.rest + data).split(b"\n")
         if not data or len(source.rest) > _LINE_BYTES:
             lines, source.rest = [*lines, source.rest], b""
-        prefix = f"[{source.label()}] ".encode()
+        prefix = f"[{source.of.label}] ".encode()
         text = [line for line in lines if line]
-        source.tail.extend(line.decode("utf-8", "replace") for line in text)
+        shown = [line.decode("utf-8", "replace") for line in text]
+        source.of.lines.extend(shown)
+        if source.to == sys.stderr.fileno():
+            source.of.errors.extend(shown)
         _write_all(source.to, b"".join(prefix + line + b"\n" for line in text))
         if not data:
             self._selector.unregister(source.read_fd)
             os.close(source.read_fd)
+            source.of.pipes -= 1
 
 
 def _write_all(fd: int, data: bytes) -> None:

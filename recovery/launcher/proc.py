@@ -54,6 +54,8 @@ class ExitStatus:
     signal: int | None
     time: float
     """Unix seconds at which it was reaped."""
+    peak_bytes: int | None = None
+    """The most memory that it, or a process that it waited for, had resident."""
 
     def __str__(self) -> str:
         if self.signal is None:
@@ -83,14 +85,16 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # while it is not reaped, nobody else can have its number
         try:
-            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+            _, status, usage = os.wait4(self.pid, 0)  # its number is its own until here; pidfds tell no memory
         except ChildProcessError:  # somebody else reaped it: gone is gone
-            result = None
+            found = ExitStatus(None, None, time.time())
+        else:
+            code = os.waitstatus_to_exitcode(status)
+            peak = usage.ru_maxrss * 1024
+            found = ExitStatus(code if code >= 0 else None, -code if code < 0 else None, time.time(), peak)
         os.close(self._pidfd)
         self._pidfd = -1
-        by_code = result is not None and result.si_code == os.CLD_EXITED
-        status = result.si_status if result is not None else None
-        self.exit.set_result(ExitStatus(status if by_code else None, None if by_code else status, time.time()))
+        self.exit.set_result(found)
 
     @property
     def alive(self) -> bool:

@@ -44,9 +44,20 @@ def job_report(c: Coordinator) -> dict[str, Any]:
 
 
 def exit_data(rank: Rank, message: Exited) -> dict[str, Any]:
-    """Data of a ``process_exit`` event: how it ended, and the last that was seen of it."""
+    """Data of a ``process_exit`` event: how it ended, and the last that was seen of it.
+
+    ``tail`` holds its last lines, ``stderr`` the last of those on stderr; ``out_of_memory`` is there when the kernel
+    says that it killed for memory just then, ``peak_bytes`` is the most memory that it had; ``error`` and ``traceback``
+    are the exception that the script raised.
+    """
     data: dict[str, Any] = {"pid": message.pid, "expected": message.expected, "tail": list(message.tail)}
     data |= {"exit_code": message.exit_code} if message.signal is None else {"signal": message.signal}
+    if message.stderr:
+        data["stderr"] = list(message.stderr)
+    if message.peak_bytes is not None:
+        data["peak_bytes"] = message.peak_bytes
+    if message.out_of_memory:
+        data["out_of_memory"] = True
     if rank.error is not None:
         data |= {"error": rank.error.error, "traceback": rank.error.traceback}
     return data

@@ -22,9 +22,10 @@ from probes.shipper import FrameSender
 from probes.spool import Spool
 from probes.transport import Backoff, Later, Refused, Transport
 from probes.words import Event, EventKind
-from recovery.launcher.messages import StepRecord
+from recovery.launcher.messages import StepRecord, Transfers
 from recovery.launcher.options import RunOptions
-from recovery.launcher.steps import StepFrames
+from recovery.launcher.progress import ProgressFrames, Sample
+from recovery.launcher.steps import PairFrames, StepFrames
 
 log = logging.getLogger("mainstay.report")
 
@@ -32,6 +33,10 @@ JOB_SECONDS: Final = 1.0
 """A job is reported when it changes, and at least this often."""
 _DRAIN_SECONDS: Final = 5.0
 """How long the end of a job waits for a service that is there to take the last words."""
+_PROGRESS_BYTES: Final = 32 * 1024 * 1024
+"""What was going on is worth little once it is over; an entry may take a quarter, and the largest frame has 8 MiB."""
+_REFUSALS: Final = 3
+"""Frames of a kind refused without one taken: this service does not know the kind, and gets no more of it."""
 
 
 class Reporter:
@@ -45,7 +50,9 @@ class Reporter:
         self._job_path = directory / "job.json"
         self._job_path.unlink(missing_ok=True)  # of a run of the same name
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._frames = StepFrames(options.job, options.world_size)
+        self._steps = StepFrames(options.job, options.world_size)
+        self._pairs = PairFrames(options.job, options.world_size)
+        self._progress = ProgressFrames(options.job, options.world_size)
         self._service = _Service(options) if options.service else None
         self._thread = threading.Thread(target=self._run, name="mainstay-report", daemon=True)
         self._thread.start()
@@ -75,7 +82,15 @@ class Reporter:
 
     def step(self, rank: int, record: StepRecord) -> None:
         """One rank committed one step."""
-        self._queue.put(lambda: self._frames.add(rank, record))
+        self._queue.put(lambda: self._steps.add(rank, record))
+
+    def transfers(self, rank: int, message: Transfers) -> None:
+        """What one rank received from its peers in a step."""
+        self._queue.put(lambda: self._pairs.add(rank, message))
+
+    def progress(self, sample: Sample) -> None:
+        """What all ranks are doing."""
+        self._queue.put(lambda: self._progress.add(sample))
 
     def job(self, report: dict[str, Any]) -> None:
         """The job's present state, as ``PUT /v1/jobs/{id}`` wants it."""
@@ -93,20 +108,19 @@ class Reporter:
     def _run(self) -> None:
         while True:
             try:
-                work = self._queue.get(timeout=self._frames.due_in())
+                work = self._queue.get(timeout=min(self._steps.due_in(), self._pairs.due_in()))
             except queue.Empty:
-                self._send_frame()
+                self._send_frames(everything=True)
                 continue
             if work is None:
-                self._send_frame()
+                self._send_frames(everything=True)
                 self._events_file.close()
                 return
             try:
                 work()
             except OSError as error:  # a full disk must not end the job that it reports on
                 log.warning("a report was lost: %s", error)
-            if self._frames.due_in() <= 0.0:
-                self._send_frame()
+            self._send_frames(everything=False)
 
     def _write_event(self, event: Event) -> None:
         self._events_file.write(msgspec.json.encode(event) + b"\n")
@@ -120,27 +134,47 @@ class Reporter:
         if self._service is not None:
             self._service.put_job(report)
 
-    def _send_frame(self) -> None:
-        frame = self._frames.cut()
-        if frame is not None and self._service is not None:
-            try:
-                self._service.frames.put(**frame)
-            except OSError as error:
-                log.warning("step records were lost: %s", error)
+    def _send_frames(self, *, everything: bool) -> None:
+        """Frames that are due, or all that there is to send."""
+        if everything or self._steps.due_in() <= 0.0:
+            self._send("steps", self._steps.cut())
+        if everything or self._pairs.due_in() <= 0.0:
+            for pairs in self._pairs.cut():
+                self._send("pairs", pairs)
+        while (everything or self._progress.due) and (frame := self._progress.cut()) is not None:
+            self._send("progress", frame)
+
+    def _send(self, what: str, frame: dict[str, Any] | None) -> None:
+        if frame is None or self._service is None:
+            return
+        try:
+            self._service.put_frame(what, frame)
+        except (OSError, ValueError) as error:  # a full disk, or more than a spool takes
+            log.warning("%s were lost: %s", what, error)
 
 
 class _Service:
-    """The three ways to the service: spooled events, spooled frames, and the newest job report."""
+    """The ways to the service: spooled events, spooled frames of each kind, and the newest job report.
+
+    Each kind of frame has a spool of its own, so that a service which does not know one still gets the others.
+    """
 
     def __init__(self, options: RunOptions) -> None:
         assert options.service is not None
         self._job = options.job
         transport = Transport(options.service, options.service_token)
+        # Connections of their own: what is large and much must not be in the way of events and of the job's state.
+        bulk = self._bulk = Transport(options.service, options.service_token)
         spools = options.state_dir / "spool"
         self._event_spool = _spool(spools / "events")
-        self._frame_spool = _spool(spools / "frames")
         self.outbox = EventOutbox(self._event_spool, transport).start()
-        self.frames = FrameSender(self._frame_spool, transport).start()
+        self._frame_spools = {
+            "steps": _spool(spools / "frames"),
+            "pairs": _spool(spools / "pairs", _PROGRESS_BYTES),
+            "progress": _spool(spools / "progress", _PROGRESS_BYTES),
+        }
+        self._senders = {what: FrameSender(spool, bulk).start() for what, spool in self._frame_spools.items()}
+        self._unwanted: set[str] = set()
         self._transport = transport
         self._newest: dict[str, Any] | None = None
         self._wake = threading.Condition()
@@ -154,17 +188,35 @@ class _Service:
             self._newest = report
             self._wake.notify()
 
+    def put_frame(self, what: str, frame: dict[str, Any]) -> None:
+        """Queue a frame, unless this service has shown that it does not know the kind.
+
+        Raises:
+            OSError: the disk refuses.
+            ValueError: larger than a spool takes.
+        """
+        if what in self._unwanted:
+            return
+        if self._frame_spools[what].rejected >= _REFUSALS and not self._senders[what].shipper.delivered:
+            log.warning("the service takes no frames of %s: none are sent any more", what)
+            self._unwanted.add(what)
+            return
+        self._senders[what].put(**frame)
+
     def close(self, seconds: float) -> None:
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join(seconds)
-        for sender in (self.outbox, self.frames):
-            if not sender.stop(seconds):
+        until = time.monotonic() + seconds
+        stops = [self.outbox.stop, *(sender.stop for sender in self._senders.values())]
+        for stop in stops:
+            if not stop(max(0.1, until - time.monotonic())):
                 log.warning("the service did not take everything; the rest waits in the spool for the next run")
-        self._event_spool.close()
-        self._frame_spool.close()
+        for spool in (self._event_spool, *self._frame_spools.values()):
+            spool.close()
         self._transport.close()
+        self._bulk.close()
 
     def _put_jobs(self) -> None:
         backoff = Backoff(base=0.1, cap=5.0)
@@ -189,6 +241,6 @@ class _Service:
             self._wake.wait_for(lambda: self._closing, seconds)
 
 
-def _spool(directory: Path) -> Spool:
+def _spool(directory: Path, max_bytes: int = 64 * 1024 * 1024) -> Spool:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Spool(directory)
+    return Spool(directory, max_bytes)

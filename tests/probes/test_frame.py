@@ -133,6 +133,8 @@ def test_a_wrong_shape_is_named_in_bytes(made: tuple[Frame, int, int], narrow: i
         ({"entities": [math.nan]}, "entities"),
         ({"entities": ["host", "host"]}, "twice"),
         ({"entities": ["no/slash"]}, "entity"),
+        ({"entities": ["3>"]}, "entity"),
+        ({"entities": ["3>4\n"]}, "entity"),
         ({"entities": []}, "entities"),
         ({"sequence": -1}, "sequence"),
         ({"sequence": math.nan}, "sequence"),
@@ -214,3 +216,9 @@ def test_a_damaged_deflated_payload_is_refused(values: bytes, fault: str) -> Non
 def test_an_unknown_codec_is_named() -> None:
     with pytest.raises(FrameError, match="codec"):
         decode(raw(codec="lzma"))
+
+
+def test_an_entity_may_be_a_pair_of_ranks() -> None:
+    made = example()
+    pairs = msgspec.structs.replace(made, entities=("3>4", "16383>0")[: len(made.entities)])
+    assert decode(encode(pairs)).entities == pairs.entities

@@ -15,21 +15,27 @@ from recovery.agent.messages import Inventory, Rates, SlotInfo
 from recovery.launcher.coordinator import Coordinator
 from recovery.launcher.messages import (
     Attached,
+    DumpStacks,
     Exited,
     Fenced,
     FenceNode,
     FromRank,
     Joined,
     LauncherHello,
+    NodeProgress,
+    Progress,
     Ready,
     RegroupRank,
     Resumed,
+    Stacks,
     Start,
     StepRecord,
     Stop,
+    ThreadStack,
     WorkerUp,
 )
 from recovery.launcher.options import RunOptions
+from recovery.launcher.progress import Gathering
 from recovery.launcher.reporter import Reporter
 from recovery.launcher.wire import Stream, launcher_side
 from recovery.plan import RestoreSource
@@ -59,6 +65,9 @@ class FakeNode:
         self.stopped: Stop | None = None
         self.slow = False
         """Scripts take their time: ranks start, and say nothing yet."""
+        self.asked: list[DumpStacks] = []
+        self.answers = True
+        """Whether it answers when it is asked for stacks."""
         self._task = asyncio.create_task(self._serve())
 
     def say(self, rank: int, message: Any) -> None:
@@ -81,6 +90,14 @@ class FakeNode:
             ),
         )  # fmt: skip
 
+    def speak(self, *words: tuple[int, Progress]) -> None:
+        """Ranks say what they are doing."""
+        gathering = Gathering()
+        for rank, word in words:
+            gathering.add(rank, self.pids[rank], word)
+        for rows in gathering.cut():
+            self.stream.send(NodeProgress(rows=rows))
+
     async def _serve(self) -> None:
         while (message := await self.stream.receive()) is not None:
             match message:
@@ -90,6 +107,8 @@ class FakeNode:
                     self._fence(message)
                 case RegroupRank():
                     self._regroup(message)
+                case DumpStacks():
+                    self._dump(message)
                 case Stop():
                     self.stopped = message
                 case _:
@@ -125,6 +144,15 @@ class FakeNode:
         )
         inventory = Inventory(node=self.name, slots=held, parity=(), disk=(), rates=Rates(), degraded=())
         self.stream.send(Fenced(generation=self.generation, inventory=inventory))
+
+    def _dump(self, message: DumpStacks) -> None:
+        self.asked.append(message)
+        for rank in message.ranks if self.answers else ():
+            stack = ThreadStack(thread="main", frames=("wait (work.py:3)", "main (train.py:9)"))
+            pid, request = self.pids[rank], message.request
+            self.stream.send(
+                Stacks(request=request, rank=rank, pid=pid, tool="py-spy", stacks=(stack,), state="stopped")
+            )
 
     def _regroup(self, message: RegroupRank) -> None:
         rank, restore = message.rank, message.order.restore

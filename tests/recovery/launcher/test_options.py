@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery.launcher.main import main
-from recovery.launcher.options import OptionsError, parse
+from recovery.launcher.options import OnHang, OptionsError, parse
 
 
 @pytest.fixture
@@ -23,6 +23,11 @@ def test_torchruns_options_and_the_scripts_own(script: str) -> None:
     assert found.argv == ("--steps", "9", "--nnodes", "7")
     assert (found.host, found.port) == ("127.0.0.1", 0)
     assert len(found.token) == 32
+
+
+def test_a_hang_is_only_reported_unless_asked(script: str) -> None:
+    assert parse([script]).on_hang is OnHang.REPORT
+    assert parse(["--on-hang", "recover", script]).on_hang is OnHang.RECOVER
 
 
 def test_a_module_needs_no_file() -> None:
@@ -46,6 +51,7 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
     [
         (["--nnodes", "0", "S"], "--nnodes must be at least 1"),
         (["--nnodes", "two", "S"], "invalid int value"),
+        (["--on-hang", "reboot", "S"], "invalid choice: 'reboot'"),
         (["--node-rank", "1", "S"], "--node-rank must be from 0 to 0"),
         (["--nnodes", "2", "S"], "--rdzv-endpoint HOST:PORT is needed"),
         (["--rdzv-endpoint", "nowhere", "S"], "must look like HOST:PORT"),

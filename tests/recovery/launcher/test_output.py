@@ -35,6 +35,21 @@ def test_lines_get_their_ranks_name(capfd: pytest.CaptureFixture[str]) -> None:
     assert said.err == "[rank 3] no newline at the end\n"
 
 
+def test_stderr_is_not_pushed_out_by_what_a_loop_prints(capfd: pytest.CaptureFixture[str]) -> None:
+    pump, tail = OutputPump(), Tail("rank 0")
+    out, err = pump.open(tail)
+    os.write(err, b"Traceback\nValueError: no\n")
+    wait_for(tail.last_errors)
+    os.write(out, b"".join(b"loss %d\n" % n for n in range(100)))
+    os.close(out)
+    os.close(err)
+    wait_for(lambda: tail.pipes == 0)
+    pump.close()
+    assert tail.last_errors() == ("Traceback", "ValueError: no")
+    assert "ValueError: no" not in tail.last()
+    capfd.readouterr()
+
+
 def test_the_tail_is_bounded_and_survives_bytes_that_are_no_text(capfd: pytest.CaptureFixture[str]) -> None:
     pump, tail = OutputPump(), Tail("rank 0")
     out, err = pump.open(tail)

@@ -34,6 +34,8 @@ def test_how_it_ended(code: str, expected: tuple[int | None, int | None]) -> Non
     status = asyncio.run(work())
     assert (status.code, status.signal) == expected
     assert abs(status.time - time.time()) < 20.0
+    assert status.peak_bytes is not None
+    assert 2**20 < status.peak_bytes < 2**32
 
 
 def test_a_kill_is_seen_within_milliseconds() -> None:

@@ -53,6 +53,9 @@ def test_a_script_without_the_sdk_is_restarted_whole(tmp_path: Path) -> None:
     assert exited["data"]["error"] == "ValueError: attempt 0 fails"
     assert exited["data"]["exit_code"] == 1
     assert "ValueError" in exited["data"]["traceback"]
+    assert exited["data"]["stderr"][-1] == "ValueError: attempt 0 fails"
+    assert exited["data"]["peak_bytes"] > 2**26  # torch alone has more
+    assert "out_of_memory" not in exited["data"]
 
 
 def test_a_script_that_always_fails_ends_the_job_with_its_code(tmp_path: Path) -> None:

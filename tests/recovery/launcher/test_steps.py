@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 
 from probes.frame import FRAME_VERSION, Frame, check_shape, checksum, decode, encode
-from probes.signals import WIDE_MISSING
-from recovery.launcher.messages import StepRecord
-from recovery.launcher.steps import MAX_STEPS, StepFrames
+from probes.signals import WIDE_MISSING, SignalSource, catalogue
+from recovery.launcher.messages import StepRecord, Transfers
+from recovery.launcher.steps import MAX_STEPS, PairFrames, StepFrames
+
+RANK = catalogue(SignalSource.RANK).narrow
+LOSS = RANK.index("loss")
 
 
-def record(epoch: int, step_time: float = 0.1, loss: float | None = None) -> StepRecord:
+def record(
+    epoch: int, step_time: float = 0.1, loss: float | None = None, signals: dict[str, float] | None = None
+) -> StepRecord:
     return StepRecord(
         generation=1,
         epoch=epoch,
@@ -22,12 +27,13 @@ def record(epoch: int, step_time: float = 0.1, loss: float | None = None) -> Ste
         snapshot_blocked=0.001,
         end_ns=epoch,
         loss=loss,
+        signals=signals or {},
     )
 
 
 def tensors(cut: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     ranks, steps = len(cut["entities"]), cut["samples"]
-    narrow = np.frombuffer(cut["values"], "<f4").reshape(ranks, 4, steps)
+    narrow = np.frombuffer(cut["values"], "<f4").reshape(ranks, -1, steps)
     return narrow, np.frombuffer(cut["wide"], "<i8").reshape(ranks, 1, steps)
 
 
@@ -41,9 +47,9 @@ def test_a_frame_of_three_steps() -> None:
     assert (cut["t0"], cut["samples"], cut["entities"]) == (5.0, 3, ("0", "1"))
     narrow, wide = tensors(cut)
     np.testing.assert_allclose(narrow[0, 0], [0.5, 0.6, 0.7], rtol=1e-6)
-    np.testing.assert_allclose(narrow[0, 3], [1 / 5, 1 / 6, 1 / 7], rtol=1e-6)
+    np.testing.assert_allclose(narrow[0, LOSS], [1 / 5, 1 / 6, 1 / 7], rtol=1e-6)
     assert np.isnan(narrow[1, 0]).tolist() == [True, False, True]
-    assert math.isnan(narrow[1, 3, 1])
+    assert math.isnan(narrow[1, LOSS, 1])
     assert wide[1, 0].tolist() == [WIDE_MISSING, 6, WIDE_MISSING]
     assert frames.cut() is None
 
@@ -95,4 +101,86 @@ def test_a_loss_too_large_for_float32_is_missing() -> None:
     frames.add(0, record(1, loss=1e300))
     cut = frames.cut()
     assert cut is not None
-    assert math.isnan(tensors(cut)[0][0, 3, 0])
+    assert math.isnan(tensors(cut)[0][0, LOSS, 0])
+
+
+def test_signals_by_name_and_none_that_nobody_declared() -> None:
+    frames = StepFrames("job", 1)
+    frames.add(0, record(1, signals={"forward_seconds": 0.25, "no_such_signal": 1.0, "tokens": 4096.0}))
+    cut = frames.cut()
+    assert cut is not None
+    narrow = tensors(cut)[0][0, :, 0]
+    assert narrow[RANK.index("forward_seconds")] == 0.25
+    assert narrow[RANK.index("tokens")] == 4096.0
+    assert np.isnan(narrow[RANK.index("backward_seconds")])
+
+
+def as_frame(cut: dict[str, Any]) -> Frame:
+    fields = dict(cut)
+    known = fields.pop("catalogue")
+    crc = checksum(fields["values"], fields["wide"])
+    frame = Frame(version=FRAME_VERSION, stream="s", sequence=1, catalogue=known.digest, crc32=crc, **fields)
+    read = decode(encode(frame))
+    check_shape(read, narrow=len(known.narrow), wide=len(known.wide))
+    return read
+
+
+def test_a_large_world_is_cut_into_frames_that_may_be_sent() -> None:
+    ranks = 16_384
+    frames = StepFrames("job", ranks)
+    for epoch in range(1, 8):
+        frames.add(epoch, record(epoch))
+    seen: list[int] = []
+    while (cut := frames.cut()) is not None:
+        read = as_frame(cut)
+        seen.extend(range(int(read.t0), int(read.t0) + read.samples))
+    assert seen == list(range(1, 8))
+
+
+def transfers(epoch: int, seconds: dict[int, float], end_ns: int = 7) -> Transfers:
+    nbytes = dict.fromkeys(seconds, 100.0)
+    return Transfers(generation=1, epoch=epoch, end_ns=end_ns, seconds=seconds, nbytes=nbytes)
+
+
+def test_pairs_of_two_steps() -> None:
+    frames = PairFrames("job", 4)
+    frames.add(1, transfers(5, {0: 0.1}))
+    frames.add(0, transfers(5, {3: 0.2, 1: 0.3}, end_ns=9))
+    frames.add(1, transfers(6, {0: 0.4}))
+    (cut,) = frames.cut()
+    assert (cut["entities"], cut["t0"], cut["samples"]) == (("0>1", "1>0", "3>0"), 5.0, 2)
+    assert cut["catalogue"].narrow == ("transfer_seconds", "transfer_bytes")
+    assert cut["catalogue"].wide == ("step_end_nanoseconds",)
+    as_frame(cut)
+    narrow = np.frombuffer(cut["values"], "<f4").reshape(3, 2, 2)
+    wide = np.frombuffer(cut["wide"], "<i8").reshape(3, 2)
+    np.testing.assert_allclose(narrow[:, 0], [[0.1, 0.4], [0.3, np.nan], [0.2, np.nan]])
+    assert wide.tolist() == [[7, 7], [9, WIDE_MISSING], [9, WIDE_MISSING]]
+    assert frames.cut() == []
+
+
+def test_transfers_that_cannot_be_are_left_out() -> None:
+    frames = PairFrames("job", 2)
+    frames.add(1, transfers(1, {0: 1e300, 7: 0.1, -1: 0.1, 2**63: 0.1}, end_ns=2**63))
+    (cut,) = frames.cut()
+    assert cut["entities"] == ("0>1",)
+    assert np.isnan(np.frombuffer(cut["values"], "<f4")[0])
+    assert np.frombuffer(cut["wide"], "<i8")[0] == WIDE_MISSING
+    frames.add(0, Transfers(generation=1, epoch=1, end_ns=0, seconds={}, nbytes={}))
+    assert frames.cut() == []
+
+
+def test_pairs_of_a_large_world_fit_into_frames() -> None:
+    """A ring and two neighbours of 16,384 ranks, and once all to all among few hundred."""
+    frames = PairFrames("job", 16_384)
+    for epoch in range(1, 4):
+        for rank in range(16_384):
+            frames.add(rank, transfers(epoch, {(rank - 1) % 16_384: 0.1, (rank + 1) % 16_384: 0.1}))
+    count = 0
+    while cuts := frames.cut():
+        count += sum(int(np.isfinite(np.frombuffer(as_frame(cut).values, "<f4")).sum()) for cut in cuts)
+    assert count == 3 * 2 * 16_384 * 2
+    many = PairFrames("job", 512)
+    for rank in range(512):
+        many.add(rank, transfers(1, {peer: 0.1 for peer in range(512) if peer != rank}))
+    assert sum(len(as_frame(cut).entities) for cut in many.cut()) == 512 * 511
