@@ -69,9 +69,9 @@ class _Delays:
     def install(self) -> None:
         if self._installed:
             return
-        from recovery.sdk import traffic  # noqa: PLC0415 - only where a fault wants it
+        from recovery.sdk import wrappers  # noqa: PLC0415 - only where a fault wants it
 
-        watched = traffic.uninstall()
+        watched = wrappers.uninstall()
         self._wrap("recv", lambda args: self._seconds("link", int(args[1])))
         self._wrap("allreduce", lambda _: self._seconds("collective", -1))
         wait = Work.wait
@@ -83,7 +83,7 @@ class _Delays:
 
         Work.wait = late  # type: ignore[assignment, method-assign]
         if watched:
-            traffic.install()
+            wrappers.install()
         self._installed = True
 
     def _wrap(self, name: str, seconds: Callable[[Any], float]) -> None:

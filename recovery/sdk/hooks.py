@@ -33,7 +33,7 @@ class Hooks:
         self._sections, self._traffic, self._clock = sections, traffic, clock
         self._after_backward = after_backward
         self._hidden: float | None = None
-        self._after_wait: Callable[[], None] | None = None
+        self._after_wait: Callable[[], object] | None = None
         self._begun: list[bool] = []
         """Of each hook that is inside: whether its section is its own."""
         self._handles: list[RemovableHandle] = [
@@ -78,8 +78,8 @@ class Hooks:
         """The last gradient is there. What follows in this backward pass is a wrapper waiting for its peers."""
         self._sections.end()
         self._hidden = self._elsewhere()
-        if self._traffic.on_device_wait is not None:
-            self._after_wait = self._traffic.on_device_wait(self._kind)
+        if self._traffic.stream is not None:
+            self._after_wait = self._traffic.stream.wait(self._kind)
         _at_the_end(self._settled)
 
     def _settled(self) -> None:

@@ -87,8 +87,7 @@ class StepMeter:
         self._device = DeviceSections() if any(p.is_cuda for p in self._parameters) else None
         self.sections = Sections(self.clock, self.traffic, self._device)
         self.hooks = Hooks(model, self.sections, self.traffic, self.clock, self._after_backward)
-        if self._device is not None:
-            self.traffic.on_device_wait = self._device.wait
+        self.traffic.stream = self._device
         self.loss: float | torch.Tensor | None = None
         self.blocked = 0.0
         self.training = False

@@ -43,7 +43,8 @@ class ProgressThread:
         """One sample. The call is read once: it may end meanwhile."""
         generation, step = self._where()
         traffic = self._meter.traffic
-        call = traffic.current
+        call = traffic.standing()
+        begun, ended = traffic.numbers()
         return Progress(
             generation=generation,
             time_ns=time.time_ns(),
@@ -51,6 +52,6 @@ class ProgressThread:
             phase=self._meter.phase,
             in_call=0.0 if call is None else max(0.0, time.perf_counter() - call.since),
             call="" if call is None else str(call),
-            enqueued=traffic.begun(),
-            completed=traffic.ended(),
+            enqueued=begun,
+            completed=ended,
         )

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
 from recovery.memory.state import collect_state
-from recovery.sdk import traffic
+from recovery.sdk import wrappers
 from recovery.sdk.link import Link
 from recovery.sdk.links import Links
 from recovery.sdk.mesh import Mesh
@@ -62,8 +62,8 @@ class ProtectedRun(Run):
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
         optimizer.register_step_pre_hook(self._before_update)
         self._meter.hooks.on_optimizer(optimizer)
-        traffic.install()
-        traffic.watch(self._meter.traffic)
+        wrappers.install()
+        wrappers.watch(self._meter.traffic)
         self._tell_attached()
 
     @property

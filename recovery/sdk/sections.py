@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import torch
 
 from recovery.sdk.clocks import ThreadClock
-from recovery.sdk.traffic import Traffic
+from recovery.sdk.traffic import Passing, Traffic
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -116,13 +116,15 @@ class DeviceSections:
             self._intervals.append(_Interval(name, None, False, begun, self._event()))
             self._open = None
 
-    def wait(self, kind: str | None) -> Callable[[], None]:
+    def wait(self, kind: str | None) -> Callable[[], Passing]:
         """Call before a wait, the result after it."""
         section = self._open[0] if self._open is not None else _STEP
         begun = self._event()
 
-        def after() -> None:
-            self._intervals.append(_Interval(section, kind, True, begun, self._event()))
+        def after() -> Passing:
+            ended = self._event()
+            self._intervals.append(_Interval(section, kind, True, begun, ended))
+            return Passing(begun.query, ended.query)
 
         return after
 

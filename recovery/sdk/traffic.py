@@ -1,18 +1,19 @@
 """What the training thread does with its peers: calls begun and ended, time spent inside them, who sent what.
 
-Every collective and point-to-point call of Python code goes through a method of ``ProcessGroup`` and, where somebody
-waits for it, through ``Work.wait``. Both are wrapped, once in a process; so it does not matter how a script imported
-``torch.distributed``, and the compiler, which knows the functions of that module by identity, sees what it knows.
-Calls that C++ makes (DDP's reducer) pass no wrapper: they are counted by the group's own sequence number. Of calls that
-NCCL coalesces, the one wait for all of them is not told apart: they count as ended when the step commits.
+``wrappers`` tells of every call that Python code makes. Calls that C++ makes (DDP's reducer) pass no wrapper: they are
+counted by the group's own sequence number. Of calls that NCCL coalesces, the one wait for all of them is not told
+apart: they count as ended when the step commits.
 
 **Begun and ended.** For each kind of group, a rank counts what it does in its own group of that kind:
 
-* collectives: begun when issued, ended when waited for (a collective of DDP's: when the backward pass has ended). All
-  members of a group that is well have the same number between two calls; a lower one has not come so far.
-* point-to-point calls between two ranks of one pipeline (or of another group) are counted per peer, each side counting
-  its sends and receives, so the two ends of a link agree. The kind's number takes the peer with most of them: the
-  inner stages of a pipeline, which have two neighbours, then stand where the outer ones stand.
+* Collectives: begun when issued, ended when waited for (one of DDP's: when the backward pass has ended). All members of
+  a group that is well have the same number between two calls; a lower one has not come so far.
+* Point-to-point calls count per peer, each side its sends and receives, so the two ends of a link agree. The kind's
+  number takes the peer with most of them: the inner stages of a pipeline, which have two neighbours, then stand where
+  the outer ones stand. One is open only while the thread is inside it or waits for it: a send that runs beside the
+  computation holds nobody up.
+
+On a device the host runs ahead: there a wait has ended when the stream has passed it.
 
 The numbers start from zero in every generation, on all ranks alike, and a committed step squares them: what was begun
 before it has ended. A group counts for the innermost kind that has exactly its members; other groups count for none.
@@ -23,10 +24,11 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Work
@@ -35,15 +37,7 @@ from probes.words import GROUP_KINDS
 from recovery.sdk.clocks import ThreadClock
 from recovery.sdk.links import Links
 
-COLLECTIVES: Final = (
-    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
-    "_allgather_base", "all_gather_single", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base",
-    "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "broadcast",
-    "reduce", "gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "barrier",
-)  # fmt: skip
-"""Methods of ``ProcessGroup`` as several versions of torch name them; those that are missing are left out."""
-SENDS: Final = ("send",)
-RECEIVES: Final = ("recv", "recv_anysource")
+TRANSFERS: Final = ("send", "recv", "recv_anysource")
 ARRIVED_BEFORE: Final = 50e-6
 """A wait for an ``irecv`` that takes less found the data there already: nobody knows since when."""
 _INNERMOST_FIRST: Final = tuple(reversed(GROUP_KINDS))
@@ -133,6 +127,22 @@ class Open(NamedTuple):
     begun: float
 
 
+class Stream(Protocol):
+    """A device's stream, in which waiting happens."""
+
+    def wait(self, kind: str | None) -> Callable[[], Passing]:
+        """Call before a wait, the result after it."""
+
+
+class Passing(NamedTuple):
+    """A wait in a stream."""
+
+    reached: Callable[[], bool]
+    """Whether the stream has come to it."""
+    passed: Callable[[], bool]
+    """Whether it is over."""
+
+
 class Traffic:
     """All calls of one training thread. ``enter`` a generation and ``leave`` it; any thread may ask for the numbers."""
 
@@ -147,13 +157,14 @@ class Traffic:
         """Called once, before the next collective among replicas (a dp or world group), then forgotten."""
         self.on_reduce_scatter: Callable[[Any], None] | None = None
         """Called with the input of every reduce-scatter: what FSDP is about to average."""
-        self.on_device_wait: Callable[[str | None], Callable[[], None]] | None = None
-        """On a device waiting happens in the stream and not here: called with the kind before it, the result after."""
+        self.stream: Stream | None = None
+        self._passing: deque[tuple[Passing, Open]] = deque()
+        """Waits that the stream had not passed yet, oldest first."""
         self.links: Links | None = None
         self._rank = 0
         self._places: dict[int, Place] = {}
         self._members: dict[str, tuple[int, ...]] = {}
-        self._peers: dict[tuple[str | None, int], Tally] = {}
+        self._peers: dict[tuple[str | None, int | None], Tally] = {}
         self._open: dict[int, Open] = {}
 
     # Generations
@@ -178,14 +189,14 @@ class Traffic:
             self.links.close()
         self.links, self.current, self.on_exchange = None, None, None
         self._places, self._peers, self._open = {}, {}, {}
+        self._passing.clear()
 
     def square(self) -> None:
         """A step has committed: what was begun before has ended, also what nobody waited for."""
         for place in self._places.values():
             place.square()
-        for tally in self._peers.values():
-            tally.ended = tally.begun
         self._open.clear()
+        self._passing.clear()
 
     def settle(self) -> None:
         """A backward pass is over, and with it all that DDP's reducer did."""
@@ -194,24 +205,45 @@ class Traffic:
 
     # Counters
 
-    def begun(self) -> dict[str, int]:
-        return self._numbers(lambda place: place.begun(), lambda tally: tally.begun)
-
-    def ended(self) -> dict[str, int]:
-        return self._numbers(lambda place: place.ended(), lambda tally: tally.ended)
-
-    def _numbers(self, of_place: Callable[[Place], int], of_tally: Callable[[Tally], int]) -> dict[str, int]:
-        found = dict.fromkeys(self._members, 0)
-        for place in list(self._places.values()):
-            if place.kind is not None:
-                found[place.kind] += of_place(place)
+    def numbers(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Calls begun and ended, by kind. More may begin meanwhile, so that ended never exceeds begun."""
+        self._follow_stream()
+        call = self.current
+        ended = self._count(Place.ended)
+        begun = self._count(Place.begun)
         most: dict[str, int] = {}
         for (kind, _), tally in list(self._peers.items()):
             if kind is not None:
-                most[kind] = max(most.get(kind, 0), of_tally(tally))
+                most[kind] = max(most.get(kind, 0), tally.begun)
         for kind, number in most.items():
-            found[kind] = found.get(kind, 0) + number
+            begun[kind] = begun.get(kind, 0) + number
+            inside = call is not None and call.kind == kind and call.name in TRANSFERS
+            ended[kind] = ended.get(kind, 0) + number - inside
+        return begun, ended
+
+    def standing(self) -> Call | None:
+        """The call that the thread, or its stream, is inside."""
+        call = self.current
+        if call is None:
+            self._follow_stream()
+            with suppress(IndexError):
+                passing, opened = self._passing[0]
+                if passing.reached():
+                    return Call(opened.name, opened.kind, opened.peer, opened.begun)
+        return call
+
+    def _count(self, of: Callable[[Place], int]) -> dict[str, int]:
+        found = dict.fromkeys(self._members, 0)
+        for place in list(self._places.values()):
+            if place.kind is not None:
+                found[place.kind] += of(place)
         return found
+
+    def _follow_stream(self) -> None:
+        with suppress(IndexError):  # the training thread may clear it
+            while self._passing[0][0].passed():
+                _, opened = self._passing.popleft()
+                opened.tally.ended += 1
 
     # Calls; in the training thread
 
@@ -233,7 +265,7 @@ class Traffic:
         if name != "recv_anysource" and len(args) > 1:
             peer = place.ranks[args[1]] if place.ranks else args[1]
         kind = place.kind if peer is None else self._kind_with(peer)
-        tally = self._peers.setdefault((kind, -1 if peer is None else peer), Tally())
+        tally = self._peers.setdefault((kind, peer), Tally())
         place.transfers += 1
         tag = args[2] if peer is not None and len(args) > _TAG else 0
         nbytes = _nbytes(args[0]) if name == "recv" else 0
@@ -258,7 +290,7 @@ class Traffic:
     def wait(self, original: Callable[..., Any], work: Work, args: Any, kwargs: Any) -> Any:
         """Somebody waits for a call; who is not known here belongs to no kind."""
         call = self._open.pop(id(work), None) or _UNKNOWN
-        after = self.on_device_wait(call.kind) if self.on_device_wait is not None else None
+        after = self.stream.wait(call.kind) if self.stream is not None else None
         begun = self.clock.own()
         self.current = Call(call.name, call.kind, call.peer, time.perf_counter())
         try:
@@ -268,9 +300,10 @@ class Traffic:
             seconds = self.clock.own() - begun
             self.waited[call.kind] = self.waited.get(call.kind, 0.0) + seconds
             self.waited_total += seconds
-        call.tally.ended += 1
-        if after is not None:
-            after()
+        if after is None:
+            call.tally.ended += 1
+        else:
+            self._passing.append((after(), call))
         if call.nbytes and call.peer is not None and self.links is not None:
             now = time.perf_counter()
             self.links.received(call.peer, call.tag, call.begun, now, call.nbytes, exact=seconds > ARRIVED_BEFORE)
@@ -309,76 +342,6 @@ _TAG: Final = 2
 """Place of the tag among the arguments of ``send`` and ``recv``."""
 _REPLICAS: Final = ("dp", "world")
 _UNKNOWN: Final = Open("wait", None, Tally(), None, 0, 0, 0.0)
-
-
-# The wrappers
-
-_watching: Traffic | None = None
-_originals: dict[tuple[type, str], Any] = {}
-
-
-def watch(traffic: Traffic | None) -> None:
-    """Have the wrappers tell ``traffic`` of its thread's calls; None: nobody."""
-    global _watching  # noqa: PLW0603 - a process has one training thread
-    _watching = traffic
-
-
-def install() -> None:
-    """Wrap. A second call does nothing; without ``watch`` the wrappers only pass on."""
-    if _originals:
-        return
-    for names, method in ((COLLECTIVES, _issuing), ((*SENDS, *RECEIVES), _exchanging)):
-        for name in names:
-            if hasattr(ProcessGroup, name):
-                _wrap(ProcessGroup, name, method)
-    _wrap(Work, "wait", _waiting)
-
-
-def uninstall() -> bool:
-    """Leave torch as it was found. Whether it was wrapped."""
-    installed = bool(_originals)
-    for (owner, name), original in _originals.items():
-        setattr(owner, name, original)
-    _originals.clear()
-    return installed
-
-
-def _wrap(owner: type, name: str, method: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
-    original = getattr(owner, name)
-    _originals[owner, name] = original
-    setattr(
-        owner, name, functools.wraps(original, assigned=("__name__", "__doc__"), updated=())(method(name, original))
-    )
-
-
-def _issuing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
-        traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
-            return original(group, *args, **kwargs)
-        return traffic.issue(name, original, group, args, kwargs)
-
-    return call
-
-
-def _exchanging(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
-        traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
-            return original(group, *args, **kwargs)
-        return traffic.exchange(name, original, group, args, kwargs)
-
-    return call
-
-
-def _waiting(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(work: Work, /, *args: Any, **kwargs: Any) -> Any:
-        traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
-            return original(work, *args, **kwargs)
-        return traffic.wait(original, work, args, kwargs)
-
-    return call
 
 
 def _nbytes(tensors: Any) -> int:
