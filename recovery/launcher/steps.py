@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probes.frame import MAX_ENTITIES, MAX_FRAME_BYTES, Axis
-from probes.signals import WIDE_MISSING, Catalogue, SignalSource, catalogue
+from probes.signals import SIGNALS, WIDE_MISSING, Catalogue, SignalSource, catalogue
 from recovery.launcher.messages import StepRecord, Transfers
 
 FRAME_SECONDS: Final = 1.0
@@ -29,6 +29,10 @@ _PAIR_WIDE: Final = "step_end_nanoseconds"
 """Puts a pair's step into its place in time; declared with the ranks' signals."""
 _LARGEST: Final = 3.4e38
 """Of float32."""
+_LIMITS: Final = tuple(
+    (name, max(SIGNALS[name].low, -_LARGEST), min(SIGNALS[name].high, _LARGEST)) for name in _RANK.narrow
+)
+"""The service refuses a frame with a single value beyond them: a rank that measures nonsense must not silence all."""
 _INT64: Final = 2**63
 
 T = TypeVar("T")
@@ -115,7 +119,7 @@ class StepFrames(_BySteps[_Step]):
 
 
 def _values(record: StepRecord) -> list[float]:
-    """Narrow signals in the catalogue's order; what float32 cannot hold is missing."""
+    """Narrow signals in the catalogue's order; what float32 cannot hold, or no such signal can be, is missing."""
     told = {
         **record.signals,
         "step_time_seconds": record.step_time,
@@ -124,7 +128,7 @@ def _values(record: StepRecord) -> list[float]:
     }
     if record.loss is not None:
         told["loss"] = record.loss
-    return [value if abs(value := told.get(name, math.nan)) <= _LARGEST else math.nan for name in _RANK.narrow]
+    return [value if low <= (value := told.get(name, math.nan)) <= high else math.nan for name, low, high in _LIMITS]
 
 
 class PairFrames(_BySteps[dict[int, Transfers]]):
@@ -175,7 +179,7 @@ class PairFrames(_BySteps[dict[int, Transfers]]):
         nbytes = (t.nbytes.get(peer, math.nan) for t in told.values() for peer in t.seconds)
         ends = np.repeat(_integers(t.end_ns if abs(t.end_ns) < _INT64 else WIDE_MISSING for t in told.values()), sizes)
         values = np.stack([_floats(seconds), _floats(nbytes)], axis=1)
-        known = (source >= 0) & (source < self._world_size)
+        known = (source >= 0) & (source < self._world_size) & (source != target)
         return (source * self._world_size + target)[known], values[known], ends[known]
 
     def _frame(self, first: int, samples: int, codes: Integers, narrow: Floats, wide: Integers) -> dict[str, Any]:
@@ -209,6 +213,6 @@ def _integers(values: Iterable[int]) -> Integers:
 
 
 def _floats(values: Iterable[float]) -> Floats:
-    """What float32 cannot hold is missing."""
+    """Durations and sizes: what is negative, or what float32 cannot hold, is missing."""
     found = np.fromiter(values, np.float64)
-    return np.where(np.abs(found) <= _LARGEST, found, np.nan).astype(np.float32)
+    return np.where((found >= 0.0) & (found <= _LARGEST), found, np.nan).astype(np.float32)

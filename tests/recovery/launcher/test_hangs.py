@@ -182,7 +182,7 @@ def test_the_culprit_is_fenced_and_the_job_heals(hung: Callable[..., None]) -> N
         assert world.nodes[1].pids[2] != before[2]
         assert world.nodes[1].pids[3] == before[3]
         dumped = [event["time"] for event in world.events("stack_dump")]
-        (fence, *_) = world.events("action_started")
+        fence = await world.until_event("action_started")
         assert dumped
         assert max(dumped) <= fence["time"]  # what is fenced can no longer be looked at
         assert "ranks [2] hang: Rank 2 has not begun" in fence["data"]["detail"]

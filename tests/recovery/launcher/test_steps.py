@@ -115,6 +115,18 @@ def test_signals_by_name_and_none_that_nobody_declared() -> None:
     assert np.isnan(narrow[RANK.index("backward_seconds")])
 
 
+def test_a_value_that_its_signal_cannot_have_is_missing() -> None:
+    """The service would refuse the frame of all ranks for it."""
+    frames = StepFrames("job", 1)
+    frames.add(0, record(1, loss=-3.0, signals={"communication_wait_seconds": -0.001, "tokens": math.inf}))
+    cut = frames.cut()
+    assert cut is not None
+    narrow = tensors(cut)[0][0, :, 0]
+    assert np.isnan(narrow[RANK.index("communication_wait_seconds")])
+    assert np.isnan(narrow[RANK.index("tokens")])
+    assert narrow[LOSS] == -3.0
+
+
 def as_frame(cut: dict[str, Any]) -> Frame:
     fields = dict(cut)
     known = fields.pop("catalogue")
@@ -161,7 +173,7 @@ def test_pairs_of_two_steps() -> None:
 
 def test_transfers_that_cannot_be_are_left_out() -> None:
     frames = PairFrames("job", 2)
-    frames.add(1, transfers(1, {0: 1e300, 7: 0.1, -1: 0.1, 2**63: 0.1}, end_ns=2**63))
+    frames.add(1, transfers(1, {0: 1e300, 1: 0.1, 7: 0.1, -1: 0.1, 2**63: 0.1}, end_ns=2**63))
     (cut,) = frames.cut()
     assert cut["entities"] == ("0>1",)
     assert np.isnan(np.frombuffer(cut["values"], "<f4")[0])
