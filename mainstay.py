@@ -12,11 +12,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SDK = {"attach", "init"}
+_SDK = {"attach", "init", "watch"}
 
 
 def __getattr__(name: str) -> Any:
-    """Lend the training SDK's names: ``mainstay.init`` and ``mainstay.attach`` are ``recovery.sdk``'s."""
+    """Lend the training SDK's names: ``mainstay.init`` and its siblings are ``recovery.sdk``'s."""
     if name in _SDK:
         return getattr(import_module("recovery.sdk"), name)
     raise AttributeError(f"module 'mainstay' has no attribute {name!r}")
@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "policy": ("detectors.policy.cli:policy", "node", "What GPU error codes mean; overrides checked, tried, pushed."),
     "record": ("detectors.recording.cli:record", "service", "What a service saw, as files that can be replayed."),
     "replay": ("detectors.recording.cli:replay", "service", "The detectors over a recording: what they find in it."),
+    "hangs": ("detectors.hangs_cli:hangs", "node", "Flight-recorder dumps in, the ranks that hold up the job out."),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),
     "plan": ("recovery.cli:plan", "train", "Price every recovery strategy for a described failure."),

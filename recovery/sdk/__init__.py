@@ -14,8 +14,8 @@ ordinary process groups and an ordinary loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,7 +23,10 @@ from recovery.sdk.link import installed
 from recovery.sdk.mesh import Mesh, build_mesh
 from recovery.sdk.run import Run, build_run
 
-__all__ = ["Mesh", "Run", "attach", "init"]
+if TYPE_CHECKING:
+    from recovery.sdk.meter import Sent
+
+__all__ = ["Mesh", "Run", "attach", "init", "watch"]
 
 _mesh: Mesh | None = None
 
@@ -63,3 +66,25 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapp
     if _mesh is None:
         raise RuntimeError("call mainstay.init before mainstay.attach")
     return build_run(_mesh, model, optimizer, extra)
+
+
+def watch(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    start: int = 0,
+    on_record: Callable[[Sent], None] | None = None,
+) -> Run:
+    """Measure a run and protect nothing: for DDP, FSDP2 and whatever else ``attach`` does not take yet.
+
+    Under ``mainstay run`` the figures go to the launcher, with ``init`` or without it; elsewhere to ``on_record``.
+
+    Args:
+        model: the root module: what ``forward`` is called on, so the wrapper where there is one.
+        optimizer: whose ``step`` is the update.
+        start: steps that were made before, as told by a checkpoint.
+        on_record: called in the training thread with every ``StepRecord`` and ``Transfers``.
+    """
+    from recovery.sdk.metered import WatchedRun  # noqa: PLC0415 - brings what a plain run does not need
+
+    return WatchedRun(_mesh, installed(), model, optimizer, start=start, on_record=on_record)

@@ -28,10 +28,11 @@ class Hooks:
         sections: Sections,
         traffic: Traffic,
         clock: ThreadClock,
-        after_backward: Callable[[], None] = lambda: None,
     ) -> None:
         self._sections, self._traffic, self._clock = sections, traffic, clock
-        self._after_backward = after_backward
+        self.before_hidden_wait: Callable[[], None] = _nothing
+        """Called when the last gradient is there, before a wrapper waits for its peers."""
+        self.after_backward: Callable[[], None] = _nothing
         self._hidden: float | None = None
         self._after_wait: Callable[[], object] | None = None
         self._begun: list[bool] = []
@@ -77,6 +78,7 @@ class Hooks:
     def _backwarded(self) -> None:
         """The last gradient is there. What follows in this backward pass is a wrapper waiting for its peers."""
         self._sections.end()
+        self.before_hidden_wait()
         self._hidden = self._elsewhere()
         if self._traffic.stream is not None:
             self._after_wait = self._traffic.stream.wait(self._kind)
@@ -90,7 +92,7 @@ class Hooks:
             self._traffic.count(self._kind, max(0.0, self._elsewhere() - self._hidden))
             self._hidden = None
         self._traffic.settle()
-        self._after_backward()
+        self.after_backward()
 
     def _elsewhere(self) -> float:
         """A clock that stands still in waits that are counted already."""
@@ -100,6 +102,10 @@ class Hooks:
         """The step was called off in the middle of something."""
         self._begun.clear()
         self._hidden = self._after_wait = None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _at_the_end(call: Callable[[], None]) -> None:

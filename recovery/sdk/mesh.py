@@ -6,6 +6,7 @@ A recovery replaces the groups, so read ``mesh.dp`` and its siblings where they 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -50,6 +51,21 @@ class Mesh:
     @property
     def tp(self) -> dist.ProcessGroup:
         return self._groups.tp
+
+    @property
+    def all_groups(self) -> tuple[dist.ProcessGroup, ...]:
+        return self.world, self.dp, self.pp, self.tp
+
+    @property
+    def members(self) -> dict[str, Sequence[int]]:
+        """Kind of group -> ranks of this rank's own."""
+        shape = self.shape
+        return {
+            "world": range(self.world_size),
+            "dp": shape.dp_peers(self.rank),
+            "pp": shape.pp_peers(self.rank),
+            "tp": shape.tp_peers(self.rank),
+        }
 
     def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
         """The rank at these indices."""

@@ -13,9 +13,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final
 
 import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 from probes.words import GROUP_KINDS, StepPhase
 from recovery.launcher.messages import StepRecord, Transfers
@@ -64,6 +67,21 @@ class _Draft:
     waits: dict[str | None, float] = field(default_factory=dict)
 
 
+class _Exchange(Enum):
+    """Who averages gradients over replicas, so where they are last seen as the rank's own."""
+
+    SCRIPT = "script"  # before its first collective among replicas, or before the update if there is one replica
+    BUCKETS = "buckets"  # DDP: gradients are copied to buckets, and stay as they are until the backward pass has ended
+    VIEWS = "views"  # DDP whose gradients are views of its buckets: they are averaged under our eyes, nothing is told
+    SHARDED = "sharded"  # FSDP2: the input of each reduce-scatter
+
+
+def _exchange_of(model: torch.nn.Module) -> _Exchange:
+    if isinstance(model, DistributedDataParallel):
+        return _Exchange.VIEWS if model.gradient_as_bucket_view else _Exchange.BUCKETS
+    return _Exchange.SHARDED if any(isinstance(m, FSDPModule) for m in model.modules()) else _Exchange.SCRIPT
+
+
 class StepMeter:
     """One at a time: ``begin``, ``end`` when the step has committed, ``take`` what can be sent.
 
@@ -86,13 +104,15 @@ class StepMeter:
         self.collections.install()
         self._device = DeviceSections() if any(p.is_cuda for p in self._parameters) else None
         self.sections = Sections(self.clock, self.traffic, self._device)
-        self.hooks = Hooks(model, self.sections, self.traffic, self.clock, self._after_backward)
+        self.hooks = Hooks(model, self.sections, self.traffic, self.clock)
+        self.hooks.before_hidden_wait, self.hooks.after_backward = self._before_hidden_exchange, self._after_backward
         self.traffic.stream = self._device
         self.loss: float | torch.Tensor | None = None
         self.blocked = 0.0
         self.training = False
         """Whether steps are being made: not while groups form and state is restored."""
         self._stride = Stride()
+        self._exchange = _exchange_of(model)
         self._phase: StepPhase | None = None
         self._seen: StepPhase | None = None
         self._steps = 0
@@ -167,25 +187,33 @@ class StepMeter:
             self._last_delay, self._last_gc = self._delay, self.collections.seconds
         if self._device is not None:
             self._device.begin_step()
-        if self._stride.due(epoch):
+        if self._exchange is _Exchange.SHARDED and self._stride.due(epoch):
             self.traffic.on_reduce_scatter = self._scattered
+
+    def _before_hidden_exchange(self) -> None:
+        """The last gradient is there, and DDP has not put the averages in their place."""
+        wrapper = self._model
+        if not (self._inside and self._stride.due(self._epoch)):
+            return
+        if self._exchange is _Exchange.BUCKETS and wrapper.require_backward_grad_sync:
+            self._take_norm()
 
     def _after_backward(self) -> None:
         """Gradients are there. Just before replicas exchange them they are this rank's own."""
-        if self._inside and self._stride.due(self._epoch) and self._replicas > 1:
+        if self._exchange is _Exchange.SCRIPT and self._inside and self._stride.due(self._epoch) and self._replicas > 1:
             self.traffic.on_exchange = self._take_norm
 
     def before_update(self) -> None:
         """Before ``optimizer.step``, before any vote."""
         self.traffic.on_exchange = None
-        if self._replicas == 1 and self._stride.due(self._epoch):
+        if self._exchange is _Exchange.SCRIPT and self._replicas == 1 and self._stride.due(self._epoch):
             self._take_norm()
 
     def _take_norm(self) -> None:
         begun = time.perf_counter()
         norm = gradient_norm(self._parameters)
         self._norms = [] if norm is None else [norm]
-        self._norm_seconds = time.perf_counter() - begun
+        self._norm_seconds += time.perf_counter() - begun
 
     def _scattered(self, flat: Any) -> None:
         """FSDP is about to average ``flat``: this rank's own gradients of some layers."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -14,14 +13,12 @@ import torch.distributed as dist
 
 from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
 from recovery.memory.state import collect_state
-from recovery.sdk import wrappers
 from recovery.sdk.link import Link
-from recovery.sdk.links import Links
 from recovery.sdk.mesh import Mesh
-from recovery.sdk.meter import StepMeter
+from recovery.sdk.metered import MeteredRun
 from recovery.sdk.progress import ProgressThread
 from recovery.sdk.protection import Protection, RestoreError
-from recovery.sdk.run import Report, Run, T, checked_phase, checked_section
+from recovery.sdk.run import Report
 
 _FENCE_SECONDS = 20.0
 """How long to wait for an explanation after a collective failed. A death is fenced within a second; when nobody
@@ -32,7 +29,7 @@ class StepAbortedError(RuntimeError):
     """Not every rank could vote for this step. Raised out of ``optimizer.step``; ``run.step`` takes it from there."""
 
 
-class ProtectedRun(Run):
+class ProtectedRun(MeteredRun):
     """See ``Run``; the same loop, with the other ranks' failures survived."""
 
     def __init__(
@@ -43,12 +40,12 @@ class ProtectedRun(Run):
         optimizer: torch.optim.Optimizer,
         extra: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__(mesh)
+        super().__init__(mesh, model, mesh.shape.dp)
+        self.mesh: Mesh = mesh
         assert link.assignment is not None
         self._link = link
         self._model = model
         self._protection = Protection(link.assignment, mesh.generation, collect_state(model, optimizer, extra))
-        self._meter = StepMeter(model, replicas=mesh.shape.dp)
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None
         self._live: int | None = 0 if fresh else None
@@ -61,35 +58,12 @@ class ProtectedRun(Run):
         """The last one that was formed, for the thread that tells of progress."""
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
         optimizer.register_step_pre_hook(self._before_update)
-        self._meter.hooks.on_optimizer(optimizer)
-        wrappers.install()
-        wrappers.watch(self._meter.traffic)
+        self._watch_calls(optimizer)
         self._tell_attached()
 
     @property
     def protected(self) -> bool:
         return not self._protection.problem
-
-    def report(self, *, loss: float | torch.Tensor | None = None) -> None:
-        self._meter.loss = loss
-
-    def workload(self, *, tokens: float | None = None, sequence_squares: float | None = None) -> None:
-        self._meter.work(tokens, sequence_squares)
-
-    def phase(self, phase: str) -> AbstractContextManager[None]:
-        return self._meter.inside(checked_phase(phase))
-
-    def section(self, name: str) -> AbstractContextManager[None]:
-        return self._meter.sections.inside(checked_section(name))
-
-    def data(self, loader: Iterable[T]) -> Iterator[T]:
-        source = iter(loader)
-        while True:
-            try:
-                batch = self._meter.wait_for_data(source)
-            except StopIteration:
-                return
-            yield batch
 
     # The loop
 
@@ -115,7 +89,7 @@ class ProtectedRun(Run):
         """First entry of this process: a fresh start, or the replacement of a lost rank."""
         order = self.mesh.order
         assert order is not None
-        self._count_calls()
+        self._enter_generation()
         self._progress = ProgressThread(self._link, self._meter, lambda: (self._generation, self._epoch))
         self._protection.enter(order.generation)
         if not self._resume(order):
@@ -236,7 +210,7 @@ class ProtectedRun(Run):
             self._link.send(Ready(generation=generation, live_epoch=self._live, newest_epoch=self._newest))
             order = self._link.wait_regroup(generation)
             if isinstance(order, Regroup) and self.mesh.follow(order):
-                self._count_calls()
+                self._enter_generation()
                 self._protection.enter(order.generation)
                 if self._resume(order):
                     return
@@ -266,22 +240,10 @@ class ProtectedRun(Run):
         self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, nbytes))
         return True
 
-    def _count_calls(self) -> None:
-        """From zero, in this generation's groups."""
+    def _enter_generation(self) -> None:
         mesh = self.mesh
         self._generation = mesh.generation
-        job = os.environ.get("MAINSTAY_JOB", "")
-        self._meter.traffic.enter(
-            mesh.rank,
-            {
-                "world": range(mesh.world_size),
-                "dp": mesh.shape.dp_peers(mesh.rank),
-                "pp": mesh.shape.pp_peers(mesh.rank),
-                "tp": mesh.shape.tp_peers(mesh.rank),
-            },
-            (mesh.world, mesh.dp, mesh.pp, mesh.tp),
-            Links(job, mesh.generation, mesh.rank),
-        )
+        self._count_calls(mesh.rank, mesh.generation, mesh.members, mesh.all_groups)
 
     def _tell_attached(self) -> None:
         guard = self._protection

@@ -26,7 +26,7 @@ Report = Callable[[float | torch.Tensor | None], None]
 class Run:
     """What ``attach`` returns. This one is for a script without a launcher: it counts steps and does nothing else."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
 
     @property

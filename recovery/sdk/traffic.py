@@ -253,7 +253,7 @@ class Traffic:
         if self.on_exchange is not None and place.kind in _REPLICAS:
             callback, self.on_exchange = self.on_exchange, None
             callback()
-        if self.on_reduce_scatter is not None and "reduce_scatter" in name:
+        if self.on_reduce_scatter is not None and place.kind in _REPLICAS and "reduce_scatter" in name:
             self.on_reduce_scatter(args[1] if len(args) > 1 else None)
         opened = Open(name, place.kind, place.tally, None, 0, 0, time.perf_counter())
         return self._begin(opened, functools.partial(original, group, *args, **kwargs))

@@ -1,0 +1,150 @@
+"""A run that measures: what ``ProtectedRun`` and ``WatchedRun`` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup
+
+from recovery.launcher.messages import StepsTotal
+from recovery.sdk import wrappers
+from recovery.sdk.link import Link
+from recovery.sdk.links import Links
+from recovery.sdk.mesh import Mesh
+from recovery.sdk.meter import Sent, StepMeter
+from recovery.sdk.progress import ProgressThread
+from recovery.sdk.run import Report, Run, T, checked_phase, checked_section
+
+
+class MeteredRun(Run):
+    """A ``Run`` with a meter."""
+
+    def __init__(self, mesh: Mesh | None, model: torch.nn.Module, replicas: int) -> None:
+        super().__init__(mesh)
+        self._meter = StepMeter(model, replicas=replicas)
+
+    def report(self, *, loss: float | torch.Tensor | None = None) -> None:
+        self._meter.loss = loss
+
+    def workload(self, *, tokens: float | None = None, sequence_squares: float | None = None) -> None:
+        self._meter.work(tokens, sequence_squares)
+
+    def phase(self, phase: str) -> AbstractContextManager[None]:
+        return self._meter.inside(checked_phase(phase))
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        return self._meter.sections.inside(checked_section(name))
+
+    def data(self, loader: Iterable[T]) -> Iterator[T]:
+        source = iter(loader)
+        while True:
+            try:
+                batch = self._meter.wait_for_data(source)
+            except StopIteration:
+                return
+            yield batch
+
+    def _watch_calls(self, optimizer: torch.optim.Optimizer) -> None:
+        """From now on the meter hears of calls between ranks and of updates."""
+        self._meter.hooks.on_optimizer(optimizer)
+        wrappers.install()
+        wrappers.watch(self._meter.traffic)
+
+    def _count_calls(
+        self, rank: int, generation: int, members: Mapping[str, Sequence[int]], groups: Sequence[ProcessGroup]
+    ) -> None:
+        """From zero, in the groups of ``generation``."""
+        job = os.environ.get("MAINSTAY_JOB") or f"port-{os.environ.get('MASTER_PORT', '')}-{os.getuid()}"
+        self._meter.traffic.enter(rank, members, groups, Links(job, generation, rank))
+
+
+class WatchedRun(MeteredRun):
+    """See ``recovery.sdk.watch``: measures, and protects nothing."""
+
+    def __init__(
+        self,
+        mesh: Mesh | None,
+        link: Link | None,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        start: int,
+        on_record: Callable[[Sent], None] | None,
+    ) -> None:
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        super().__init__(mesh, model, world if mesh is None else mesh.shape.dp)
+        self._link, self._on_record, self._epoch = link, on_record, start
+        self._generation = 1 if link is None or link.assignment is None else link.assignment.generation
+        optimizer.register_step_pre_hook(lambda *_: self._meter.before_update())
+        self._watch_calls(optimizer)
+        if mesh is not None:
+            members, groups = mesh.members, mesh.all_groups
+        else:  # a job of plain DDP or FSDP: everybody is a replica, or holds a shard of one
+            whole = dist.group.WORLD
+            members, groups = {"dp": range(world)}, () if whole is None else (whole,)
+        self._count_calls(rank, self._generation, members, groups)
+        self._progress = None
+        if link is not None:
+            self._progress = ProgressThread(link, self._meter, lambda: (self._generation, self._epoch))
+
+    def steps(self, total: int) -> Iterator[int]:
+        if self._link is not None:
+            self._link.send(StepsTotal(total=total))
+        self._meter.training = True
+        while self._epoch < total:
+            before = self._epoch
+            yield before
+            if self._epoch == before:
+                raise RuntimeError("run.steps yielded a step whose work was not done inside `with run.step():`")
+        self._meter.training = False
+        self._send(everything=True)
+
+    def step(self) -> AbstractContextManager[Report]:
+        return _Step(self)
+
+    def enter(self) -> None:
+        self._meter.begin(self._epoch + 1)
+
+    def leave(self) -> None:
+        self._epoch += 1
+        self._meter.end(self._generation, self._epoch, digests=False)
+        self._send()
+
+    def _send(self, *, everything: bool = False) -> None:
+        for message in self._meter.take(everything=everything):
+            if self._link is not None:
+                self._link.send_if_free(message)
+            if self._on_record is not None:
+                self._on_record(message)
+
+    def close(self) -> None:
+        """Take off all hooks and wrappers."""
+        if self._progress is not None:
+            self._progress.stop()
+        wrappers.watch(None)
+        wrappers.uninstall()
+        self._meter.traffic.leave()
+        self._meter.close()
+
+
+class _Step:
+    """One step; an error passes through, and the step does not count."""
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+
+    def __enter__(self) -> Report:
+        self._run.enter()
+        return lambda loss: self._run.report(loss=loss)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._run.leave()
