@@ -91,7 +91,7 @@ def sequence_number(group: ProcessGroup) -> int:
     """Collectives of this group so far, whoever made them; 0 where the backend does not count."""
     try:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
-    except RuntimeError:
+    except (RuntimeError, AttributeError):
         return 0
 
 
@@ -329,7 +329,7 @@ class Traffic:
         ranks: tuple[int, ...] = ()
         with suppress(RuntimeError, KeyError, ValueError):  # a group that torch does not list
             ranks = tuple(dist.get_process_group_ranks(group))
-        kind = next((k for k in _INNERMOST_FIRST if set(self._members.get(k, ())) == set(ranks)), None)
+        kind = next((k for k in _INNERMOST_FIRST if ranks and set(self._members.get(k, ())) == set(ranks)), None)
         place = Place(group, kind, ranks, sequence_number(group), counts_transfers=_is_gloo(group))
         self._places[id(group)] = place
         return place

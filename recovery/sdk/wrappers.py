@@ -56,7 +56,7 @@ def uninstall() -> bool:
 
 def _wrap(owner: type, name: str, method: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
     original = getattr(owner, name)
-    _originals[owner, name] = original
+    _originals[owner, name] = owner.__dict__[name]
     setattr(
         owner, name, functools.wraps(original, assigned=("__name__", "__doc__"), updated=())(method(name, original))
     )

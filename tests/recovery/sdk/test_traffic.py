@@ -1,0 +1,211 @@
+"""Counting calls between ranks: exact numbers, from real groups of one process and from stand-ins for the rest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, ProcessGroup, Work
+
+from recovery.sdk import wrappers
+from recovery.sdk.clocks import ThreadClock
+from recovery.sdk.traffic import Open, Passing, Tally, Traffic
+
+
+@pytest.fixture
+def world() -> Iterator[ProcessGroup]:
+    """A gloo group of this process alone."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def traffic() -> Iterator[Traffic]:
+    found = Traffic(ThreadClock())
+    wrappers.install()
+    wrappers.watch(found)
+    yield found
+    wrappers.watch(None)
+    wrappers.uninstall()
+    found.clock.close()
+
+
+class FakeWork:
+    """Waits as long as it is told."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def wait(self) -> bool:
+        time.sleep(self.seconds)
+        return True
+
+
+def begin(traffic: Traffic, name: str, peer: int, work: Any, *, tag: int = 0) -> Any:
+    """A point-to-point call with ``peer``."""
+    group: Any = object()
+    return traffic.exchange(name, lambda *_: work, group, ([torch.zeros(4)], peer, tag), {})
+
+
+def end(traffic: Traffic, work: Any) -> None:
+    traffic.wait(lambda w: w.wait(), work, (), {})
+
+
+def test_wrappers_come_and_go() -> None:
+    before = {name: ProcessGroup.__dict__[name] for name in ("allreduce", "send", "recv", "barrier")}
+    waited = Work.__dict__["wait"]
+    wrappers.install()
+    wrappers.install()
+    assert ProcessGroup.__dict__["allreduce"] is not before["allreduce"]
+    assert wrappers.uninstall()
+    assert not wrappers.uninstall()
+    assert {name: ProcessGroup.__dict__[name] for name in before} == before
+    assert Work.__dict__["wait"] is waited
+
+
+def test_collectives_count_in_the_innermost_kind_of_their_members(world: ProcessGroup, traffic: Traffic) -> None:
+    traffic.enter(0, {"world": [0], "dp": [0]}, (world,))
+    assert traffic.numbers() == ({}, {})  # a group of one has nobody to wait for
+    traffic._members = {"dp": (0,), "world": (0,)}  # as if it had
+    traffic._places.clear()
+    tensor = torch.ones(3)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.broadcast(tensor, 0)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert traffic.numbers() == ({"dp": 5, "world": 0}, {"dp": 4, "world": 0})
+    assert work is not None
+    work.wait()
+    assert traffic.numbers() == ({"dp": 5, "world": 0}, {"dp": 5, "world": 0})
+    assert traffic.waited["dp"] > 0.0
+    assert traffic.waited_total == pytest.approx(sum(traffic.waited.values()))
+
+
+def test_calls_that_nobody_waits_for_end_with_the_step(world: ProcessGroup, traffic: Traffic) -> None:
+    traffic._members = {"world": (0,)}
+    traffic._place(world)
+    dist.all_reduce(torch.ones(1), async_op=True)
+    assert traffic.numbers() == ({"world": 1}, {"world": 0})
+    traffic.square()
+    assert traffic.numbers() == ({"world": 1}, {"world": 1})
+    traffic.enter(0, {"world": [0, 1]})
+    assert traffic.numbers() == ({"world": 0}, {"world": 0})
+
+
+def test_what_python_did_not_see_is_counted_too(world: ProcessGroup, traffic: Traffic) -> None:
+    traffic._members = {"dp": (0,)}
+    traffic._place(world)
+    dist.all_reduce(torch.ones(1))
+    wrappers.watch(None)
+    dist.all_reduce(torch.ones(1))  # as DDP's reducer does it
+    wrappers.watch(traffic)
+    assert traffic.numbers() == ({"dp": 2}, {"dp": 1})
+    traffic.settle()
+    assert traffic.numbers() == ({"dp": 2}, {"dp": 2})
+
+
+def test_other_threads_are_left_alone(world: ProcessGroup, traffic: Traffic) -> None:
+    traffic._members = {"world": (0,)}
+    thread = threading.Thread(target=lambda: dist.all_reduce(torch.ones(1)))
+    thread.start()
+    thread.join()
+    assert traffic.waited_total == 0.0
+    assert traffic.numbers() == ({"world": 0}, {"world": 0})
+
+
+def test_a_member_that_has_no_group_object_is_left_in_peace(traffic: Traffic) -> None:
+    traffic.enter(1, {"pp": [0, 1, 2]})
+    work = begin(traffic, "recv", 0, None)
+    assert work is None
+    assert traffic.numbers() == ({"pp": 1}, {"pp": 1})
+
+
+def test_the_two_ends_of_a_link_agree_and_inner_stages_stand_where_outer_ones_stand(traffic: Traffic) -> None:
+    numbers = []
+    for rank, calls in (
+        (0, [("send", 1), ("send", 1), ("recv", 1), ("recv", 1)]),
+        (1, [("recv", 0), ("send", 2), ("recv", 2), ("send", 0)] * 2),
+        (2, [("recv", 1), ("recv", 1), ("send", 1), ("send", 1)]),
+    ):
+        traffic.enter(rank, {"pp": [0, 1, 2]})
+        for name, peer in calls:
+            work = FakeWork()
+            end(traffic, begin(traffic, name, peer, work))
+        numbers.append(traffic.numbers())
+    assert numbers == [({"pp": 4}, {"pp": 4})] * 3
+
+
+def test_a_send_beside_the_computation_holds_nobody_up(traffic: Traffic) -> None:
+    traffic.enter(0, {"pp": [0, 1]})
+    work = begin(traffic, "send", 1, FakeWork())
+    assert traffic.numbers() == ({"pp": 1}, {"pp": 1})
+    seen: list[Any] = []
+    work.wait = lambda: seen.append((traffic.numbers(), str(traffic.standing())))
+    end(traffic, work)
+    assert seen == [(({"pp": 1}, {"pp": 0}), "send pp 1")]
+    assert traffic.standing() is None
+
+
+def test_the_call_under_way_is_named_and_its_time_counted(traffic: Traffic) -> None:
+    traffic.enter(1, {"pp": [0, 1], "world": [0, 1, 2, 3]})
+    work = begin(traffic, "recv", 0, FakeWork(0.02))
+    end(traffic, work)
+    assert traffic.waited["pp"] >= 0.01
+    stranger = begin(traffic, "recv", 3, FakeWork())
+    assert traffic.numbers()[0] == {"pp": 1, "world": 1}
+    end(traffic, stranger)
+
+
+def test_gradients_are_looked_at_once_before_replicas_meet(world: ProcessGroup, traffic: Traffic) -> None:
+    traffic._members = {"tp": (0,)}
+    seen: list[str] = []
+    traffic.on_exchange = lambda: seen.append("exchange")
+    traffic._place(world)
+    dist.all_reduce(torch.ones(1))  # of a tensor-parallel group: part of the model
+    assert seen == []
+    traffic._places.clear()
+    traffic._members = {"dp": (0,)}
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1))
+    assert seen == ["exchange"]
+
+
+class FakeStream:
+    """A device that has come as far as it is told."""
+
+    def __init__(self) -> None:
+        self.reached = self.passed = 0
+        self.waits = 0
+
+    def wait(self, _: str | None) -> Callable[[], Passing]:
+        self.waits += 1
+        number = self.waits
+        return lambda: Passing(lambda: self.reached >= number, lambda: self.passed >= number)
+
+
+def test_on_a_device_a_wait_ends_when_the_stream_has_passed_it(world: ProcessGroup, traffic: Traffic) -> None:
+    stream = FakeStream()
+    traffic.stream = stream
+    traffic._members = {"dp": (0,)}
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1))
+    assert traffic.numbers() == ({"dp": 3}, {"dp": 0})
+    assert traffic.standing() is None  # the stream still computes
+    stream.reached, stream.passed = 2, 1
+    assert str(traffic.standing()) == "allreduce dp"
+    assert traffic.numbers() == ({"dp": 3}, {"dp": 1})
+    traffic.square()
+    assert traffic.numbers() == ({"dp": 3}, {"dp": 3})
+
+
+def test_an_unknown_wait_belongs_to_no_kind(traffic: Traffic) -> None:
+    end(traffic, FakeWork())
+    assert list(traffic.waited) == [None]
+    assert isinstance(Open("x", None, Tally(), None, 0, 0, 0.0), Open)
