@@ -1,9 +1,15 @@
 """A device whose measurement stands apart from its cohort, again and again.
 
-Per signal: robust z within the cohort (median and MAD), the sign that matters, N of the last M samples to begin, and
-a long enough calm to end. A cohort too small to have a middle is not judged, and a missing sample counts for neither
-side. Cohorts run different jobs, the GPUs of a node mostly the same one: what depends on the work is compared with
-both, and without siblings at work it is information. A host that has just booted is not judged.
+Two witnesses: robust z within the cohort (median and MAD), N of the last M samples on the side that matters, and,
+where the stream has a past, a CUSUM over its own usual difference to the cohort. What begins at a tick must pass as a
+discovery among all streams (``fdr``), at a stated number of false alarms a day and with the tails that the fleet
+really has. A long enough calm ends it. A cohort too small to have a middle is not judged, a missing sample counts for
+neither side, and so does a sensor that is stuck while its peers' move. Cohorts run different jobs, the GPUs of a node
+mostly the same one: what depends on the work is compared with both, and without siblings at work it is information. A
+host that has just booted is not judged.
+
+The dense part (``streams``, ``peers``) is arrays over all entities, what is odd is handled one by one: 80,000 cards
+with 40 signals take tens of milliseconds a tick (``bench/detect_engine.py``).
 
 Corrected errors of memory and PCIe are not here: ``drift`` owns them, ``pcie`` and ``nvlink`` the links. So each kind
 of finding about a GPU has one owner, but for ``pcie_degraded``, of which two detectors are independent witnesses.
@@ -11,59 +17,20 @@ of finding about a GPU has one owner, but for ``pcie_degraded``, of which two de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from detectors import gpu
-from detectors.base import ArrayDetector, Bools, Floats, Samples
+from detectors import fdr, gpu
+from detectors.base import Account, ArrayDetector, Bools, Floats, Samples, Stance
 from detectors.finding import Entity, Evidence, Finding, FindingKind, Series
-from detectors.rows import NORMAL_MAD, Rows, median
+from detectors.outlier_rules import BUSY_SIGNAL, RULES, Plan, Rule
+from detectors.peers import Peers, Rows32
+from detectors.rows import Rows, median
+from detectors.streams import STRIDE, Limits, Line, Streams
 from probes.signals import SIGNALS
 from probes.words import Severity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How one signal is compared. ``quantum`` and ``share`` floor the scale: MAD is 0 for a constant counter."""
-
-    words: str
-    """What people call it."""
-    side: int
-    """+1: high is bad; -1: low is bad."""
-    quantum: float
-    """Least standard deviation, in the signal's unit."""
-    share: float = 0.0
-    """The same as a share of the cohort's median."""
-    kind: FindingKind = FindingKind.SIGNAL_OUTLIER
-    busy: bool = False
-    """It depends on the work: compare only devices not known to be idle, with their siblings, too."""
-    worth: float | None = None
-    """Beyond this it is a warning, before it information: 62 C among 45 C is odd and harms nobody."""
-    severity: Severity = Severity.WARNING
-
-
-RULES: dict[str, Rule] = {
-    # quantum = what six of which would be worth a word: 12 C hotter than the peers, a clock 6 % lower, ...
-    # and worth = where a card is still 10 C from slowing down (H100: 87 C core, 105 C memory)
-    "gpu_temperature_celsius": Rule(words="core temperature", side=1, quantum=2.0, busy=True, worth=75.0),
-    "gpu_memory_temperature_celsius": Rule(words="memory temperature", side=1, quantum=2.0, busy=True, worth=92.0),
-    # half of NVIDIA's 15 MHz clock step
-    "gpu_sm_clock_hertz": Rule(words="SM clock", side=-1, quantum=7.5e6, share=0.01, busy=True),
-    "gpu_memory_clock_hertz": Rule(words="memory clock", side=-1, quantum=7.5e6, share=0.01, busy=True),
-    # low power follows from light work as often as from a fault
-    "gpu_power_watts": Rule(words="power", side=-1, quantum=5.0, share=0.03, busy=True, severity=Severity.INFO),
-    "cpu_steal_ratio": Rule(
-        words="share of stolen processor time", side=1, quantum=0.02, kind=FindingKind.CPU_CONTENTION
-    ),
-    # a checkpoint that is written blocks many
-    "processes_blocked": Rule(words="number of blocked processes", side=1, quantum=1.0, severity=Severity.INFO),
-    "network_errors_total": Rule(words="rate of network errors", side=1, quantum=0.5, kind=FindingKind.NIC_DEGRADED),
-}
-"""Signals that peers share whatever they run; memory, disk and load differ by work and are not compared."""
-
-BUSY_SIGNAL = "gpu_utilization_ratio"
 
 _TAIL_INVERSE = (0.0, 1 / 64, 1 / 32, 1 / 24, 1 / 16, 1 / 12, 1 / 10, 1 / 8)
 _TAIL_FACTOR = (1.0, 1.18, 1.41, 1.57, 2.0, 2.5, 3.1, 4.2)
@@ -71,8 +38,23 @@ _TAIL_FACTOR = (1.0, 1.18, 1.41, 1.57, 2.0, 2.5, 3.1, 4.2)
 eight peers the MAD itself is so uncertain that z = 16 is as rare as z = 4 in a large cohort."""
 
 
+@dataclass(slots=True)
+class _Tick:
+    """What one tick collects on its way over the signals."""
+
+    lines: list[tuple[int, int]]
+    masks: tuple[Bools, Bools, Bools]
+    known: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
+    """Line → odd rows whose siblings could be asked."""
+    z: dict[int, tuple[npt.NDArray[np.intp], Rows32]] = field(default_factory=dict)
+    """Line → rows held when the tick began, and their z."""
+    may_begin: list[tuple[int, int, float]] = field(default_factory=list)
+    changed: list[tuple[int, int, float]] = field(default_factory=list)
+    """(line, row, z)"""
+
+
 class OutlierDetector(ArrayDetector):
-    """Robust cross-sectional z with hysteresis, for every signal that ``RULES`` knows.
+    """Peer and self test with hysteresis, for every signal that ``Config.rules`` knows.
 
     Entities are devices (hosts and GPUs), groups their cohorts.
     """
@@ -97,6 +79,8 @@ class OutlierDetector(ArrayDetector):
         """Calm samples in a row that end it: throttling comes and goes within half a minute at 1 Hz."""
         least_cohort: int = 8
         """Valid peers below which nobody is judged: a host of eight GPUs; below, z has no usable tail."""
+        drawn_peers: int = 2048
+        """Members that stand for a larger cohort: its median is then known to 0.03 deviations (``peers``)."""
         least_siblings: int = 3
         """Others of its node at work below which a device has nobody who does the same."""
         busy_ratio: float = 0.5
@@ -106,133 +90,214 @@ class OutlierDetector(ArrayDetector):
         boot_grace: float = 300.0
         """Seconds after boot in which nothing is compared: memory is scrubbed, services start."""
         drawn: int = 32
-        """Samples drawn in the evidence."""
+        """Samples drawn in the evidence; the largest part of the state: 4 bytes each a stream."""
+        allowance: float = 1.0
+        """k of the self CUSUM, in deviations of the stream's own: half of the least shift worth a word."""
+        alarm: float = 12.0
+        """h of the self CUSUM: with k = 1 one false alarm in 3.5e10 normal samples (reference ARL)."""
+        clip: float = 4.0
+        """One sample counts as so many deviations at most: no spike alone passes the self test."""
+        learned: int = 64
+        """Samples after which a stream has a past. Before, and where it always stood apart, the peers alone judge."""
+        memory: int = 256
+        """Samples over which the past is averaged: minutes, so that the time of day passes unseen."""
+        stuck: int = 60
+        """Equal samples in a row that make a sensor stuck..."""
+        moving: int = 8
+        """...if most of its cohort have moved within so many."""
+        false_alarms_a_day: float = 2.0
+        """Streams that begin falsely, over all entities and signals: the budget of warnings for 10,000 GPUs."""
+        surely: float = 12.0
+        """Robust z that passes however heavy the tails: twice ``on``."""
+        rules: dict[str, Rule] = field(default_factory=lambda: dict(RULES))
 
     def __init__(self, config: Config | None = None) -> None:
         self.config: OutlierDetector.Config = config or self.Config()
         self.reset()
 
     def reset(self) -> None:
-        super().reset()
-        self._times = np.full(self.config.drawn, np.nan)
+        c = self.config
+        self._plan = Plan(c.rules)
+        limits = Limits(
+            on=c.on, off=c.off, of_last=c.of_last, allowance=c.allowance, alarm=c.alarm, clip=c.clip,
+            stuck=c.stuck, moving=c.moving, memory=c.memory,
+        )  # fmt: skip
+        self._streams = Streams(limits, len(c.rules))
+        self._tails = fdr.Tails(len(c.rules), threshold=c.off, censor=c.on)
+        self._peers = Peers(least=c.least_cohort, sample=c.drawn_peers)
+        self._middles = np.full((c.drawn, len(c.rules), 1), np.nan, np.float32)
+        self._times = np.full(c.drawn, np.nan)
+        self._ticks = 0
         self._at = 0  # where in the ring of drawn samples the latest one lies
         self._siblings = gpu.Siblings()
+        self._stuck = 0
+        super().reset()
 
     def _rows(self) -> Rows:
-        signals, config = len(RULES), self.config
-        rows = Rows().field("loud", 0, np.uint32, lead=(signals,))  # the last samples' verdicts as bits
-        rows.field("calm", 0, np.int32, lead=(signals,))
-        rows.field("state", fill=False, dtype=np.bool_, lead=(signals,))
+        signals, config = len(self.config.rules), self.config
+        rows = Rows().field("calm", 0, np.uint8, lead=(signals,))
         rows.field("grave", fill=False, dtype=np.bool_, lead=(signals,))
         rows.field("x", np.nan, np.float32, lead=(config.drawn, signals))
-        return rows.field("peers", np.nan, np.float32, lead=(config.drawn, signals))
+        return self._streams.declare(rows)
+
+    def account(self) -> Account:
+        if not self.rows.entities:
+            return Account(stance=Stance.IDLE)
+        judged = float(np.count_nonzero(self._peers.index < len(self._peers.labels)))
+        numbers = {"entities": float(len(self.rows.entities)), "judged": judged, "stuck_sensors": float(self._stuck)}
+        numbers["tail_scale"] = float(self._tails.scale.max())
+        if not judged:
+            return Account(stance=Stance.ABSTAINS, why="No cohort is large enough to have a middle.", numbers=numbers)
+        return Account(stance=Stance.JUDGING, numbers=numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of state that grow with the fleet."""
+        return self.rows.nbytes + self._middles.nbytes + self._peers.index.nbytes
 
     def _held(self, row: int) -> list[FindingKind]:
-        kinds = [rule.kind for rule in RULES.values()]
-        return list(dict.fromkeys(kinds[s] for s in np.flatnonzero(self.rows["state"][:, row])))
+        return list(dict.fromkeys(self._plan.kinds[s] for s in np.flatnonzero(self.rows["state"][:, row])))
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
-        lines = np.array([s for s, name in enumerate(_NAMES) if name in samples.signals], dtype=np.intp)
-        x = np.array([self._signal(samples, k, _NAMES[s]) for s in lines]).reshape(len(lines), -1)
+        former = self._peers.follow(samples)
+        if former is not None:
+            last = self._middles.shape[2] - 1  # the entry of nobody, which is NaN
+            self._middles = self._middles[:, :, [last if old < 0 else old for old in (*former, -1)]]
+        self._streams.resize(len(samples.entities))
+        self._ticks += 1
+        self._at = self._ticks % self.config.drawn
+        self._times[self._at] = samples.t[k]
+        self.rows["x"][self._at] = np.nan
+        self._middles[self._at] = np.nan
+        self._stuck = 0
+        tick = _Tick(self._plan.lines(samples.signals), self._masks(samples, k))
+        with np.errstate(all="ignore"):  # nonsense far beyond any signal's range may overflow float32: not finite
+            for line, column in tick.lines:
+                self._judge_line(samples, k, line, column, tick)
+        return self._conclude(samples, tick, float(samples.t[k]))
+
+    def _masks(self, samples: Samples, k: int) -> tuple[Bools, Bools, Bools]:
+        """Who is not judged: just booted; not surely at work; surely not at work."""
         load = self._signal(samples, k, BUSY_SIGNAL)
-        x[np.ix_(_COLD[lines], load < self.config.busy_ratio)] = np.nan
-        x[np.ix_(_BUSY[lines], ~(load >= self.config.busy_ratio))] = np.nan
-        x[:, ~gpu.settled(self._signal(samples, k, gpu.UPTIME), self.config.boot_grace)] = np.nan
-        z, peers, scale = self._compare(samples, x, lines)
-        z, known = self._compare_siblings(samples, x, z, scale, lines)
-        time = float(samples.t[k])
-        self._remember(time, x, peers, lines)
-        changed = self._decide(z, lines)
-        changed += self._weigh(samples, x, known, lines, changed)
-        return [f for line, row in changed for f in self._say(int(lines[line]), row, float(z[line, row]), time)]
+        young = ~gpu.settled(self._signal(samples, k, gpu.UPTIME), self.config.boot_grace)
+        return young, young | ~(load >= self.config.busy_ratio), young | (load < self.config.busy_ratio)
 
-    def _compare(self, samples: Samples, x: Floats, lines: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
-        """Signed robust z (positive = bad), the peers' median and scale, [line, entity]; NaN where nobody can say."""
-        z, peers, scales = (np.full_like(x, np.nan) for _ in range(3))
-        for members in self._members(samples):
-            if len(members) < self.config.least_cohort:
-                continue
-            rows = slice(None) if len(members) == x.shape[1] else members  # one cohort is the usual case: no copies
-            group = x[:, rows]
-            middle = median(group)
-            count = np.count_nonzero(np.isfinite(group), axis=1)
-            middle[count < self.config.least_cohort] = np.nan
-            floor = np.maximum(_QUANTUM[lines], _SHARE[lines] * np.abs(middle))
-            away = group - middle[:, None]
-            scale = np.fmax(NORMAL_MAD * median(np.abs(away)) * _tail(count), floor)
-            z[:, rows] = away * (_SIDE[lines] / scale)[:, None]
-            peers[:, rows], scales[:, rows] = middle[:, None], scale[:, None]
-        return z, peers, scales
+    def _judge_line(self, samples: Samples, k: int, line: int, column: int, tick: _Tick) -> None:
+        """One signal of all entities."""
+        plan, rows = self._plan, self.rows
+        x = rows["x"][self._at, line]
+        x[...] = samples.x[k, column]
+        hidden = tick.masks[1 if plan.busy[line] else 2 if plan.cold[line] else 0]
+        if hidden.any():
+            x[hidden] = np.nan
+        middle, scale, count = self._peers.middle(x)
+        scale = np.fmax(scale * _tail(count), np.maximum(plan.quantum[line], plan.share[line] * np.abs(middle)))
+        scale[np.isnan(middle)] = np.nan
+        self._middles[self._at, line] = middle
+        z = self._streams.compare(x, middle, (plan.side[line] / scale).astype(np.float32), self._peers)
+        turn = self._streams.turn(line, self._ticks)
+        if turn:
+            self._streams.look(rows, line, x, rows["x"][self._at - 1, line])
+        stuck = self._streams.stuck(rows, line, self._peers)
+        z[stuck] = np.nan
+        self._stuck += len(stuck)
+        if plan.work[line]:
+            self._ask_siblings(samples, line, z, scale, tick)
+        seen = self._streams.mark(rows, line)
+        self._streams.rise(rows, line)
+        if turn:
+            self._streams.learn(rows, line, side=plan.side[line], floor=float(plan.quantum[line]))
+        self._tails.note(line, int(np.count_nonzero(seen.valid)), seen.z[seen.onset])
+        self._begin_or_end(line, seen, tick)
 
-    def _compare_siblings(
-        self, samples: Samples, x: Floats, z: Floats, scale: Floats, lines: npt.NDArray[np.intp]
-    ) -> tuple[Floats, Bools]:
+    def _ask_siblings(
+        self, samples: Samples, line: int, z: Rows32, scale: npt.NDArray[np.float32], tick: _Tick
+    ) -> None:
         """Of what depends on the work: the lesser z of cohort and siblings; and where siblings could be asked."""
-        known = np.broadcast_to(~_WORK[lines][:, None], z.shape).copy()
-        for line in np.flatnonzero(_WORK[lines]):
-            odd = np.flatnonzero(z[line] >= self.config.off)
-            if not len(odd):
-                continue
-            others = self._siblings.of(samples)[odd]
-            values = np.where(others >= 0, x[line, others], np.nan)
-            asked = np.count_nonzero(np.isfinite(values), axis=1) >= self.config.least_siblings
-            away = (x[line, odd] - median(values)) * _SIDE[lines][line] / scale[line, odd]
-            z[line, odd] = np.where(asked, np.minimum(z[line, odd], away), z[line, odd])
-            known[line, odd] = asked
-        return z, known
+        x = self.rows["x"][self._at, line]
+        odd = np.flatnonzero(z >= self.config.off)
+        if not len(odd):
+            return
+        others = self._siblings.of(samples)[odd]
+        values = np.where(others >= 0, x[others], np.nan)
+        asked = np.count_nonzero(np.isfinite(values), axis=1) >= self.config.least_siblings
+        away = (x[odd] - median(values)) * self._plan.side[line] / scale[self._peers.index[odd]]
+        z[odd] = np.where(asked, np.minimum(z[odd], away), z[odd])
+        tick.known[line] = odd[asked]
 
-    def _unexplained(self, samples: Samples, x: Floats, lines: npt.NDArray[np.intp]) -> Bools:
-        """A low clock at a power like the siblings' is a thirsty chip at its power limit, as some chips are."""
-        fine = np.ones(x.shape, np.bool_)
-        power = np.flatnonzero(lines == _NAMES.index(gpu.POWER))
-        for line in np.flatnonzero(np.isin(lines, _CLOCKS)):
-            low = np.flatnonzero(self.rows["state"][lines[line]])
-            if not len(low):
-                continue
-            fine[line, low] = False
-            if len(power):
-                others = self._siblings.of(samples)[low]
-                usual = median(np.where(others >= 0, x[power[0], others], np.nan))
-                fine[line, low] = x[power[0], low] < self.config.less_power * usual
-        return fine
-
-    def _weigh(
-        self, samples: Samples, x: Floats, known: Bools, lines: npt.NDArray[np.intp], changed: list[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
-        """Note what is worth a warning; returns what has become so without having changed otherwise."""
-        state, grave = self.rows["state"][lines], self.rows["grave"][lines]
-        if not state.any() and not grave.any():
-            return []
-        side = _SIDE[lines][:, None]
-        known &= self._unexplained(samples, x, lines)
-        worth = known & _WARNS[lines][:, None] & ~(x * side < _WORTH[lines][:, None] * side)
-        after = state & (grave | (worth & np.isfinite(x)))
-        self.rows["grave"][lines] = after
-        told = set(changed)
-        return [(int(line), int(row)) for line, row in np.argwhere(after & ~grave) if (line, row) not in told]
-
-    def _decide(self, z: Floats, lines: npt.NDArray[np.intp]) -> list[tuple[int, int]]:
-        """Count what rows with a sample show, then begin or end; returns the changed (line, row)."""
+    def _begin_or_end(self, line: int, seen: Line, tick: _Tick) -> None:
+        """End what has been calm for long enough, and collect what may begin."""
         rows, config = self.rows, self.config
-        valid: Bools = np.isfinite(z)
-        loud, calm, state = rows["loud"][lines], rows["calm"][lines], rows["state"][lines]
-        latest = ((loud << np.uint32(1)) | (z >= config.on)) & np.uint32(2**config.of_last - 1)
-        loud = np.where(valid, latest, loud)
-        calm = np.where(valid, np.where(z < config.off, calm + 1, 0), calm)
-        begins: Bools = np.bitwise_count(loud) >= config.needed
-        after = np.where(state, calm < config.calm_samples, begins & valid)
-        rows["loud"][lines], rows["calm"][lines], rows["state"][lines] = loud, calm, after
-        return [(int(line), int(row)) for line, row in np.argwhere(after != state)]
+        loud, state, z = rows["loud"][line], rows["state"][line], seen.z
+        held = np.flatnonzero(state)
+        if len(held):
+            tick.z[line] = held, z[held].copy()
+            calm = rows["calm"][line]
+            now = z[held]
+            calm[held] = np.where(np.isfinite(now), np.where(now < config.off, calm[held] + 1, 0), calm[held])
+            ended = held[calm[held] >= config.calm_samples]
+            state[ended] = False
+            rows["risen"][line, ended] = 0.0
+            tick.changed += [(line, int(row), float(z[row])) for row in ended]
+        over = seen.odd[z[seen.odd] >= config.on]
+        over = over[~state[over] & (np.bitwise_count(loud[over]) >= config.needed)]
+        own = (rows["age"][line, over] < config.learned // STRIDE) | (rows["risen"][line, over] >= config.alarm)
+        tick.may_begin += [(line, int(row), float(z[row])) for row in over[own]]
 
-    def _remember(self, time: float, x: Floats, peers: Floats, lines: npt.NDArray[np.intp]) -> None:
-        self._at = (self._at + 1) % self.config.drawn
-        self._times[self._at] = time
-        for name, now in (("x", x), ("peers", peers)):
-            self.rows[name][self._at] = np.nan
-            self.rows[name][self._at, lines] = now
+    def _conclude(self, samples: Samples, tick: _Tick, time: float) -> list[Finding]:
+        """Begin what passes as a discovery among all streams, weigh what holds, and say what has changed."""
+        rows, config = self.rows, self.config
+        lines = np.array([line for line, _, _ in tick.may_begin], np.intp)
+        z = np.array([z for _, _, z in tick.may_begin])
+        p = np.where(z >= config.surely, 0.0, self._tails.p(lines, z))
+        tests = max(len(tick.lines) * len(samples.entities), len(z))
+        passed = fdr.discoveries(p, fdr.level_per_tick(config.false_alarms_a_day), tests=tests)
+        for (line, row, value), begins in zip(tick.may_begin, passed, strict=True):
+            if begins:
+                rows["state"][line, row], rows["calm"][line, row] = True, 0
+                tick.changed.append((line, row, value))
+        tick.changed.sort()
+        tick.changed += self._weigh(samples, tick)
+        return [finding for line, row, value in tick.changed for finding in self._say(line, row, value, time)]
+
+    def _weigh(self, samples: Samples, tick: _Tick) -> list[tuple[int, int, float]]:
+        """Note what is worth a warning; returns what has become so without having changed otherwise."""
+        state, grave, plan = self.rows["state"], self.rows["grave"], self._plan
+        if not state.any():
+            grave[...] = False
+            return []
+        told = {(line, row): value for line, row, value in tick.changed}
+        turned = []
+        for line in np.flatnonzero(state.any(axis=1) | grave.any(axis=1)).tolist():
+            before = grave[line].copy()
+            held = np.flatnonzero(state[line])
+            worth = np.isin(held, tick.known.get(line, ())) if plan.work[line] else np.ones(len(held), np.bool_)
+            x = self.rows["x"][self._at, line, held]
+            worth &= plan.warns[line] & np.isfinite(x) & ~(x * plan.side[line] < plan.worth[line] * plan.side[line])
+            if plan.clock[line]:
+                worth &= self._unexplained(samples, held, tick)
+            grave[line] = False
+            grave[line, held] = before[held] | worth
+            rows, z = tick.z.get(line, (held[:0], np.zeros(0, np.float32)))
+            turned += [
+                (line, int(row), float(z[rows == row][0]))
+                for row in np.flatnonzero(grave[line] & ~before)
+                if (line, row) not in told
+            ]
+        return turned
+
+    def _unexplained(self, samples: Samples, held: npt.NDArray[np.intp], tick: _Tick) -> Bools:
+        """A low clock at a power like the siblings' is a thirsty chip at its power limit, as some chips are."""
+        power = self._plan.power
+        if power not in {line for line, _ in tick.lines} or power is None:
+            return np.zeros(len(held), np.bool_)
+        x = self.rows["x"][self._at, power]
+        others = self._siblings.of(samples)[held]
+        usual = median(np.where(others >= 0, x[others], np.nan))
+        return np.asarray(x[held] < self.config.less_power * usual)
 
     def _say(self, signal: int, row: int, z: float, time: float) -> list[Finding]:
-        rule = RULES[_NAMES[signal]]
+        rule = self._plan.rules[signal]
         entity = self.rows.entities[row]
         active = bool(self.rows["state"][signal, row])
         if not active and rule.kind in self._held(row):
@@ -240,7 +305,7 @@ class OutlierDetector(ArrayDetector):
         if not active:
             evidence = Evidence(summary=f"The {rule.words} of {_place(entity)} is back among its peers.")
             return [self._finding(rule.kind, entity, time, evidence, active=False)]
-        alike = [i for i, other in enumerate(RULES.values()) if other.kind is rule.kind]
+        alike = [i for i, other in enumerate(self._plan.rules) if other.kind is rule.kind]
         grave = bool(self.rows["grave"][alike, row].any())  # one finding speaks for all signals of its kind
         severity = Severity.WARNING if grave else Severity.INFO
         return [
@@ -248,9 +313,10 @@ class OutlierDetector(ArrayDetector):
         ]
 
     def _evidence(self, signal: int, row: int, z: float) -> Evidence:
-        name, rule = _NAMES[signal], RULES[_NAMES[signal]]
+        name, rule = self._plan.names[signal], self._plan.rules[signal]
         order = np.arange(self._at + 1, self._at + 1 + self.config.drawn) % self.config.drawn  # oldest first
-        y, peers = self.rows["x"][order, signal, row], self.rows["peers"][order, signal, row]
+        y = self.rows["x"][order, signal, row]
+        peers = self._middles[order, signal, self._peers.index[row]]
         drawn = np.isfinite(y) & np.isfinite(peers)
         unit = SIGNALS[name].unit + ("/s" if SIGNALS[name].kind == "counter" else "")
         value, middle = float(y[-1]), float(peers[-1])
@@ -271,19 +337,6 @@ class OutlierDetector(ArrayDetector):
         )
 
 
-_NAMES = tuple(RULES)
-_SIDE = np.array([rule.side for rule in RULES.values()], dtype=np.float64)
-_QUANTUM = np.array([rule.quantum for rule in RULES.values()])
-_SHARE = np.array([rule.share for rule in RULES.values()])
-_WORK = np.array([rule.busy for rule in RULES.values()])
-_COLD = np.array([rule.busy and rule.side > 0 for rule in RULES.values()])
-"""Heat: an idle card is left out, one that does not tell its load is compared."""
-_BUSY = _WORK & ~_COLD
-_CLOCKS = [_NAMES.index(name) for name in ("gpu_sm_clock_hertz", "gpu_memory_clock_hertz")]
-_WARNS = np.array([rule.severity is not Severity.INFO for rule in RULES.values()])
-_WORTH = np.array([-np.inf * rule.side if rule.worth is None else rule.worth for rule in RULES.values()])
-
-
 def _spoken(value: float, unit: str) -> str:
     """A value as people say it: ``1.32 GHz``, ``88 C``, ``0.3``."""
     if unit == "Hz":
@@ -291,7 +344,7 @@ def _spoken(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".removesuffix(" 1").replace(" 1/s", " a second")
 
 
-def _tail(count: Floats) -> Floats:
+def _tail(count: npt.NDArray[np.intp]) -> Floats:
     """How much wider the scale must be for a cohort of this size."""
     factor: Floats = np.interp(1.0 / np.maximum(count, 1), _TAIL_INVERSE, _TAIL_FACTOR)
     return factor

@@ -177,3 +177,50 @@ def test_every_rule_names_a_declared_signal() -> None:
     from probes.signals import SIGNALS as DECLARED
 
     assert {*RULES, BUSY_SIGNAL} <= DECLARED.keys()
+
+
+def test_a_stuck_sensor_is_unknown_and_its_finding_stays() -> None:
+    data = fleet(0, ticks=400)
+    data.x[100:, 0, 5] = 95.0  # it rose, and then says the same for ever
+    assert [f.active for f in say(data)] == [True], "named while it was new, and not taken back"
+    detector = OutlierDetector()
+    data.x[:, 0, 5] = 60.0
+    assert detector.update(data) == []
+    assert detector.account().numbers["stuck_sensors"] == 1.0
+
+
+def test_a_slow_drift_does_not_become_the_custom() -> None:
+    data = fleet(0, devices=32, cohorts=1, ticks=2000)
+    data.x[200:, 0, 5] += np.linspace(0, 40, 1800)
+    assert {(f.entity.device, f.active) for f in say(data)} == {("GPU-5", True)}
+
+
+def test_what_always_stood_apart_is_said_and_a_cohort_that_becomes_alike_makes_nobody_odd() -> None:
+    always = fleet(0, devices=32, cohorts=1)
+    always.x[:, 0, 5] += 30.0
+    assert [f.entity.device for f in say(always)] == ["GPU-5"]
+    calm = fleet(0, devices=32, cohorts=1, ticks=400)
+    rng = np.random.default_rng(3)
+    calm.x[:200, 0] += 12 * rng.standard_normal((200, 32))
+    calm.x[:, 0, 5] += 14.0  # within its peers' spread, until the others are all alike; it has not changed
+    assert say(calm) == []
+
+
+def test_heavy_tails_raise_what_is_asked_for() -> None:
+    """Bursts of three samples, a few an hour each, on every card: the fleet itself says that they are common."""
+    rng = np.random.default_rng(5)
+    data = fleet(0, devices=128, cohorts=1, ticks=3000)
+    for device in range(128):
+        for start in rng.integers(100, 2990, 6):
+            data.x[start : start + 3, 0, device] += 3 * rng.exponential(5.0)
+    loose = OutlierDetector(OutlierDetector.Config(false_alarms_a_day=1e9))
+    assert len({f.entity for f in say(data)}) < len({f.entity for f in loose.update(data)}) / 2
+
+
+def test_it_says_when_nobody_can_be_compared() -> None:
+    detector = OutlierDetector()
+    assert detector.account().stance == "idle"
+    detector.update(fleet(0, devices=7, cohorts=1, ticks=3))
+    assert detector.account().stance == "abstains"
+    detector.update(fleet(0, ticks=3))
+    assert detector.account().stance == "judging"

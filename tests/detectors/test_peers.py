@@ -1,0 +1,73 @@
+"""Middle and scale of cohorts, whatever their size and order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.base import Samples
+from detectors.finding import Entity
+from detectors.peers import Peers
+from detectors.rows import median, robust_sigma
+
+
+def fleet(sizes: dict[str, int], order: np.ndarray | None = None) -> Samples:
+    groups = [label for label, size in sizes.items() for _ in range(size)]
+    order = np.arange(len(groups)) if order is None else order
+    return Samples(
+        entities=tuple(Entity(node=f"n{i}") for i in order),
+        groups=tuple(groups[i] for i in order),
+        signals=("s",),
+        t=np.zeros(1),
+        x=np.zeros((1, 1, len(groups))),
+    )
+
+
+def values(n: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = (100 + 3 * rng.standard_normal(n)).astype(np.float32)
+    x[rng.random(n) < 0.05] = np.nan
+    return x
+
+
+def test_every_cohort_has_numpys_median_and_mad() -> None:
+    sizes = {"a": 8, "b": 1500, "c": 40, "d": 3, "e": 600, "f": 33}
+    peers = Peers(least=8, sample=2048)
+    assert peers.follow(fleet(sizes)) == (-1, -1, -1, -1, -1)
+    assert peers.labels == ("a", "b", "c", "e", "f"), "three are no cohort"
+    x = values(sum(sizes.values()))
+    x[1508:1548] = np.nan  # nobody of c speaks
+    middle, scale, count = peers.middle(x)
+    groups = np.array([label for label, size in sizes.items() for _ in range(size)])
+    for number, label in enumerate(peers.labels):
+        mine = x[groups == label]
+        known = np.count_nonzero(np.isfinite(mine))
+        assert count[number] == known
+        if known >= 8:
+            assert middle[number] == pytest.approx(float(median(mine)), rel=1e-6)
+            assert scale[number] == pytest.approx(float(robust_sigma(mine)), rel=1e-5)
+        else:
+            assert np.isnan(middle[number])
+    assert np.isnan(middle[-1]), "the entry of nobody"
+    assert (peers.index[groups == "d"] == len(peers.labels)).all()
+
+
+def test_a_huge_cohort_is_known_by_its_sample_whatever_the_order() -> None:
+    n = 20_000
+    x = values(n)
+    plain, turned = Peers(least=8, sample=2048), Peers(least=8, sample=2048)
+    order = np.random.default_rng(1).permutation(n)
+    plain.follow(fleet({"a": n}))
+    turned.follow(fleet({"a": n}, order))
+    middle, scale, _ = plain.middle(x)
+    assert abs(middle[0] - np.nanmedian(x)) < 4 * 0.028 * 3
+    assert scale[0] == pytest.approx(3.0, rel=4 * 0.026)
+    assert turned.middle(x[order])[0][0] == middle[0]
+
+
+def test_the_same_fleet_costs_nothing_and_a_new_one_says_what_stayed() -> None:
+    peers = Peers(least=8, sample=2048)
+    peers.follow(fleet({"a": 8, "c": 9}))
+    assert peers.follow(fleet({"a": 8, "c": 9})) is None
+    assert peers.follow(fleet({"a": 8, "b": 8, "c": 9})) == (0, -1, 1)
+    assert peers.follow(fleet({})) == ()
