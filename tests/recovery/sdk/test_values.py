@@ -1,0 +1,60 @@
+"""Norms, digests and how often they are taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.sdk.values import LONGEST_STRIDE, NORM_SHARE, Stride, device_digest, fold, norm_of, sane
+
+
+def test_norm_over_several_types() -> None:
+    tensors = [torch.full((3,), 2.0), torch.full((4,), 1.0, dtype=torch.float64)]
+    norm = norm_of(tensors)
+    assert norm is not None
+    assert float(norm) == pytest.approx(4.0)
+    assert norm_of([]) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
+def test_one_flipped_bit_changes_a_digest(dtype: torch.dtype) -> None:
+    tensors = [torch.ones(7, dtype=dtype), torch.arange(12).reshape(3, 4).T.to(dtype)]
+    before = device_digest(tensors)
+    assert before is not None
+    assert before == device_digest([tensor.clone() for tensor in tensors])
+    raw = tensors[0].view(torch.uint8)
+    raw[0] ^= 1
+    assert before != device_digest(tensors)
+    assert device_digest([]) is None
+
+
+@given(st.integers(-(2**63), 2**64 - 1))
+def test_a_folded_digest_is_exact_as_float32(digest: int) -> None:
+    value = fold(digest)
+    assert 0 <= value < 2**24
+    assert torch.tensor(value, dtype=torch.float32).item() == value
+
+
+def test_norms_are_taken_as_often_as_they_are_cheap() -> None:
+    stride = Stride()
+    assert [stride.due(epoch) for epoch in range(3)] == [True, True, True]
+    stride.learn(cost=0.9 * NORM_SHARE, step=1.0)
+    assert stride.value == 1
+    dear = Stride()
+    dear.learn(cost=3.0 * NORM_SHARE, step=1.0)
+    assert dear.value == 4
+    assert [epoch for epoch in range(9) if dear.due(epoch)] == [0, 4, 8]
+    dear.learn(cost=1.5 * NORM_SHARE, step=1.0)  # the first one was disturbed
+    assert dear.value == 2
+    hopeless = Stride()
+    hopeless.learn(cost=1.0, step=1e-3)
+    assert hopeless.value == LONGEST_STRIDE
+    hopeless.learn(cost=1.0, step=0.0)
+    assert hopeless.value == LONGEST_STRIDE
+
+
+def test_what_can_travel() -> None:
+    assert sane(0.0)
+    assert not any(sane(value) for value in (float("nan"), float("inf"), 1e39))
