@@ -53,10 +53,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong in step ``step``, at call number ``call`` of the ranks' (or the group's) program."""
+    """What goes wrong in step ``step`` at call number ``call`` of the ranks' (the group's) program; or at a time."""
 
-    step: int
-    call: int
+    step: int = -1
+    call: int = -1
+    at: float = INF
+    """Seconds since the job began, instead of step and call: the ranks stop wherever they are."""
     ranks: tuple[int, ...] = ()
     """They never enter the call: stuck in their own code."""
     stopped: bool = False
@@ -78,6 +80,8 @@ class Timeline:
     """[step] arrays over ranks: when the step was committed."""
     stopped: dict[int, float] = field(default_factory=dict)
     """Rank -> when it fell silent."""
+    happened: set[int] = field(default_factory=set)
+    """Ranks that came to their fault: one that waits for another before it never does."""
     phases: list[tuple[float, float, StepPhase]] = field(default_factory=list)
     onset: float = INF
     """When the first culprit should have entered its call."""
@@ -116,7 +120,9 @@ class Simulator:
         for step in range(steps):
             for _, phase, seconds in (p for p in pauses if p[0] == step):
                 self._pause(phase, seconds)
-            self._step(tuple(f for f in faults if f.step == step))
+            self._step(tuple(f for f in faults if f.step in {step, -1}))
+        for fault in (f for f in faults if f.at < INF):
+            self._note(fault, fault.at, fault.ranks)
         return self.line
 
     def _pause(self, phase: StepPhase, seconds: float) -> None:
@@ -191,15 +197,17 @@ class Simulator:
         for fault in faults:
             if fault.link == "pp" and fault.call == number and kind.startswith("recv"):
                 done[rows == fault.ranks[0]] = INF
-                self._note(fault, float(self.clock[fault.ranks[0]]))
+                self._note(fault, float(self.clock[fault.ranks[0]]), ())
             if fault.inside and fault.call == number:
                 done[np.isin(rows, fault.ranks)] = INF
+        done[self._stops(rows, done, faults)] = INF
         self._record("pp", enter, rows, done)
         return True
 
     def _arrive(self, rows: np.ndarray, number: int, faults: tuple[Fault, ...]) -> None:
         spread = self.rng.lognormal(0.0, self.noise, len(rows))
         self.clock[rows] = self.clock[rows] + self.compute * spread
+        self.clock[rows] = np.where(self._stops(rows, self.clock[rows], faults), INF, self.clock[rows])
         for fault in faults:
             if fault.link or fault.call != number:
                 continue
@@ -208,15 +216,24 @@ class Simulator:
                 when = float(self.clock[rank])
                 if not np.isfinite(when):
                     continue  # it never came so far: another fault was first
-                self._note(fault, when)
-                if fault.stopped:
-                    self.line.stopped[int(rank)] = when + 0.001
+                self._note(fault, when, (int(rank),))
                 if not fault.inside:
                     self.clock[rank] = INF
 
-    def _note(self, fault: Fault, when: float) -> None:
-        del fault
+    def _note(self, fault: Fault, when: float, ranks: tuple[int, ...]) -> None:
         self.line.onset = min(self.line.onset, when)
+        if not fault.link:
+            self.line.happened |= set(ranks)
+        if fault.stopped:
+            self.line.stopped |= dict.fromkeys(ranks, when + 0.001)
+
+    def _stops(self, rows: np.ndarray, done: np.ndarray, faults: tuple[Fault, ...]) -> np.ndarray:
+        """[rows] whether a rank stops before it would leave."""
+        stops = np.zeros(len(rows), np.bool_)
+        for fault in faults:
+            if fault.at < INF:
+                stops |= np.isin(rows, fault.ranks) & (done > fault.at)
+        return stops
 
     def _collective(self, rows: np.ndarray, kind: str, faults: tuple[Fault, ...], numbers: list[int]) -> None:
         label = self.labels[kind][rows]
@@ -228,8 +245,9 @@ class Simulator:
                 continue
             if (fault.link == kind or fault.inside) and np.isfinite(self.clock[fault.ranks[0]]):
                 hit = np.isin(rows, fault.ranks[:1] if fault.link else fault.ranks)
-                self._note(fault, float(self.clock[fault.ranks[0]]))
+                self._note(fault, float(self.clock[fault.ranks[0]]), fault.ranks)
                 latest[number[hit]] = INF
+        latest[number[self._stops(rows, latest[number] + 0.002, faults)]] = INF
         enter = np.full(self.shape.size, INF)
         enter[rows] = self.clock[rows]
         self._record(kind, enter, rows, latest[number] + 0.002)

@@ -207,15 +207,15 @@ class _Table:
         waiting = of_group & self.open & (self.completed + 1.0 > self.enqueued[best])
         if self.p.pairwise[self.group[best]]:
             waiting = of_group & self.open
-        entered = self.max_enqueued[best] - self.enqueued[best]
-        done = self.max_completed[best] - self.completed[best]
         comparable = not self.p.pairwise[self.group[best]] and not self.unknown[best]
+        entered = self.max_enqueued[best] - self.enqueued[best] if comparable else np.nan
+        done = self.max_completed[best] - self.completed[best] if comparable else np.nan
         return Culprit(
             rank=int(self.ranks[row]),
             stall=stall,
             group=int(self.group[best]),
-            behind_entered=float(entered) if comparable else float("nan"),
-            behind_completed=float(done) if comparable else float("nan"),
+            behind_entered=float(entered),
+            behind_completed=float(done),
             waiting=int(np.count_nonzero(waiting)),
             sure=sure,
         )

@@ -12,7 +12,7 @@ import mainstay
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
-    "agent", "criteria", "demo", "doctor", "node", "plan", "policy", "run", "serve", "token", "up", "validate",
+    "agent", "criteria", "demo", "doctor", "hangs", "node", "plan", "policy", "run", "serve", "token", "up", "validate",
     "worker",
 }  # fmt: skip
 
