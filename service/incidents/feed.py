@@ -1,11 +1,11 @@
-"""What the array detectors see: chunks cut from the rings, each second and each step exactly once.
+"""What the detectors of devices see: chunks cut from the rings, each second exactly once.
 
 Invariant: a feed only moves forward. It waits a little for what is still on its way, then what is missing is NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from detectors.base import Samples
 from detectors.finding import Entity
 from probes.signals import SignalSource
 from service.telemetry.ring import Column, Ring, Window
-from service.telemetry.steps import StepStore
 
 LAG_SECONDS: Final = 3
 """Frames hold a second or two and travel for less than one; later seconds are judged without them. A second that every
@@ -25,9 +24,6 @@ SPEAKING_SECONDS: Final = 10
 """Whoever said nothing for so long is not waited for."""
 CHUNK_SECONDS: Final = 120
 """Longest chunk: what is replayed after a restart, and what a stalled judge makes up for."""
-LATE_STEPS: Final = 3
-"""A step is judged without a rank that is this many steps behind."""
-CHUNK_STEPS: Final = 1024
 FORGET_NODE_SECONDS: Final = 3600.0
 """A node silent for longer was lost before anybody listened here: it stays unknown, without a new alarm."""
 
@@ -97,70 +93,6 @@ class DeviceFeed:
             self._host_of = np.array([place.get(node, -1) for node, _ in window.columns], np.intp)
         padded = np.concatenate([hosts.values, np.full((*hosts.values.shape[:2], 1), np.nan, np.float32)], axis=2)
         return padded[:, :, self._host_of]
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """Where a rank of a job runs, and with whom it may be compared."""
-
-    rank: int
-    node: str
-    role: str
-
-
-@dataclass
-class StepFeed:
-    """Steps of one job: rows are ranks, groups their roles."""
-
-    steps: StepStore
-    job: str
-    signals: tuple[str, ...]
-    _cursor: int | None = field(default=None, init=False)
-    _time: float = field(default=0.0, init=False)
-
-    def take(self, places: Sequence[RankPlace]) -> Samples | None:
-        """The steps that became ready since the last call, or None."""
-        head = self.steps.last_step(self.job)
-        if head is None or not places:
-            return None
-        start = max(0, head + 1 - CHUNK_STEPS) if self._cursor is None else self._cursor
-        window = self.steps.window(self.job, start, head + 1)
-        known = [place for place in places if place.rank < len(window.values)]
-        if not known or not len(window.steps):
-            return None
-        rows = np.array([place.rank for place in known], np.intp)
-        x = np.stack([window.signal(name)[rows].T for name in self.signals], axis=1)
-        ready = self._ready(x, window.steps, head)
-        if not ready:
-            return None
-        self._cursor = int(window.steps[ready - 1]) + 1
-        return Samples(
-            entities=tuple(Entity(job=self.job, rank=place.rank, node=place.node) for place in known),
-            groups=tuple(place.role for place in known),
-            signals=self.signals,
-            t=self._times(window.ends[rows, :ready]),
-            x=x[:ready],
-            steps=window.steps[:ready],
-        )
-
-    def _ready(self, x: Any, steps: Any, head: int) -> int:
-        """How many of the first steps everybody has reported, or will not report any more."""
-        complete = np.isfinite(x[:, 0, :]).all(axis=1) | (head - steps >= LATE_STEPS)
-        return len(steps) if complete.all() else int(np.argmin(complete))
-
-    def _times(self, ends: Any) -> Any:
-        """When each step ended, never falling; a step without any time takes its predecessor's."""
-        latest = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0)
-        times = np.maximum.accumulate(np.maximum(latest, self._time))
-        self._time = float(times[-1])
-        return times
-
-
-def places_of(topology: Mapping[str, Any]) -> tuple[RankPlace, ...]:
-    """Ranks of a job's topology in order. The role is the pipeline stage: only its ranks do the same work."""
-    ranks: Iterable[Mapping[str, Any]] = topology["ranks"]
-    places = [RankPlace(rank=r["rank"], node=r["node"], role=f"pp{r['pp']}") for r in ranks]
-    return tuple(sorted(places, key=lambda place: place.rank))
 
 
 def beats(now: float, last: Mapping[str, float], other: Mapping[str, float]) -> Samples | None:

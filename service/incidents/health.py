@@ -1,8 +1,9 @@
 """How findings and verdicts move a node between healthy and suspect. The one place where that is decided.
 
 Invariant: a node is suspect as long as a finding about its machinery holds or its standing verdict is FAIL, and for no
-other reason. What people or policies decided (draining, quarantined, validating) is never touched here. A rank's exit
-says nothing about the node: code fails far more often than machines do.
+other reason. What people or policies decided (draining, quarantined, validating) is never touched here. What a rank
+does says nothing about its node: code fails, waits and is unbalanced far more often than machines break. Only where the
+detector itself names a broken machine as the cause does a slow or hung rank count against the node that it runs on.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
-from detectors.finding import ADVICE, FindingKind
+from detectors.finding import ADVICE, Cause, FindingKind
 from probes.words import HealthState, Remedy, Severity, Verdict
 from service.fleet.life_cycle import Facts, Trigger
 from service.fleet.models import NodeRow
@@ -30,9 +31,33 @@ _NOT_THE_NODE: Final = frozenset(
         FindingKind.JOB_SLOWDOWN,
         FindingKind.DATA_STALL,
         FindingKind.STALLED_COLLECTIVE,
+        FindingKind.CONGESTION,  # of ways that many share, and it moves with the traffic: warn, never evict
         *ADVICE,
     }
 )
+"""Of a job, its program or its network, whoever is named: nothing of a node."""
+_ONLY_WITH_CAUSE: Final = frozenset(
+    {
+        FindingKind.COMPUTE_SLOW,  # a slow card, or other work on it, or a program that gives this rank more to do
+        FindingKind.COMM_HANG,
+        FindingKind.NONCOMM_HANG,  # a data loader, a lock, a debugger, a card: the counters cannot tell
+        FindingKind.CPU_CONTENTION,  # the processes on a host are no part of it
+    }
+)
+_MACHINERY: Final = frozenset(
+    {
+        Cause.FAULTY_GPU,
+        Cause.GPU_MEMORY,
+        Cause.GPU_SRAM,
+        Cause.GPU_SYSTEM_PROCESSOR,
+        Cause.GPU_THERMAL,
+        Cause.GPU_LINK,
+        Cause.SILENT_CORRUPTION,
+        Cause.NIC,
+        Cause.HOST,
+    }
+)
+"""Causes that leave with the node."""
 _SILENCE: Final = frozenset({FindingKind.NODE_LOST, FindingKind.PROBE_SILENT})
 
 
@@ -61,6 +86,10 @@ def suspicion(session: AnySession, name: str) -> str | None:
         FindingRow.severity != Severity.INFO,
         FindingRow.remedy != Remedy.RESTART_APP,  # the job's own fault
         FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | _SILENCE]),
+        or_(
+            FindingRow.kind.not_in([kind.value for kind in _ONLY_WITH_CAUSE]),
+            FindingRow.cause.in_([cause.value for cause in _MACHINERY]),
+        ),
     )
     finding = session.scalars(statement.order_by(FindingRow.time.desc(), FindingRow.id.desc()).limit(1)).one_or_none()
     if finding is not None:

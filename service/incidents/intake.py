@@ -223,7 +223,13 @@ def _open(context: Context, decision: pure.Decision) -> IncidentRow:
         ranks=decision.ranks,
         title=decision.title,
         summary=_summary(decision.causes),
+        cause=_cause(decision.causes),
     )
+
+
+def _cause(causes: Sequence[Finding]) -> str | None:
+    """What is behind it: of the likeliest root cause that names a category."""
+    return next((finding.cause.value for finding in causes if finding.cause is not None), None)
 
 
 def _summary(causes: Sequence[Finding]) -> str:
@@ -267,6 +273,7 @@ def _describe(context: Context, incident: IncidentRow, decision: pure.Decision) 
         device=decision.device or incident.device,
         ranks=sorted({*incident.ranks, *decision.ranks}),
         kinds=list(dict.fromkeys([*(kind.value for kind in decision.kinds), *incident.kinds])),
+        cause=_cause(decision.causes) or incident.cause,
         updated_at=context.now,
     )
 
@@ -284,6 +291,7 @@ def _widen(context: Context, incident: IncidentRow, findings: Sequence[Finding])
         node=incident.node or findings[0].entity.node,
         ranks=sorted({*incident.ranks, *ranks}),
         kinds=list(dict.fromkeys([*incident.kinds, *(f.kind.value for f in findings)])),
+        cause=incident.cause or _cause(findings),
         updated_at=context.now,
     )
 

@@ -16,7 +16,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from detectors.finding import Entity, Evidence, Finding
+from detectors.finding import Evidence, Finding
 from detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
 from detectors.xid import XidDetector
 from probes.words import Event
@@ -25,10 +25,11 @@ from service.events.models import EventRow
 from service.fleet.models import DeviceRow, NodeRow
 from service.incidents import deadlines, intake, repository
 from service.incidents import findings as wire
+from service.incidents.job_watch import OF_JOBS, JobStores
 from service.incidents.progress import Context, follow
+from service.incidents.runs import Runs, Switches
 from service.incidents.service import IncidentChangedError
 from service.incidents.watch import Fleet, Watch
-from service.jobs import repository as jobs
 from service.kit.db import AnySession, WriteSession
 from service.kit.loops import Loop
 from service.policies.live import LivePolicy
@@ -56,7 +57,10 @@ class Judge:
         self._detectors = [cls() for cls in EVENT_DETECTORS.values()]
         xids = next(detector for detector in self._detectors if isinstance(detector, XidDetector))
         self._policy = LivePolicy(services.database, xids)
-        self._watch = Watch(services.ring, services.steps)
+        stores = JobStores(steps=services.steps, progress=services.progress, pairs=services.pairs)
+        self._watch = Watch(services.ring, stores, services.accounts)
+        self._runs = Runs()
+        self._switches: Switches = {}
         self._said: dict[str, list[Finding]] = {}
         """Findings of events whose transaction has not been committed."""
         self._pending: list[Finding] = []
@@ -105,13 +109,25 @@ class Judge:
         looked = now - self._began
         if not self._inherited or looked < SETTLE_SECONDS:
             return []
-        running = {job.id for job in fleet.jobs}
         settled = [f for f in self._inherited.values() if looked >= ARRAY_DETECTORS[f.detector].settle_seconds]
-        over = [f for f in settled if _looked_at(f.entity, fleet, running, now)]
+        over = [f for f in settled if self._looked_at(f, fleet, now)]
         for finding in over:
             del self._inherited[finding.key]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
         return [_ended(finding, evidence, now) for finding in over]
+
+    def _looked_at(self, finding: Finding, fleet: Fleet, now: float) -> bool:
+        """Whether its detector could have seen it: its node speaks, or samples of its job are judged.
+
+        Of a job that is over nobody will look again.
+        """
+        feed, entity = ARRAY_DETECTORS[finding.detector].feed, finding.entity
+        if feed in OF_JOBS and entity.job is not None:
+            if all(run.job != entity.job for run in fleet.runs):
+                return True
+            judged = self._watch.judged_at(entity.job, feed)
+            return judged is not None and now - judged < SETTLE_SECONDS
+        return entity.node is not None and now - fleet.heard.get(entity.node, 0.0) < SETTLE_SECONDS
 
     # events
 
@@ -191,10 +207,12 @@ class Judge:
         if abs(now - self._fleet_at) >= FLEET_SECONDS:
             self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session), relayed=_relayed(session))
             self._fleet_at = now
+            switches = _switches(session)
+            self._switches = self._switches if switches == self._switches else switches
         gone = _stopped(session)  # who said goodbye is not lost, however silent
         seen = self._services.seen
         heard = {node: seen.get(node) or at for node, at in self._fleet.heard.items() if node not in gone}
-        self._fleet = replace(self._fleet, heard=heard, jobs=jobs.current(session, limit=256))
+        self._fleet = replace(self._fleet, heard=heard, runs=self._runs.read(session, self._switches))
 
     def _pass_time(self, now: float) -> None:
         with self._services.database.reading() as session:
@@ -225,11 +243,9 @@ def _stopped(session: AnySession) -> set[str]:
     return set(session.scalars(select(NodeRow.name).where(NodeRow.stopped_at.is_not(None))))
 
 
-def _looked_at(entity: Entity, fleet: Fleet, running: set[str], now: float) -> bool:
-    """Whether the detectors could have seen it: its node speaks, or its job is over and nobody will look again."""
-    if entity.job is not None and entity.job not in running:
-        return True
-    return entity.node is not None and now - fleet.heard.get(entity.node, 0.0) < SETTLE_SECONDS
+def _switches(session: AnySession) -> Switches:
+    statement = select(NodeRow.name, NodeRow.switches)
+    return {node: tuple(above) for node, above in session.execute(statement) if above}
 
 
 def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from service.incidents import stacks
 from service.incidents.life_cycle import IncidentState
 from service.incidents.models import IncidentRow
 from service.incidents.service import due_after, tell
@@ -25,6 +26,7 @@ def open_incident(
     ranks: Sequence[int],
     title: str,
     summary: str,
+    cause: str | None = None,
 ) -> IncidentRow:
     """A new incident, open, with its first entry on the timeline."""
     row = IncidentRow(
@@ -42,9 +44,11 @@ def open_incident(
         device=device,
         ranks=sorted(ranks),
         kinds=list(kinds),
+        cause=cause,
     )
     row.due_at = due_after(row, IncidentState.OPEN, settings, now=now, needs_human=False, planned=False)
     session.add(row)
     session.flush()
     tell(session, row, time=now, kind="opened", text=f"Incident opened: {row.title}")
+    stacks.adopt(session, row)
     return row

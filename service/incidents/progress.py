@@ -15,7 +15,7 @@ from sqlalchemy import select
 from detectors.finding import FindingKind
 from probes.words import Event, EventKind, Severity
 from recovery.plan import Plan
-from service.incidents import repository
+from service.incidents import repository, stacks
 from service.incidents.life_cycle import IncidentState, Trigger
 from service.incidents.models import ActionRow, IncidentRow, PlanRow
 from service.incidents.opening import open_incident
@@ -313,4 +313,5 @@ _HANDLERS: Final[dict[EventKind, Callable[[Context, Event, str], None]]] = {
     EventKind.RECOVERY_FAILED: _recovery_failed,
     EventKind.VERIFIED: _verified,
     EventKind.JOB_FINISHED: _job_finished,
+    EventKind.STACK_DUMP: lambda context, event, _: stacks.follow(context.session, event),
 }

@@ -65,15 +65,17 @@ def due(session: AnySession, now: float, limit: int = 100) -> list[IncidentRow]:
     return list(session.scalars(statement))
 
 
-def live_of_job(session: AnySession, job: str) -> IncidentRow | None:
-    """The newest incident of a job that is not closed."""
+def live_of_job(session: AnySession, job: str, *, rank: int | None = None) -> IncidentRow | None:
+    """The newest incident of a job that is not closed; one that names ``rank`` before one that does not."""
     statement = (
         select(IncidentRow)
         .where(of_job(job), IncidentRow.state.in_(_LIVE))
         .order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc())
-        .limit(1)
     )
-    return session.scalars(statement).one_or_none()
+    if rank is None:
+        return session.scalars(statement.limit(1)).one_or_none()
+    rows = list(session.scalars(statement.limit(20)))
+    return next((row for row in rows if rank in row.ranks), rows[0] if rows else None)
 
 
 def live_of_job_in(session: AnySession, job: str, state: IncidentState) -> list[IncidentRow]:

@@ -1,4 +1,4 @@
-"""The detectors at work: one of each for the fleet, one straggler test a job, fed from the rings.
+"""The detectors at work: one of each for the fleet, one set for each job, fed from the rings.
 
 Not thread-safe: the judge's loop owns it.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from detectors.base import ArrayDetector, Feed, Samples
+from detectors.base import ArrayDetector, Feed
 from detectors.finding import Finding
 from detectors.registry import ARRAY_DETECTORS
 from probes.signals import SignalSource
-from service.incidents.feed import DeviceFeed, RankPlace, StepFeed, beats, places_of
-from service.jobs.models import JobRow
+from service.incidents.accounts import Accounts
+from service.incidents.feed import DeviceFeed, beats
+from service.incidents.job_watch import OF_JOBS, JobStores, JobWatch
+from service.incidents.runs import Run
 from service.telemetry.catalogues import RING_SOURCES
 from service.telemetry.ring import Column, Ring
-from service.telemetry.steps import StepStore
 
 
 @dataclass
@@ -28,51 +27,27 @@ class Fleet:
     cohorts: Mapping[Column, str] = field(default_factory=dict)
     heard: Mapping[str, float] = field(default_factory=dict)
     """Node → when its last frame arrived."""
-    jobs: Sequence[JobRow] = ()
-    """Those that run."""
+    runs: Sequence[Run] = ()
+    """Jobs that run."""
     relayed: frozenset[str] = frozenset()
     """Nodes that are known through an exporter only: its silence says nothing of them."""
-
-
-@dataclass
-class JobWatch:
-    """The step detectors of one job."""
-
-    feed: StepFeed
-    detectors: tuple[ArrayDetector, ...]
-
-    def judge(self, places: Sequence[RankPlace], others: dict[str, float], now: float) -> list[Finding]:
-        samples = self.feed.take(places)
-        if samples is None:
-            return []
-        for row in np.flatnonzero(np.isfinite(samples.x).any(axis=(0, 1))):
-            node = samples.entities[row].node
-            if node is not None:
-                others[node] = now
-        return [finding for detector in self.detectors for finding in detector.update(samples)]
-
-    def end(self, now: float) -> list[Finding]:
-        """The job is over: what was said about its ranks is withdrawn."""
-        signals = self.feed.signals
-        nobody = Samples(
-            entities=(),
-            groups=(),
-            signals=signals,
-            t=np.array([now]),
-            x=np.empty((1, len(signals), 0)),
-            steps=np.zeros(1, np.int64),
-        )
-        return [finding for detector in self.detectors for finding in detector.update(nobody)]
 
 
 class Watch:
     """All array detectors of one service."""
 
-    def __init__(self, ring: Ring, steps: StepStore) -> None:
-        self._steps = steps
-        self._heartbeat = ARRAY_DETECTORS["heartbeat"]()
-        by_time = [cls for name, cls in ARRAY_DETECTORS.items() if cls.feed is Feed.DEVICES and name != "heartbeat"]
+    def __init__(
+        self,
+        ring: Ring,
+        stores: JobStores,
+        accounts: Accounts | None = None,
+        classes: Mapping[str, type[ArrayDetector]] = ARRAY_DETECTORS,
+    ) -> None:
+        self._stores, self._accounts = stores, accounts or Accounts()
+        self._heartbeat = classes["heartbeat"]()
+        by_time = [cls for name, cls in classes.items() if cls.feed is Feed.DEVICES and name != "heartbeat"]
         self._devices = [_device_watch(ring, source, by_time) for source in RING_SOURCES]
+        self._of_jobs = [cls for cls in classes.values() if cls.feed in OF_JOBS]
         self._jobs: dict[str, JobWatch] = {}
         self.others: dict[str, float] = {}
         """Node → when anything but a frame was heard from it: step records, events."""
@@ -84,6 +59,11 @@ class Watch:
         heard = beats(now, speaking, self.others)
         return found if heard is None else found + self._heartbeat.update(heard)
 
+    def judged_at(self, job: str, feed: Feed) -> float | None:
+        """When the job's samples of a feed were last judged; None when they never were."""
+        watch = self._jobs.get(job)
+        return None if watch is None else watch.judged.get(feed)
+
     def _judge_devices(self, fleet: Fleet, now: float) -> list[Finding]:
         found: list[Finding] = []
         for feed, detectors in self._devices:
@@ -93,20 +73,21 @@ class Watch:
         return found
 
     def _judge_jobs(self, fleet: Fleet, now: float) -> list[Finding]:
-        running = {job.id: job for job in fleet.jobs}
-        found: list[Finding] = []
-        for gone in sorted(set(self._jobs) - set(running)):
-            found.extend(self._jobs.pop(gone).end(now))
-        for name in sorted(running):
-            watch = self._jobs.get(name) or self._new(name)
-            found.extend(watch.judge(places_of(running[name].topology), self.others, now))
+        running = {run.job: run for run in fleet.runs}
+        # A job that began anew under its name is another run: nothing that was learned or said of the last one holds.
+        over = [job for job, watch in self._jobs.items() if _over(watch.run, running.get(job))]
+        found = [finding for job in sorted(over) for finding in self._jobs.pop(job).end(now)]
+        for job, run in running.items():
+            watch = self._jobs.get(job)
+            if watch is None:
+                watch = self._jobs[job] = JobWatch(run, self._stores, self._of_jobs)
+            found.extend(watch.judge(run, self.others, now))
+        self._accounts.replace({job: watch.account() for job, watch in self._jobs.items()})
         return found
 
-    def _new(self, job: str) -> JobWatch:
-        detectors = tuple(cls() for cls in ARRAY_DETECTORS.values() if cls.feed is Feed.STEPS)
-        signals = tuple(dict.fromkeys(signal for detector in detectors for signal in detector.signals))
-        watch = self._jobs[job] = JobWatch(StepFeed(self._steps, job, signals), detectors)
-        return watch
+
+def _over(before: Run, now: Run | None) -> bool:
+    return now is None or now.started_at != before.started_at
 
 
 def _device_watch(

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import Account
+from detectors.hang import Pulse
 from detectors.rows import median
 from probes.words import GROUP_KINDS, StepPhase
+from service.incidents.accounts import JobAccount
 from service.jobs.live_schemas import (
     DetectorRead,
     JudgementRead,
@@ -35,6 +37,13 @@ SILENT_SECONDS: Final = 10.0
 """Of a job not heard for so long nothing is claimed (two reports a second are sent)."""
 STILL_SECONDS: Final = 3.0
 """Quiet for longer than a report and its way here take: it waits for something."""
+_PULSES: Final[Mapping[Pulse, ProgressState]] = {
+    Pulse.UNKNOWN: "unknown",
+    Pulse.MOVING: "moving",
+    Pulse.WAITING: "waiting",
+    Pulse.MASKED: "masked",
+    Pulse.HUNG: "hung",
+}
 Floats = NDArray[np.floating]
 
 
@@ -79,13 +88,13 @@ def _number(value: float) -> float | None:
 
 
 def progress(
-    latest: Latest | None, account: Account | None, nodes: Mapping[int, str], *, hung: bool, now: float, limit: int
+    latest: Latest | None, told: JobAccount, nodes: Mapping[int, str], *, hung: bool, now: float, limit: int
 ) -> ProgressRead:
     """Where all ranks are.
 
     Args:
         latest: the last words, None for a job that sends no progress.
-        account: the hang detector's own, None where there is none.
+        told: what the job's detectors say of themselves.
         nodes: rank -> node.
         hung: whether a hang of the job is found and holds.
         now: Unix seconds.
@@ -96,6 +105,7 @@ def progress(
             time=now, state="hung" if hung else "unknown", quiet_seconds=None, limit_seconds=None, phase=None,
             kinds=[], ranks=[], omitted=0,
         )  # fmt: skip
+    account = told.one("hang")
     numbers = {} if account is None else account.numbers
     quiet = _known(numbers.get("quiet_seconds")) if "quiet_seconds" in numbers else _known(now - latest.moved_at)
     phase = _most_common(latest)
@@ -103,7 +113,7 @@ def progress(
     listed = sorted(ranks[:limit])
     return ProgressRead(
         time=now,
-        state=_state(latest, quiet, phase, hung=hung, now=now),
+        state=_state(latest, quiet, phase, told.pulse, hung=hung, now=now),
         quiet_seconds=None if quiet is None else max(0.0, quiet),
         limit_seconds=_known(numbers.get("limit_seconds")),
         phase=phase,
@@ -115,11 +125,16 @@ def progress(
     )
 
 
-def _state(latest: Latest, quiet: float | None, phase: int | None, *, hung: bool, now: float) -> ProgressState:
+def _state(
+    latest: Latest, quiet: float | None, phase: int | None, pulse: Pulse | None, *, hung: bool, now: float
+) -> ProgressState:
+    """The detector's own word where it has one, else from what is heard."""
     if hung:
         return "hung"
     if now - latest.head > SILENT_SECONDS:
         return "unknown"
+    if pulse is not None and pulse is not Pulse.UNKNOWN:
+        return _PULSES[pulse]
     if phase not in {None, StepPhase.TRAIN.value}:
         return "masked"
     if quiet is None:

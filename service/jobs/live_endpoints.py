@@ -89,7 +89,7 @@ def get_job_progress(
     row = service.require_job(session, job_id)
     return live.progress(
         services.progress.latest(job_id),
-        services.accounts.one(job_id, "hang"),
+        services.accounts.of(job_id),
         live.nodes_of(row.topology),
         hung=incidents.hangs(session, job_id),
         now=now,
@@ -128,4 +128,4 @@ def get_job_judgement(
 ) -> Response:
     """What each detector of the job says of itself: idle, learning, judging, or why it abstains."""
     service.require_job(session, job_id)
-    return _answer(live.judgement(services.accounts.of(job_id)), tag)
+    return _answer(live.judgement(services.accounts.of(job_id).detectors), tag)

@@ -82,10 +82,10 @@ class Ingest:
     async def _authorise(self, principal: Principal, frame: Frame) -> Compiled:
         """The frame's catalogue, if the sender may write its subject: a node, or a job whose ranks it names."""
         if frame.axis is Axis.STEP:
-            principal.require_job(frame.subject)
+            await self._know_job(principal, frame.subject)
         compiled = await self._compiled(frame.catalogue)
         if compiled.told.of_job:
-            principal.require_job(frame.subject)
+            await self._know_job(principal, frame.subject)
             check_subject(frame, compiled)
             await self._check_ranks(frame, compiled.told)
             return compiled
@@ -94,6 +94,11 @@ class Ingest:
         if not self.subjects.has_node(frame.subject):
             await run_in_threadpool(self.subjects.find_node, frame.subject)
         return compiled
+
+    async def _know_job(self, principal: Principal, job: str) -> None:
+        principal.require_job(job)
+        if not self.subjects.ranks(job):
+            await run_in_threadpool(self.subjects.find_job, job)
 
     async def _check_ranks(self, frame: Frame, told: Told) -> None:
         highest = highest_rank(frame, told)

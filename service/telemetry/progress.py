@@ -139,6 +139,10 @@ class ProgressRing:
         here: NDArray[np.int64] = seconds[self._stamp[seconds % self.depth] == seconds]
         return here
 
+    def oldest(self) -> int:
+        held = self._within(self.head + 1 - self.depth, self.head + 1)
+        return int(held[0]) if held.size else 0
+
     def reached(self, since: float) -> int | None:
         """The newest second that all ranks have sent which sent anything since ``since``; None when none did."""
         heard = self._heard[self._heard >= since]
@@ -198,6 +202,12 @@ class ProgressStore:
         with self._lock:
             ring = self._rings.get(job)
             return None if ring is None else ring.reached(since)
+
+    def oldest(self, job: str) -> int:
+        """The first Unix second that is kept; 0 for an unknown job."""
+        with self._lock:
+            ring = self._rings.get(job)
+            return 0 if ring is None else ring.oldest()
 
     def ranks(self, job: str) -> int:
         """Ranks 0 up to this number have a column; 0 for an unknown job."""

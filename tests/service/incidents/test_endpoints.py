@@ -242,7 +242,7 @@ def test_incidents_and_findings_are_filtered(job: Any, incident: Json) -> None:
     assert get("/v1/incidents", params={"node": "n1"}).json()["items"] == []
     assert get("/v1/incidents", params={"state": "closed"}).json()["items"] == []
     (finding,) = get("/v1/findings", params={"kind": "process_exit", "job": "demo-1"}).json()["items"]
-    assert finding["entity"] == {"node": "n0", "device": None, "job": "demo-1", "rank": 1}
+    assert finding["entity"] == {"node": "n0", "device": None, "job": "demo-1", "rank": 1, "peer": None}
     assert finding["incident"] == incident["id"]
     assert get("/v1/findings", params={"node": "n1"}).json()["items"] == []
     problem(get("/v1/incidents", params={"state": "burning"}), 422, "invalid")

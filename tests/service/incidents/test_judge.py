@@ -218,7 +218,7 @@ def test_a_slow_rank_is_named_by_steps_alone(bench: Bench) -> None:
         bench.step(number, slow=5 if number > 40 else None)
     (incident,) = bench.incidents()
     assert (incident.kinds, incident.ranks, incident.job) == ([FindingKind.COMPUTE_SLOW], [5], "demo")
-    assert bench.node_state() == HealthState.SUSPECT
+    assert bench.node_state() != HealthState.SUSPECT, "a slow rank is no broken machine"
 
 
 def test_a_slow_rank_of_a_job_that_ended_is_withdrawn(bench: Bench) -> None:

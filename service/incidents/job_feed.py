@@ -1,0 +1,207 @@
+"""What the detectors of a job see: its steps, its seconds of progress, its transfers, each exactly once.
+
+Invariant: a feed only moves forward, except when the job itself goes back and does steps again. It waits a little for
+ranks whose word is still on its way; what is missing then is NaN. A chunk is bounded, so that after a restart one large
+job does not keep the judge from the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base import Samples
+from detectors.finding import Entity
+from service.incidents.runs import Run
+from service.telemetry.pairs import PAIR_SIGNALS, Pair, PairStore
+from service.telemetry.progress import ProgressStore
+from service.telemetry.steps import StepStore
+
+LATE_STEPS: Final = 3
+"""A step is judged without a rank that is this many steps behind,"""
+LATE_SECONDS: Final = 10.0
+"""or when it ended so long ago: a rank whose words are lost must not hold up the others' judgement."""
+CHUNK_STEPS: Final = 1024
+"""How far back a feed begins after a restart."""
+CHUNK_CELLS: Final = 4_000_000
+"""Numbers in one chunk: some 0.1 s of copying and judging."""
+PROGRESS_LAG_SECONDS: Final = 2
+"""Progress is sent once a second and travels for less than one; later seconds are judged without it. A second that all
+ranks have sent is judged at once: what is waited for here is waited for in every hang."""
+PROGRESS_SPEAKING_SECONDS: Final = 5
+"""A rank that said nothing for so long is not waited for."""
+PROGRESS_BACK_SECONDS: Final = 120
+"""How far back a feed begins after a restart: longer than a hang takes to be told from a slow step."""
+
+
+def _fit(width: int) -> int:
+    """Samples in one chunk of so many numbers each."""
+    return max(1, CHUNK_CELLS // max(1, width))
+
+
+class _Rewinding(Protocol):
+    def take_rewind(self, job: str) -> int | None: ...
+
+
+def _begin(store: _Rewinding, job: str, cursor: int | None, head: int) -> int:
+    """The first step to show: after the last one shown, or where the job began again."""
+    rewound = store.take_rewind(job)
+    if cursor is None:
+        return max(0, head + 1 - CHUNK_STEPS)
+    return cursor if rewound is None else min(cursor, rewound)
+
+
+@dataclass
+class StepFeed:
+    """Steps of one job: rows are ranks, groups their roles."""
+
+    steps: StepStore
+    job: str
+    signals: tuple[str, ...]
+    _cursor: int | None = field(default=None, init=False)
+    _time: float = field(default=0.0, init=False)
+
+    def take(self, run: Run, now: float) -> Samples | None:
+        """The steps that became ready since the last call, or None."""
+        head = self.steps.last_step(self.job)
+        if head is None or not run.entities or not self.signals:
+            return None
+        start = self._cursor = _begin(self.steps, self.job, self._cursor, head)
+        stop = min(head + 1, start + _fit(len(self.signals) * len(run.entities)))
+        window = self.steps.window(self.job, start, stop, signals=self.signals)
+        if not len(window.steps):
+            self._cursor = stop
+            return None
+        known = run.mesh.ranks < len(window.values)
+        rows = run.mesh.ranks[known]
+        ends = np.full((len(run.entities), len(window.steps)), np.nan)
+        ends[known] = window.ends[rows]
+        ready = _ready(np.isfinite(ends).all(axis=0), window.steps, _latest(ends), head, now)
+        if not ready:
+            return None
+        self._cursor = int(window.steps[ready - 1]) + 1
+        x = np.full((ready, len(self.signals), len(run.entities)), np.nan, np.float32)
+        x[:, :, known] = window.values[rows, :, :ready].transpose(2, 1, 0)
+        times = _rising(_latest(ends[:, :ready]), self._time)
+        self._time = float(times[-1])
+        return Samples(
+            entities=run.entities,
+            groups=run.groups,
+            signals=self.signals,
+            t=times,
+            x=x,
+            mesh=run.mesh,
+            steps=window.steps[:ready],
+        )
+
+
+def _latest(ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[step] when the last of [rank, step] ended; -inf where nobody said."""
+    latest: NDArray[np.float64] = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0, initial=-np.inf)
+    return latest
+
+
+def _ready(complete: Any, steps: NDArray[np.int64], ended: NDArray[np.float64], head: int, now: float) -> int:
+    """How many of the first steps everybody has reported, or will not report any more."""
+    done = complete | (head - steps >= LATE_STEPS) | (ended < now - LATE_SECONDS)
+    return len(steps) if done.all() else int(np.argmin(done))
+
+
+def _rising(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+    """When each step ended, never falling; a step without any time takes its predecessor's."""
+    rising: NDArray[np.float64] = np.maximum.accumulate(np.maximum(times, before))
+    return rising
+
+
+@dataclass
+class ProgressFeed:
+    """Seconds of one job: rows are ranks."""
+
+    progress: ProgressStore
+    job: str
+    signals: tuple[str, ...]
+    _cursor: int | None = field(default=None, init=False)
+
+    def take(self, run: Run, now: float) -> Samples | None:
+        """The seconds that became ready since the last call, or None."""
+        if not run.entities or not self.signals or not self.progress.ranks(self.job):
+            return None
+        stop = self._ready(now)
+        start = self._cursor
+        if start is None:
+            start = max(self.progress.oldest(self.job), stop - PROGRESS_BACK_SECONDS)
+        start = max(start, stop - PROGRESS_BACK_SECONDS)  # what a judge that stood still for long lets go
+        stop = min(stop, start + _fit(len(self.signals) * len(run.entities)))
+        if start >= stop:
+            return None
+        self._cursor = stop
+        window = self.progress.window(self.job, start, stop, self.signals)
+        known = run.mesh.ranks < window.x.shape[2]
+        x = np.full((len(window.seconds), len(self.signals), len(run.entities)), np.nan)
+        x[:, :, known] = window.x[:, :, run.mesh.ranks[known]]
+        return Samples(
+            entities=run.entities,
+            groups=run.groups,
+            signals=self.signals,
+            t=window.seconds.astype(np.float64),
+            x=x,
+            mesh=run.mesh,
+        )
+
+    def _ready(self, now: float) -> int:
+        """The first second that is not judged yet: some rank's word may still be on its way."""
+        late = int(now) - PROGRESS_LAG_SECONDS
+        reached = self.progress.reached(self.job, now - PROGRESS_SPEAKING_SECONDS)
+        return late if reached is None else max(late, min(reached, int(now)) + 1)
+
+
+@dataclass
+class PairFeed:
+    """Transfers of one job by step: rows are pairs of ranks."""
+
+    pairs: PairStore
+    job: str
+    _cursor: int | None = field(default=None, init=False)
+    _time: float = field(default=0.0, init=False)
+    _pairs: tuple[Pair, ...] = field(default=(), init=False)
+    _entities: tuple[Entity, ...] = field(default=(), init=False)
+    _groups: tuple[str, ...] = field(default=(), init=False)
+
+    def take(self, run: Run, now: float) -> Samples | None:
+        """The steps that became ready since the last call, or None."""
+        head = self.pairs.last_step(self.job)
+        if head is None:
+            return None
+        start = self._cursor = _begin(self.pairs, self.job, self._cursor, head)
+        stop = min(head + 1, start + _fit(len(PAIR_SIGNALS) * len(self._pairs)))
+        window = self.pairs.window(self.job, start, stop)
+        if not len(window.steps):
+            self._cursor = stop
+            return None
+        # Nobody knows which pairs a step will have: it is whole when the next one is told.
+        ready = _ready(window.steps < head, window.steps, window.ends, head, now)
+        if not ready:
+            return None
+        self._cursor = int(window.steps[ready - 1]) + 1
+        self._follow(window.pairs)
+        times = _rising(np.nan_to_num(window.ends[:ready], nan=-np.inf), self._time)
+        self._time = float(times[-1])
+        return Samples(
+            entities=self._entities,
+            groups=self._groups,
+            signals=PAIR_SIGNALS,
+            t=times,
+            x=window.values[:ready],
+            mesh=run.mesh,
+            steps=window.steps[:ready],
+        )
+
+    def _follow(self, pairs: tuple[Pair, ...]) -> None:
+        """Name the entities anew only when they change: the same tuples again spare the detectors a look."""
+        if pairs != self._pairs:
+            self._pairs = pairs
+            self._entities = tuple(Entity(job=self.job, rank=source, peer=target) for source, target in pairs)
+            self._groups = ("pair",) * len(pairs)

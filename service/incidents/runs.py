@@ -1,0 +1,94 @@
+"""The jobs that run, as their feeds need them: who is who, and with whom a rank may be compared.
+
+A job of 16,384 ranks has a topology of two megabytes, and its coordinator repeats it every few seconds. So rows are
+read again only when a report came, and what stayed the same stays the same object: detectors look at identity first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from detectors.finding import Entity
+from detectors.mesh import Mesh, mesh_of
+from service.jobs.models import JobRow
+from service.jobs.repository import RUNNING
+from service.kit.db import AnySession
+
+MAX_RUNS = 256
+"""Jobs judged at a time, the newest; as many as the stores keep."""
+Switches = Mapping[str, tuple[str, ...]]
+"""Node -> the switches above it, nearest first; absent where nobody said."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One running job. The same object for as long as nothing in it changes."""
+
+    job: str
+    started_at: float
+    mesh: Mesh
+    entities: tuple[Entity, ...]
+    """One a rank, in the order of the mesh."""
+    groups: tuple[str, ...]
+    """The role of each: its pipeline stage, since only those ranks do the same work."""
+
+
+def run_of(job: str, started_at: float, topology: Mapping[str, Any], switches: Switches | None = None) -> Run:
+    mesh = mesh_of(job, topology, switches)
+    places = zip(mesh.ranks.tolist(), mesh.nodes, strict=True)
+    return Run(
+        job=job,
+        started_at=started_at,
+        mesh=mesh,
+        entities=tuple(Entity(job=job, rank=rank, node=node) for rank, node in places),
+        groups=tuple(f"pp{stage}" for stage in mesh.on("pp").tolist()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    reported_at: float
+    places: tuple[tuple[Any, ...], ...]
+    switches: Switches
+    run: Run
+
+
+class Runs:
+    """Reads running jobs, and again only what changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def read(self, session: AnySession, switches: Switches) -> tuple[Run, ...]:
+        """Running and recovering jobs, by id. Pass the same ``switches`` again while they do not change."""
+        statement = select(JobRow.id, JobRow.last_seen_at).where(JobRow.state.in_(RUNNING))
+        rows = session.execute(statement.order_by(JobRow.started_at.desc(), JobRow.id.desc()).limit(MAX_RUNS)).all()
+        fresh = {}
+        for job, reported_at in rows:
+            known = self._known.get(job)
+            if known is None or known.reported_at != reported_at or known.switches is not switches:
+                known = self._look(session, job, switches)
+            if known is not None:
+                fresh[job] = known
+        self._known = fresh
+        return tuple(fresh[job].run for job in sorted(fresh))
+
+    def _look(self, session: AnySession, job: str, switches: Switches) -> _Known | None:
+        statement = select(JobRow.started_at, JobRow.last_seen_at, JobRow.topology).where(JobRow.id == job)
+        row = session.execute(statement).one_or_none()
+        if row is None:
+            return None
+        started_at, reported_at, topology = row
+        places = tuple((r["rank"], r["dp"], r["pp"], r["tp"], r["node"], r["device"]) for r in topology["ranks"])
+        nodes = {place[4] for place in places}
+        mine = {node: switches[node] for node in nodes if node in switches}
+        known = self._known.get(job)
+        if known is not None and (known.run.started_at, known.places) == (started_at, places):
+            before = {node: known.switches[node] for node in nodes if node in known.switches}
+            if before == mine:
+                return _Known(reported_at, places, switches, known.run)
+        return _Known(reported_at, places, switches, run_of(job, started_at, topology, mine))

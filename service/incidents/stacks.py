@@ -1,0 +1,79 @@
+"""Stacks of a job's processes, shown with the incident that they explain, whichever of the two is told first."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from probes.words import Event, EventKind
+from service.events import repository as events
+from service.events.models import EventRow
+from service.incidents import repository
+from service.incidents.models import IncidentRow
+from service.incidents.service import tell
+from service.kit.db import WriteSession
+
+EARLY_SECONDS: Final = 60.0
+"""How much older than its incident a dump may be: the coordinator looks at stacks before the service is certain."""
+MAX_DUMPS: Final = 32
+"""Dumps shown with one incident when it opens, the newest; of a wide hang some ranks' stacks tell what all do."""
+MAX_THREADS: Final = 64
+MAX_FRAMES: Final = 128
+MAX_TEXT: Final = 300
+
+
+def follow(session: WriteSession, event: Event) -> None:
+    """Show a dump with the job's open incident; without one it waits for ``adopt``."""
+    if event.job is None:
+        return
+    incident = repository.live_of_job(session, event.job, rank=event.rank)
+    if incident is not None:
+        _show(session, incident, event)
+
+
+def adopt(session: WriteSession, incident: IncidentRow) -> None:
+    """Show the dumps that came before the incident opened."""
+    if incident.job is None:
+        return
+    statement = (
+        select(EventRow)
+        .where(
+            EventRow.kind == EventKind.STACK_DUMP.value,
+            EventRow.job == incident.job,
+            EventRow.judged_at.is_not(None),
+            EventRow.received_at >= incident.opened_at - EARLY_SECONDS,
+        )
+        .order_by(EventRow.received_at.desc())
+        .limit(MAX_DUMPS)
+    )
+    for row in reversed(list(session.scalars(statement))):
+        _show(session, incident, events.to_event(row))
+
+
+def _show(session: WriteSession, incident: IncidentRow, event: Event) -> None:
+    who = f"rank {event.rank}" if event.rank is not None else f"job {event.job}"
+    where = "" if event.node is None else f" on {event.node}"
+    reason = event.data.get("reason")
+    why = f": {reason[:MAX_TEXT]}" if isinstance(reason, str) and reason else ""
+    data: dict[str, Any] = {
+        "event": event.id, "rank": event.rank, "node": event.node, "reason": reason if why else "",
+        "tool": _text(event.data.get("tool")), "stacks": _stacks(event.data.get("stacks")),
+    }  # fmt: skip
+    text = f"Stacks of {who}{where}{why}."
+    tell(session, incident, time=event.time, kind=event.kind.value, text=text[:2000], data=data)
+
+
+def _stacks(told: Any) -> list[dict[str, Any]]:
+    """``[{thread, frames: [text, innermost first]}]``, bounded; what is no stack is left out."""
+    found = []
+    for stack in (told if isinstance(told, list) else [])[:MAX_THREADS]:
+        frames = stack.get("frames") if isinstance(stack, dict) else None
+        if isinstance(frames, list):
+            lines = [frame[:MAX_TEXT] for frame in frames[:MAX_FRAMES] if isinstance(frame, str)]
+            found.append({"thread": _text(stack.get("thread")), "frames": lines})
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value)[:MAX_TEXT] if isinstance(value, str | int) else ""
