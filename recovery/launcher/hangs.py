@@ -44,6 +44,9 @@ CONFIDENCE: Final = 0.9
 """Below this a person decides: to fence the wrong rank costs a recovery and leaves the hang."""
 STACK_SECONDS: Final = DUMP_SECONDS + 1.0
 """How long an action waits for stacks: what is fenced can no longer be looked at."""
+CONFIRM_SECONDS: Final = 2.0
+"""How long a finding must have held before it is acted on: what comes late may clear one rank and blame another, and
+the service, which is a second behind, must have seen the hang before it is gone."""
 _MASKED: Final = (StepPhase.COMPILE, StepPhase.EVALUATE, StepPhase.CHECKPOINT)
 _SIGNALS: Final = (*CATALOGUE.narrow, *CATALOGUE.wide)
 
@@ -172,7 +175,7 @@ class HangWatch:
 
     async def _examine(self, findings: list[Finding]) -> None:
         """Have the stacks taken; then act, if that was asked for."""
-        request = next(self._requests)
+        request, begun = next(self._requests), time.monotonic()
         generation = self._c.generation
         suspects = self._suspects(findings)
         asked = set(suspects) | set(self._healthy(suspects)[: 1 if suspects else 2])
@@ -184,8 +187,10 @@ class HangWatch:
                 node.send(DumpStacks(request=request, ranks=mine))
         await self._answered(request)
         del self._asked[request]
-        if self._c.options.on_hang is OnHang.RECOVER and generation == self._c.generation:
-            self._act(findings)
+        if self._c.options.on_hang is OnHang.RECOVER:
+            await asyncio.sleep(begun + CONFIRM_SECONDS - time.monotonic())
+            if generation == self._c.generation:
+                self._act(findings)
 
     async def _answered(self, request: int) -> None:
         """Wait for every answer, for a bounded time."""

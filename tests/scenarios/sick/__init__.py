@@ -1,0 +1,1 @@
+"""A real service and a real training job on this machine, made sick."""

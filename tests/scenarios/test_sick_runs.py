@@ -1,0 +1,149 @@
+"""Sick runs, live: a real job made sick in front of a real service, and whom the API blames for it.
+
+The machine may be small and busy, so ranks are few, deadlines generous, and nothing is said about how long it takes:
+that is ``python -m bench.hang_live``.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from detectors.finding import FindingKind
+from detectors.registry import DETECTORS
+from tests.scenarios.sick.site import Json, Site, hog, pin, site
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("training"),
+]
+
+SMALL = ("--width", 64, "--layers", 2, "--batch", 2, "--pp", 1)
+FOR_EVER = 100_000
+HANGS = ("noncomm_hang", "comm_hang", "collective_mismatch")
+DEVICE_MS = 25
+"""Every forward pass sleeps this long (four a step), as if a device worked: what neighbours on the processor do then
+changes a rank's own compute by a few per cent only."""
+
+
+def said_by_some_detector(kind: FindingKind) -> pytest.MarkDecorator:
+    known = any(kind in detector.kinds for detector in DETECTORS.values())
+    return pytest.mark.skipif(not known, reason=f"no detector says {kind.value} yet")
+
+
+def device(ranks: int) -> str:
+    return ";".join(f"sleep:rank={rank},ms={DEVICE_MS}" for rank in range(ranks))
+
+
+def learned(here: Site, name: str) -> Callable[[], bool]:
+    return lambda: here.account(name).get("state") == "judging"
+
+
+def nobody_else(here: Site, rank: int, *kinds: str) -> None:
+    """What was said of other ranks, now or before."""
+    assert here.blamed(*kinds) <= {rank}, here.account_of_all()
+
+
+def incident_of(here: Site, finding: Json) -> Json:
+    def found() -> Json | None:
+        same = [f for f in here.findings(finding["kind"], active=None) if f["id"] == finding["id"] and f["incident"]]
+        return same[0] if same else None
+
+    attached = here.until(found, 30.0, "an incident of the finding")
+    detail: Json = here.stack.api.get(f"/incidents/{attached['incident']}")
+    return detail
+
+
+def test_a_rank_that_is_stopped_hangs_the_job(tmp_path: Path) -> None:
+    with site(tmp_path, "--steps", FOR_EVER, "--dp", 3, *SMALL, ranks=3) as here:
+        here.until(learned(here, "hang"), 120.0, "a learned period")
+        assert here.findings(*HANGS, active=None) == []
+        here.stop(1)
+        finding = here.until_finding("noncomm_hang", 60.0, rank=1)
+        assert finding["confidence"] >= 0.9
+        assert finding["entity"]["node"] == "node-0"
+        incident = incident_of(here, finding)
+        assert incident["severity"] == "critical"
+        assert here.stack.api.get("/jobs/job/progress")["state"] == "hung"
+        # The coordinator comes to the same, and shows where the ranks are.
+        dumps = here.until(lambda: len(found := here.job.events("stack_dump")) >= 2 and found, 30.0, "stacks")
+        suspects = {event["rank"] for event in dumps if event["data"]["suspect"]}
+        assert suspects == {1}
+        (stopped,) = [event for event in dumps if event["rank"] == 1]
+        assert stopped["data"]["process"] == "stopped"
+        (other,) = [event for event in dumps if event["rank"] != 1]
+        if not other["data"].get("problem"):
+            assert any("all_reduce" in frame for frame in other["data"]["stacks"][0]["frames"])
+        nobody_else(here, 1, *HANGS)
+        here.job.kill(1, signal.SIGCONT)
+        here.until(lambda: not here.findings(*HANGS), 60.0, "the hang to be over")
+        assert here.job.events("recovered") == []  # by default it is only reported
+
+
+def test_a_stopped_rank_is_replaced_when_that_is_asked_for(tmp_path: Path) -> None:
+    words = ("--steps", 500, "--dp", 2, *SMALL, "--faults", device(2))
+    with site(tmp_path, *words, ranks=2, options=("--on-hang", "recover")) as here:
+        here.until(learned(here, "hang"), 120.0, "a learned period")
+        before = here.job.pids()
+        here.stop(1)
+        recovered = here.job.wait_recoveries(1, 90.0)
+        assert recovered["data"]["steps_lost"] <= 1
+        assert here.job.pids()[0] == before[0]
+        assert here.job.pids()[1] != before[1]
+        finding = here.until(lambda: here.findings("noncomm_hang", active=None), 30.0, "the finding")[0]
+        assert finding["entity"]["rank"] == 1
+        assert here.job.wait(240.0) == [0], here.job.tail()
+        here.until(lambda: not here.findings(*HANGS), 60.0, "the hang to be over")
+        assert here.job.events("verified")[0]["data"]["digest_match"] is True
+        assert len(here.job.events("recovered")) == 1
+
+
+@said_by_some_detector(FindingKind.CPU_CONTENTION)
+def test_a_busy_loop_on_the_core_of_a_rank(tmp_path: Path) -> None:
+    with site(tmp_path, "--steps", FOR_EVER, "--dp", 2, *SMALL, ranks=2) as here:
+        here.until(lambda: here.job.step() >= 10, 120.0, "step 10")
+        pin(here.training_thread(1), {1})
+        pin(here.training_thread(0), {0})
+        here.until(lambda: here.job.step() >= 100, 240.0, "a hundred steps alone")
+        with hog(1, processes=3):
+            here.until_finding("cpu_contention", 120.0, rank=1)
+            nobody_else(here, 1, "compute_slow")
+
+
+@said_by_some_detector(FindingKind.COMPUTE_SLOW)
+def test_a_sleep_in_the_forward_pass_of_a_rank(tmp_path: Path) -> None:
+    faults = f"{device(3)};sleep:rank=2,step=80,ms={DEVICE_MS}"
+    with site(tmp_path, "--steps", FOR_EVER, "--dp", 3, *SMALL, "--faults", faults, ranks=3) as here:
+        here.until_finding("compute_slow", 240.0, rank=2)
+        assert here.job.step() >= 80
+        nobody_else(here, 2, "compute_slow", *HANGS)
+
+
+@said_by_some_detector(FindingKind.CONGESTION)
+def test_a_link_that_is_slow(tmp_path: Path) -> None:
+    """From rank 2 to rank 3, the second of two pipelines of two stages."""
+    faults = "link:rank=3,peer=2,step=80,ms=40"
+    shape = ("--dp", 2, "--pp", 2, "--width", 64, "--layers", 2, "--batch", 2)
+    with site(tmp_path, "--steps", FOR_EVER, *shape, "--faults", faults, ranks=4) as here:
+        kinds = ("congestion", "nic_degraded")
+        finding = here.until(lambda: here.findings(*kinds), 240.0, "a finding about the link")[0]
+        assert here.job.step() >= 80
+        named = {finding["entity"]["rank"], finding["entity"]["peer"]} - {None}
+        assert named, finding
+        assert named <= {2, 3}, finding
+        nobody_else(here, -1, "compute_slow", *HANGS)
+
+
+@said_by_some_detector(FindingKind.NAN)
+def test_a_nan_in_a_gradient(tmp_path: Path) -> None:
+    faults = "nan:rank=1,step=40"
+    with site(tmp_path, "--steps", FOR_EVER, "--dp", 2, *SMALL, "--faults", faults, ranks=2) as here:
+        here.until_finding("nan", 180.0, rank=1)
+        nobody_else(here, 1, "nan", "sdc_suspect")
+        assert json.dumps(here.judgement())  # no NaN on its way to a browser
