@@ -35,6 +35,7 @@ from service.fleet.snapshot import LayoutCache
 from service.incidents import endpoints as incidents
 from service.incidents import judge, lemons
 from service.incidents.metrics import JudgementCollector
+from service.incidents.run_metrics import RunCollector
 from service.jobs import endpoints as jobs
 from service.jobs import live_endpoints as live_jobs
 from service.jobs.repository import world_size
@@ -109,6 +110,7 @@ COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (
     health.IngestCollector,
     health.FleetCollector,
     JudgementCollector,
+    RunCollector,
     HealthCollector,
     RemediationCollector,
 )

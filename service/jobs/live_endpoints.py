@@ -20,7 +20,7 @@ from service.kit.problem import UnprocessableError
 from service.services import ServicesDep
 
 router = APIRouter(tags=["jobs"])
-Tag = IfNoneMatch
+_POLLED = {**problems(404), 304: {"description": "Not modified"}}
 MAX_RANKS = 4096
 
 
@@ -49,7 +49,7 @@ def _answer(body: BaseModel, header: str | None) -> Response:
     "/jobs/{id}/signals",  # noqa: FAST003 - JobId is its alias
     operation_id="get_job_signals",
     response_model=SignalsRead,
-    responses=problems(404),
+    responses=_POLLED,
 )
 def get_job_signals(
     job_id: JobId,
@@ -62,7 +62,7 @@ def get_job_signals(
     stop: StepNumber = None,
     points: Annotated[int, Query(ge=1, le=5000)] = 600,
     ranks: Annotated[str | None, Query(max_length=40_000, description="Comma-separated; all if not given.")] = None,
-    tag: Tag = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Signals of every rank by step, ``start`` up to but not including ``stop``, thinned by a stride.
 
@@ -72,7 +72,7 @@ def get_job_signals(
     body = live.signals(
         services.steps, job_id, names=names, ranks=_ranks(ranks), start=start or 0, stop=stop, points=points
     )
-    return _answer(body, tag)
+    return _answer(body, if_none_match)
 
 
 @router.get("/jobs/{id}/progress", operation_id="get_job_progress", responses=problems(404))  # noqa: FAST003 - its alias
@@ -101,7 +101,7 @@ def get_job_progress(
     "/jobs/{id}/pairs",  # noqa: FAST003 - JobId is its alias
     operation_id="get_job_pairs",
     response_model=PairsRead,
-    responses=problems(404),
+    responses=_POLLED,
 )
 def get_job_pairs(
     job_id: JobId,
@@ -110,22 +110,22 @@ def get_job_pairs(
     services: ServicesDep,
     *,
     steps: Annotated[int, Query(ge=1, le=256)] = 20,
-    tag: Tag = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """How long transfers between ranks took, medians over the last ``steps`` steps."""
     service.require_job(session, job_id)
-    return _answer(live.pairs(services.pairs, job_id, steps=steps), tag)
+    return _answer(live.pairs(services.pairs, job_id, steps=steps), if_none_match)
 
 
 @router.get(
     "/jobs/{id}/judgement",  # noqa: FAST003 - JobId is its alias
     operation_id="get_job_judgement",
     response_model=JudgementRead,
-    responses=problems(404),
+    responses=_POLLED,
 )
 def get_job_judgement(
-    job_id: JobId, _: Reader, session: Reading, services: ServicesDep, *, tag: Tag = None
+    job_id: JobId, _: Reader, session: Reading, services: ServicesDep, *, if_none_match: IfNoneMatch = None
 ) -> Response:
     """What each detector of the job says of itself: idle, learning, judging, or why it abstains."""
     service.require_job(session, job_id)
-    return _answer(live.judgement(services.accounts.of(job_id).detectors), tag)
+    return _answer(live.judgement(services.accounts.of(job_id).detectors), if_none_match)

@@ -85,6 +85,8 @@ class Target:
             case.body = {"node": "n1", "suite": "quick"}
         if operation == "query_telemetry":
             case.query |= {"signal": ["load_1m", "disk_read_bytes_total"]}
+        if operation == "get_job_signals":
+            case.query |= {"names": "step_time_seconds,loss", "ranks": "0"}
 
     def token(self, case: Any) -> str:
         """The admin's, but for the one door that it does not open."""

@@ -4529,7 +4529,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                tag?: string | null;
+                "if-none-match"?: string | null;
             };
             path: {
                 id: string;
@@ -4547,6 +4547,13 @@ export interface operations {
                     "application/json": components["schemas"]["JudgementRead"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             /** @description Not Found */
@@ -4561,7 +4568,7 @@ export interface operations {
                 steps?: number;
             };
             header?: {
-                tag?: string | null;
+                "if-none-match"?: string | null;
             };
             path: {
                 id: string;
@@ -4578,6 +4585,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["PairsRead"];
                 };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
@@ -4660,7 +4674,7 @@ export interface operations {
                 ranks?: string | null;
             };
             header?: {
-                tag?: string | null;
+                "if-none-match"?: string | null;
             };
             path: {
                 id: string;
@@ -4677,6 +4691,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["SignalsRead"];
                 };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];

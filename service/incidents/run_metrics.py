@@ -1,0 +1,82 @@
+"""What ``/metrics`` says of running jobs: whether each moves, what is found about it, and who does not judge it.
+
+Cardinality: three series a job, and one more for each kind of finding that holds (at most as many as there are kinds);
+jobs that do not run vanish.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+
+from detectors.base import Stance
+from service.incidents.models import FindingRow
+from service.incidents.runs import MAX_RUNS
+from service.jobs.models import JobRow
+from service.jobs.repository import RUNNING
+from service.kit.db import AnySession
+from service.services import Services
+
+
+class RunCollector(Collector):
+    """Running jobs, the newest ``MAX_RUNS``."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    def collect(self) -> Iterator[Metric]:
+        with self.services.database.reading() as session:
+            jobs = _running(session)
+            yield _findings(session, jobs)
+        yield self._quiet(jobs)
+        yield self._abstaining(jobs)
+
+    def _quiet(self, jobs: Sequence[str]) -> Metric:
+        family = GaugeMetricFamily(
+            "mainstay_job_quiet_seconds",
+            "Seconds since any rank of the job ended a step or a collective",
+            labels=["job"],
+        )
+        now = self.services.clock.now()
+        for job in jobs:
+            heard = self.services.progress.moved(job)
+            if heard is not None and math.isfinite(heard[1]):
+                family.add_metric([job], max(0.0, now - heard[1]))
+        return family
+
+    def _abstaining(self, jobs: Sequence[str]) -> Metric:
+        family = GaugeMetricFamily(
+            "mainstay_job_detectors_abstaining",
+            "Detectors that do not judge the job: what they see is too noisy, or they failed",
+            labels=["job"],
+        )
+        for job in jobs:
+            told = self.services.accounts.of(job).detectors
+            if told:
+                family.add_metric([job], sum(account.stance is Stance.ABSTAINS for _, account in told))
+        return family
+
+
+def _running(session: AnySession) -> list[str]:
+    statement = select(JobRow.id).where(JobRow.state.in_(RUNNING)).order_by(JobRow.started_at.desc(), JobRow.id.desc())
+    return sorted(session.scalars(statement.limit(MAX_RUNS)))
+
+
+def _findings(session: AnySession, jobs: Sequence[str]) -> Metric:
+    family = GaugeMetricFamily(
+        "mainstay_job_findings_active", "Findings about a job that hold, by kind", labels=["job", "kind"]
+    )
+    statement = (
+        select(FindingRow.job, FindingRow.kind, func.count())
+        .where(FindingRow.active, FindingRow.job.in_(jobs))
+        .group_by(FindingRow.job, FindingRow.kind)
+        .order_by(FindingRow.job, FindingRow.kind)
+    )
+    for job, kind, count in session.execute(statement):
+        family.add_metric([str(job), kind], count)
+    return family
