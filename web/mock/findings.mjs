@@ -21,6 +21,7 @@ export function hotIncident(node, opened, now) {
     device: "gpu3",
     ranks: [6],
     kinds: ["signal_outlier", "compute_slow"],
+    cause: "gpu_thermal",
     needs_human: true,
     summary:
       "75 °C while 191 peers run at 61 °C; its rank computes 1.24 × slower than its role peers. No automatic action is enabled for heat.",
@@ -40,7 +41,7 @@ export function hotIncident(node, opened, now) {
       {
         id: uuid(opened, "f1"),
         kind: "signal_outlier",
-        entity: { node, device: "gpu3", job: null, rank: null },
+        entity: { node, device: "gpu3", job: null, rank: null, peer: null },
         time: opened,
         severity: "warning",
         detector: "outlier",
@@ -54,6 +55,7 @@ export function hotIncident(node, opened, now) {
         },
         active: true,
         remedy: "inspect",
+        cause: "gpu_thermal",
         event: null,
         incident: id,
         cleared_at: null,
@@ -61,7 +63,7 @@ export function hotIncident(node, opened, now) {
       {
         id: uuid(opened, "f2"),
         kind: "compute_slow",
-        entity: { node, device: null, job: "ablation-17", rank: 6 },
+        entity: { node, device: null, job: "ablation-17", rank: 6, peer: null },
         time: opened + 41,
         severity: "warning",
         detector: "straggler",
@@ -83,6 +85,7 @@ export function hotIncident(node, opened, now) {
         },
         active: true,
         remedy: "watch",
+        cause: "gpu_thermal",
         event: null,
         incident: id,
         cleared_at: null,
@@ -98,7 +101,7 @@ export function exitFinding(incident, job, rank, node, time) {
   return {
     id: uuid(time, "find"),
     kind: "process_exit",
-    entity: { node, device: null, job: job.id, rank },
+    entity: { node, device: null, job: job.id, rank, peer: null },
     time,
     severity: "critical",
     detector: "exit",
@@ -110,6 +113,7 @@ export function exitFinding(incident, job, rank, node, time) {
     },
     active: true,
     remedy: "restart_app",
+    cause: "software",
     event: uuid(time, "event"),
     incident,
     cleared_at: null,

@@ -169,12 +169,13 @@ function recoveryIncident(job, rank, opened, stage, small) {
     device: null,
     ranks: [rank],
     kinds: ["process_exit"],
+    cause: "software",
     needs_human: false,
     summary: done
       ? `Restored from the local slot in ${took.toFixed(2)} s; no step was lost.`
       : "Its process ended by SIGKILL; a standby takes its place from the local slot.",
     timeline: story.map(([t, kind, text, data]) => ({ time: at(t), kind, text, data })),
-    findings: [exitFinding(id, job, rank, node, at(0.02))],
+    findings: [{ ...exitFinding(id, job, rank, node, at(0.02)), active: !done }],
     plan,
     actions: [
       {

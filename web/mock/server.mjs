@@ -2,11 +2,12 @@
 //   node mock/server.mjs --port 8090 --scenario busy|calm|empty|big [--broken] [--slow MS] [--dist]
 import { createServer } from "node:http";
 import { parseArgs } from "node:util";
-import { brief, makeEvents, makeRecoveries } from "./events.mjs";
+import { brief, makeRecoveries } from "./events.mjs";
 import { makeLayout, makeNodes, STATES } from "./fleet.mjs";
 import { healthRoutes } from "./health-routes.mjs";
 import { makeIncidents } from "./incidents.mjs";
 import { makeJobs, steps } from "./jobs.mjs";
+import { judgedRoutes } from "./judged-routes.mjs";
 import { publicSignals, snapshot, telemetry } from "./signals.mjs";
 import { file } from "./static.mjs";
 import { makeCriteria, makeSweeps, makeValidations, suites } from "./validation.mjs";
@@ -103,12 +104,16 @@ const routes = [
   ["GET", /^\/v1\/fleet\/layout$/, () => layout],
   ["GET", /^\/v1\/signals$/, () => ({ items: publicSignals })],
   ["GET", /^\/v1\/telemetry\/query$/, (q) => telemetry(present().nodes, q, Date.now() / 1000)],
-  ["GET", /^\/v1\/events$/, (q) => page(where(makeEvents(incidents, jobs), q, "node", "job", "kind"), q)],
+  ...judgedRoutes({ jobs, incidents, started, page, where, find, Problem }),
   ["GET", /^\/v1\/jobs$/, (q) => page(present().jobs, q)],
   ["GET", /^\/v1\/jobs\/([^/]+)$/, (_q, id) => find(present().jobs, "id", id, "job")],
   ["GET", /^\/v1\/jobs\/([^/]+)\/steps$/, (q, id) => steps(find(jobs, "id", id, "job"), q)],
   ["GET", /^\/v1\/jobs\/([^/]+)\/recoveries$/, (q, id) => page(makeRecoveries(incidents, id), q)],
-  ["GET", /^\/v1\/incidents$/, (q) => page(where(incidents, q, "state", "job", "node").map(brief), q)],
+  [
+    "GET",
+    /^\/v1\/incidents$/,
+    (q) => page(where(incidents, q, "state", "job", "node", "cause").map(brief), q),
+  ],
   ["GET", /^\/v1\/incidents\/([^/:]+)$/, (_q, id) => find(incidents, "id", id, "incident")],
   ["POST", /^\/v1\/incidents\/([^/:]+):(close|acknowledge)$/, (_q, id, what, body) => change(id, what, body)],
   ["GET", /^\/v1\/suites$/, () => suites],

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { inkOn, luminance, pack, scaleColor } from "./color";
+import { divergingColor, inkOn, luminance, pack, scaleColor } from "./color";
 
 describe("the scale", () => {
   it.each([true, false])("grows evenly away from the ground (dark: %s)", (dark) => {
@@ -29,4 +29,23 @@ describe("the scale", () => {
 
 it("packs as canvas pixels read it", () => {
   expect(pack([1, 2, 3])).toBe(0xff030201);
+});
+
+describe("the diverging scale", () => {
+  it.each([true, false])("stands out more the further from the usual, on both sides (dark: %s)", (dark) => {
+    for (const sign of [1, -1]) {
+      const steps = Array.from({ length: 11 }, (_, i) => luminance(divergingColor((sign * i) / 10, dark)));
+      for (let i = 1; i < steps.length; i += 1) {
+        const change = (steps[i] as number) - (steps[i - 1] as number);
+        expect(dark ? change : -change).toBeGreaterThan(0);
+      }
+    }
+  });
+
+  it("tells above from below without red and green, and clamps", () => {
+    const [above, below] = [divergingColor(1, true), divergingColor(-1, true)];
+    expect(above[0] - above[2]).toBeGreaterThan(100);
+    expect(below[2] - below[0]).toBeGreaterThan(100);
+    expect(divergingColor(9, false)).toEqual(divergingColor(1, false));
+  });
 });

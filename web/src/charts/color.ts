@@ -53,6 +53,41 @@ export function inkOn(ground: Rgb): "#000000" | "#ffffff" {
   return (l + 0.05) / 0.05 > 1.05 / (l + 0.05) ? "#000000" : "#ffffff";
 }
 
+// Blue below, orange above: the pair that every common colour-vision deficiency keeps apart. The middle is grey,
+// near the ground and yet apart from it: what is usual must differ from what is not there.
+const BELOW_TO_ABOVE: Record<"light" | "dark", readonly Rgb[]> = {
+  light: [
+    [8, 56, 120],
+    [104, 160, 212],
+    [214, 222, 227],
+    [232, 152, 82],
+    [134, 42, 0],
+  ],
+  dark: [
+    [150, 202, 255],
+    [52, 98, 150],
+    [44, 60, 71],
+    [152, 90, 28],
+    [255, 200, 96],
+  ],
+};
+
+/** Colour of a deviation -1..1: what is usual is grey, what is unusual stands out, either side in its hue. */
+export function divergingColor(deviation: number, dark: boolean): Rgb {
+  const stops = BELOW_TO_ABOVE[dark ? "dark" : "light"];
+  const at = ((Math.min(1, Math.max(-1, deviation)) + 1) / 2) * (stops.length - 1);
+  const index = Math.min(stops.length - 2, Math.floor(at));
+  const a = stops[index] as Rgb;
+  const b = stops[index + 1] as Rgb;
+  const t = at - index;
+  return [a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t, a[2] + (b[2] - a[2]) * t];
+}
+
+export function divergingGradient(dark: boolean): string {
+  const stops = Array.from({ length: 9 }, (_, i) => css(divergingColor(i / 4 - 1, dark)));
+  return `linear-gradient(to right, ${stops.join(", ")})`;
+}
+
 export function scaleGradient(dark: boolean): string {
   const stops = Array.from({ length: 11 }, (_, i) => css(scaleColor(i / 10, dark)));
   return `linear-gradient(to right, ${stops.join(", ")})`;

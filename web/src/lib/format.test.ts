@@ -6,6 +6,7 @@ import {
   humanize,
   integer,
   MISSING,
+  namedNumber,
   percent,
   quantity,
   readable,
@@ -128,4 +129,14 @@ it("cuts UUIDs in sentences to their ends, and nothing else", () => {
   expect(readable("GPU-5c2f7a10-0000-0000-0000-00000000c0de on n1: the GPU-heavy job")).toBe(
     "GPU\u00a0…\u206000c0de on n1: the GPU-heavy job",
   );
+});
+
+it("reads the unit of a detector's number from its name", () => {
+  expect(namedNumber("limit_seconds", 9.4)).toBe("9.40 s");
+  expect(namedNumber("noise", 0.013)).toBe("1.3 %");
+  expect(namedNumber("wait_ratio", 0.021)).toBe("2.1 %");
+  expect(namedNumber("ratio", 1.24)).toBe("1.24");
+  expect(namedNumber("pid", 41_189)).toBe("41189");
+  expect(namedNumber("state_bytes", 2048)).toBe("2.00 KiB");
+  expect(namedNumber("noise", null)).toBe("–");
 });

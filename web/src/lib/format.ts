@@ -128,6 +128,15 @@ export function unitOf(signal: string, unit: string): string {
   return unit === "1" && signal.endsWith("_ratio") ? "ratio" : unit;
 }
 
+/** A detector's number: its unit is in its name, as everywhere in the house. Noise and shares are parts of a whole. */
+export function namedNumber(name: string, value: number | null | undefined): string {
+  if (/_(seconds|s)$/.test(name)) return quantity(value, "s");
+  if (/(^|_)bytes$/.test(name)) return quantity(value, "B");
+  if (/(^|_)(share|noise)$|_ratio$/.test(name)) return quantity(value, "ratio");
+  // A process id or a step is a name, not an amount.
+  return Number.isInteger(value) ? String(value) : quantity(value, "1");
+}
+
 const ACRONYMS: Record<string, string> = {
   cpu: "CPU",
   gpu: "GPU",

@@ -68,3 +68,13 @@ export function CopyText({ text, shown }: { text: string; shown?: string }) {
     </button>
   );
 }
+
+/** A button that copies what is too long to show as its own label. */
+export function CopyButton({ text, label }: { text: string; label: string }) {
+  const say = useToast();
+  return (
+    <Button icon="copy" onClick={() => void copyText(text).then(() => say("Copied"))}>
+      {label}
+    </Button>
+  );
+}

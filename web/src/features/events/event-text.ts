@@ -39,6 +39,16 @@ function secondsText(seconds: unknown): string {
   return ` in ${duration("total" in seconds && typeof seconds.total === "number" ? seconds.total : total)}`;
 }
 
+/** Stacks are for their own panel; a line names the innermost frame. */
+function stacksText(data: Record<string, unknown>): string {
+  const threads: unknown[] = Array.isArray(data.stacks) ? data.stacks : [];
+  if (threads.length === 0) return `No stacks${str(data.problem) ? `: ${data.problem}` : ""}`;
+  const { frames } = (threads[0] ?? {}) as { frames?: unknown };
+  const innermost = Array.isArray(frames) ? str(frames[0]) : null;
+  const count = `${threads.length} ${threads.length === 1 ? "thread" : "threads"}`;
+  return `Stacks of ${count}${str(data.tool) ? ` by ${data.tool}` : ""}${innermost ? `: in ${innermost}` : ""}`;
+}
+
 export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
   const { kind, data } = event;
   switch (kind) {
@@ -79,6 +89,8 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
       const how = data.state === "failed" ? "Job failed" : "Job finished";
       return `${how}${after === null ? "" : ` after step ${after}`}${why ? `: ${why}` : ""}`;
     }
+    case "stack_dump":
+      return stacksText(data);
     case "xid":
     case "sxid":
     case "gpu_lost":
@@ -137,6 +149,8 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
     case "node_stopping":
     case "node_started":
       return { tone: "validating", glyph: "ring" };
+    case "stack_dump":
+      return { tone: "validating", glyph: "bars" };
     case "plan_chosen":
       return { tone: "draining", glyph: "half" };
     case "action_started":

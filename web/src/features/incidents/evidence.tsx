@@ -1,21 +1,36 @@
 import { useMemo } from "react";
-import type { EvidenceSeries, Finding } from "@/api/types";
+import type { EvidenceSeries, Finding, IncidentDetail } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { TimeChart } from "@/charts/time-chart";
 import { deviceName } from "@/features/devices/device-words";
-import { humanize, percent, plural, quantity, readable, signalLabel, unitOf } from "@/lib/format";
+import { ownStep } from "@/features/judged/findings-model";
+import {
+  humanize,
+  namedNumber,
+  percent,
+  plural,
+  quantity,
+  readable,
+  signalLabel,
+  unitOf,
+} from "@/lib/format";
 import { lookOf, remedy, severity } from "@/lib/states";
 import { Clock } from "@/ui/age";
 import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
+import { causeWords, rankedFindings } from "./cause";
 
-/** Why: every finding with the numbers it rests on, and the line that a person would have looked at. */
-export function Evidence({ findings }: { findings: Finding[] }) {
+/** Why: the likeliest root cause first, each finding with the numbers and the line that a person would have looked at. */
+export function Evidence({ incident }: { incident: IncidentDetail }) {
+  const findings = rankedFindings(incident, incident.findings);
+  const root = findings[0];
   return (
     <Panel
       title="Evidence"
-      about={findings.length > 0 ? plural(findings.length, "finding") : undefined}
+      about={
+        findings.length > 1 ? `${plural(findings.length, "finding")}, likeliest root cause first` : undefined
+      }
       flush
     >
       {findings.length === 0 ? (
@@ -25,20 +40,31 @@ export function Evidence({ findings }: { findings: Finding[] }) {
           </Empty>
         </div>
       ) : (
-        findings.map((finding) => <FindingView key={finding.id} finding={finding} />)
+        findings.map((finding, index) => (
+          <FindingView
+            key={finding.id}
+            finding={finding}
+            place={findings.length < 2 ? "" : placeOf(finding, index, root)}
+          />
+        ))
       )}
     </Panel>
   );
 }
 
-function about(finding: Finding): string {
-  const { job, rank, node, device } = finding.entity;
-  return [job, rank === null ? null : `rank ${rank}`, node, device && deviceName(device)]
-    .filter(Boolean)
-    .join(" · ");
+/** What a finding is in the story: its root, more of the same, or what follows from it. */
+function placeOf(finding: Finding, index: number, root: Finding | undefined): string {
+  if (index === 0) return "Likeliest root cause";
+  return finding.kind === root?.kind ? "The same" : "Follows from it";
 }
 
-function FindingView({ finding }: { finding: Finding }) {
+function about(finding: Finding): string {
+  const { job, rank, peer, node, device } = finding.entity;
+  const ranks = rank === null ? null : peer === null ? `rank ${rank}` : `rank ${rank} → rank ${peer}`;
+  return [job, ranks, node, device && deviceName(device)].filter(Boolean).join(" · ");
+}
+
+function FindingView({ finding, place }: { finding: Finding; place: string }) {
   const look = lookOf(severity, finding.severity);
   const numbers = Object.entries(finding.evidence.numbers);
   return (
@@ -47,6 +73,17 @@ function FindingView({ finding }: { finding: Finding }) {
         <Glyph name={look.glyph} tone={look.tone} size={11} />
         <h3 className="font-medium">{humanize(finding.kind)}</h3>
         <span className="text-ink-3 text-xs">{about(finding)}</span>
+        {place && (
+          <span
+            className={
+              place === "Likeliest root cause"
+                ? "rounded bg-accent-soft px-1.5 font-medium text-ink text-xs leading-5"
+                : "text-ink-3 text-xs"
+            }
+          >
+            {place}
+          </span>
+        )}
         {!finding.active && <span className="text-ink-3 text-xs">no longer holds</span>}
         <span className="ml-auto text-ink-3 text-xs">
           <Clock at={finding.time} millis />
@@ -60,6 +97,11 @@ function FindingView({ finding }: { finding: Finding }) {
         <span>
           confidence <b className="font-medium text-ink-2">{percent(finding.confidence, 0)}</b>
         </span>
+        {finding.cause && (
+          <span title={causeWords(finding.cause).about}>
+            cause <b className="font-medium text-ink-2">{causeWords(finding.cause).label}</b>
+          </span>
+        )}
         {finding.remedy !== "none" && (
           <span title={lookOf(remedy, finding.remedy).about}>
             would mend it <b className="font-medium text-ink-2">{lookOf(remedy, finding.remedy).label}</b>
@@ -68,38 +110,35 @@ function FindingView({ finding }: { finding: Finding }) {
         {numbers.map(([name, value]) => (
           <span key={name}>
             {signalLabel(name).toLowerCase()}{" "}
-            <b className="font-medium text-ink-2">{numberText(name, value)}</b>
+            <b className="font-medium text-ink-2">{namedNumber(name, value)}</b>
           </span>
         ))}
       </p>
       {finding.evidence.series.map((series) => (
-        <SeriesChart key={series.name} series={series} at={finding.time} />
+        <SeriesChart key={series.name} series={series} at={finding.time} step={ownStep(finding)} />
       ))}
     </article>
   );
 }
 
-/** Evidence numbers carry their unit in their name, as everything in the house does. */
-function unitOfNumber(name: string): string {
-  if (name.endsWith("_seconds") || name.endsWith("_s")) return "s";
-  if (name.endsWith("_bytes")) return "B";
-  return "1";
+interface SeriesProps {
+  series: EvidenceSeries;
+  at: number;
+  step: number | null;
 }
 
-/** A process id or a step is a name, not an amount. */
-function numberText(name: string, value: number | null): string {
-  const unit = unitOfNumber(name);
-  return unit === "1" && Number.isInteger(value) ? String(value) : quantity(value, unit);
-}
-
-function SeriesChart({ series, at }: { series: EvidenceSeries; at: number }) {
+function SeriesChart({ series, at, step }: SeriesProps) {
   const lines = useMemo((): Line[] => {
     const own: Line = { label: "measured", values: series.y };
     if (series.peers.length !== series.x.length) return [own];
     return [own, { label: "peers (median)", values: series.peers, context: true }];
   }, [series]);
   const byTime = series.x_is !== "step";
-  const marks = useMemo(() => (byTime ? [{ x: at, tone: "quarantined", label: "found" }] : []), [byTime, at]);
+  const found = byTime ? at : step;
+  const marks = useMemo(
+    () => (found === null ? [] : [{ x: found, tone: "quarantined", label: "found" }]),
+    [found],
+  );
   if (series.x.length === 0) return null;
   return (
     <div className="mt-3">

@@ -17,12 +17,14 @@ import { Page } from "@/ui/page";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { Actions } from "./actions";
+import { causeWords } from "./cause";
 import { Evidence } from "./evidence";
 import { ranksText, summaryOf, titleOf } from "./life";
 import { LifeTrack } from "./life-track";
 import { PlanView } from "./plan-view";
 import { incidentQuery } from "./queries";
 import { ReasonDialog, type Transition } from "./reason-dialog";
+import { Stacks } from "./stacks";
 import { Timeline } from "./timeline";
 import { WouldMend } from "./would-mend";
 
@@ -91,6 +93,7 @@ function Body({ incident }: { incident: IncidentDetail }) {
     <>
       <section aria-label="Life" className="rounded-lg border border-line bg-surface px-5 py-4">
         {summaryOf(incident) && <p className="mb-4 max-w-4xl text-ink">{summaryOf(incident)}</p>}
+        <CauseLine incident={incident} />
         <WouldMend findings={incident.findings} />
         <LifeTrack incident={incident} />
       </section>
@@ -98,12 +101,25 @@ function Body({ incident }: { incident: IncidentDetail }) {
         <Timeline incident={incident} />
         <div className="flex min-w-0 flex-col gap-4">
           <IncidentProposals incident={incident.id} node={incident.node} />
-          <Evidence findings={incident.findings} />
+          <Evidence incident={incident} />
+          {incident.job && <Stacks incident={incident} />}
           {(incident.job || incident.plan) && <PlanView plan={incident.plan} incident={incident} />}
           {(incident.job || incident.actions.length > 0) && <Actions actions={incident.actions} />}
         </div>
       </div>
     </>
+  );
+}
+
+function CauseLine({ incident }: { incident: IncidentDetail }) {
+  if (!incident.cause) return null;
+  const words = causeWords(incident.cause);
+  return (
+    <p className="mb-2 text-sm">
+      <span className="text-ink-3">Cause: </span>
+      <b className="font-semibold">{words.label}</b>
+      {words.about && <span className="text-ink-3"> · {words.about}</span>}
+    </p>
   );
 }
 

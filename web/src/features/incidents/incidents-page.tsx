@@ -17,6 +17,7 @@ import { Select } from "@/ui/select";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
+import { type Cause, causeNames, causeWords } from "./cause";
 import { burned, isBurning, subject, summaryOf, titleOf } from "./life";
 import { LifeMini } from "./life-track";
 import { incidentsQuery } from "./queries";
@@ -54,7 +55,16 @@ const columns: Column<Incident>[] = column.columns([
   column.accessor((incident) => subject(incident), {
     id: "subject",
     header: "About",
-    cell: ({ row }) => <span className="whitespace-nowrap text-ink-2">{subject(row.original)}</span>,
+    cell: ({ row }) => (
+      <span className="block whitespace-nowrap text-ink-2">
+        {subject(row.original)}
+        {row.original.cause && (
+          <span className="block text-ink-3 text-xs" title={causeWords(row.original.cause).about}>
+            cause: {causeWords(row.original.cause).label}
+          </span>
+        )}
+      </span>
+    ),
   }),
   column.accessor((incident) => incident.kinds.join(), {
     id: "kinds",
@@ -109,7 +119,7 @@ export function IncidentsPage() {
   const { sort, ...filter } = search;
   const query = useInfiniteQuery({ ...incidentsQuery(filter), refetchInterval: usePolling(15_000) });
   const items = useMemo(() => query.data?.pages.flatMap((page) => page.items), [query.data]);
-  const narrowed = Boolean(filter.state || filter.job || filter.node);
+  const narrowed = Boolean(filter.state || filter.cause || filter.job || filter.node);
   const set = (change: Partial<typeof search>) =>
     void navigate({ search: (old) => ({ ...old, ...change }), replace: true });
   return (
@@ -119,6 +129,19 @@ export function IncidentsPage() {
       actions={
         <>
           <CopyMenu commands={[curl("/v1/incidents")]} />
+          <Select
+            label="Cause"
+            value={filter.cause ?? "any"}
+            onChange={(value) => set({ cause: value === "any" ? undefined : (value as Cause) })}
+            groups={[
+              {
+                options: [
+                  { value: "any", label: "Any cause" },
+                  ...causeNames.map((value) => ({ value, label: causeWords(value).label })),
+                ],
+              },
+            ]}
+          />
           <Select
             label="State"
             value={filter.state ?? "any"}

@@ -19,6 +19,7 @@ const incident: Incident = {
   device: "host",
   ranks: [3],
   kinds: ["process_exit"],
+  cause: null,
   needs_human: false,
   summary: "",
 };

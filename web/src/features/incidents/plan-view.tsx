@@ -45,7 +45,7 @@ function Row({ row, table, plan }: { row: PlanRow; table: PlanTable; plan: Plan 
   return (
     <li
       className={cx(
-        "relative grid grid-cols-[9.5rem_minmax(0,1fr)_8.5rem] items-start gap-x-4 border-line border-t py-2.5 text-sm",
+        "relative grid grid-cols-[minmax(0,1fr)_max-content] items-start gap-x-4 gap-y-2 border-line border-t py-2.5 text-sm md:grid-cols-[9.5rem_minmax(0,1fr)_8.5rem]",
         chosen && "-mx-4 bg-accent-soft/60 px-4",
       )}
     >
@@ -64,7 +64,7 @@ function Row({ row, table, plan }: { row: PlanRow; table: PlanTable; plan: Plan 
           </p>
         )}
       </div>
-      <div className="min-w-0">
+      <div className="min-w-0 max-md:order-last max-md:col-span-2">
         {alternative.feasible && (
           <PhaseBar
             parts={parts}

@@ -1,8 +1,10 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { client, unwrap } from "@/api/client";
 import type { IncidentState } from "@/api/types";
+import type { Cause } from "./cause";
 
 export interface IncidentFilter {
+  cause?: Cause;
   state?: IncidentState;
   job?: string;
   node?: string;
@@ -13,6 +15,7 @@ export const incidentKeys = {
   list: (filter: IncidentFilter) => ["incidents", "list", filter] as const,
   recent: (filter: IncidentFilter) => ["incidents", "recent", filter] as const,
   one: (id: string) => ["incidents", "one", id] as const,
+  stacks: (job: string) => ["events", "stacks", job] as const,
 };
 
 export const incidentsQuery = (filter: IncidentFilter) =>
@@ -43,4 +46,16 @@ export const incidentQuery = (id: string) =>
   queryOptions({
     queryKey: incidentKeys.one(id),
     queryFn: ({ signal }) => unwrap(client.GET("/v1/incidents/{id}", { signal, params: { path: { id } } })),
+  });
+
+/** The newest stack dumps of a job; they are asked for of suspects only, so there are few. */
+export const stackEventsQuery = (job: string) =>
+  queryOptions({
+    queryKey: incidentKeys.stacks(job),
+    queryFn: async ({ signal }) =>
+      (
+        await unwrap(
+          client.GET("/v1/events", { signal, params: { query: { job, kind: "stack_dump", limit: 50 } } }),
+        )
+      ).items,
   });

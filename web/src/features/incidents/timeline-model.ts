@@ -14,6 +14,7 @@ export interface TimelineRow {
 
 const LOOKS: [RegExp, Tone, GlyphName][] = [
   [/cleared|quiet|^closed?$/, "unknown", "dot"],
+  [/stack_dump/, "validating", "bars"],
   [/fail|lost|exit|xid|opened/, "quarantined", "bang"],
   [/finding|suspect|silent/, "suspect", "triangle"],
   [/plan|remediation/, "draining", "half"],
@@ -52,10 +53,10 @@ export function offsetText(offset: number, format: (seconds: number) => string):
   return `${offset < 0 ? "−" : "+"}${format(Math.abs(offset))}`;
 }
 
-/** The data of an entry worth showing: plain values, without what the text already carries. */
+/** The data of an entry worth showing: plain values, without what the text or a panel of its own carries. */
 export function detailPairs(data: Record<string, unknown>): [string, string][] {
   return Object.entries(data)
-    .filter(([key, value]) => key !== "plan" && value !== null && value !== "")
+    .filter(([key, value]) => key !== "plan" && key !== "stacks" && value !== null && value !== "")
     .map(([key, value]): [string, string] => [
       key,
       typeof value === "object" ? JSON.stringify(value) : String(value),

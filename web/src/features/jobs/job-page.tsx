@@ -2,7 +2,15 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Job } from "@/api/types";
+import { AdvicePanel } from "@/features/judged/advice";
+import { DelayPanel } from "@/features/judged/delay-panel";
+import { JudgementPanel } from "@/features/judged/judgement-panel";
+import { ProgressPanel } from "@/features/judged/progress-panel";
+import { ProgressTable } from "@/features/judged/progress-table";
+import { SignalCharts } from "@/features/judged/signal-charts";
+import { SignalMap } from "@/features/judged/signal-map";
 import { progressOf } from "@/features/overview/jobs-strip";
+import { cx } from "@/lib/cx";
 import { integer, percent, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, job as looks } from "@/lib/states";
@@ -12,6 +20,7 @@ import { Stat } from "@/ui/facts";
 import { ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Page } from "@/ui/page";
 import { Progress } from "@/ui/progress";
+import { Segmented } from "@/ui/segmented";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { JobHistory } from "./job-history";
@@ -21,12 +30,20 @@ import { JobRecoveries } from "./job-recoveries";
 import { JobSteps } from "./job-steps";
 import { jobQuery } from "./queries";
 import { RankDetail } from "./rank-detail";
+import type { JobTab } from "./search";
 
 const route = getRouteApi("/shell/jobs/$id");
+const tabs: { value: JobTab; label: string; title: string }[] = [
+  { value: "overview", label: "Overview", title: "Pace, protection, recoveries, and who judges the job" },
+  { value: "progress", label: "Progress", title: "Every rank now: step, call, collectives" },
+  { value: "signals", label: "Signals", title: "Any signal of the ranks over steps, against their peers" },
+  { value: "transfers", label: "Transfers", title: "How long every rank's sending takes" },
+];
 
 export function JobPage() {
   const { id } = route.useParams();
-  const { rank } = route.useSearch();
+  const { rank, tab = "overview" } = route.useSearch();
+  const navigate = route.useNavigate();
   const query = useQuery({ ...jobQuery(id), refetchInterval: usePolling(8_000, 4_000) });
   const job = query.data;
   return (
@@ -62,21 +79,62 @@ export function JobPage() {
       {job && (
         <>
           <Numbers job={job} />
-          <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
-            <div className="flex min-w-0 flex-col gap-4">
-              <JobRanks job={job} />
-              <JobSteps job={job} />
-            </div>
-            <div className="flex min-w-0 flex-col gap-4">
-              {rank !== undefined && <RankDetail job={job} rank={rank} />}
-              <JobProtection job={job} />
-            </div>
+          <div className="-my-1 overflow-x-auto py-1">
+            <Segmented
+              label="View"
+              value={tab}
+              onChange={(next) =>
+                void navigate({ search: (old) => ({ ...old, tab: next }), replace: true, resetScroll: false })
+              }
+              options={tabs}
+            />
           </div>
-          <JobRecoveries job={job} />
-          <JobHistory job={job} />
+          {tab === "overview" && <Overview job={job} rank={rank} />}
+          {tab === "progress" && (
+            <ProgressPanel job={job}>
+              {(progress, rows) => <ProgressTable progress={progress} rows={rows} />}
+            </ProgressPanel>
+          )}
+          {tab === "signals" && (
+            <div
+              className={cx(
+                "grid items-start gap-4",
+                rank !== undefined && "xl:grid-cols-[minmax(0,1fr)_22rem]",
+              )}
+            >
+              <div className="flex min-w-0 flex-col gap-4">
+                <SignalMap job={job} />
+                <SignalCharts job={job} />
+              </div>
+              {rank !== undefined && <RankDetail job={job} rank={rank} />}
+            </div>
+          )}
+          {tab === "transfers" && <DelayPanel job={job} />}
         </>
       )}
     </Page>
+  );
+}
+
+function Overview({ job, rank }: { job: Job; rank: number | undefined }) {
+  return (
+    <>
+      <ProgressPanel job={job} />
+      <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
+        <div className="flex min-w-0 flex-col gap-4">
+          <JobRanks job={job} />
+          <JobSteps job={job} />
+        </div>
+        <div className="flex min-w-0 flex-col gap-4">
+          {rank !== undefined && <RankDetail job={job} rank={rank} />}
+          <JudgementPanel job={job} />
+          <AdvicePanel job={job} />
+          <JobProtection job={job} />
+        </div>
+      </div>
+      <JobRecoveries job={job} />
+      <JobHistory job={job} />
+    </>
   );
 }
 

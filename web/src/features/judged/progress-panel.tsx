@@ -1,0 +1,117 @@
+import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import type { Job } from "@/api/types";
+import { cx } from "@/lib/cx";
+import { duration } from "@/lib/format";
+import { usePolling } from "@/lib/live";
+import { lookOf } from "@/lib/states";
+import { useNow } from "@/lib/time";
+import { Age } from "@/ui/age";
+import { Glyph } from "@/ui/glyph";
+import { Empty } from "@/ui/notice";
+import { Panel } from "@/ui/panel";
+import { QueryView } from "@/ui/query-view";
+import { Skeleton } from "@/ui/skeleton";
+import { StatePill } from "@/ui/state-pill";
+import {
+  kindsInUse,
+  laggardText,
+  progressLooks,
+  type RankRow,
+  rankRows,
+  shareOfLimit,
+  stateSentence,
+} from "./progress-model";
+import { progressQuery } from "./queries";
+import type { JobProgress } from "./types";
+
+/** Heard once a second; an answer older than this no longer says what is so now. */
+const OLD_SECONDS = 15;
+
+interface Props {
+  job: Job;
+  /** What stands below the state: the ranks, where there is room for them. */
+  children?: (progress: JobProgress, rows: RankRow[]) => ReactNode;
+  aside?: ReactNode;
+}
+
+/** Does it move? The job-wide timer against its limit, and who keeps the others waiting. */
+export function ProgressPanel({ job, children, aside }: Props) {
+  const query = useQuery({ ...progressQuery(job.id), refetchInterval: usePolling(2_000, 2_000) });
+  return (
+    <Panel title="Live progress" about="collectives of all ranks, heard every second" aside={aside}>
+      <QueryView query={query} loading={<Skeleton className="h-10" />}>
+        {(progress) =>
+          progress.ranks.length === 0 ? (
+            <Empty title={job.finished_at === null ? "No rank reports its progress." : "The job has ended."}>
+              {job.finished_at === null &&
+                "The training SDK reports it by itself; without it nobody knows whether the job moves."}
+            </Empty>
+          ) : (
+            <Body job={job} progress={progress}>
+              {children}
+            </Body>
+          )
+        }
+      </QueryView>
+    </Panel>
+  );
+}
+
+function Body({ job, progress, children }: Pick<Props, "job" | "children"> & { progress: JobProgress }) {
+  const now = useNow();
+  const rows = rankRows(progress, job.topology);
+  const late = now - progress.time > OLD_SECONDS;
+  const blame = laggardText(rows, kindsInUse(progress));
+  return (
+    <div className="flex flex-col gap-3">
+      <div className="flex flex-wrap items-center gap-x-4 gap-y-2 text-sm">
+        <StatePill look={lookOf(progressLooks, late ? "unknown" : progress.state)} />
+        <p className="min-w-0 flex-1 basis-72 text-ink-2">{stateSentence(progress)}</p>
+        <Limit progress={progress} />
+      </div>
+      {late && (
+        <p className="flex items-center gap-2 text-suspect text-xs">
+          <Glyph name="half" size={11} />
+          <span>
+            Last heard <Age at={progress.time} />: what it does now is not known.
+          </span>
+        </p>
+      )}
+      {blame && (
+        <p className="flex items-start gap-2 rounded-md bg-suspect-soft px-3 py-2 text-ink text-sm">
+          <span className="mt-1">
+            <Glyph name="triangle" tone="suspect" />
+          </span>
+          {blame}
+        </p>
+      )}
+      {children?.(progress, rows)}
+    </div>
+  );
+}
+
+/** How much of the limit has passed. */
+function Limit({ progress }: { progress: JobProgress }) {
+  const share = shareOfLimit(progress);
+  if (share === null || progress.state === "masked") return null;
+  const text = `${duration(progress.quiet_seconds)} of ${duration(progress.limit_seconds)}`;
+  return (
+    <span className="flex items-center gap-2">
+      <span
+        role="img"
+        aria-label={`Quiet for ${text} that are the limit`}
+        className="relative h-1.5 w-32 overflow-hidden rounded-full bg-line-strong/60"
+      >
+        <span
+          className={cx(
+            "absolute inset-y-0 left-0 rounded-full",
+            share >= 1 ? "bg-quarantined" : share >= 0.5 ? "bg-suspect" : "bg-accent",
+          )}
+          style={{ width: `${share * 100}%` }}
+        />
+      </span>
+      <span className="num whitespace-nowrap text-ink-3 text-xs">{text}</span>
+    </span>
+  );
+}

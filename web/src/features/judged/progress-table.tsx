@@ -1,0 +1,139 @@
+import { Link } from "@tanstack/react-router";
+import { useState } from "react";
+import { cx } from "@/lib/cx";
+import { age, duration, integer } from "@/lib/format";
+import { Button } from "@/ui/button";
+import { Glyph } from "@/ui/glyph";
+import { groupName, kindsInUse, phaseText, type RankRow } from "./progress-model";
+import type { JobProgress } from "./types";
+
+const PAGE = 64;
+/** A rank that has not spoken for this long while others do is marked: it speaks twice a second. */
+const SILENT_SECONDS = 5;
+
+/** Every rank: where it is, how long it has been in its call, what it has begun and ended in each of its groups. */
+export function ProgressTable({ progress, rows }: { progress: JobProgress; rows: RankRow[] }) {
+  const [shown, setShown] = useState(PAGE);
+  const kinds = kindsInUse(progress);
+  const lagging = rows.filter((row) => row.lags).length;
+  return (
+    <div>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls has to be reachable by keys */}
+      <section className="-mx-4 overflow-x-auto" aria-label="Progress of the ranks" tabIndex={0}>
+        <table className="w-full border-collapse text-sm" aria-label="Ranks and their groups">
+          <thead>
+            <tr className="border-line border-b text-ink-3 text-xs">
+              <Head>Rank</Head>
+              <Head>Node</Head>
+              <Head right>Step</Head>
+              <Head>Phase</Head>
+              <Head right>In its call</Head>
+              <Head right>Heard</Head>
+              {kinds.map((kind) => (
+                <Head key={kind} right title={`Collectives begun / ended, ${groupName(kind)}`}>
+                  {kind} <span className="font-normal">begun / ended</span>
+                </Head>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.slice(0, shown).map((row) => (
+              <Row key={row.rank} row={row} kinds={kinds} />
+            ))}
+          </tbody>
+        </table>
+      </section>
+      <div className="flex flex-wrap items-center gap-3 pt-3 text-ink-3 text-xs">
+        {rows.length > shown && (
+          <Button onClick={() => setShown(shown + 4 * PAGE)}>
+            Show more of {integer(rows.length)} ranks
+          </Button>
+        )}
+        {progress.omitted > 0 && <span>{integer(progress.omitted)} ranks that lag less are left out</span>}
+        {lagging > 0 && (
+          <span className="inline-flex items-center gap-1.5">
+            <Glyph name="triangle" tone="suspect" size={10} />
+            has begun less than others of the same group; such ranks stand first
+          </span>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Head({ children, right, title }: { children: React.ReactNode; right?: boolean; title?: string }) {
+  return (
+    <th
+      scope="col"
+      title={title}
+      className={cx(
+        "h-8 whitespace-nowrap px-2.5 font-medium first:pl-4 last:pr-4",
+        right ? "text-right" : "text-left",
+      )}
+    >
+      {children}
+    </th>
+  );
+}
+
+const cell = "h-8 whitespace-nowrap px-2.5 align-middle leading-8 first:pl-4 last:pr-4";
+
+function Row({ row, kinds }: { row: RankRow; kinds: string[] }) {
+  const silent = row.age_seconds === null || row.age_seconds > SILENT_SECONDS;
+  return (
+    <tr className={cx("border-line border-b last:border-b-0", row.lags && "bg-suspect-soft")}>
+      <th scope="row" className={cx(cell, "num text-left font-medium")}>
+        <span className="inline-flex h-8 items-center gap-1.5 align-middle">
+          {row.lags ? <Glyph name="triangle" tone="suspect" size={10} /> : <span className="w-2.5" />}
+          {row.rank}
+          {row.lags && <span className="sr-only">, behind its group</span>}
+        </span>
+      </th>
+      <td className={cell}>
+        {row.node === null ? (
+          "–"
+        ) : (
+          <Link
+            to="/nodes/$name"
+            params={{ name: row.node }}
+            search={{}}
+            className="text-ink-2 hover:underline"
+          >
+            {row.node}
+          </Link>
+        )}
+      </td>
+      <td className={cx(cell, "num text-right")}>{integer(row.step)}</td>
+      <td className={cx(cell, "text-ink-2")}>{row.phase === null ? "–" : phaseText(row.phase)}</td>
+      <td className={cx(cell, "num text-right")}>
+        {row.in_collective_seconds === 0 ? (
+          <span className="text-ink-3">in none</span>
+        ) : (
+          duration(row.in_collective_seconds)
+        )}
+      </td>
+      <td className={cx(cell, "num text-right", silent ? "font-medium text-suspect" : "text-ink-3")}>
+        <span className="inline-flex items-center gap-1.5">
+          {silent && <Glyph name="half" tone="suspect" size={10} />}
+          {age(row.age_seconds)}
+        </span>
+      </td>
+      {kinds.map((kind) => (
+        <Counts key={kind} row={row} kind={kind} />
+      ))}
+    </tr>
+  );
+}
+
+function Counts({ row, kind }: { row: RankRow; kind: string }) {
+  const [begun, ended, behind] = [row.enqueued[kind], row.completed[kind], row.behind[kind] ?? 0];
+  const marked = row.lags && behind > 0;
+  return (
+    <td className={cx(cell, "num text-right", marked && "font-semibold text-suspect")}>
+      {marked && (
+        <span title={`${integer(behind)} fewer begun than others of the group`}>−{integer(behind)} · </span>
+      )}
+      {integer(begun ?? null)} <span className="text-ink-3">/ {integer(ended ?? null)}</span>
+    </td>
+  );
+}
