@@ -16,7 +16,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from detectors import relations
-from detectors.finding import ADVICE, Finding, FindingKind
+from detectors.finding import ADVICE, Cause, Finding, FindingKind
 from probes.words import HOST_DEVICE, Severity
 
 
@@ -138,6 +138,9 @@ def _depth(finding: Finding) -> int:
 
 
 def _rank(finding: Finding) -> int:
+    """Depth of its kind; an exit that only tells of a peer that did not come stands behind what kept the peer away."""
+    if finding.kind is FindingKind.PROCESS_EXIT and finding.cause is Cause.COLLECTIVE_TIMEOUT:
+        return relations.RANK[FindingKind.NONCOMM_HANG] + 1
     return relations.RANK.get(finding.kind, len(relations.DEPTH))
 
 
