@@ -1,0 +1,266 @@
+"""What measuring a training run costs it: the same steps with all signals and with none, in turns in the same run.
+
+Two ranks over gloo train the demo's transformer, as replicas and as a pipeline. Blocks of steps with everything on
+(wrappers, hooks, records, progress thread, a launcher's socket that is being read) and blocks with everything off take
+turns; which comes first changes with every pair. The machine's other work disturbs wall time by tens of percent, so
+the claim is held against processor time of the whole rank (all threads); wall time stands beside it.
+
+Then each part alone, in microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+import mainstay
+from bench.lib_job import free_port
+from bench.report import Row, publish, target_file
+from recovery.examples import tiny
+from recovery.sdk import link as links
+from recovery.sdk import wrappers
+from recovery.sdk.clocks import ThreadClock
+from recovery.sdk.links import Links
+from recovery.sdk.meter import StepMeter
+from recovery.sdk.metered import WatchedRun
+from recovery.sdk.progress import INTERVAL, ProgressThread
+from recovery.sdk.traffic import Traffic
+from recovery.sdk.values import gradient_norm, tensors_digest
+
+PAIRS: Final = 25
+STEPS: Final = 4
+"""Of a block. How well the median of so many pairs is known depends on the machine; the rows say it."""
+WARM_UP: Final = 8
+TARGET: Final = 0.01
+
+
+@contextmanager
+def launcher() -> Iterator[links.Link]:
+    """A link to a process that reads all that it gets and does nothing with it."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reader = os.fork()
+    if reader == 0:
+        near.close()
+        while far.recv(65536):
+            pass
+        os._exit(0)
+    far.close()
+    link = links.Link(near)
+    link.on_orphaned = lambda: None
+    yield link
+    near.shutdown(socket.SHUT_RDWR)
+    os.waitpid(reader, 0)
+
+
+class Trainer:
+    """One rank of the demo's model."""
+
+    def __init__(self, mesh: tiny.PlainMesh, words: list[str]) -> None:
+        self.opts = tiny.options(words)
+        self.mesh = mesh
+        self.stage = tiny.Stage(self.opts, mesh.pp_rank)
+        self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=1e-3)
+        self.number = 0
+
+    def block(self, *, watched: bool) -> tuple[float, float]:
+        """Processor and wall seconds of STEPS steps."""
+        run = mainstay.watch(self.stage, self.optimizer) if watched else None
+        dist.barrier()
+        wall, busy = time.perf_counter(), time.process_time()
+        for _ in range(STEPS):
+            self.number += 1
+            if run is None:
+                self._step()
+            else:
+                with run.step() as report:
+                    report(self._step())
+        took = time.process_time() - busy, time.perf_counter() - wall
+        if isinstance(run, WatchedRun):
+            run.close()
+        return took
+
+    def _step(self) -> torch.Tensor | None:
+        return tiny.train_step(self.mesh, self.stage, self.optimizer, self.number, self.opts)
+
+
+def rank_main(rank: int, port: int, shape: tuple[int, int], end: Connection) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    dp, pp = shape
+    trainer = Trainer(tiny.PlainMesh(dp, pp), ["--dp", str(dp), "--pp", str(pp)])
+    with launcher() as link:
+        links.install(link)
+        for _ in range(WARM_UP // STEPS):
+            trainer.block(watched=True)
+            trainer.block(watched=False)
+        found = []
+        for pair in range(PAIRS):
+            order = (True, False) if pair % 2 else (False, True)
+            took = {watched: trainer.block(watched=watched) for watched in order}
+            found.append((took[True], took[False]))
+        dist.barrier()
+    end.send(found)
+
+
+def in_turns(shape: tuple[int, int]) -> list[tuple[float, float, float, float]]:
+    """Of each pair of blocks, over both ranks: processor seconds on and off, wall seconds on and off."""
+    port = free_port()
+    pids, ends = [], []
+    for rank in range(2):
+        near, far = Pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                rank_main(rank, port, shape, far)
+            finally:
+                os._exit(0)
+        pids.append(pid)
+        ends.append(near)
+    ranks: list[Any] = [end.recv() for end in ends]
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return [
+        (on[0][0] + on2[0][0], on[1][0] + on2[1][0], max(on[0][1], on2[0][1]), max(on[1][1], on2[1][1]))
+        for on, on2 in zip(*ranks, strict=True)
+    ]
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """The median, and 95 % of the medians of resampled values."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(1000))
+    return statistics.median(values), medians[25], medians[974]
+
+
+def turn_rows(name: str, shape: tuple[int, int]) -> list[Row]:
+    pairs = in_turns(shape)
+    busy, low, high = interval([on / off - 1.0 for on, off, _, _ in pairs])
+    wall, wall_low, wall_high = interval([on / off - 1.0 for _, _, on, off in pairs])
+    step = statistics.median(off for _, off, _, _ in pairs) / 2 / STEPS
+    note = f"95 % interval {100 * low:.2f} to {100 * high:.2f} %; {1000 * step:.1f} ms of processor a rank and step"
+    return [
+        Row(
+            claim=f"all signals, {name}: processor time of a step beside the same step without",
+            figure=round(100 * busy, 2),
+            unit="%",
+            target="<= 1",
+            holds=busy <= TARGET,
+            kind="live",
+            baseline="the same steps, not measured, in turns",
+            n=len(pairs),
+            note=note,
+        ),
+        Row(
+            claim=f"all signals, {name}: wall time of a step beside the same step without",
+            figure=round(100 * wall, 2),
+            unit="%",
+            target="-",
+            holds=None,
+            kind="live",
+            baseline="the same steps, not measured, in turns",
+            n=len(pairs),
+            note=f"95 % interval {100 * wall_low:.2f} to {100 * wall_high:.2f} %: other work shares the cores",
+        ),
+    ]
+
+
+def microseconds(work: Callable[[], object], number: int) -> float:
+    """Of processor time, the least of five rounds."""
+    rounds = []
+    for _ in range(5):
+        begun = time.thread_time()
+        for _ in range(number):
+            work()
+        rounds.append(1e6 * (time.thread_time() - begun) / number)
+    return min(rounds)
+
+
+class _NoWork:
+    def wait(self) -> bool:
+        return True
+
+
+def part_rows() -> list[Row]:
+    torch.set_num_threads(1)
+    clock = ThreadClock()
+    bare = Traffic(clock)
+    opts = tiny.options([])
+    stage = tiny.Stage(opts, 0)
+    tokens = torch.zeros(4, 64, dtype=torch.int64)
+    stage(tokens).sum().backward()
+    parameters = list(stage.parameters())
+    meter = StepMeter(stage)
+    near, far = Links("bench", 1, 0), Links("bench", 1, 1)
+
+    def call() -> None:
+        place: Any = group
+        work: Any = bare.issue("allreduce", lambda *_: _NoWork(), place, (), {})
+        bare.wait(lambda w: w.wait(), work, (), {})
+
+    def transfer() -> None:
+        near.sent(1, 0, 1.0)
+        far.received(0, 0, 1.0, 2.0, 8, exact=True)
+
+    def record() -> None:
+        meter.begin(1)
+        meter.end(1, 1, digests=False)
+        meter.take()
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert group is not None
+    bare.enter(0, {"dp": [0, 1], "pp": [0, 1], "world": [0, 1]}, (group,))
+    with launcher() as link:
+        progress = ProgressThread(link, meter, lambda: (1, 1))
+        parts: list[tuple[str, Callable[[], object], int]] = [
+            ("reading the thread's own clock", clock.own, 20_000),
+            ("counting one call and its wait", call, 5_000),
+            ("timing one transfer, both ends together", transfer, 5_000),
+            (f"norm of {sum(p.numel() for p in parameters):,} gradients", lambda: gradient_norm(parameters), 200),
+            ("digest of as many parameters, every 50th step", lambda: tensors_digest(parameters), 50),
+            ("beginning and ending a step, its record made", record, 2_000),
+            ("encoding and sending a record", lambda: link.send_if_free(progress.now()), 2_000),
+        ]
+        costs = [(name, microseconds(work, number), number) for name, work, number in parts]
+        progress.stop()
+    dist.destroy_process_group()
+    meter.close()
+    rows = [
+        Row(claim=f"processor for {name}", figure=round(cost, 2), unit="us", target="-", holds=None, kind="live", n=n)
+        for name, cost, n in costs
+    ]
+    tick = costs[-1][1] / 1e6 / INTERVAL
+    rows[-1] = Row(
+        claim="processor for one message of progress, made, encoded and sent",
+        figure=round(costs[-1][1], 2),
+        unit="us",
+        target="-",
+        holds=None,
+        kind="live",
+        n=costs[-1][2],
+        note=f"two a second: {100 * tick:.4f} % of a core",
+    )
+    return rows
+
+
+def main() -> None:
+    file = target_file("sdk_overhead")
+    rows = [*turn_rows("two replicas", (2, 1)), *turn_rows("a pipeline of two stages", (1, 2)), *part_rows()]
+    wrappers.uninstall()
+    publish("sdk_overhead", rows, file)
+
+
+if __name__ == "__main__":
+    main()
