@@ -51,7 +51,7 @@ from recovery.launcher.oom import OutOfMemoryCount
 from recovery.launcher.options import RunOptions
 from recovery.launcher.output import LAST_WORDS_SECONDS, OutputPump, Tail
 from recovery.launcher.proc import Child, ExitStatus, adopt_orphans, reap_orphans
-from recovery.launcher.progress import BEAT_SECONDS, Gathering
+from recovery.launcher.progress import Gathering
 from recovery.launcher.stacks import StackDumper
 from recovery.launcher.wire import Stream, launcher_side
 from recovery.launcher.workers import Worker, Workers
@@ -308,7 +308,7 @@ class Launcher:
     async def _tell_progress(self) -> None:
         """Twice a second what all ranks here are doing, in one message."""
         while True:
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(self._progress.wait())
             for rows in self._progress.cut():
                 self._tell(NodeProgress(rows=rows))
 

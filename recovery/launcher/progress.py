@@ -31,6 +31,8 @@ assert CATALOGUE.wide == (
 
 BEAT_SECONDS: Final = 0.5
 """How often a rank speaks, and a launcher for all of its own."""
+_AHEAD_SECONDS: Final = 0.1
+"""For the way to the coordinator; clocks of nodes that differ by more only cost freshness."""
 _LARGE_WORLD: Final = 4096
 """Above this the grid is a second: a second of two samples of 16,384 ranks would be 3.7 MB on its way to the service,
 and what is gained is a quarter of a second of some five until a hang is certain."""
@@ -63,6 +65,11 @@ def grid_seconds(world_size: int) -> float:
 
 class Gathering:
     """The launcher's side: the newest word of each of its ranks since the last time."""
+
+    @staticmethod
+    def wait() -> float:
+        """Seconds until the next time: a little before a point of the coordinator's grid, so that words are fresh."""
+        return BEAT_SECONDS - (time.time() + _AHEAD_SECONDS) % BEAT_SECONDS
 
     def __init__(self) -> None:
         self._rows: dict[int, bytes] = {}
@@ -180,8 +187,12 @@ class ProgressFrames:
 
     @property
     def due(self) -> bool:
-        """A second is full, or a gap has ended one."""
-        return len(self._samples) >= self._most or len(self._run()) < len(self._samples)
+        """A full second has been reached, or a gap has ended one.
+
+        The sample at the full second is the last of its frame, not the first: who judges by seconds has it at once.
+        """
+        full = bool(self._samples) and self._samples[-1].time % 1.0 == 0.0
+        return full or len(self._samples) >= self._most or len(self._run()) < len(self._samples)
 
     def cut(self) -> dict[str, Any] | None:
         """Arguments of ``FrameSender.put`` for the first samples without a gap between them, or None."""

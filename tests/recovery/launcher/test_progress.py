@@ -148,17 +148,17 @@ def read(cut: dict) -> Frame:
 
 def test_a_frame_holds_a_second_and_the_service_can_read_it() -> None:
     frames = ProgressFrames("job", 2)
-    frames.add(made(100.0))
+    frames.add(made(99.5))
     assert not frames.due
-    frames.add(made(100.5))
+    frames.add(made(100.0))
     assert frames.due
     cut = frames.cut()
     assert cut is not None
     frame = read(cut)
-    assert (frame.subject, frame.axis, frame.t0, frame.dt, frame.samples) == ("job", "time", 100.0, 0.5, 2)
+    assert (frame.subject, frame.axis, frame.t0, frame.dt, frame.samples) == ("job", "time", 99.5, 0.5, 2)
     assert frame.entities == ("0", "1")
     wide = np.frombuffer(frame.wide, "<i8").reshape(2, len(CATALOGUE.wide), 2)
-    assert wide[1, 3].tolist() == [107, 107]
+    assert wide[1, 3].tolist() == [7 + 99, 7 + 100]
     assert frames.cut() is None
 
 

@@ -104,16 +104,8 @@ class Site:
 
 
 @contextmanager
-def site(
-    directory: Path,
-    *arguments: object,
-    ranks: int = 2,
-    nodes: int = 1,
-    options: Sequence[str] = (),
-    script: Path | None = None,
-    environment: dict[str, str] | None = None,
-) -> Iterator[Site]:
-    """A service and a job of ``ranks`` on each of ``nodes``, with ``arguments`` for the example script."""
+def serving(directory: Path) -> Iterator[Stack]:
+    """A service, with a token for jobs in the file ``job-token``."""
     directory.mkdir(parents=True, exist_ok=True)
     stack = Stack(directory, free_port())
     try:
@@ -122,26 +114,47 @@ def site(
         token.touch(mode=0o600)
         created = stack.api.post("/auth/tokens", {"name": "job", "kind": "job", "scopes": ["report"]})
         token.write_text(created["token"])
-        to_service = ["--service", stack.api.base_url, "--service-token-file", str(token)]
-        made = Job(
-            directory=directory / "job",
-            arguments=[str(word) for word in arguments],
-            nodes=nodes,
-            per_node=ranks,
-            options=["--parity-every", "0", *to_service, *options],
-            name=JOB,
-            environment=environment or {},
-        )
-        if script is not None:
-            made.script = script
-        with made:
-            here = Site(stack, made)
-            yield here
-            # A rank that was stopped on purpose cannot end in order.
-            for pid in [pid for pid in made.pids().values() if pid is not None] if made.state() else []:
-                _continue(pid)
+        yield stack
     finally:
         stack.close()
+
+
+@contextmanager
+def training(
+    stack: Stack,
+    *arguments: object,
+    ranks: int = 2,
+    name: str = JOB,
+    options: Sequence[str] = (),
+    script: Path | None = None,
+) -> Iterator[Site]:
+    """A job of ``ranks``, with ``arguments`` for the example script, that reports to the service."""
+    to_service = ["--service", stack.api.base_url, "--service-token-file", str(stack.directory / "job-token")]
+    made = Job(
+        directory=stack.directory / name,
+        arguments=[str(word) for word in arguments],
+        nodes=1,
+        per_node=ranks,
+        options=["--parity-every", "0", *to_service, *options],
+        name=name,
+    )
+    if script is not None:
+        made.script = script
+    with made:
+        try:
+            yield Site(stack, made)
+        finally:
+            # A rank that was stopped on purpose cannot end in order.
+            for pid in made.pids().values() if made.state() else ():
+                if pid is not None:
+                    _continue(pid)
+
+
+@contextmanager
+def site(directory: Path, *arguments: object, **how: Any) -> Iterator[Site]:
+    """A service and a job; see ``training``."""
+    with serving(directory) as stack, training(stack, *arguments, **how) as here:
+        yield here
 
 
 @contextmanager
