@@ -19,7 +19,8 @@ import binascii
 import heapq
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -75,7 +76,8 @@ def read_blocks(
     if not start < stop:
         raise UnprocessableError("start must be earlier than stop")
     beyond = None if after is None else _key(after)
-    chosen, more = _choose(_read(services.blocks, start, stop, subject, beyond), limit)
+    with closing(_read(services.blocks, start, stop, subject, beyond)) as blocks:
+        chosen, more = _choose(blocks, limit)
     headers = {NEXT: _cursor(chosen[-1])} if more else {}
     return Response(_wire(chosen), media_type="application/octet-stream", headers=headers)
 
@@ -93,13 +95,19 @@ def _order(block: Block) -> Key:
     return block.start, block.subject, block.stream, block.sequence
 
 
-def _read(store: BlockStore, start: float, stop: float, subject: str | None, beyond: Key | None) -> Iterator[Block]:
-    """Blocks of both axes, oldest first, after ``beyond``."""
+def _read(
+    store: BlockStore, start: float, stop: float, subject: str | None, beyond: Key | None
+) -> Generator[Block, None, None]:
+    """Blocks of both axes, oldest first, after ``beyond``; to be closed, since it holds connections."""
     begin = start if beyond is None else max(start, beyond[0])
-    axes = [store.read(begin, stop, subject=subject, axis=axis) for axis in Axis]
-    for block in heapq.merge(*axes, key=_order):
-        if beyond is None or _order(block) > beyond:
-            yield block
+    with ExitStack() as stack:
+        axes = [store.read(begin, stop, subject=subject, axis=axis) for axis in Axis]
+        for blocks in axes:
+            if isinstance(blocks, Generator):
+                stack.callback(blocks.close)
+        for block in heapq.merge(*axes, key=_order):
+            if beyond is None or _order(block) > beyond:
+                yield block
 
 
 def _choose(blocks: Iterator[Block], limit: int) -> tuple[list[Block], bool]:

@@ -67,9 +67,10 @@ class PostgresBlockStore:
 
     def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[Block]:
         for hour in touched(self.hours(), start, stop):
-            statement = in_range(_BLOCKS, start, stop, subject, axis).where(_BLOCKS.c.hour == hour)
-            with self._engine.connect() as connection:
-                yield from as_blocks(connection.execute(statement.execution_options(yield_per=64)))
+            statement = in_range(_BLOCKS, start, stop, subject, axis, collation="C").where(_BLOCKS.c.hour == hour)
+            statement = statement.execution_options(yield_per=64)
+            with self._engine.connect() as connection, connection.execute(statement) as rows:
+                yield from as_blocks(rows)
 
     def hours(self) -> list[int]:
         query = text(

@@ -41,12 +41,19 @@ def as_row(block: Block) -> dict[str, Any]:
     }
 
 
-def in_range(table: Table, start: float, stop: float, subject: str | None, axis: Axis) -> Select[Any]:
-    """Blocks of ``table`` that touch ``[start, stop)``, oldest first."""
+def in_range(
+    table: Table, start: float, stop: float, subject: str | None, axis: Axis, *, collation: str | None = None
+) -> Select[Any]:
+    """Blocks of ``table`` that touch ``[start, stop)``, oldest first, then by subject, stream and sequence.
+
+    Text is compared by its bytes, as Python does: name the ``collation`` that does so where it is not the default.
+    """
     statement = select(table).where(table.c.start < stop, table.c.stop >= start, table.c.axis == axis.value)
     if subject is not None:
         statement = statement.where(table.c.subject == subject)
-    return statement.order_by(table.c.start, table.c.subject, table.c.stream, table.c.sequence)
+    names = (table.c.subject, table.c.stream)
+    ordered = names if collation is None else tuple(name.collate(collation) for name in names)
+    return statement.order_by(table.c.start, *ordered, table.c.sequence)
 
 
 def as_blocks(rows: Iterable[Any]) -> Iterator[Block]:

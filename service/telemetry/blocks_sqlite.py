@@ -52,8 +52,8 @@ class SqliteBlockStore:
 
     def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[Block]:
         for hour in touched(self.hours(), start, stop):
-            with self._engine(hour).connect() as connection:
-                rows = connection.execute(in_range(_BLOCKS, start, stop, subject, axis).execution_options(yield_per=64))
+            statement = in_range(_BLOCKS, start, stop, subject, axis).execution_options(yield_per=64)
+            with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
                 yield from as_blocks(rows)
 
     def hours(self) -> list[int]:

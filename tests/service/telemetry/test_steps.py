@@ -66,6 +66,66 @@ def test_old_steps_leave_and_late_ones_do_not_return() -> None:
     assert store.window("j").steps.tolist() == [64]
 
 
+def later(first: int, times: list[list[float]], seconds: int, **changes) -> Samples:
+    """The same, done ``seconds`` later than steps of these numbers were."""
+    count = len(times[0])
+    ends = (1_700_000_000 + seconds + first + np.arange(count)) * 10**9
+    return steps(first, times, wide=np.broadcast_to(ends, (len(times), 1, count)).astype("<i8").tobytes(), **changes)
+
+
+def test_a_job_that_goes_back_does_not_keep_what_it_threw_away() -> None:
+    store = StepStore(64)
+    store.write(steps(1, [[0.1] * 10, [0.2] * 10]))
+    assert store.take_rewind("j") is None
+    store.write(later(6, [[0.9], [0.8]], 100))
+    window = store.window("j")
+    assert window.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert window.signal(TIME)[:, -1].tolist() == pytest.approx([0.9, 0.8])
+    assert store.last_step("j") == 6
+    assert (store.take_rewind("j"), store.take_rewind("j")) == (6, None)
+
+
+def test_a_job_that_begins_anew_far_back_is_followed() -> None:
+    store = StepStore(64)
+    store.write(steps(5000, [[0.1]]))
+    store.write(later(1, [[0.2]], 10_000))
+    assert store.window("j").steps.tolist() == [1]
+    assert store.take_rewind("j") == 1
+
+
+def test_clocks_of_two_nodes_are_not_compared() -> None:
+    store = StepStore(64)
+    store.write(steps(1, [[0.1] * 10], ranks=("0",)))
+    store.write(later(5, [[0.2]], 60, ranks=("1",)))
+    assert store.last_step("j") == 10
+    assert store.take_rewind("j") is None
+
+
+def test_memory_is_bounded_by_ranks_and_by_jobs() -> None:
+    budget = 2**20
+    store = StepStore(2048, budget)
+    for job in range(6):
+        store.write(steps(1, [[0.1]] * 8, job=f"job-{job}"))
+        assert store.nbytes <= budget
+    assert store.jobs() == ("job-5",), "each takes more than a third of it"
+    large = StepStore(2048, budget)
+    for rank in (3, 99):
+        for step in range(1, 100):
+            large.write(steps(step, [[float(step)]], ranks=(str(rank),)))
+    kept = large.window("j").steps
+    assert kept.tolist() == list(range(100 - len(kept), 100)), "a large job keeps fewer, the newest"
+    assert large.window("j").signal(TIME)[3].tolist() == pytest.approx(kept.tolist())
+
+
+def test_chosen_signals_only() -> None:
+    store = StepStore(64)
+    store.write(steps(5, [[0.1, 0.2], [0.3, 0.4]]))
+    window = store.window("j", signals=("loss", TIME))
+    assert window.values.shape == (2, 2, 2)
+    assert window.signal(TIME)[1].tolist() == pytest.approx([0.3, 0.4])
+    assert np.isnan(window.signal("loss")).all()
+
+
 def test_thinning_by_a_stride() -> None:
     store = StepStore(256)
     store.write(steps(0, [[float(i) for i in range(100)]]))
