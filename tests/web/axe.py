@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,18 @@ def violations(page: Page) -> list[str]:
 
 
 def broken_pages(
-    browser: Browser, dashboard: Stack, paths: tuple[str, ...], *, scheme: str, width: int = 1280
+    browser: Browser,
+    dashboard: Stack,
+    paths: tuple[str, ...],
+    *,
+    scheme: str,
+    width: int = 1280,
+    prepare: Callable[[Page], None] | None = None,
 ) -> dict[str, list[str]]:
-    """What axe says of each page in one theme, pages without a complaint left out; and pages wider than the window."""
+    """What axe says of each page in one theme, pages without a complaint left out; and pages wider than the window.
+
+    ``prepare`` may route some of the page's questions to answers of a test's own.
+    """
     context = browser.new_context(
         base_url=dashboard.api.base_url,
         color_scheme=scheme,  # type: ignore[arg-type]
@@ -32,6 +42,8 @@ def broken_pages(
     )
     context.set_default_timeout(30_000)  # a first page on two busy cores
     page = context.new_page()
+    if prepare is not None:
+        prepare(page)
     page.goto(f"/sign-in#token={dashboard.token}")
     page.get_by_role("heading", name="Overview").wait_for()
     broken = {}

@@ -1,0 +1,219 @@
+"""A judged run in a real browser: who judges, where each rank is, who drags, which way is slow, what it means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.demo.stack import Stack
+from tests.web import judged
+from tests.web.axe import broken_pages
+from tests.web.story import JOB, kill, send
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
+
+TABS = (f"/jobs/{JOB}", f"/jobs/{JOB}?tab=progress", f"/jobs/{JOB}?tab=signals&rank=5", f"/jobs/{JOB}?tab=transfers")
+
+
+@pytest.fixture
+def job(page: Page) -> Page:
+    judged.judged(page)
+    return page
+
+
+def test_a_detector_that_does_not_judge_says_so(job: Page) -> None:
+    job.goto(TABS[0])
+    panel = job.get_by_role("region", name="Judgement")
+    expect(panel.get_by_text("of 4 detectors, 1 judges, 1 learns, 1 abstains, 1 is idle")).to_be_visible()
+    rows = panel.get_by_role("listitem")
+    expect(rows.first).to_contain_text("Straggler")
+    expect(rows.first).to_contain_text("Too noisy: 9.4 % of at most 6 %.")
+    expect(rows.first.get_by_title(re.compile("its silence says nothing"))).to_have_text("Abstains")
+    expect(panel.get_by_text("It has seen 41 of 64 steps.")).to_be_visible()
+
+
+def test_a_job_that_nobody_judges_is_not_called_sound(job: Page) -> None:
+    judged.answer(job, "judgement", {"detectors": []})
+    job.goto(TABS[0])
+    expect(job.get_by_text("No detector judges this job.")).to_be_visible()
+    expect(job.get_by_text("no finding is no sign of health")).to_be_visible()
+
+
+def test_advice_stands_apart_from_faults(job: Page) -> None:
+    job.goto(TABS[0])
+    panel = job.get_by_role("region", name="Advice, not faults")
+    expect(panel.get_by_role("listitem")).to_have_count(1)
+    expect(panel).to_contain_text("Stage 1 computes half as long again.")
+    expect(panel).to_contain_text("50.0 %")
+
+
+def test_a_hang_names_who_keeps_the_others_waiting(job: Page) -> None:
+    job.goto(TABS[1])
+    expect(job.get_by_text("No collective has completed for 12.4 s; the limit is 8.90 s.")).to_be_visible()
+    expect(job.get_by_text("Rank 9 is behind the others in its pipeline group")).to_be_visible()
+    rows = job.get_by_role("table", name="Ranks and their groups").get_by_role("row")
+    expect(rows).to_have_count(17)
+    expect(rows.nth(1)).to_contain_text("9, behind its group")
+    expect(rows.nth(1)).to_contain_text("\u22121")
+    expect(rows.nth(2)).not_to_contain_text("behind")
+    heads = ("Rank", "Node", "Step", "Phase", "call", "Heard", "world", "dp", "pp")  # nobody uses a tensor group
+    expect(job.get_by_role("columnheader")).to_have_text([re.compile(head) for head in heads])
+
+
+def test_while_the_job_moves_nobody_lags(job: Page) -> None:
+    judged.answer(job, "progress", judged.progress("moving"))
+    job.goto(TABS[1])
+    expect(job.get_by_text("Moving", exact=True)).to_be_visible()
+    expect(job.get_by_text("behind its group")).to_have_count(0)
+
+
+def test_old_progress_is_not_shown_as_now(job: Page) -> None:
+    judged.answer(job, "progress", judged.progress("moving", age=90))
+    job.goto(TABS[0])
+    expect(job.get_by_text("what it does now is not known")).to_be_visible()
+    expect(job.get_by_text("Moving", exact=True)).to_have_count(0)
+
+
+def test_without_progress_nobody_knows_whether_it_moves(job: Page) -> None:
+    judged.answer(job, "progress", judged.progress("unknown"))
+    job.goto(TABS[0])
+    expect(job.get_by_text("No rank reports its progress.")).to_be_visible()
+
+
+def test_an_answer_that_fails_is_a_problem_in_words(job: Page) -> None:
+    body = {"type": "about:blank", "title": "The store is away", "status": 503, "detail": "It comes back by itself."}
+    judged.answer(job, "progress", body, status=503)
+    job.goto(TABS[1])
+    alert = job.get_by_role("alert").filter(has_text="The store is away")
+    expect(alert).to_be_visible(timeout=20_000)
+    judged.answer(job, "progress", judged.progress("moving"))
+    alert.get_by_role("button", name="Try again").click()
+    expect(job.get_by_text("Moving", exact=True)).to_be_visible()
+
+
+def test_a_straggler_is_a_line_and_a_cell_tells_its_value(job: Page) -> None:
+    job.goto("/jobs/llama?tab=signals")
+    expect(job.get_by_text("Over the last 20 steps: rank 5 is 20 % over its peers.")).to_be_visible()
+    area = job.get_by_role("application", name=re.compile("Compute of 16 ranks over 120 steps"))
+    box = area.bounding_box()
+    assert box is not None
+    area.hover(position={"x": box["width"] - 2, "y": (judged.SLOW + 0.5) * box["height"] / 16})
+    told = job.get_by_text(re.compile(r"^rank 5 on node-001, step 1119: 1\.\d\d s, \d\d % over its peers$"))
+    expect(told.first).to_be_visible()
+    area.click(position={"x": box["width"] - 2, "y": (judged.SLOW + 0.5) * box["height"] / 16})
+    expect(job).to_have_url(re.compile("rank=5"))
+    expect(job.get_by_role("region", name="Rank 5")).to_be_visible()
+
+
+def test_the_map_is_read_by_keys_and_shows_other_signals(job: Page) -> None:
+    job.goto("/jobs/llama?tab=signals")
+    area = job.get_by_role("application", name=re.compile("Compute of 16 ranks"))
+    area.focus()
+    for key in ("ArrowRight", "ArrowDown", "j", "l"):
+        job.keyboard.press(key)
+    expect(job.get_by_text(re.compile("^rank 2 on node-000, step 1001: ")).first).to_be_visible()
+    job.get_by_role("button", name="Signal: Compute").click()
+    job.keyboard.type("garbage")
+    job.keyboard.press("Enter")
+    expect(job).to_have_url(re.compile("signal=gc_seconds"))
+    expect(job.get_by_text("No rank reports garbage collection.")).to_be_visible()
+
+
+def test_findings_stand_at_their_steps(job: Page) -> None:
+    job.goto("/jobs/llama?tab=signals")
+    rows = job.get_by_role("region", name="Findings at these steps").get_by_role("listitem")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("step 1066")
+    expect(rows.nth(1)).to_contain_text("rank 3 → rank 4")
+    expect(job.get_by_role("img", name=re.compile("^Gradient norm: from 1 to 6"))).to_be_visible()
+
+
+def test_a_slow_sender_is_told_by_matrix_table_and_words(job: Page) -> None:
+    job.goto(TABS[3])
+    expect(job.get_by_text("All 2 transfers that rank 3 sends are slow.")).to_be_visible()
+    table = job.get_by_role("table", name="Slowest transfers")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("rank 3 →")
+    area = job.get_by_role("application", name=re.compile("Transfers between 16 ranks"))
+    box = area.bounding_box()
+    assert box is not None
+    side = box["width"] / 16
+    area.hover(position={"x": 4.5 * side, "y": 3.5 * side})
+    expect(
+        job.get_by_text(re.compile(r"^rank 3 on node-000 → rank 4 on node-001: 4\.00 ms for 1\.00 MiB")).first
+    ).to_be_visible()
+    job.get_by_role("radio", name="Nodes").click()
+    expect(job.get_by_role("application", name=re.compile("Transfers between 4 nodes"))).to_be_visible()
+
+
+@pytest.mark.timeout(120)
+def test_two_thousand_ranks_are_still_legible(page: Page) -> None:
+    judged.judged(page, ranks=2048)
+    judged.answer(page, "pairs", judged.pairs(512))  # the service sends the ranks of the slowest transfers
+    page.goto("/jobs/llama?tab=signals")
+    expect(page.get_by_text("rank 5 is 20 % over its peers", exact=False)).to_be_visible(timeout=40_000)
+    expect(page.get_by_text("ranks a row: the furthest out shows", exact=False)).to_be_visible()
+    page.get_by_role("radio", name="Transfers").click()
+    expect(page.get_by_role("application", name=re.compile("Transfers between 64 nodes"))).to_be_visible(timeout=40_000)
+    expect(page.get_by_text("1 536 other ranks left out".replace(" ", "\u202f", 1))).to_be_visible()
+
+
+def test_the_incident_shows_stacks_innermost_first(page: Page, dashboard: Stack) -> None:
+    kill(dashboard, 1)
+    frames = ["wait (torch/distributed/distributed_c10d.py:2421)", "step (train.py:40)"]
+    stacks = [{"thread": "MainThread", "frames": frames}, {"thread": "beat", "frames": ["sleep (beat.py:5)"]}]
+    dump = {"reason": "behind its group", "suspect": True, "tool": "py-spy", "pid": 101, "process": "sleeping"}
+    send(dashboard, "stack_dump", rank=1, data={**dump, "stacks": stacks})
+    page.goto("/incidents")
+    page.get_by_role("link").filter(has_text="ank 1").first.click()
+    panel = page.get_by_role("region", name="Stacks")
+    expect(panel.get_by_text("suspect")).to_be_visible()
+    expect(panel.get_by_label("Frames of MainThread").get_by_role("listitem")).to_have_text(
+        [re.compile("^0wait"), re.compile("^1step")]
+    )
+    expect(panel.get_by_text("sleep (beat.py:5)")).to_be_hidden()
+    panel.get_by_text("beat", exact=True).click()
+    expect(panel.get_by_text("sleep (beat.py:5)")).to_be_visible()
+    expect(panel.get_by_role("button", name="Copy stacks")).to_be_visible()
+
+
+def test_the_root_cause_stands_first_and_in_plain_words(page: Page, dashboard: Stack) -> None:
+    kill(dashboard, 0)
+    found: list[dict[str, Any]] = []
+
+    def incidents() -> bool:
+        found[:] = [i for i in dashboard.api.get("/incidents", job=JOB)["items"] if 0 in i["ranks"]]
+        return bool(found)
+
+    dashboard.until(incidents, 20.0, "the incident")
+    told = [
+        judged.finding("compute_slow", "It follows.", rank=3),
+        judged.finding("nic_degraded", "The root.", rank=3, peer=4, cause="nic"),
+    ]
+    detail = dashboard.api.get(f"/incidents/{found[0]['id']}")
+    detail |= {"kinds": ["nic_degraded", "compute_slow"], "cause": "nic", "findings": told}
+    page.route(f"**/v1/incidents/{found[0]['id']}", lambda route: route.fulfill(json=detail))
+    page.goto(f"/incidents/{found[0]['id']}")
+    expect(page.get_by_text("Cause: Network card · A host's port or adapter")).to_be_visible()
+    articles = page.get_by_role("region", name="Evidence").get_by_role("article")
+    expect(articles.nth(0)).to_contain_text("Likeliest root cause")
+    expect(articles.nth(0)).to_contain_text("rank 3 → rank 4")
+    expect(articles.nth(1)).to_contain_text("Follows from it")
+
+
+def test_incidents_are_filtered_by_cause(page: Page) -> None:
+    page.goto("/incidents")
+    page.get_by_role("combobox", name="Cause").click()
+    with page.expect_request(re.compile(r"/v1/incidents\?.*cause=silent_corruption")):
+        page.get_by_role("option", name="Silent data corruption").click()
+    expect(page.get_by_text("No incident matches.")).to_be_visible()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 390), ("light", 1920)])
+def test_a_judged_run_breaks_no_accessibility_guideline(
+    browser: Browser, dashboard: Stack, scheme: str, width: int
+) -> None:
+    assert broken_pages(browser, dashboard, TABS, scheme=scheme, width=width, prepare=judged.judged) == {}
