@@ -1,0 +1,67 @@
+"""Everything that is claimed of judging runs, in one table: runs the benches of the parts one after the other.
+
+``python -m bench.detect [--json FILE]``: half an hour. Each part can be run alone (``make bench-hangs``…) and keeps its own
+results; a part that cannot run here is a row that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import lib_runs
+from bench.report import RESULTS, Row, publish, target_file
+
+PARTS = (
+    "detection_delay",  # SIGKILL of ranks, live
+    "node_lost",  # SIGKILL of node daemons, live
+    "hang_live",  # SIGSTOP of ranks, live
+    "hangs",  # who holds up a job, simulated and replayed
+    "failslow",  # slow ranks, simulated and replayed
+    "comm",  # slow links, simulated
+    "sick_values",  # NaN, spikes, digests, slowdowns of the whole job, replayed
+    "smd",  # machines with many signals, replayed
+    "detect_engine",  # a tick of 80,000 GPUs against river
+    "sdk_overhead",  # what the signals cost a step, live
+)
+_LIMIT_SECONDS = 900.0
+
+
+def part(name: str) -> Iterator[Row]:
+    """The rows of one bench, run as a user would."""
+    with tempfile.TemporaryDirectory() as place:
+        target = Path(place) / "rows.json"
+        command = [sys.executable, "-m", f"bench.{name}", "--json", str(target)]
+        try:
+            done = subprocess.run(command, check=False, timeout=_LIMIT_SECONDS, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            yield _failed(name, f"did not end within {_LIMIT_SECONDS:.0f} s")
+            return
+        if done.returncode or not target.exists():
+            yield _failed(name, (done.stderr.strip().splitlines() or ["no rows"])[-1])
+            return
+        text = target.read_text()
+    (RESULTS / f"{name}.json").write_text(text)
+    yield from (Row(**row) for row in json.loads(text))
+
+
+def _failed(name: str, why: str) -> Row:
+    return Row(claim=f"bench.{name}", figure=None, unit="", target="runs", holds=False, kind="live", note=why)
+
+
+def main() -> None:
+    """Print the whole table."""
+    rows: list[Row] = []
+    for name in PARTS:
+        rows += part(name)
+        print(f"bench.{name}: done", flush=True)
+    rows += lib_runs.rows()
+    publish("detect", rows, target_file("detect"))
+
+
+if __name__ == "__main__":
+    main()
