@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,7 +24,7 @@ from probes.words import GROUP_KINDS, StepPhase
 from recovery.launcher.messages import StepRecord, Transfers
 from recovery.sdk.clocks import Collections, ThreadClock
 from recovery.sdk.hooks import Hooks
-from recovery.sdk.sections import SECTIONS, DeviceSections, Sections, passed
+from recovery.sdk.sections import SECTIONS, DeviceSections, Sections
 from recovery.sdk.traffic import Traffic
 from recovery.sdk.values import (
     DIGEST_EVERY,
@@ -63,8 +63,11 @@ class _Draft:
     buffers: int | None
     parameters: int | torch.Tensor | None
     transfers: Transfers | None
+    waits: dict[str | None, float]
+    elsewhere: float
+    """Seconds of the block that the host waited for data and for the snapshot."""
     intervals: list[Any] = field(default_factory=list)
-    waits: dict[str | None, float] = field(default_factory=dict)
+    ready: Callable[[], bool] = lambda: True
 
 
 class _Exchange(Enum):
@@ -235,25 +238,28 @@ class StepMeter:
         signals = self._signals(delay - since_delay)
         norm = norm_of(self._norms) if len(self._norms) > 1 else next(iter(self._norms), None)
         digest = tensors_digest(self._model.parameters()) if digests else None
-        self._drafts.append(
-            _Draft(
-                generation=generation,
-                epoch=epoch,
-                step_time=now - since,
-                compute_time=max(0.0, compute),
-                snapshot_blocked=self.blocked,
-                end_ns=time.time_ns(),
-                signals=signals,
-                loss=_on_host(self.loss),
-                norm=_on_host(norm),
-                digest=digest,
-                buffers=tensors_digest(self._model.buffers()) if digests else None,
-                parameters=_on_host(self._parameters_digest(epoch, digest)),
-                transfers=self._transfers(generation, epoch),
-                intervals=[] if self._device is None else self._device.end_step(),
-                waits=self._waits(),
-            )
+        intervals = [] if self._device is None else self._device.end_step()
+        draft = _Draft(
+            generation=generation,
+            epoch=epoch,
+            step_time=now - since,
+            compute_time=max(0.0, compute),
+            snapshot_blocked=self.blocked,
+            end_ns=time.time_ns(),
+            signals=signals,
+            loss=_on_host(self.loss),
+            norm=_on_host(norm),
+            digest=digest,
+            buffers=tensors_digest(self._model.buffers()) if digests else None,
+            parameters=_on_host(self._parameters_digest(epoch, digest)),
+            transfers=self._transfers(generation, epoch),
+            waits=self._waits(),
+            elsewhere=self._data_inside + self.blocked,
+            intervals=intervals,
         )
+        if self._device is not None:
+            draft.ready = self._device.mark()
+        self._drafts.append(draft)
         if norm is not None:
             self._stride.learn(self._norm_seconds, now - since)
         self._last_commit, self._last_delay, self._last_gc = now, delay, self.collections.seconds
@@ -302,15 +308,17 @@ class StepMeter:
         return sent
 
     def _is_due(self) -> bool:
-        return passed(self._drafts[0].intervals) or len(self._drafts) > _MOST_PENDING
+        return self._drafts[0].ready() or len(self._drafts) > _MOST_PENDING
 
     def _finish(self, draft: _Draft) -> list[Sent]:
         signals, waits, compute = draft.signals, draft.waits, draft.compute_time
         if self._device is not None:
-            if not passed(draft.intervals):
-                draft.intervals[-1].end.synchronize()
+            if not draft.ready():
+                self._device.synchronize()
             on_device = self._device.read(draft.intervals)
-            waits, compute = on_device.waits, on_device.compute
+            waits = on_device.waits
+            # While the host waited the device was idle, unless it still had a section to work on.
+            compute = max(on_device.compute - draft.elsewhere, sum(on_device.sections.values()))
             signals |= {f"{name}_seconds": seconds for name, seconds in on_device.sections.items()}
         signals["communication_wait_seconds"] = sum(waits.values())
         signals |= {f"{kind}_wait_seconds": waits[kind] for kind in GROUP_KINDS if kind in waits}

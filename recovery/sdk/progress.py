@@ -6,6 +6,7 @@ in no call computes, or sleeps; one that has long been in a call waits for someb
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -28,8 +29,10 @@ class ProgressThread:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mainstay-progress", daemon=True)
         self._thread.start()
+        atexit.register(self.stop)  # it asks groups for numbers, and they do not outlive the interpreter
 
     def stop(self) -> None:
+        atexit.unregister(self.stop)
         self._stopped.set()
         self._thread.join()
 

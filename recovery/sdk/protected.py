@@ -53,6 +53,7 @@ class ProtectedRun(MeteredRun):
         self._inside = False
         self._voted = False
         self._entered = False
+        self._progress: ProgressThread | None = None
         self._digests_left = 0
         self._generation = mesh.generation
         """The last one that was formed, for the thread that tells of progress."""
@@ -90,7 +91,8 @@ class ProtectedRun(MeteredRun):
         order = self.mesh.order
         assert order is not None
         self._enter_generation()
-        self._progress = ProgressThread(self._link, self._meter, lambda: (self._generation, self._epoch))
+        if self._progress is None:
+            self._progress = ProgressThread(self._link, self._meter, lambda: (self._generation, self._epoch))
         self._protection.enter(order.generation)
         if not self._resume(order):
             self._recover()

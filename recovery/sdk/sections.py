@@ -129,12 +129,22 @@ class DeviceSections:
         return after
 
     def end_step(self) -> list[_Interval]:
-        """The step's intervals; ``read`` them when ``passed``."""
+        """The step's intervals; ``read`` them when the device has passed a ``mark`` that came after."""
         if self._step is not None:
             self._intervals.append(_Interval(_STEP, None, False, self._step, self._event()))
         self._step = None
         intervals, self._intervals = self._intervals, []
         return intervals
+
+    def mark(self) -> Callable[[], bool]:
+        """Whether the device has come to here, to be asked later."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event.query
+
+    def synchronize(self) -> None:
+        """Wait for all that the device was given."""
+        torch.cuda.current_stream().synchronize()
 
     def drop(self) -> None:
         self._intervals, self._open, self._step = [], None, None
@@ -160,8 +170,3 @@ class DeviceSections:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
-
-
-def passed(intervals: list[_Interval]) -> bool:
-    """Whether the device is beyond the step: the last event of a stream is the last to happen."""
-    return not intervals or bool(intervals[-1].end.query())  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from probes.words import StepPhase
 from recovery.launcher.messages import StepRecord
 from recovery.launcher.wire import encode, from_worker
 from recovery.sdk.meter import WARM_UP_STEPS, StepMeter
-from recovery.sdk.sections import DeviceSections, passed
+from recovery.sdk.sections import DeviceSections
 from recovery.sdk.values import DIGEST_EVERY, LONGEST_STRIDE
 
 NAP = 0.02
@@ -247,10 +247,11 @@ def test_on_a_device_time_is_what_lies_between_events(monkeypatch: pytest.Monkey
     FakeEvent.now = 5.0
     waiting()
     intervals = at(7.0).end_step()
+    ready = device.mark()
     FakeEvent.passed_until = 6.9
-    assert not passed(intervals)
+    assert not ready()
     FakeEvent.passed_until = 7.0
-    assert passed(intervals)
+    assert ready()
     found = device.read(intervals)
     assert found.sections == {"forward": pytest.approx(2.5)}
     assert found.waits == {"dp": pytest.approx(0.5), "world": pytest.approx(1.0)}
