@@ -86,6 +86,28 @@ def test_two_runs_of_the_same_name(tmp_path: Path) -> None:
     assert "DEGRADED" not in job.tail()
 
 
+def test_a_stopped_rank_is_seen_and_replaced_without_any_service(tmp_path: Path) -> None:
+    """The coordinator's own detector, real ranks, real stacks; SIGKILL reaches a process that SIGSTOP has frozen."""
+    faults = "sleep:rank=0,ms=10;sleep:rank=1,ms=10"  # so that the job is still there when its period is learned
+    words = ["--steps", "600", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1", "--faults", faults]
+    with Job(
+        directory=tmp_path / "job", arguments=words, nodes=1, per_node=2, options=["--on-hang", "recover"]
+    ) as job:  # fmt: skip
+        job.wait_step(200)
+        before = job.pids()
+        job.kill(1, signal.SIGSTOP)
+        recovered = job.wait_recoveries(1, 60.0)
+        assert recovered["data"]["steps_lost"] <= 1
+        after = job.pids()
+        assert after[0] == before[0]
+        assert after[1] != before[1]
+        (suspect,) = [event for event in job.events("stack_dump") if event["data"]["suspect"]]
+        assert suspect["rank"] == 1
+        assert suspect["data"]["process"] == "stopped"
+        assert job.wait(100.0) == [0], job.tail()
+    assert len(job.events("recovered")) == 1
+
+
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     arguments = ["--steps", "10000", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
     with Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:

@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bench.lib_receiver import Receiver
+from bench.lib_receiver import Receiver, problem
 from probes.words import EventKind
-from recovery.launcher.messages import StepRecord
+from recovery.launcher.messages import StepRecord, Transfers
 from recovery.launcher.options import RunOptions
+from recovery.launcher.progress import CATALOGUE, Sample
 from recovery.launcher.reporter import Reporter
 
 
@@ -67,3 +69,50 @@ def test_a_full_disk_is_survived(options: RunOptions, monkeypatch: pytest.Monkey
     reporter.event(EventKind.JOB_STARTED)
     reporter.close()
     assert len((options.state_dir / "events.jsonl").read_text().splitlines()) == 1
+
+
+def sample(at: float) -> Sample:
+    narrow = np.zeros((len(CATALOGUE.narrow), 4), np.float32)
+    return Sample(at, narrow, np.zeros((len(CATALOGUE.wide), 4), np.int64))
+
+
+def test_progress_and_transfers_arrive_with_the_steps(options: RunOptions) -> None:
+    with Receiver() as receiver:
+        reporter = Reporter(dataclasses.replace(options, service=receiver.url, service_token="t"))
+        for number in range(4):
+            reporter.progress(sample(100.0 + number / 2))
+        reporter.step(0, record(1))
+        reporter.transfers(1, Transfers(generation=1, epoch=1, end_ns=7, seconds={0: 0.1}, nbytes={0: 8.0}))
+        receiver.wait(lambda r: sum(f.samples for f in r.all_frames if f.dt == 0.5) == 4)
+        receiver.wait(lambda r: len({frame.catalogue for frame in r.all_frames}) == 3)
+        reporter.close()
+        assert len(receiver.frames) == 3  # a stream for each kind
+        (pairs,) = [frame for frame in receiver.all_frames if frame.entities == ("0>1",)]
+        assert (pairs.axis, pairs.t0) == ("step", 1.0)
+        assert {catalogue.digest for catalogue in receiver.catalogues.values()} >= {CATALOGUE.digest}
+        assert receiver.duplicates == 0
+
+
+def test_a_service_that_is_too_old_for_progress_gets_the_rest(
+    options: RunOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Receiver() as receiver:
+
+        def old(method: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes] | None:
+            unknown = b"progress_phase" in body and method == "PUT"
+            return problem(422, "unknown-signal", "no such signal: progress_phase") if unknown else None
+
+        receiver.answer = old
+        reporter = Reporter(dataclasses.replace(options, service=receiver.url, service_token="t"))
+        deadline = time.monotonic() + 20.0
+        number = 0
+        while "no frames of progress" not in caplog.text:
+            assert time.monotonic() < deadline
+            reporter.progress(sample(100.0 + number))
+            number += 1
+            time.sleep(0.02)
+        reporter.step(0, record(1))
+        receiver.wait(lambda r: len(r.all_frames) == 1)
+        reporter.close()
+        rejected = list((options.state_dir / "spool" / "progress" / "rejected").glob("*.entry"))
+        assert 3 <= len(rejected) < number
