@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,6 +59,7 @@ class _Draft:
     signals: dict[str, float]
     loss: float | torch.Tensor | None
     norm: torch.Tensor | None
+    summed: torch.Tensor | None
     digest: int | None
     buffers: int | None
     parameters: int | torch.Tensor | None
@@ -173,6 +174,7 @@ class StepMeter:
         self.sections.drop()
         self.hooks.drop()
         self._norms: list[torch.Tensor] = []
+        self._sums: list[torch.Tensor] = []
         self.traffic.on_exchange = self.traffic.on_reduce_scatter = None
 
     def begin(self, epoch: int = 0) -> None:
@@ -203,14 +205,26 @@ class StepMeter:
 
     def _after_backward(self) -> None:
         """Gradients are there. Just before replicas exchange them they are this rank's own."""
-        if self._exchange is _Exchange.SCRIPT and self._inside and self._stride.due(self._epoch) and self._replicas > 1:
-            self.traffic.on_exchange = self._take_norm
+        if self._exchange is _Exchange.SCRIPT and self._inside and self._replicas > 1:
+            self.traffic.on_exchange = self._exchanging if self._stride.due(self._epoch) else self._summing
 
     def before_update(self) -> None:
         """Before ``optimizer.step``, before any vote."""
         self.traffic.on_exchange = None
         if self._exchange is _Exchange.SCRIPT and self._replicas == 1 and self._stride.due(self._epoch):
             self._take_norm()
+
+    def _exchanging(self, _: Sequence[Any]) -> bool:
+        self._take_norm()
+        return False
+
+    def _summing(self, tensors: Sequence[Any]) -> bool:
+        """A step without a norm: whether what replicas exchange is finite costs a tenth of it where it is one tensor.
+
+        A sick value must be seen in the step in which it appears: a step later all replicas have it.
+        """
+        self._sums += [t.sum() for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        return True
 
     def _take_norm(self) -> None:
         begun = time.perf_counter()
@@ -237,6 +251,7 @@ class StepMeter:
         compute = now - self._begun - (delay - self._delay) - waited - self._data_inside - self.blocked
         signals = self._signals(delay - since_delay)
         norm = norm_of(self._norms) if len(self._norms) > 1 else next(iter(self._norms), None)
+        summed = torch.stack([s.float() for s in self._sums]).sum() if self._sums else None
         digest = tensors_digest(self._model.parameters()) if digests else None
         intervals = [] if self._device is None else self._device.end_step()
         draft = _Draft(
@@ -249,6 +264,7 @@ class StepMeter:
             signals=signals,
             loss=_on_host(self.loss),
             norm=_on_host(norm),
+            summed=_on_host(summed),
             digest=digest,
             buffers=tensors_digest(self._model.buffers()) if digests else None,
             parameters=_on_host(self._parameters_digest(epoch, digest)),
@@ -323,8 +339,9 @@ class StepMeter:
         signals["communication_wait_seconds"] = sum(waits.values())
         signals |= {f"{kind}_wait_seconds": waits[kind] for kind in GROUP_KINDS if kind in waits}
         loss, norm = _number(draft.loss), _number(draft.norm)
-        if loss is not None or norm is not None:
-            signals["nonfinite_values"] = float(not all(sane(v) for v in (loss, norm) if v is not None))
+        known = [value for value in (loss, norm, _number(draft.summed)) if value is not None]
+        if known:
+            signals["nonfinite_values"] = float(not all(map(sane, known)))
         if norm is not None:
             signals["gradient_norm"] = norm
         if draft.parameters is not None:

@@ -153,8 +153,9 @@ class Traffic:
         self.waited: dict[str | None, float] = {}
         """Kind -> seconds inside calls, on the thread's own clock. Only grows."""
         self.waited_total = 0.0
-        self.on_exchange: Callable[[], None] | None = None
-        """Called once, before the next collective among replicas (a dp or world group), then forgotten."""
+        self.on_exchange: Callable[[Sequence[Any]], bool] | None = None
+        """Called before a collective among replicas (a dp or world group) with the tensors that it sums, if it sums;
+        forgotten when it gives False."""
         self.on_reduce_scatter: Callable[[Any], None] | None = None
         """Called with the input of every reduce-scatter: what FSDP is about to average."""
         self.stream: Stream | None = None
@@ -251,8 +252,8 @@ class Traffic:
         """A collective is begun."""
         place = self._places.get(id(group)) or self._place(group)
         if self.on_exchange is not None and place.kind in _REPLICAS:
-            callback, self.on_exchange = self.on_exchange, None
-            callback()
+            again = self.on_exchange(args[0] if name.startswith("allreduce") else ())
+            self.on_exchange = self.on_exchange if again else None
         if self.on_reduce_scatter is not None and place.kind in _REPLICAS and "reduce_scatter" in name:
             self.on_reduce_scatter(args[1] if len(args) > 1 else None)
         opened = Open(name, place.kind, place.tally, None, 0, 0, time.perf_counter())

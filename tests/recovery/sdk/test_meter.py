@@ -135,6 +135,25 @@ def test_sick_values_are_told_and_never_sent(sick: float, meter: StepMeter, mode
     assert "gradient_norm" not in record.signals
 
 
+def test_a_step_without_a_norm_sees_what_replicas_exchange(model: Layer) -> None:
+    meter = StepMeter(model, replicas=2)
+    meter._stride.value = 4
+    said = []
+    for value in (1.0, math.nan, 1.0):
+        meter.begin(5)
+        model(torch.ones(2, 4)).sum().backward()
+        assert meter.traffic.on_exchange is not None
+        assert meter.traffic.on_exchange([torch.tensor([1.0, value]), torch.tensor([1])])
+        meter.before_update()
+        meter.end(1, 5, digests=False)
+        (record,) = meter.take()
+        assert isinstance(record, StepRecord)
+        assert "gradient_norm" not in record.signals
+        said.append(record.signals["nonfinite_values"])
+    assert said == [0.0, 1.0, 0.0]
+    meter.close()
+
+
 def test_nothing_is_said_where_nothing_is_known(meter: StepMeter) -> None:
     meter.begin(1)
     meter.end(1, 1, digests=False)

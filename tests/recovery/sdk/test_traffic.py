@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -163,18 +163,24 @@ def test_the_call_under_way_is_named_and_its_time_counted(traffic: Traffic) -> N
     end(traffic, stranger)
 
 
-def test_gradients_are_looked_at_once_before_replicas_meet(world: ProcessGroup, traffic: Traffic) -> None:
+def test_gradients_are_looked_at_before_replicas_meet(world: ProcessGroup, traffic: Traffic) -> None:
     traffic._members = {"tp": (0,)}
-    seen: list[str] = []
-    traffic.on_exchange = lambda: seen.append("exchange")
+    seen: list[int] = []
+
+    def exchange(tensors: Sequence[Any]) -> bool:
+        seen.append(len(tensors))
+        return len(seen) < 2
+
+    traffic.on_exchange = exchange
     traffic._place(world)
     dist.all_reduce(torch.ones(1))  # of a tensor-parallel group: part of the model
     assert seen == []
     traffic._places.clear()
     traffic._members = {"dp": (0,)}
+    dist.broadcast(torch.ones(1), 0)
     dist.all_reduce(torch.ones(1))
     dist.all_reduce(torch.ones(1))
-    assert seen == ["exchange"]
+    assert seen == [0, 1]
 
 
 class FakeStream:
