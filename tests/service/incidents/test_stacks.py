@@ -1,0 +1,57 @@
+"""Stacks stand with the incident that they explain, whichever of the two is told first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.service.incidents.conftest import Job
+
+
+def dump(job: Job, rank: int, **data: Any) -> dict[str, Any]:
+    stacks = [{"thread": "MainThread", "frames": ["wait (threading.py:320)", "step (train.py:41)"]}]
+    return job.event("stack_dump", rank=rank, node=f"n{rank // 2}", reason="hang", tool="py-spy", stacks=stacks, **data)
+
+
+def shown(detail: dict[str, Any]) -> list[dict[str, Any]]:
+    return [entry for entry in detail["timeline"] if entry["kind"] == "stack_dump"]
+
+
+def test_a_dump_joins_the_open_incident_of_its_job(job: Job) -> None:
+    job.kill()
+    job.wait_for("open")
+    job.send(dump(job, 3))
+    entry = wait(job)[0]
+    assert entry["text"] == "Stacks of rank 3 on n1: hang."
+    assert entry["data"]["rank"] == 3
+    assert entry["data"]["tool"] == "py-spy"
+    (stack,) = entry["data"]["stacks"]
+    assert stack == {"thread": "MainThread", "frames": ["wait (threading.py:320)", "step (train.py:41)"]}
+
+
+def test_a_dump_that_came_first_is_shown_when_the_incident_opens(job: Job) -> None:
+    job.send(dump(job, 1))
+    job.kill()
+    job.wait_for("open")
+    assert [entry["data"]["rank"] for entry in wait(job)] == [1]
+
+
+def test_what_is_no_stack_is_left_out_and_all_is_bounded(job: Job) -> None:
+    job.kill()
+    job.wait_for("open")
+    event = job.event("stack_dump", rank=0)
+    odd: list[Any] = [3, {"thread": 7, "frames": "no list"}, {"thread": 7, "frames": ["x" * 1000, 4, *["f"] * 500]}]
+    event["data"] = {"stacks": odd + [{"thread": "t", "frames": []}] * 100, "reason": 5}
+    job.send(event)
+    (entry,) = wait(job)
+    stacks = entry["data"]["stacks"]
+    assert len(stacks) <= 64
+    assert stacks[0]["thread"] == "7"
+    assert len(stacks[0]["frames"]) <= 128
+    assert max(len(frame) for frame in stacks[0]["frames"]) <= 300
+
+
+def wait(job: Job) -> list[dict[str, Any]]:
+    from tests.service.incidents.conftest import wait_until
+
+    found: list[dict[str, Any]] = wait_until(lambda: shown(job.incident()))
+    return found
