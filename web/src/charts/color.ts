@@ -75,7 +75,9 @@ const BELOW_TO_ABOVE: Record<"light" | "dark", readonly Rgb[]> = {
 /** Colour of a deviation -1..1: what is usual is grey, what is unusual stands out, either side in its hue. */
 export function divergingColor(deviation: number, dark: boolean): Rgb {
   const stops = BELOW_TO_ABOVE[dark ? "dark" : "light"];
-  const at = ((Math.min(1, Math.max(-1, deviation)) + 1) / 2) * (stops.length - 1);
+  // Curved, so that small deviations, which are noise, stay quiet.
+  const quiet = Math.sign(deviation) * Math.min(1, Math.abs(deviation)) ** 1.4;
+  const at = ((quiet + 1) / 2) * (stops.length - 1);
   const index = Math.min(stops.length - 2, Math.floor(at));
   const a = stops[index] as Rgb;
   const b = stops[index + 1] as Rgb;

@@ -41,6 +41,7 @@ const HEAD = 20;
 
 export function MatrixMap(props: Props) {
   const { rows, columns, color, cursor, onCursor, onOpen, describe, square = false, maxHeight = 460 } = props;
+  const { missing = false } = props;
   const gutter = props.gutter ?? 44;
   const [frame, own] = useWidth<HTMLDivElement>();
   const full = props.width ?? own;
@@ -59,9 +60,9 @@ export function MatrixMap(props: Props) {
     element.width = Math.max(1, Math.round(layout.width * scale));
     element.height = Math.max(1, Math.round(layout.height * scale));
     const image = context.createImageData(element.width, element.height);
-    paintMatrix(new Uint32Array(image.data.buffer), element.width, scale, layout, color);
+    paintMatrix(new Uint32Array(image.data.buffer), element.width, scale, layout, color, !missing);
     context.putImageData(image, 0, 0);
-  }, [layout, color, full]);
+  }, [layout, color, full, missing]);
 
   function at(event: MouseEvent): Place | null {
     const box = event.currentTarget.getBoundingClientRect();
@@ -99,7 +100,7 @@ export function MatrixMap(props: Props) {
             const place = at(event);
             if (place) onOpen?.(place);
           }}
-          className={cx("relative cursor-crosshair rounded-[2px]", props.missing ? "hatch" : "bg-sunken")}
+          className={cx("relative cursor-crosshair rounded-[2px]", missing ? "hatch" : "bg-sunken")}
           style={{ width: layout.width, height: layout.height }}
         >
           <canvas ref={canvas} className="block" style={{ width: layout.width, height: layout.height }} />

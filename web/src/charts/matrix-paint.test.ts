@@ -22,4 +22,6 @@ it("sets large cells apart", () => {
   expect(pixels[8]).toBe(9);
   expect(pixels[9]).toBe(CLEAR);
   expect(pixels[9 * 20]).toBe(CLEAR);
+  paintMatrix(pixels, 20, 1, layout, () => 9, false);
+  expect(pixels[9]).toBe(9);
 });

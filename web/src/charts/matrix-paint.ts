@@ -11,19 +11,23 @@ export function edges(n: number, side: number, scale: number): Int32Array {
   return Int32Array.from({ length: n + 1 }, (_, i) => Math.round(i * side * scale));
 }
 
-/** `color(row, column)` is ABGR, as a little-endian Uint32 view of canvas pixels reads it. */
+/**
+ * `color(row, column)` is ABGR, as a little-endian Uint32 view of canvas pixels reads it. Without `gaps` large cells
+ * touch: where the ground has a texture it must show for what is missing only.
+ */
 export function paintMatrix(
   pixels: Uint32Array,
   pixelWidth: number,
   scale: number,
   layout: MatrixLayout,
   color: (row: number, column: number) => number,
+  gaps = true,
 ): void {
   pixels.fill(CLEAR);
   const xs = edges(layout.columns, layout.cellWidth, scale);
   const ys = edges(layout.rows, layout.cellHeight, scale);
-  const gapX = layout.cellWidth >= ROOMY ? Math.max(1, Math.round(scale)) : 0;
-  const gapY = layout.cellHeight >= ROOMY ? Math.max(1, Math.round(scale)) : 0;
+  const gapX = gaps && layout.cellWidth >= ROOMY ? Math.max(1, Math.round(scale)) : 0;
+  const gapY = gaps && layout.cellHeight >= ROOMY ? Math.max(1, Math.round(scale)) : 0;
   for (let row = 0; row < layout.rows; row += 1) {
     const top = ys[row] as number;
     const bottom = Math.max(top + 1, (ys[row + 1] as number) - gapY);

@@ -3,6 +3,8 @@ import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
 import type { Job, Steps } from "@/api/types";
 import { TimeChart } from "@/charts/time-chart";
+import { marksOf, onAxis } from "@/features/judged/findings-model";
+import { findingsQuery } from "@/features/judged/queries";
 import { usePolling } from "@/lib/live";
 import { Button } from "@/ui/button";
 import { Empty } from "@/ui/notice";
@@ -46,6 +48,7 @@ export function JobSteps({ job }: { job: Job }) {
             </Empty>
           ) : (
             <Charts
+              job={job}
               steps={steps}
               rank={rank}
               onZoom={(a, b) => zoom(Math.max(0, Math.floor(a)), Math.ceil(b))}
@@ -58,16 +61,19 @@ export function JobSteps({ job }: { job: Job }) {
 }
 
 interface ChartsProps {
+  job: Job;
   steps: Steps;
   rank: number | undefined;
   onZoom: (from: number, to: number) => void;
 }
 
-function Charts({ steps, rank, onZoom }: ChartsProps) {
+function Charts({ job, steps, rank, onZoom }: ChartsProps) {
+  const findings = useQuery({ ...findingsQuery(job.id), refetchInterval: usePolling(15_000, 8_000) });
+  const marks = useMemo(() => marksOf(onAxis(findings.data ?? [], steps.steps)), [findings.data, steps]);
   const stepLines = useMemo(() => rankLines(steps, "step", rank), [steps, rank]);
   const computeLines = useMemo(() => rankLines(steps, "compute", rank), [steps, rank]);
   const loss = useMemo(() => [{ label: "loss", values: steps.loss }], [steps]);
-  const common = { x: steps.steps, xIs: "step" as const, syncKey: "steps", onZoom };
+  const common = { x: steps.steps, xIs: "step" as const, syncKey: "steps", onZoom, marks };
   return (
     <div className="flex flex-col gap-4">
       <TimeChart {...common} title="Step time" unit="s" lines={stepLines} height={170} />

@@ -1,14 +1,15 @@
 import { useQuery } from "@tanstack/react-query";
 import type { Finding, Job } from "@/api/types";
 import { humanize, namedNumber, readable, signalLabel } from "@/lib/format";
+import { usePolling } from "@/lib/live";
 import { Age } from "@/ui/age";
 import { Panel } from "@/ui/panel";
 import { adviceIn } from "./findings-model";
-import { findingsQuery } from "./queries";
+import { heldFindingsQuery } from "./queries";
 
 /** What would make the job faster and is nobody's fault. Said calmly, and only when there is something to say. */
 export function AdvicePanel({ job }: { job: Job }) {
-  const query = useQuery(findingsQuery(job.id));
+  const query = useQuery({ ...heldFindingsQuery(job.id), refetchInterval: usePolling(15_000, 8_000) });
   const advice = adviceIn(query.data ?? []);
   if (advice.length === 0) return null;
   return (

@@ -80,10 +80,18 @@ describe("the sentence", () => {
   });
 
   it("does not claim movement when nobody reports", () => {
-    expect(stateSentence({ ...progress, state: "unknown" })).toContain("nobody knows");
+    expect(stateSentence({ ...progress, state: "unknown", ranks: [] })).toContain("No rank reports");
+    const silent = { ...progress, ranks: progress.ranks.map((r) => ({ ...r, age_seconds: 40 + r.rank })) };
+    expect(stateSentence({ ...silent, state: "unknown" })).toContain("No rank has been heard for 40 s");
     expect(stateSentence({ ...progress, state: "moving", limit_seconds: null })).toContain(
       "no limit is learned",
     );
+  });
+
+  it("has words for a number that is not known", () => {
+    const blind = { ...progress, quiet_seconds: null, limit_seconds: null };
+    for (const state of ["moving", "waiting", "masked", "hung", "unknown"] as const)
+      expect(stateSentence({ ...blind, state })).not.toContain("–");
   });
 
   it("is backed by a share of the limit", () => {

@@ -1,6 +1,6 @@
 /** Where every rank stands, and who is behind whom. Pure. */
 import type { Job, TopologyRank } from "@/api/types";
-import { duration, integer } from "@/lib/format";
+import { age, duration, integer } from "@/lib/format";
 import type { Look } from "@/lib/states";
 import type { JobProgress, ProgressState, RankProgress } from "./types";
 
@@ -104,12 +104,25 @@ export function stateSentence(progress: JobProgress): string {
         ? `${limitText}.`
         : `${duration(quiet)} without a completed collective; ${limitText}.`;
     case "hung":
-      return `No collective has completed for ${duration(quiet)}; the limit is ${duration(limit)}.`;
+      return quiet === null
+        ? "It was found to hang, and that still holds."
+        : `No collective has completed for ${duration(quiet)}${limit === null ? "" : `; the limit is ${duration(limit)}`}.`;
     case "masked":
+      if (quiet === null) return "In a phase that may be silent: no hang is called meanwhile.";
       return `${phase === null ? "In a silent phase" : `In ${phaseText(phase)}`}: ${duration(quiet)} without a completed collective, and no hang is called meanwhile.`;
-    default:
-      return "No rank reports its progress, so nobody knows whether the job moves.";
+    default: {
+      const newest = lastHeard(progress);
+      return newest === null
+        ? "No rank reports its progress, so nobody knows whether the job moves."
+        : `No rank has been heard for ${age(newest)}, so nobody knows whether the job moves.`;
+    }
   }
+}
+
+/** Seconds since any rank was heard; null where none ever was. */
+export function lastHeard(progress: Pick<JobProgress, "ranks">): number | null {
+  const ages = progress.ranks.map((rank) => rank.age_seconds).filter((a): a is number => a !== null);
+  return ages.length === 0 ? null : ages.reduce((a, b) => Math.min(a, b));
 }
 
 /** Who keeps the others waiting, in words; empty where nobody is behind. */

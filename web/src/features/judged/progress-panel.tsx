@@ -3,7 +3,6 @@ import type { ReactNode } from "react";
 import type { Job } from "@/api/types";
 import { cx } from "@/lib/cx";
 import { duration } from "@/lib/format";
-import { usePolling } from "@/lib/live";
 import { lookOf } from "@/lib/states";
 import { useNow } from "@/lib/time";
 import { Age } from "@/ui/age";
@@ -37,12 +36,14 @@ interface Props {
 
 /** Does it move? The job-wide timer against its limit, and who keeps the others waiting. */
 export function ProgressPanel({ job, children, aside }: Props) {
-  const query = useQuery({ ...progressQuery(job.id), refetchInterval: usePolling(2_000, 2_000) });
+  // An answer about a thousand ranks is a third of a megabyte.
+  const polling = job.finished_at !== null ? false : job.topology.world_size > 1024 ? 5_000 : 2_000;
+  const query = useQuery({ ...progressQuery(job.id), refetchInterval: polling });
   return (
     <Panel title="Live progress" about="collectives of all ranks, heard every second" aside={aside}>
       <QueryView query={query} loading={<Skeleton className="h-10" />}>
         {(progress) =>
-          progress.ranks.length === 0 ? (
+          progress.ranks.length === 0 && progress.state === "unknown" ? (
             <Empty title={job.finished_at === null ? "No rank reports its progress." : "The job has ended."}>
               {job.finished_at === null &&
                 "The training SDK reports it by itself; without it nobody knows whether the job moves."}
@@ -62,15 +63,18 @@ function Body({ job, progress, children }: Pick<Props, "job" | "children"> & { p
   const now = useNow();
   const rows = rankRows(progress, job.topology);
   const late = now - progress.time > OLD_SECONDS;
+  const ended = job.finished_at !== null;
   const blame = laggardText(rows, kindsInUse(progress));
   return (
     <div className="flex flex-col gap-3">
       <div className="flex flex-wrap items-center gap-x-4 gap-y-2 text-sm">
-        <StatePill look={lookOf(progressLooks, late ? "unknown" : progress.state)} />
-        <p className="min-w-0 flex-1 basis-72 text-ink-2">{stateSentence(progress)}</p>
-        <Limit progress={progress} />
+        <StatePill look={lookOf(progressLooks, late || ended ? "unknown" : progress.state)} />
+        <p className="min-w-0 flex-1 basis-72 text-ink-2">
+          {ended ? "The job has ended: this is what its ranks said last." : stateSentence(progress)}
+        </p>
+        {!ended && <Limit progress={progress} />}
       </div>
-      {late && (
+      {late && !ended && (
         <p className="flex items-center gap-2 text-suspect text-xs">
           <Glyph name="half" size={11} />
           <span>

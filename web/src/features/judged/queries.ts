@@ -8,6 +8,7 @@ export const judgedKeys = {
   pairs: (id: string) => ["pairs", id] as const,
   judgement: (id: string) => ["judgement", id] as const,
   findings: (id: string) => ["findings", "job", id] as const,
+  held: (id: string) => ["findings", "held", id] as const,
 };
 
 /** Cells that one answer may hold: what a browser reads and draws without a pause. */
@@ -36,11 +37,19 @@ export const signalsQuery = (
       ),
   });
 
+/** Ranks to list; of a larger job the service leaves out those that lag least. */
+const MOST_RANKS = 4096;
+
 export const progressQuery = (id: string) =>
   queryOptions({
     queryKey: judgedKeys.progress(id),
     queryFn: ({ signal }) =>
-      unwrap(client.GET("/v1/jobs/{id}/progress", { signal, params: { path: { id } } })),
+      unwrap(
+        client.GET("/v1/jobs/{id}/progress", {
+          signal,
+          params: { path: { id }, query: { limit: MOST_RANKS } },
+        }),
+      ),
   });
 
 export const PAIR_STEPS = 20;
@@ -61,7 +70,19 @@ export const judgementQuery = (id: string) =>
       unwrap(client.GET("/v1/jobs/{id}/judgement", { signal, params: { path: { id } } })),
   });
 
-/** The job's newest findings, advice among them. */
+/** What holds of the job now, advice among it. */
+export const heldFindingsQuery = (id: string) =>
+  queryOptions({
+    queryKey: judgedKeys.held(id),
+    queryFn: async ({ signal }) =>
+      (
+        await unwrap(
+          client.GET("/v1/findings", { signal, params: { query: { job: id, active: true, limit: 500 } } }),
+        )
+      ).items,
+  });
+
+/** The job's newest findings, those included that no longer hold: marks on its charts. */
 export const findingsQuery = (id: string) =>
   queryOptions({
     queryKey: judgedKeys.findings(id),

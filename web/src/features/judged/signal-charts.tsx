@@ -70,7 +70,7 @@ interface ChartsProps {
 }
 
 function Charts({ job, data, rank, onZoom }: ChartsProps) {
-  const findings = useQuery(findingsQuery(job.id));
+  const findings = useQuery({ ...findingsQuery(job.id), refetchInterval: usePolling(15_000, 8_000) });
   const marked = useMemo(() => onAxis(findings.data ?? [], data.steps), [findings.data, data.steps]);
   const marks = useMemo(() => marksOf(marked), [marked]);
   const loss = useMemo(() => lossLine(data), [data]);

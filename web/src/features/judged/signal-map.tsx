@@ -15,7 +15,7 @@ import { Picker } from "@/ui/picker";
 import { QueryView } from "@/ui/query-view";
 import { Skeleton } from "@/ui/skeleton";
 import { againstRanks } from "./findings-model";
-import { findingsQuery, signalsQuery } from "./queries";
+import { heldFindingsQuery, signalsQuery } from "./queries";
 import { DEFAULT_SIGNAL, deviationText, rankSignals, signalOf } from "./rank-signals";
 import { cellColor, cellText, type SignalPicture, signalPicture } from "./signal-picture";
 import type { JobSignals } from "./types";
@@ -92,7 +92,7 @@ function Picture({ job, picture, width }: { job: Job; picture: SignalPicture; wi
   const dark = useDark();
   const navigate = route.useNavigate();
   const [cursor, setCursor] = useState<{ row: number; column: number } | null>(null);
-  const findings = useQuery(findingsQuery(job.id));
+  const findings = useQuery({ ...heldFindingsQuery(job.id), refetchInterval: usePolling(15_000, 8_000) });
   const color = useMemo(() => cellColor(picture, dark), [picture, dark]);
   const flags = useMemo(() => {
     const against = againstRanks(findings.data ?? []);
