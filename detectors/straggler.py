@@ -1,32 +1,45 @@
-"""A rank whose own compute is slower than that of ranks with the same role, step after step.
+"""A rank whose own compute is slower than it should be, step after step.
 
 Step time carries no blame, since synchronous training makes everybody equally slow; a rank's own compute time does,
-compared only within its role (pipeline stage), never across. Noise is learned in warm-up; a job whose noise is too
-large for this test (sequences of varying length) is not judged at all, and says so in ``abstains``.
+compared with what it should have been (``normalise.py``: by its role, the rest of its replica, or its workload).
+All ways that a job allows run side by side, and the quietest judges. Where none is quiet enough nobody is judged, and
+``account`` says so: unknown is never healthy.
 
-The test, per rank and step: one-sided CUSUM (Page 1954) on the log-ratio to the role's median::
+The test, per rank and step: one-sided CUSUM (Page 1954) on the residual r of the judging way::
 
-    L = log(compute) - median over the role
-    z = L / max(1.4826 MAD of the warm-up, 0.4 %)
+    z = (r - offset) / sqrt(sigma^2 + what the offset may still be off by)
     S = max(0, S + clip(z, -4, 4) - k)
 
-With two peers the median lies between them, so that a slow rank and a fast one look alike: there L is taken against its
-own history, and a second CUSUM on the rank's own history (less the drift of the whole job) gives the direction.
+sigma is the long-run noise (``noise.py``); the offset is the rank's lasting difference, learned slowly from calm steps
+and believed only as far as healthy ranks differ, so that a rank slow from the start is found as well. z is the error
+of a forecast (self-starting CUSUM, Hawkins 1987), so judging may begin after a few steps.
+
+With two peers each is the other's measure, so that a slow rank and a fast one look alike: there the offset is wholly
+the pair's own history, and a second CUSUM on the rank's own (less the job's drift) gives the direction.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from detectors.base import ArrayDetector, Feed, Floats, Samples
-from detectors.finding import Evidence, Finding, FindingKind, Series
-from detectors.rows import Rows, median, robust_sigma
+from detectors.base import Account, ArrayDetector, Feed, Floats, Samples, Stance
+from detectors.finding import Evidence, Finding, FindingKind
+from detectors.mesh import Mesh
+from detectors.noise import drift_of, noise_of, pool_of
+from detectors.normalise import NORMALISERS, Layout, Normaliser, layout_of
+from detectors.normalise import Rows as Pool
+from detectors.owncompute import OwnCompute
+from detectors.rows import Rows, median
+from detectors.straggler_config import StragglerConfig
+from detectors.straggler_words import Case, account_of, evidence_of
+from probes.words import Severity
 
 _PAIR = 2
-_PAIR_SCALE = float(np.sqrt(2.0))
-"""The half difference of a pair has 1/sqrt(2) of one rank's deviation; times this it compares with larger roles."""
+_OWN = len(NORMALISERS)
+"""The last way: a rank against its own history. It gives directions and judges nobody."""
+_WAYS = _OWN + 1
 
 
 class StragglerDetector(ArrayDetector):
@@ -37,94 +50,107 @@ class StragglerDetector(ArrayDetector):
 
     name = "straggler"
     kinds = frozenset({FindingKind.COMPUTE_SLOW})
-    signals = ("compute_time_seconds",)
+    signals = OwnCompute.signals
     feed = Feed.STEPS
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        k: float = 1.0
-        """Drift that is no fault, in sigma."""
-        h: float = 12.0
-        """Score to begin: mean time to a false alarm exp(2k(h + 1.17k)) / 2k^2 = 1.3e11 rank-steps for normal noise
-        (Siegmund), so 16,384 ranks x 1e5 steps give 0.01; the rest is room for autocorrelation."""
-        h_off: float = 3.0
-        """Score to end: a healthy rank falls from the cap to here in a dozen steps."""
-        cap: float = 15.0
-        """Most that a score may reach, so that recovery is seen in bounded time."""
-        clip: float = 4.0
-        """Most that one step may say: with k = 1 and h = 12 no alarm before the fourth slow step."""
-        skip_steps: int = 5
-        """First steps of a rank that are not looked at: compilation, cold caches, a restored rank's first touch."""
-        learn_steps: int = 10
-        """Steps of warm-up; as in the measured protocol of the reference."""
-        learn_samples: int = 64
-        """And at least so many rank-steps: the MAD of 64 normal samples is good to a tenth."""
-        sigma_floor: float = 0.004
-        """0.4 %: timers and clock boost alone move a step by this much."""
-        sigma_limit: float = 0.05
-        """Above 5 % the spread is workload, not hardware: balanced jobs show 0.4-2 %, sequence variance 9 %."""
-        pair_steps: int = 32
-        """Warm-up of a pair: its base is then good to 0.22 sigma, so that k = 1 covers the base's own error."""
-        pair_ratio: float = 1.05
-        """Least slowdown blamed within a pair: its direction rests on one rank's history alone."""
-        missing_steps: int = 10
-        """Steps without a sample after which an unfinished suspicion is dropped."""
-        remembered: int = 64
-        """Steps kept per rank: for the noise estimate, and to draw."""
+    Config = StragglerConfig
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: StragglerDetector.Config = config or self.Config()
+    def __init__(self, config: StragglerConfig | None = None) -> None:
+        self.config: StragglerConfig = config or StragglerConfig()
         self.reset()
 
     def reset(self) -> None:
         super().reset()
-        self.sigma: float | None = None
-        """Learned noise of the log-ratio, or None while learning."""
-        self._sigma_own = np.nan
-        self._sigma_now = 0.0
         self._ticks = 0
         self._steps = np.full(self.config.remembered, np.nan)
+        self._normaliser = Normaliser()
+        self._compute = OwnCompute()
+        self._sigmas = [float("inf")] * _WAYS
+        self._learned_at = [0] * _WAYS
+        self._judge: int | None = None
+        self._last_step: int | None = None
+        self._settling = 0
+        self._mesh: Mesh | None = None
+        self._layout: Layout | None = None
+        self._pool = np.zeros(0, np.intp)
 
     def _rows(self) -> Rows:
+        rows = Rows().field("seen", 0, np.int64).field("missing", 0, np.int64)
+        rows.field("state", fill=False, dtype=np.bool_).field("pair", fill=False, dtype=np.bool_)
+        OwnCompute.fields(rows)
+        for name in ("score", "sum"):
+            rows.field(name, 0.0, np.float64, (_WAYS,))
+        rows.field("count", 0, np.int64, (_WAYS,)).field("onset", np.nan, np.float64, (_WAYS,))
+        rows.field("first", np.nan)
+        for name in ("sigma", "spread"):
+            rows.field(name, np.nan, np.float64, (_WAYS,))
         lead = (self.config.remembered,)
-        rows = (
-            Rows().field("seen", 0, np.int64).field("missing", 0, np.int64).field("state", fill=False, dtype=np.bool_)
-        )
-        rows.field("score", 0.0).field("own_score", 0.0).field("onset", np.nan).field(
-            "pair", fill=False, dtype=np.bool_
-        )
-        rows.field("base", np.nan).field("own_base", np.nan)
-        for name in ("x", "ratio", "peers", "scores"):
+        rows.field("r", np.nan, np.float64, (_WAYS, *lead)).field("work", np.nan, np.float64, (2, *lead))
+        for name in ("x", "scores", "core_wait"):
             rows.field(name, np.nan, np.float64, lead)
         return rows
 
     def _held(self, row: int) -> list[FindingKind]:
         return [FindingKind.COMPUTE_SLOW] if self.rows["state"][row] else []
 
+    # What it says of itself
+
+    @property
+    def sigma(self) -> float | None:
+        """Noise of the judging way, or None while learning."""
+        return None if self._judge is None else self._sigma(self._judge)
+
     @property
     def abstains(self) -> str | None:
         """Why nobody is judged now, or None: unknown is never healthy."""
-        if self.sigma is None:
+        if self._judge is None:
             return "still learning this job's noise"
-        if not self._noise() <= self.config.sigma_limit:
+        if not self._sigma(self._judge) <= self.config.sigma_limit:
             limit = self.config.sigma_limit
-            return f"compute times of equal ranks differ by {self._noise():.1%} from step to step (limit {limit:.0%})"
+            return (
+                f"compute times of equal ranks differ by {self._sigma(self._judge):.1%} from step to step "
+                f"(limit {limit:.0%})"
+            )
         return None
 
-    def _noise(self) -> float:
-        return max(self.sigma or 0.0, self._sigma_now, self.config.sigma_floor)
+    def account(self) -> Account:
+        noises = {name: self._sigma(way) for way, name in enumerate(NORMALISERS) if self._learned_at[way]}
+        peers = self._layout is not None and bool((self._layout.roles.count >= _PAIR).any())
+        unknown = int(np.count_nonzero(self.rows["missing"] >= self.config.missing_steps))
+        if not self.rows.entities:
+            return Account(stance=Stance.IDLE)
+        if self._judge is None:
+            return account_of(noises, alone=not peers, unknown=unknown)
+        return account_of(
+            noises,
+            judge=self._judge,
+            why=self.abstains,
+            smallest=self.config.smallest_slowdown(self._sigma(self._judge)),
+            unknown=unknown,
+        )
+
+    def _sigma(self, way: int) -> float:
+        """Noise of a way in the middle of the roles; infinite where it is not known."""
+        return self._sigmas[way]
+
+    # Following the fleet
 
     def _follow(self, samples: Samples) -> list[Finding]:
         """Besides what every detector does: a pair with a new member has no common history, so it learns anew."""
-        if self.rows.follows(samples.entities) and self._groups[0] == samples.groups:
+        same = self.rows.follows(samples.entities) and self._groups[0] == samples.groups and self._mesh is samples.mesh
+        if same and self._layout is not None:
             return []
         before = self._pairs()
         found = super()._follow(samples)
+        members = self._members(samples)
         self.rows["pair"] = np.zeros(len(samples.entities), dtype=np.bool_)
-        for members in self._members(samples):
-            self.rows["pair"][members] = len(members) == _PAIR
+        for rows in members:
+            self.rows["pair"][rows] = len(rows) == _PAIR
         for pair in self._pairs() - before:
             self._forget([self.rows.entities.index(entity) for entity in pair])
+        ranks = np.array([-1 if e.rank is None else e.rank for e in samples.entities], np.int64)
+        self._mesh, self._layout = samples.mesh, layout_of(members, ranks, samples.mesh)
+        self._pool = pool_of(ranks)
         return found
 
     def _pairs(self) -> set[frozenset[object]]:
@@ -134,188 +160,240 @@ class StragglerDetector(ArrayDetector):
         }
 
     def _forget(self, rows: list[int]) -> None:
-        for name in ("seen", "score", "own_score"):
-            self.rows[name][rows] = 0
-        for name in ("base", "own_base", "x", "ratio", "peers", "scores"):
+        for name in ("seen", "score", "sum", "count"):
+            self.rows[name][..., rows] = 0
+        for name in ("first", "onset", "x", "r", "scores", "core_wait"):
             self.rows[name][..., rows] = np.nan
+
+    # One step
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         assert samples.steps is not None
-        ratio = self._observe(samples, k)
+        step = int(samples.steps[k])
+        residuals = self._observe(samples, k, step)
         self._learn()
-        if self.abstains is None:
-            self._score(ratio, int(samples.steps[k]))
-        self.rows["scores"][-1] = self.rows["score"]
+        self._choose()
+        for way in range(_WAYS if self.rows["pair"].any() else _OWN):
+            self._score(way, residuals[way], step)
+        if self._judge is not None:
+            self.rows["scores"][self._at] = self.rows["score"][self._judge]
         return self._decide(float(samples.t[k]))
 
-    def _observe(self, samples: Samples, k: int) -> Floats:
-        """Take one step in; returns the log-ratio to the role (scaled for pairs), NaN where it cannot be said."""
-        assert samples.steps is not None
-        rows = self.rows
-        seconds = self._signal(samples, k, self.signals[0])
-        seconds[~(seconds > 0.0)] = np.nan
+    @property
+    def _at(self) -> int:
+        return (self._ticks - 1) % self.config.remembered
+
+    def _order(self) -> Sequence[int]:
+        """Places of the remembered steps, oldest first."""
+        known = min(self._ticks, self.config.remembered)
+        return [(self._ticks - known + i) % self.config.remembered for i in range(known)]
+
+    def _observe(self, samples: Samples, k: int, step: int) -> Floats:
+        """Take one step in; returns the residuals [way, rank], NaN where nothing can be said."""
+        rows, config = self.rows, self.config
+        assert self._layout is not None
+        if self._last_step is not None and step <= self._last_step:
+            self._settling = config.settle_steps  # a roll-back: everybody's caches are cold
+        self._last_step = step
+        seconds = self._compute.seconds(rows, samples, k)
         valid = np.isfinite(seconds)
+        back = valid & (rows["missing"] >= config.missing_steps)
+        rows["seen"] = np.where(back, np.minimum(rows["seen"], config.skip_steps - config.settle_steps), rows["seen"])
         rows["seen"] = rows["seen"] + valid
         rows["missing"] = np.where(valid, 0, rows["missing"] + 1)
-        x = np.where(rows["seen"] > self.config.skip_steps, np.log(seconds), np.nan)
-        middle, ratio = self._against_role(samples, x)
+        x = np.where((rows["seen"] > config.skip_steps) & (self._settling == 0), np.log(seconds), np.nan)
+        self._settling = max(0, self._settling - 1)
+        work = np.stack([self._signal(samples, k, name) for name in ("tokens", "sequence_squares")])
+        rows["first"] = np.where(np.isnan(rows["first"]), x, rows["first"])
+        residuals = self._residuals(x, work)
         self._ticks += 1
-        self._steps = np.append(self._steps[1:], samples.steps[k])
-        for name, now in (("x", x), ("ratio", ratio), ("peers", middle), ("scores", rows["score"])):
-            rows[name][:-1] = rows[name][1:]
-            rows[name][-1] = now
-        return ratio
+        self._steps[self._at] = step
+        rows["x"][self._at], rows["r"][:, self._at], rows["work"][:, self._at] = x, residuals, work
+        rows["scores"][self._at] = np.nan
+        delay = self._signal(samples, k, "run_delay_seconds")
+        rows["core_wait"][self._at] = delay / (delay + seconds)
+        return residuals
 
-    def _against_role(self, samples: Samples, x: Floats) -> tuple[Floats, Floats]:
-        middle, ratio = np.full_like(x, np.nan), np.full_like(x, np.nan)
-        for members in self._members(samples):
-            group = x[members]
-            valid = int(np.count_nonzero(np.isfinite(group)))
-            if len(members) < _PAIR or valid < min(len(members), _PAIR + 1):
-                continue  # nobody to compare with, or not enough of them reported this step
-            middle[members] = centre = float(median(group))
-            ratio[members] = (group - centre) * (_PAIR_SCALE if len(members) == _PAIR else 1.0)
-        return middle, ratio
+    def _residuals(self, x: Floats, work: Floats) -> Floats:
+        assert self._layout is not None
+        own = x - self.rows["first"]
+        return np.concatenate(
+            (self._normaliser.residuals(self._layout, x, work), (own - drift_of(own)[..., None])[None])
+        )
+
+    # Learning
 
     def _learn(self) -> None:
-        """Learn each rank's own base, then the job's noise; later only watch that the noise stays as it was."""
-        rows, config = self.rows, self.config
-        needed = np.where(rows["pair"], config.pair_steps, config.learn_steps)
-        ready = np.isnan(rows["base"]) & (np.count_nonzero(np.isfinite(rows["ratio"]), axis=0) >= needed)
-        if ready.any():
-            rows["base"][ready] = median(rows["ratio"][:, ready].T)
-            rows["own_base"][ready] = median(rows["x"][:, ready].T)
-        if self.sigma is None:
-            self._learn_noise()
-        elif self._ticks % 8 == 0:  # every eighth step: a median over the whole memory
-            self._watch_noise()
-
-    def _watch_noise(self) -> None:
-        """Noise of the remembered steps: ten steps of warm-up say little of noise that stays from step to step.
-
-        Suspects are left out, so that a fault does not raise its own threshold.
-        """
-        rows, config = self.rows, self.config
-        calm = np.isfinite(rows["base"]) & ~rows["state"] & (rows["score"] < config.h / 2)
-        residuals = rows["ratio"][:, calm] - np.where(rows["pair"], rows["base"], 0.0)[calm]
-        if np.count_nonzero(np.isfinite(residuals)) >= config.learn_samples:
-            self._sigma_now = _long_run_spread(residuals)
-
-    def _learn_noise(self) -> None:
-        rows, config = self.rows, self.config
-        judged = np.isfinite(rows["base"])
-        # In a large role a rank that is slow from the start stands out of the pool; a pair can only be centred.
-        centre = np.where(rows["pair"], rows["base"], 0.0)[judged]
-        residuals = rows["ratio"][:, judged] - centre
-        if np.count_nonzero(np.isfinite(residuals)) < config.learn_samples:
+        """Noise of each way, and its offsets: when warm-up ends, then every eighth step, later every sixteenth."""
+        if self._learned_at[0] and self._ticks % (8 if self._ticks < self.config.remembered else 16):
             return
-        self.sigma = max(_long_run_spread(residuals), config.sigma_floor)
-        own = rows["x"][:, judged] - rows["own_base"][judged]
-        self._sigma_own = max(_long_run_spread(own - _drift(own)[:, None]), config.sigma_floor)
+        rows, config = self.rows, self.config
+        order = self._order()
+        needed = config.pair_steps if rows["pair"].all() else config.learn_steps
+        known = np.isfinite(rows["x"])
+        if np.count_nonzero(known) < config.learn_samples or np.count_nonzero(known.any(axis=1)) < needed:
+            return
+        assert self._layout is not None
+        calm = ~rows["state"] & (rows["score"][:_OWN] < config.gate).all(axis=0)
+        before = self._normaliser.ways if self._learned_at[0] else 0
+        self._normaliser.fit(self._layout, rows["x"][order], rows["work"][:, order], calm)
+        if self._normaliser.ways != before:  # what was remembered before there was a fit
+            rows["r"][:, order] = self._residuals(rows["x"][order], rows["work"][:, order])
+        pool = self._pool[calm[self._pool]]
+        for way in range(_WAYS):
+            self._learn_way(way, rows["r"][way][order], pool)
 
-    def _score(self, ratio: Floats, step: int) -> None:
+    def _learn_way(self, way: int, residuals: Floats, pool: Pool) -> None:
+        """Learn one way's noise; when it is first known, every rank's offset starts from the steps of warm-up."""
         rows = self.rows
-        base = np.where(rows["pair"], rows["base"], 0.0)
-        started = rows["score"] <= 0.0
-        rows["score"] = self._cusum(rows["score"], (ratio - base) / self._noise())
-        if rows["pair"].any():
-            own = rows["x"][-1] - rows["own_base"]
-            rows["own_score"] = self._cusum(rows["own_score"], (own - _drift(own[None])[0]) / self._sigma_own)
-        rows["onset"] = np.where(started & (rows["score"] > 0.0), step, rows["onset"])
-        stale = (rows["missing"] >= self.config.missing_steps) & ~rows["state"]
-        rows["score"][stale] = 0.0
+        noise = noise_of(residuals[:, pool])
+        if noise.samples < self.config.learn_samples or not np.isfinite(noise.sigma):
+            return
+        rows["sigma"][way], rows["spread"][way] = noise.sigma, noise.offset
+        lines = self._layout.roles.lines if self._layout and way < _OWN else []
+        for line in lines:  # stages differ in noise too: a head, a first stage that feeds itself
+            own = noise_of(residuals[:, pool[np.isin(pool, line)]])
+            if own.samples >= self.config.learn_samples and np.isfinite(own.sigma):
+                share = own.samples / (own.samples + self.config.role_samples)
+                rows["sigma"][way, line] = noise.sigma ** (1 - share) * own.sigma**share
+                rows["spread"][way, line] = noise.offset * (1 - share) + own.offset * share
+        rows["sigma"][way] = np.maximum(rows["sigma"][way], self.config.sigma_floor)
+        rows["spread"][way] = np.maximum(rows["spread"][way], self.config.offset_floor)
+        self._sigmas[way] = float(median(rows["sigma"][way]))
+        if self._learned_at[way]:
+            return
+        self._learned_at[way] = self._ticks
+        known = np.isfinite(residuals)
+        middle, reach = median(residuals.T), 3.0 * rows["sigma"][way]
+        believed = np.clip(residuals, middle - reach, middle + reach)  # a spike in a short warm-up is no offset
+        rows["count"][way] = known.sum(axis=0)
+        rows["sum"][way] = np.where(known, believed, 0.0).sum(axis=0)
 
-    def _cusum(self, score: Floats, z: Floats) -> Floats:
-        config = self.config
-        with np.errstate(invalid="ignore"):
-            moved = np.clip(score + np.clip(z, -config.clip, config.clip) - config.k, 0.0, config.cap)
-        return np.where(np.isfinite(z), moved, score)
+    def _choose(self) -> None:
+        """The quietest way judges; another one takes over only when it is clearly quieter."""
+        best = int(np.argmin([self._sigma(way) for way in range(_OWN)]))
+        if not np.isfinite(self._sigma(best)):
+            return
+        if self._judge is None or self._sigma(best) < self.config.switch * self._sigma(self._judge):
+            self._judge = best
+
+    # Judging
+
+    def _offset(self, way: int) -> tuple[Floats, Floats]:
+        """Each rank's lasting difference and the variance of its error; NaN where it cannot be judged yet."""
+        rows, config = self.rows, self.config
+        count = rows["count"][way]
+        mean = rows["sum"][way] / np.maximum(count, 1)
+        error = rows["sigma"][way] ** 2 / np.maximum(count, 1)
+        own = rows["pair"] | (way == _OWN)
+        prior = rows["spread"][way]
+        share = np.where(count > 0, prior**2 / (prior**2 + error), 0.0)
+        bound = config.offset_limit * prior
+        # Never below zero: a rank that was fast, by nature or by chance, is no suspect for being as fast as the others.
+        offset = np.where(own, mean, np.clip(share * mean, 0.0, bound))
+        spread = np.where(own, error, np.where(count > 0, share * error, prior**2))
+        # Its error stays for many steps, unlike noise: the benefit of the doubt, as far as one deviation.
+        offset = offset + np.sqrt(spread)
+        offset[own & (count < config.pair_steps)] = np.nan
+        return offset, spread
+
+    def _score(self, way: int, residual: Floats, step: int) -> None:
+        rows, config = self.rows, self.config
+        if not self._learned_at[way]:
+            return
+        offset, spread = self._offset(way)
+        sigma = rows["sigma"][way]
+        z = (residual - offset) / np.sqrt(sigma**2 + spread)
+        before = rows["score"][way]
+        moved = np.clip(before + np.clip(z, -config.clip, config.clip) - config.k, 0.0, config.cap)
+        score = np.where(np.isfinite(z) & (sigma <= config.sigma_limit), moved, before)
+        rows["onset"][way] = np.where((before <= 0.0) & (score > 0.0), step, rows["onset"][way])
+        score[(rows["missing"] >= config.missing_steps) & ~rows["state"]] = 0.0
+        rows["score"][way] = score
+        self._believe(way, offset)
+
+    def _believe(self, way: int, offset: Floats) -> None:
+        """A step of a while ago teaches the rank's offset, if the rank has been calm since."""
+        rows, config = self.rows, self.config
+        if self._ticks - config.delay_steps <= self._learned_at[way]:
+            return
+        past = rows["r"][way, (self._at - config.delay_steps) % config.remembered]
+        count = rows["count"][way]
+        full = (rows["pair"] | (way == _OWN)) & (count >= config.pair_base_steps)
+        calm = np.isfinite(past) & (rows["score"][way] <= config.gate) & ~rows["state"] & ~full
+        reach = 3.0 * rows["sigma"][way]
+        middle = np.where(np.isfinite(offset), offset, past)
+        past = np.clip(past, middle - reach, middle + reach)
+        keep = np.where(count >= config.remembered, 1.0 - 1.0 / config.remembered, 1.0)  # then forget slowly
+        rows["sum"][way] = np.where(calm, rows["sum"][way] * keep + past, rows["sum"][way])
+        rows["count"][way] = np.where(calm, np.minimum(count + 1, config.remembered), count)
 
     def _decide(self, time: float) -> list[Finding]:
+        if self._judge is None or self.abstains is not None:
+            return []
         rows, config = self.rows, self.config
-        begins = ~rows["state"] & (rows["score"] >= config.h) & (rows["missing"] == 0)
-        begins[begins] = [self._directed(int(row)) for row in np.flatnonzero(begins)]
-        ends = rows["state"] & (rows["score"] <= config.h_off) & (rows["missing"] == 0) & (self.abstains is None)
+        score, here = rows["score"][self._judge], rows["missing"] == 0
+        begins = ~rows["state"] & (score >= config.h) & here
+        begins[begins] = [self._convinced(int(row)) for row in np.flatnonzero(begins)]
+        ends = rows["state"] & (score <= config.h_off) & here
         rows["state"] = (rows["state"] | begins) & ~ends
         changed = np.flatnonzero(begins | ends)
-        order = changed[np.argsort(-rows["score"][changed], kind="stable")]
+        ranks = [rows.entities[int(row)].rank or 0 for row in changed]
+        order = changed[np.lexsort((ranks, -score[changed]))]
         return [self._say(int(row), time, active=bool(begins[row])) for row in order]
 
-    def _directed(self, row: int) -> bool:
+    def _convinced(self, row: int) -> bool:
         """A pair's slow side must be slow by its own history too, or a peer that became faster would accuse it."""
+        slowdown = self._slowdown(row)
         if not self.rows["pair"][row]:
-            return True
-        return bool(self.rows["own_score"][row] >= self.config.h) and self._slowdown(row) >= self.config.pair_ratio
+            return slowdown >= self.config.least_ratio
+        return bool(self.rows["score"][_OWN, row] >= self.config.h) and slowdown >= self.config.pair_ratio
 
     def _slowdown(self, row: int) -> float:
-        """Compute time over the peers' since the suspicion began (a pair: over what it was before)."""
-        rows = self.rows
-        recent = rows["ratio"][self._steps >= rows["onset"][row], row]
-        shift = float(median(recent))
-        return float(np.exp((shift - rows["base"][row]) * _PAIR_SCALE if rows["pair"][row] else shift))
+        """Own compute over what it should be, since the suspicion began, less the rank's lasting difference."""
+        assert self._judge is not None
+        assert self._layout is not None
+        rows, way = self.rows, self._judge
+        recent = rows["r"][way, self._steps >= rows["onset"][way, row], row]
+        offset = float(self._offset(way)[0][row])
+        return float(np.exp((float(median(recent)) - offset) * self._layout.scale[row]))
+
+    # Saying
 
     def _say(self, row: int, time: float, *, active: bool) -> Finding:
         entity = self.rows.entities[row]
         if not active:
             evidence = Evidence(summary=f"Rank {entity.rank} computes as fast as its peers again.")
             return self._finding(FindingKind.COMPUTE_SLOW, entity, time, evidence, active=False)
+        case = self._case(row)
         confidence = 0.8 if self.rows["pair"][row] else 0.95  # a pair's direction rests on its history alone
-        return self._finding(FindingKind.COMPUTE_SLOW, entity, time, self._evidence(row), confidence=confidence)
+        severity = Severity.WARNING
+        if case.contended:  # the contention test speaks louder: the device may be sound
+            severity, confidence = Severity.INFO, 0.3
+        evidence = evidence_of(case)
+        return self._finding(FindingKind.COMPUTE_SLOW, entity, time, evidence, confidence=confidence, severity=severity)
 
-    def _evidence(self, row: int) -> Evidence:
-        rows, entity = self.rows, self.rows.entities[row]
-        slower, onset = self._slowdown(row), float(rows["onset"][row])
-        where = f" on {entity.node}" if entity.node else ""
-        numbers = {
-            "ratio": slower,
-            "score": float(rows["score"][row]),
-            "next_score": float(np.max(np.delete(rows["score"], row), initial=0.0)),
-            "sigma": self._noise(),
-            "since_step": onset,
-        }
-        return Evidence(
-            summary=f"Rank {entity.rank}{where} computes {slower - 1:.1%} longer than ranks of the same role "
-            f"since step {onset:.0f}; their usual spread is {self._noise():.1%}.",
-            numbers=numbers,
-            series=self._series(row),
+    def _case(self, row: int) -> Case:
+        assert self._judge is not None
+        assert self._layout is not None
+        rows, way, order = self.rows, self._judge, self._order()
+        x, onset, slowdown = rows["x"][order, row], float(rows["onset"][way, row]), self._slowdown(row)
+        shares = median(rows["core_wait"][self._steps >= onset].T)
+        own = float(np.nan_to_num(shares[row]))
+        wait = own - float(np.nan_to_num(median(np.delete(shares, row))))
+        return Case(
+            entity=rows.entities[row],
+            way=way,
+            slowdown=slowdown,
+            onset=onset,
+            sigma=float(rows["sigma"][way, row]),
+            score=float(rows["score"][way, row]),
+            next_score=float(np.max(np.delete(rows["score"][way], row), initial=0.0)),
+            limit=self.config.h,
+            core_wait=wait,
+            contended=wait >= max(self.config.core_wait, (slowdown - 1.0) / 2),
+            steps=self._steps[order],
+            x=x,
+            expected=x - rows["r"][way][order, row] * self._layout.scale[row],
+            scores=rows["scores"][order, row],
         )
-
-    def _series(self, row: int) -> tuple[Series, ...]:
-        rows = self.rows
-        drawn = np.isfinite(rows["x"][:, row]) & np.isfinite(rows["peers"][:, row])
-        steps = tuple(float(s) for s in self._steps[drawn])
-        seconds = tuple(float(v) for v in np.exp(rows["x"][drawn, row]))
-        peers = tuple(float(v) for v in np.exp(rows["peers"][drawn, row]))
-        scores = tuple(float(v) for v in rows["scores"][drawn, row])
-        return (
-            Series(name="compute_time_seconds", unit="s", x=steps, y=seconds, x_is="step", peers=peers),
-            Series(name="slow_score", unit="sigma", x=steps, y=scores, x_is="step", threshold=self.config.h),
-        )
-
-
-def _spread(residuals: Floats) -> float:
-    """Robust standard deviation of all residuals together, [T, rank]; infinite where there is no sample."""
-    known = residuals[np.isfinite(residuals)]
-    return float(robust_sigma(known)) if len(known) else float("inf")
-
-
-def _long_run_spread(residuals: Floats) -> float:
-    """The same, widened for noise that stays from step to step, which a CUSUM would take for a fault.
-
-    For noise with lag-one correlation r the variance of a long sum is (1 + r) / (1 - r) times that of independent
-    noise; r is taken from clipped residuals, so that one spike does not make it.
-    """
-    spread = _spread(residuals)
-    clipped = np.clip(residuals, -3 * spread, 3 * spread)
-    products = clipped[1:] * clipped[:-1]
-    squares = clipped[np.isfinite(clipped)] ** 2
-    if not np.isfinite(products).any() or not squares.any():
-        return spread
-    r = float(np.clip(np.nanmean(products) / squares.mean(), 0.0, 0.9))
-    return spread * float(np.sqrt((1 + r) / (1 - r)))
-
-
-def _drift(own: Floats) -> Floats:
-    """How far the whole job moved at each step [T] from own[T, rank]: known from three ranks on, else taken as none."""
-    known = np.count_nonzero(np.isfinite(own), axis=-1) > _PAIR
-    return np.where(known, np.nan_to_num(median(own)), 0.0)

@@ -30,8 +30,8 @@ def samples(seconds: np.ndarray, *, stages: int, first: int = 0) -> Samples:
     return Samples(
         entities=tuple(Entity(job="demo", rank=r, node=f"node-{r // 4}") for r in range(ranks)),
         groups=tuple(f"stage {r % stages}" for r in range(ranks)),
-        signals=StragglerDetector.signals,
-        t=1.7e9 + 4.0 * np.arange(steps),
+        signals=("compute_time_seconds",),
+        t=1.7e9 + 4.0 * np.arange(steps, dtype=np.float64),
         x=seconds[:, None, :].astype(np.float32),
         steps=np.arange(first, first + steps),
     )
@@ -50,7 +50,7 @@ def say(data: Samples) -> list[Finding]:
     return StragglerDetector().update(data)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("by", "noise", "within"), [(0.10, 0.01, 6), (0.05, 0.01, 8), (0.05, 0.004, 6), (0.03, 0.008, 14)]
 )
@@ -75,13 +75,13 @@ def test_the_evidence_can_be_drawn_in_steps() -> None:
     assert score.y[-1] >= 12.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_stage_imbalance_is_no_fault(seed: int) -> None:
-    assert say(job(seed, dp=8, steps=500)) == []
-    assert say(job(seed, dp=2, steps=500)) == []
+    assert say(job(seed, dp=8, steps=250)) == []
+    assert say(job(seed, dp=2, steps=250)) == []
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_varying_sequence_lengths_are_not_judged(seed: int) -> None:
     data = job(seed, dp=32, noise=0.09, steps=200, stages=np.ones(2))
     detector = StragglerDetector()
@@ -90,7 +90,7 @@ def test_varying_sequence_lengths_are_not_judged(seed: int) -> None:
     assert "(limit 5%)" in detector.abstains
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_noise_that_comes_later_ends_the_judging(seed: int) -> None:
     quiet, loud = job(seed, dp=16, noise=0.005, steps=100), job(seed + 50, dp=16, noise=0.10, steps=200)
     data = samples(np.concatenate((quiet.x, loud.x))[:, 0], stages=4)
@@ -107,7 +107,7 @@ def test_a_rank_slow_from_the_start_is_found_in_a_large_role() -> None:
     assert [f.entity.rank for f in found] == [6]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dp", [2, 8])
 def test_noise_that_stays_from_step_to_step_is_no_straggler(seed: int, dp: int) -> None:
     """Correlated noise (a neighbour that comes and goes) shortens the time to a false alarm by orders of magnitude."""
@@ -132,7 +132,7 @@ def test_a_spike_of_any_size_is_no_straggler() -> None:
     assert say(data) == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("by", [0.10, 0.25])
 def test_of_two_peers_the_slow_one_is_named(seed: int, by: float) -> None:
     data = slow(job(seed, dp=2, steps=200), rank=6, by=by, start=120)
@@ -142,12 +142,12 @@ def test_of_two_peers_the_slow_one_is_named(seed: int, by: float) -> None:
     assert found[0].evidence.numbers["ratio"] == pytest.approx(1 + by, abs=0.03)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_of_two_peers_one_that_became_faster_accuses_nobody(seed: int) -> None:
     assert say(slow(job(seed, dp=2, steps=200), rank=6, by=-0.15, start=120)) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_job_that_slows_down_as_a_whole_accuses_nobody(seed: int) -> None:
     for dp in (2, 8):
         data = job(seed, dp=dp, steps=200)
