@@ -30,11 +30,17 @@ HANGS = ("noncomm_hang", "comm_hang", "collective_mismatch")
 DEVICE_MS = 25
 """Every forward pass sleeps this long (four a step), as if a device worked: what neighbours on the processor do then
 changes a rank's own compute by a few per cent only."""
+NETWORK_MS = 20
+"""Likewise every transfer, in the story about a link: over the loopback it takes one that nobody can foretell."""
 
 
 def said_by_some_detector(kind: FindingKind) -> pytest.MarkDecorator:
     known = any(kind in detector.kinds for detector in DETECTORS.values())
     return pytest.mark.skipif(not known, reason=f"no detector says {kind.value} yet")
+
+
+def network(*pairs: tuple[int, int]) -> str:
+    return ";".join(f"link:rank={receiver},peer={sender},ms={NETWORK_MS}" for sender, receiver in pairs)
 
 
 def device(ranks: int) -> str:
@@ -128,7 +134,8 @@ def test_a_sleep_in_the_forward_pass_of_a_rank(tmp_path: Path) -> None:
 @said_by_some_detector(FindingKind.CONGESTION)
 def test_a_link_that_is_slow(tmp_path: Path) -> None:
     """From rank 2 to rank 3, the second of two pipelines of two stages."""
-    faults = "link:rank=3,peer=2,step=80,ms=40"
+    healthy = network((0, 1), (1, 0), (2, 3), (3, 2))
+    faults = f"{healthy};link:rank=3,peer=2,step=80,ms={2 * NETWORK_MS}"
     shape = ("--dp", 2, "--pp", 2, "--width", 64, "--layers", 2, "--batch", 2)
     with site(tmp_path, "--steps", FOR_EVER, *shape, "--faults", faults, ranks=4) as here:
         kinds = ("congestion", "nic_degraded")
