@@ -1,7 +1,7 @@
 """Everything that is claimed of judging runs, in one table: runs the benches of the parts one after the other.
 
-``python -m bench.detect [--json FILE]``: half an hour. Each part can be run alone (``make bench-hangs``…) and keeps its own
-results; a part that cannot run here is a row that says so.
+``python -m bench.detect [--json FILE]``: half an hour. Each part can be run alone (``make bench-hangs``…) and keeps its
+own results; a part that cannot run here is a row that says so.
 """
 
 from __future__ import annotations
