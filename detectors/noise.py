@@ -71,9 +71,8 @@ def _from_lags(residuals: Floats) -> float:
     if not np.isfinite(one) or one <= 0.0:
         return one
     ratio = (two / one) ** 2 - 1.0 if np.isfinite(two) else 0.0
-    ratio -= 1.0 / np.sqrt(
-        max(np.count_nonzero(np.isfinite(residuals)), 1)
-    )  # its own error, for the same reason as above
+    known = int(np.count_nonzero(np.isfinite(residuals)))
+    ratio -= 1.0 / float(np.sqrt(max(known, 1)))  # its own error, for the same reason as above
     rho = float(np.clip(ratio, 0.0, _RHO_LIMIT))
     own = one / np.sqrt(2.0 * (1.0 - rho))
     return float(own * np.sqrt((1.0 + rho) / (1.0 - rho)))

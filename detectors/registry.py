@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from detectors.base import ArrayDetector, Detector, EventDetector
+from detectors.contention import ContentionDetector
+from detectors.data_stall import DataStallDetector
 from detectors.device_state import DeviceStateDetector
 from detectors.drift import DriftDetector
 from detectors.exit import ExitDetector
@@ -10,6 +12,7 @@ from detectors.facts import FactsDetector
 from detectors.hang import HangDetector
 from detectors.heartbeat import HeartbeatDetector
 from detectors.host import HostDetector
+from detectors.imbalance import ImbalanceDetector
 from detectors.links import LinksDetector
 from detectors.memory import MemoryDetector
 from detectors.nic import NicDetector
@@ -40,6 +43,9 @@ ARRAY_DETECTORS: dict[str, type[ArrayDetector]] = {
     "memory": MemoryDetector,  # hosts: memory that leaks
     "nic": NicDetector,  # network ports: rate, errors, congestion
     "hang": HangDetector,  # one for each job: rows are ranks
+    "contention": ContentionDetector,  # one for each job: rows are ranks
+    "data_stall": DataStallDetector,  # one for each job: rows are ranks
+    "imbalance": ImbalanceDetector,  # one for each job: rows are ranks; advice
     "straggler": StragglerDetector,  # one for each job: rows are ranks
 }
 DETECTORS: dict[str, type[Detector]] = {**EVENT_DETECTORS, **ARRAY_DETECTORS}

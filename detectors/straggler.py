@@ -125,7 +125,7 @@ class StragglerDetector(ArrayDetector):
             noises,
             judge=self._judge,
             why=self.abstains,
-            smallest=self.config.smallest_slowdown(self._sigma(self._judge)),
+            smallest=smallest,
             unknown=unknown,
         )
 
