@@ -121,13 +121,8 @@ class StragglerDetector(ArrayDetector):
             return Account(stance=Stance.IDLE)
         if self._judge is None:
             return account_of(noises, alone=not peers, unknown=unknown)
-        return account_of(
-            noises,
-            judge=self._judge,
-            why=self.abstains,
-            smallest=smallest,
-            unknown=unknown,
-        )
+        smallest = self.config.smallest_slowdown(self._sigma(self._judge))
+        return account_of(noises, judge=self._judge, why=self.abstains, smallest=smallest, unknown=unknown)
 
     def _sigma(self, way: int) -> float:
         """Noise of a way in the middle of the roles; infinite where it is not known."""
