@@ -206,6 +206,7 @@ class _Groups:
         self._near: dict[tuple[str, ...], list[tuple[float, int]]] = {}
         self._mute: dict[str, int] = {}
         self._of_device: dict[str, list[int]] = {}
+        self._at: dict[str, list[tuple[Finding, int]]] = {}
 
     def add_incident(self, incident: OpenIncident) -> None:
         root = self._new(incident)
@@ -229,6 +230,8 @@ class _Groups:
             self._enter_wide(finding, node, item)
         if device is not None:
             self._enter_device(finding, f"{node}/{device}", item)
+        if node is not None:
+            self._at.setdefault(node, []).append((finding, item))
         keys = [("device", f"{node}/{device}")] if device else []
         keys += [("node", node)] if node else []
         for job in self._places.jobs(finding):
@@ -270,6 +273,7 @@ class _Groups:
     def result(self) -> list[tuple[list[Finding], list[OpenIncident]]]:
         """Groups with at least one new finding, in order of the first; incidents oldest first."""
         self._link_by_time()
+        self._link_explained()
         for key, entries in self._wide.items():
             self._link_wide(key, sorted(entries))
         members: dict[int, tuple[list[Finding], list[OpenIncident]]] = {}
@@ -291,6 +295,17 @@ class _Groups:
             for (t0, one), (t1, two) in pairwise(sorted(entries)):
                 if t1 - t0 <= self._window:
                     self._join(one, two)
+
+    def _link_explained(self) -> None:
+        """Join what holds on a rank with what explains it there, though longer ago than related things usually lie."""
+        for entries in self._at.values():
+            for effect, item in (e for e in entries if e[0].kind in relations.EXPLAINS):
+                place, within = self._places.device(effect), relations.EXPLAINS[effect.kind]
+                for cause, other in entries:
+                    where = self._places.device(cause)
+                    near = -self._window <= effect.time - cause.time <= within.get(cause.kind, -math.inf)
+                    if near and (where is None or place is None or where == place):
+                        self._join(item, other)
 
     def _link_wide(self, key: tuple[str, ...], entries: list[tuple[float, int, str]]) -> None:
         """Join what lies close in time if it strikes enough nodes, and what joins such a story later."""

@@ -45,3 +45,20 @@ SHARED = frozenset(
 """What nodes may have in common: power, cooling, a switch, a fabric, a job. Worn memory is each card's own."""
 MUTE = frozenset({_K.PROBE_SILENT, _K.GPU_LOST})
 """A device that does not answer: whatever else holds of it is why."""
+
+_HOLDS = float("inf")
+_DEADLINE = 600.0
+"""NCCL's time-out: what stopped a rank shows as a hang within it."""
+EXPLAINS: dict[FindingKind, dict[FindingKind, float]] = {
+    _K.COMPUTE_SLOW: dict.fromkeys((_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.CPU_CONTENTION), _HOLDS),
+    _K.NONCOMM_HANG: dict.fromkeys(
+        (
+            *(_K.XID, _K.SXID, _K.GPU_LOST, _K.ECC_UNCORRECTABLE, _K.KERNEL_FAULT, _K.OUT_OF_MEMORY, _K.NODE_LOST),
+            *(_K.PROCESS_EXIT, _K.RECOVERY_ACTION, _K.DISK_FULL),
+        ),
+        _DEADLINE,
+    ),
+}
+"""Effect on a rank -> its causes on the rank's device, or on its whole node -> for how many seconds they may precede
+it. A throttled GPU makes its rank slow as long as it holds, however long the proof of that takes; a hang of a job with
+long steps is seen minutes after the driver's code that explains it."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.correlate import Decision, OpenIncident, Topology, Verb, correlate, rank_causes
-from detectors.finding import ADVICE, Entity, Evidence, Finding, FindingKind
+from detectors.finding import ADVICE, Cause, Entity, Evidence, Finding, FindingKind
 from probes.words import Severity
 
 K = FindingKind
@@ -279,3 +279,51 @@ def test_one_witness_does_not_take_back_what_another_said() -> None:
     assert decision.incident == "i1", "the same thing, however late"
     (clear,) = correlate([replace(two, active=False, time=120.0)], [open_of("i1", one, two)], RACKS)
     assert [f.detector for f in clear.findings] == ["other"]
+
+
+def test_a_throttled_gpu_explains_its_slow_rank_however_long_the_proof_takes() -> None:
+    throttle = finding(K.THERMAL_THROTTLE, 100.0, node="a", device="GPU-1", severity=Severity.WARNING)
+    mine = OpenIncident(id="i1", opened_at=100.0, findings=(throttle,))
+    (decision,) = decide(rank(1, K.COMPUTE_SLOW, 400.0, severity=Severity.WARNING), incidents=[mine])
+    assert (decision.verb, decision.incident) == (Verb.ATTACH, "i1")
+    assert [f.kind for f in decision.causes] == [K.THERMAL_THROTTLE, K.COMPUTE_SLOW]
+    (apart,) = decide(rank(0, K.COMPUTE_SLOW, 400.0, severity=Severity.WARNING), incidents=[mine])
+    assert apart.verb is Verb.OPEN, "another GPU of the node is not throttled"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        finding(K.NODE_LOST, 95.0, node="b"),
+        finding(K.XID, 20.0, node="b", device="GPU-3"),
+        finding(K.KERNEL_FAULT, 60.0, node="b"),
+        rank(3, K.PROCESS_EXIT, 98.0, node="b"),
+    ],
+    ids=lambda f: f.kind.value,
+)
+def test_a_hang_is_explained_by_what_struck_its_rank_before(cause: Finding) -> None:
+    (decision,) = decide(cause, rank(3, K.NONCOMM_HANG, 104.0))
+    assert [f.kind for f in decision.causes] == [cause.kind, K.NONCOMM_HANG]
+
+
+def test_an_old_code_or_one_of_another_gpu_explains_no_hang() -> None:
+    assert len(decide(finding(K.XID, 100.0, node="b", device="GPU-3"), rank(3, K.NONCOMM_HANG, 800.0))) == 2
+    assert len(decide(finding(K.XID, 100.0, node="b", device="GPU-2"), rank(3, K.NONCOMM_HANG, 200.0))) == 2
+
+
+def test_several_culprits_of_one_hang_are_one_incident_and_their_peers_time_outs_follow() -> None:
+    hang = [rank(number, K.NONCOMM_HANG, 100.0) for number in (1, 2)]
+    late = replace(rank(0, K.PROCESS_EXIT, 125.0), cause=Cause.COLLECTIVE_TIMEOUT)
+    (decision,) = decide(*hang, late)
+    assert [(f.kind, f.entity.rank) for f in decision.causes] == [
+        (K.NONCOMM_HANG, 1),
+        (K.NONCOMM_HANG, 2),
+        (K.PROCESS_EXIT, 0),
+    ]
+
+
+def test_a_dead_network_port_explains_a_communication_hang() -> None:
+    (decision,) = decide(
+        finding(K.COMM_HANG, 110.0, job="demo"), finding(K.NIC_DEGRADED, 100.0, node="b", device="nic:x:1")
+    )
+    assert [f.kind for f in decision.causes] == [K.NIC_DEGRADED, K.COMM_HANG]
