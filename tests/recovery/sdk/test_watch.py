@@ -16,7 +16,7 @@ from tests.recovery.sdk.ranks import records, run_ranks, transfers
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 STEPS = 4
-SLEEP = 0.05
+SLEEP = 0.1
 
 
 def network() -> torch.nn.Sequential:
@@ -78,13 +78,15 @@ def test_ddp() -> None:
         assert taken[0].signals["gradient_norm"] == pytest.approx(norm, rel=1e-5)
         assert all(record.signals["nonfinite_values"] == 0.0 for record in taken)
         assert all(record.signals["step_phase"] == 1.0 for record in taken)
-    fast, slow = (records(found)[-1] for found, _ in answers)
-    assert slow.signals["forward_seconds"] > SLEEP > fast.signals["forward_seconds"]
-    assert slow.compute_time > SLEEP
-    # The other one waits as long in DDP's reducer, which C++ does behind our back. That is no slowness of its own.
-    assert fast.compute_time < SLEEP / 2
-    assert fast.signals["dp_wait_seconds"] > SLEEP / 2
-    assert fast.signals["backward_seconds"] < SLEEP / 2
+    fast, slow = (records(found) for found, _ in answers)
+    assert all(record.signals["forward_seconds"] > SLEEP for record in slow)
+    assert all(record.compute_time > SLEEP for record in slow)
+    # The other one waits as long in DDP's reducer, which C++ does behind our back. That is no slowness of its own. What
+    # else the machine does may make it late too, but not in every step.
+    assert min(record.signals["forward_seconds"] for record in fast) < SLEEP
+    assert min(record.compute_time for record in fast) < SLEEP
+    assert max(record.signals["dp_wait_seconds"] for record in fast) > SLEEP / 2
+    assert min(record.signals["backward_seconds"] for record in fast) < SLEEP
 
 
 def ddp_views(rank: int) -> list[Any]:
@@ -110,9 +112,7 @@ def test_fsdp2() -> None:
     for found, (norm,) in answers:
         taken = records(found)
         assert len(taken) == STEPS
-        # FSDP2 divides by the number of ranks before it sums, on backends that cannot average.
-        ratio = taken[0].signals["gradient_norm"] / norm
-        assert ratio == pytest.approx(1.0, rel=1e-4) or ratio == pytest.approx(0.5, rel=1e-4)
+        assert taken[0].signals["gradient_norm"] == pytest.approx(norm, rel=1e-4)
         assert taken[1].signals["dp_wait_seconds"] > 0.0
         assert {"forward_seconds", "backward_seconds", "optimizer_seconds"} <= taken[1].signals.keys()
 
@@ -141,11 +141,11 @@ def pipeline(rank: int, stall: float) -> list[Any]:
 def test_a_late_sender_is_no_slow_link() -> None:
     first, second = run_ranks(pipeline, 2, SLEEP)
     assert transfers(first) == []
-    last = transfers(second)[-1]
-    assert last.nbytes == {0: 4 * 64 * 32 * 4.0}
-    assert 0.0 < last.seconds[0] < SLEEP / 2
-    assert records(second)[-1].signals["communication_wait_seconds"] > 3 * SLEEP
-    assert records(second)[-1].compute_time < SLEEP
+    taken = transfers(second)
+    assert [record.nbytes for record in taken] == [{0: 4 * 64 * 32 * 4.0}] * STEPS
+    assert 0.0 < min(record.seconds[0] for record in taken if record.seconds) < SLEEP / 2
+    assert max(record.signals["communication_wait_seconds"] for record in records(second)) > SLEEP
+    assert min(record.compute_time for record in records(second)) < SLEEP
 
 
 def bits(rank: int, watched: bool) -> list[bytes]:
