@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ PROGRESS_PERIODS: Final = (0.1, 60.0)
 """Shortest and longest time between two samples of progress, seconds: finer is not kept, coarser tells of no hang."""
 MAX_RANK_DIGITS: Final = 7
 _AXIS: Final = {Told.DEVICES: Axis.TIME, Told.STEPS: Axis.STEP, Told.PROGRESS: Axis.TIME, Told.PAIRS: Axis.STEP}
+_RANKS: Final = re.compile(r"(?:(?:0|[1-9][0-9]{0,6}),)*(?:0|[1-9][0-9]{0,6})")
 _PHASES: Final = ("progress_phase", "step_phase")
 
 
@@ -96,6 +98,8 @@ def highest_rank(frame: Frame, told: Told) -> int:
         BadFrameError: an entity is not a rank, or not a pair of two ranks.
     """
     if told is not Told.PAIRS:
+        if _RANKS.fullmatch(",".join(frame.entities)):
+            return max(map(int, frame.entities))  # the usual case, sixteen thousand of them
         return max(_rank(entity, f"of a {'step' if told is Told.STEPS else told} frame") for entity in frame.entities)
     highest = 0
     for entity in frame.entities:

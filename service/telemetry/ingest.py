@@ -31,6 +31,9 @@ _LARGE: Final = 64 * 1024
 """Bodies above this are read in a thread, and what is inside them checked there when it is four times as large: the
 event loop has other nodes to serve. (The progress of a large job is small on the wire and megabytes inside.)"""
 
+_MANY: Final = 2048
+"""Names of ranks or pairs above this are read in a thread too."""
+
 
 class UnknownCatalogueError(ConflictError):
     slug, title = "unknown-catalogue", "Unknown catalogue"
@@ -102,7 +105,8 @@ class Ingest:
             await run_in_threadpool(self.subjects.find_job, job)
 
     async def _check_ranks(self, frame: Frame, told: Told) -> None:
-        highest = highest_rank(frame, told)
+        many = len(frame.entities) > _MANY
+        highest = await run_in_threadpool(highest_rank, frame, told) if many else highest_rank(frame, told)
         if highest >= self.subjects.ranks(frame.subject):
             await run_in_threadpool(self.subjects.find_job, frame.subject)
         size = self.subjects.ranks(frame.subject)

@@ -91,7 +91,7 @@ class ProgressRing:
             if not known.any():
                 continue
             if name not in self._values:
-                self._values[name] = np.full((self.depth, self.ranks), np.nan)
+                self._values[name] = self._blank(self._stamp != _NEVER)
             self._values[name][slot, ranks[known]] = values[known]
             spoke |= known
             if name in MOVES:
@@ -125,14 +125,19 @@ class ProgressRing:
         depth = min(self._most, max(MIN_SECONDS, self._budget // (ranks * 8 * len(PROGRESS_SIGNALS))))
         seconds = self._within(self.head + 1 - min(depth, self.depth), self.head + 1)
         old, new = seconds % self.depth, seconds % depth
-        for name, values in self._values.items():
-            self._values[name] = np.full((depth, ranks), np.nan)
-            self._values[name][new, :have] = values[old]
-        self._stamp = np.full(depth, _NEVER, np.int64)
+        self.depth, self._stamp = depth, np.full(depth, _NEVER, np.int64)
         self._stamp[new] = seconds
-        self.depth = depth
+        for name, values in self._values.items():
+            self._values[name] = self._blank(self._stamp != _NEVER)
+            self._values[name][new, :have] = values[old]
         self._heard = np.concatenate([self._heard, np.full(ranks - have, np.nan)])
         self._moves = np.concatenate([self._moves, np.full((len(MOVES), ranks - have), np.nan)], axis=1)
+
+    def _blank(self, opened: NDArray[np.bool_]) -> Floats:
+        """[slot, rank], unknown where a slot is open; the others take no memory until they are opened and cleared."""
+        values = np.empty((self.depth, self.ranks), np.float64)
+        values[opened] = np.nan
+        return values
 
     def _within(self, start: int, stop: int) -> NDArray[np.int64]:
         seconds = np.arange(max(start, 0), max(start, stop, 0), dtype=np.int64)

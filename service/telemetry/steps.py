@@ -1,9 +1,9 @@
-"""Step records of running jobs as arrays: ``values[rank, signal, slot]`` float32, a slot a step (``step % depth``).
+"""Step records of running jobs as arrays: ``values[slot, signal, rank]`` float32, a slot a step (``step % depth``).
 
-A step that is done again after a recovery replaces what stood there, and what came after it is gone. ``ends[rank,
-slot]`` is when the rank committed the step, Unix seconds; NaN is unknown everywhere. Memory is bounded: a job's ring is
+A step that is done again after a recovery replaces what stood there, and what came after it is gone. ``ends[slot,
+rank]`` is when the rank committed the step, Unix seconds; NaN is unknown everywhere. Memory is bounded: a job's ring is
 as deep as its share of the budget allows (24 signals of 16,384 ranks are 1.7 MB a step), and the least recently written
-job leaves when all of them together exceed it.
+job leaves when all of them together exceed it. A slot takes memory when it is first written, all ranks side by side.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class StepRing:
     def __init__(self, depth: int, budget: int = DEFAULT_BYTES // 2) -> None:
         self._most, self._budget = depth, budget
         self.slots = StepSlots(depth)
-        self._values = np.empty((0, len(STEP_SIGNALS), depth), np.float32)
-        self._ends = np.empty((0, depth), np.float64)
+        self._values = np.empty((depth, len(STEP_SIGNALS), 0), np.float32)
+        self._ends = np.empty((depth, 0), np.float64)
 
     @property
     def depth(self) -> int:
@@ -67,7 +67,7 @@ class StepRing:
 
     @property
     def ranks(self) -> int:
-        return len(self._values)
+        return self._values.shape[2]
 
     @property
     def nbytes(self) -> int:
@@ -87,11 +87,9 @@ class StepRing:
             if slot is None:
                 continue
             # A frame may carry only some ranks, or NaN for a rank that was lost: keep what others said.
-            place = np.ix_(ranks, placement.narrow_rows, np.array([slot], np.intp))
-            new = samples.narrow[:, placement.narrow, k : k + 1]
-            self._values[place] = np.where(np.isnan(new), self._values[place], new)
-            old = self._ends[ranks, slot]
-            self._ends[ranks, slot] = np.where(np.isnan(stamped[:, k]), old, stamped[:, k])
+            for row, carried in zip(placement.narrow_rows, placement.narrow, strict=True):
+                _keep(self._values[slot, row], ranks, samples.narrow[:, carried, k])
+            _keep(self._ends[slot], ranks, stamped[:, k])
 
     def _open(self, step: int) -> int | None:
         opened = self.slots.open(step)
@@ -99,30 +97,35 @@ class StepRing:
             return None
         slot, stale = opened
         if stale:
-            self._values[:, :, slot], self._ends[:, slot] = np.nan, np.nan
+            self._values[slot], self._ends[slot] = np.nan, np.nan
         return slot
 
     def _reserve(self, ranks: int) -> None:
-        have = len(self._values)
+        have = self.ranks
         if ranks <= have:
             return
         depth = min(self._most, max(MIN_STEPS, self._budget // (ranks * _RANK_BYTES)))
         old, new = self.slots.resized(depth)
-        values = np.full((ranks, len(STEP_SIGNALS), depth), np.nan, np.float32)
-        ends = np.full((ranks, depth), np.nan)
-        values[:have, :, new], ends[:have, new] = self._values[:, :, old], self._ends[:, old]
+        # Not filled: a slot is cleared when it is opened, and no other is ever read.
+        values, ends = np.empty((depth, len(STEP_SIGNALS), ranks), np.float32), np.empty((depth, ranks))
+        for before, after in zip(old, new, strict=True):
+            values[after, :, :have], ends[after, :have] = self._values[before], self._ends[before]
+            values[after, :, have:], ends[after, have:] = np.nan, np.nan
         self._values, self._ends = values, ends
         self.slots.reserve(ranks)
 
     def window(self, start: int, stop: int, stride: int, signals: tuple[str, ...] = STEP_SIGNALS) -> StepWindow:
         steps = self.slots.within(start, stop)[::stride]
         slots = steps % self.depth
-        if signals == STEP_SIGNALS:
-            values = self._values[:, :, slots]
-        else:
-            rows = np.array([STEP_SIGNALS.index(name) for name in signals], np.intp)
-            values = self._values[:, rows[:, None], slots[None, :]]
-        return StepWindow(steps, values, self._ends[:, slots], signals)
+        rows = np.array([STEP_SIGNALS.index(name) for name in signals], np.intp)
+        values = self._values[slots] if signals == STEP_SIGNALS else self._values[slots[:, None], rows]
+        return StepWindow(steps, values.transpose(2, 1, 0), self._ends[slots].T, signals)
+
+
+def _keep(line: NDArray[np.floating], ranks: NDArray[np.intp], said: NDArray[np.floating]) -> None:
+    """Write what is known into one line of ranks."""
+    known = ~np.isnan(said)
+    line[ranks[known]] = said[known]
 
 
 class StepStore:
