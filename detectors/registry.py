@@ -5,6 +5,7 @@ from __future__ import annotations
 from detectors.base import ArrayDetector, Detector, EventDetector
 from detectors.contention import ContentionDetector
 from detectors.data_stall import DataStallDetector
+from detectors.delays import DelaysDetector
 from detectors.device_state import DeviceStateDetector
 from detectors.drift import DriftDetector
 from detectors.exit import ExitDetector
@@ -19,6 +20,8 @@ from detectors.nic import NicDetector
 from detectors.nvlink import NvlinkDetector
 from detectors.outlier import OutlierDetector
 from detectors.pcie import PcieDetector
+from detectors.sick import SickDetector
+from detectors.slowdown import SlowdownDetector
 from detectors.stalled import StalledDetector
 from detectors.straggler import StragglerDetector
 from detectors.throttle import ThrottleDetector
@@ -46,6 +49,9 @@ ARRAY_DETECTORS: dict[str, type[ArrayDetector]] = {
     "contention": ContentionDetector,  # one for each job: rows are ranks
     "data_stall": DataStallDetector,  # one for each job: rows are ranks
     "imbalance": ImbalanceDetector,  # one for each job: rows are ranks; advice
+    "delays": DelaysDetector,  # one for each job: rows are pairs of ranks
+    "slowdown": SlowdownDetector,  # one for each job: its step times as a whole
+    "sick": SickDetector,  # one for each job: NaN, spikes, replicas that differ
     "straggler": StragglerDetector,  # one for each job: rows are ranks
 }
 DETECTORS: dict[str, type[Detector]] = {**EVENT_DETECTORS, **ARRAY_DETECTORS}
