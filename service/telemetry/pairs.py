@@ -50,6 +50,7 @@ class PairRing:
         """In the order of the columns."""
         self._most = most
         self._column: dict[Pair, int] = {}
+        self._last: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.empty(0, np.intp))
         self._values = np.empty((depth, len(PAIR_SIGNALS), 0), np.float32)
         self._ends = np.full(depth, np.nan)
 
@@ -59,9 +60,7 @@ class PairRing:
 
     def write(self, samples: Samples) -> None:
         frame = samples.frame
-        pairs = [_pair(entity) for entity in frame.entities]
-        self._reserve(pairs)
-        columns = np.array([self._column.get(pair, -1) for pair in pairs], np.intp)
+        columns = self._columns_of(frame.entities)
         mine = columns >= 0
         columns = columns[mine]
         placement = samples.compiled.placements[SignalSource.PAIR]
@@ -80,6 +79,14 @@ class PairRing:
             place = np.ix_(placement.narrow_rows, columns)
             self._values[slot][place] = np.where(np.isnan(new), self._values[slot][place], new)
             self._ends[slot] = np.fmax(self._ends[slot], np.fmax.reduce(stamped[:, k], initial=np.nan))
+
+    def _columns_of(self, entities: tuple[str, ...]) -> NDArray[np.intp]:
+        """Each entity's column, -1 where there is no room. A job's frames name the same pairs again and again."""
+        if entities != self._last[0]:
+            pairs = [_pair(entity) for entity in entities]
+            self._reserve(pairs)
+            self._last = (entities, np.array([self._column.get(pair, -1) for pair in pairs], np.intp))
+        return self._last[1]
 
     def _reserve(self, pairs: list[Pair]) -> None:
         new = [pair for pair in pairs if pair not in self._column]

@@ -41,6 +41,17 @@ def test_a_report_is_kept_and_told(service_anywhere, report) -> None:
     assert {device["serial"] for device in devices} == {None, "S0"}
 
 
+def test_the_switches_above_a_node_are_kept_and_told(service_anywhere, report) -> None:
+    node = service_anywhere.node_client("n1")
+    assert node.put("/v1/nodes/n1", json=report).json()["switches"] == []
+    above = report | {"switches": ["leaf-3", "spine-1"]}
+    assert node.put("/v1/nodes/n1", json=above).json()["switches"] == ["leaf-3", "spine-1"]
+    assert node.get("/v1/nodes/n1").json()["switches"] == ["leaf-3", "spine-1"]
+    for bad in (["leaf 3"], ["a", "a"], [f"s{i}" for i in range(9)], "leaf-3"):
+        assert node.put("/v1/nodes/n1", json=report | {"switches": bad}).status_code == 422, bad
+    assert node.get("/v1/nodes/n1").json()["switches"] == ["leaf-3", "spine-1"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
