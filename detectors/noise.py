@@ -56,7 +56,9 @@ class Noise:
 def noise_of(residuals: Floats) -> Noise:
     """From [T, rank] in order of time, NaN = missing."""
     sigma = _from_lags(residuals)
-    blocks = _blocks(residuals)
+    own = median(residuals.T) if len(residuals) else np.zeros(residuals.shape[1])
+    reach = _TAIL * sigma if np.isfinite(sigma) else 0.0
+    blocks = _blocks(np.clip(residuals, own - reach, own + reach))  # a spike of any size says as much as one of four
     if blocks is not None:
         steps = np.diff(blocks, axis=0)
         # Less its own error: the larger of two estimates would otherwise be too large in every quiet job.
