@@ -52,14 +52,17 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
     <section aria-label={label}>
       <div className="relative" style={{ height }}>
         <div className="absolute inset-x-0 bottom-0 h-px bg-line-strong" />
-        {points.map((point) => (
-          <span
-            key={`${point.at}${point.label}`}
-            title={`${point.label} at ${clock(point.at)}`}
-            className="absolute top-full h-1 w-0.5 -translate-x-1/2 bg-accent"
-            style={{ left: place(point.at) }}
-          />
-        ))}
+        {/* What was told late may lie outside of the line. */}
+        {points
+          .filter((point) => point.at >= start && point.at <= end)
+          .map((point) => (
+            <span
+              key={`${point.at}${point.label}`}
+              title={`${point.label} at ${clock(point.at)}`}
+              className="absolute top-full h-1 w-0.5 -translate-x-1/2 bg-accent"
+              style={{ left: place(point.at) }}
+            />
+          ))}
         {placed.map(({ span, left, width, lane }) => {
           const look = lookOf(severity, span.incident.severity);
           const lasted = (span.to ?? end) - span.from;

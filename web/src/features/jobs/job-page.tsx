@@ -119,7 +119,7 @@ export function JobPage() {
 function Overview({ job, rank }: { job: Job; rank: number | undefined }) {
   return (
     <>
-      <ProgressPanel job={job} />
+      {job.finished_at === null && <ProgressPanel job={job} />}
       <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
         <div className="flex min-w-0 flex-col gap-4">
           <JobRanks job={job} />

@@ -39,7 +39,11 @@ export function SignalMap({ job }: { job: Job }) {
   return (
     <Panel
       title="Ranks over steps"
-      about="each cell against the other ranks of its pipeline stage"
+      about={
+        chosen.group === "Waiting"
+          ? "each cell against the other ranks of its stage: who waits least may be whom the others wait for"
+          : "each cell against the other ranks of its pipeline stage"
+      }
       aside={
         <Picker
           label="Signal"
