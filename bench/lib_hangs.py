@@ -15,6 +15,7 @@ import numpy as np
 
 from detectors.base import Samples
 from detectors.finding import Entity
+from detectors.lag import INNERMOST_FIRST, GroupProgress
 from detectors.mesh import Mesh
 from probes.words import GROUP_KINDS, StepPhase
 
@@ -82,20 +83,19 @@ class Timeline:
     """Rank -> when it fell silent."""
     happened: set[int] = field(default_factory=set)
     """Ranks that came to their fault: one that waits for another before it never does."""
+    totals: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Kind -> how many calls each rank ever entered and left; all that is kept where ``keep`` is not asked for."""
     phases: list[tuple[float, float, StepPhase]] = field(default_factory=list)
     onset: float = INF
     """When the first culprit should have entered its call."""
 
-    def counters(self, at: float = INF) -> tuple[np.ndarray, np.ndarray]:
-        """[kind, rank] entered and left by ``at`` (everything that ever happens by default); NaN where never."""
-        size = self.shape.size
-        shape = (len(GROUP_KINDS), size)
+    def counters(self) -> tuple[np.ndarray, np.ndarray]:
+        """[kind, rank] calls entered and left when all has come to rest; NaN for kinds that the job does not have."""
+        shape = (len(GROUP_KINDS), self.shape.size)
         enqueued, completed = np.full(shape, np.nan), np.full(shape, np.nan)
         for k, kind in enumerate(GROUP_KINDS):
-            if kind in self.enter:
-                enter, leave = np.stack(self.enter[kind]), np.stack(self.leave[kind])
-                limit = min(at, 1e300)
-                enqueued[k], completed[k] = (enter <= limit).sum(axis=0), (leave <= limit).sum(axis=0)
+            if kind in self.totals:
+                enqueued[k], completed[k] = self.totals[kind]
         return enqueued, completed
 
 
@@ -106,10 +106,12 @@ Pause = tuple[int, StepPhase, float]
 class Simulator:
     """One job. ``run`` gives its timeline."""
 
-    def __init__(self, shape: Shape, seed: int, *, compute: float = 0.05, noise: float = 0.1) -> None:
+    def __init__(
+        self, shape: Shape, seed: int, *, compute: float = 0.05, noise: float = 0.1, keep: bool = True
+    ) -> None:
         self.shape, self.mesh = shape, shape.mesh()
         self.rng = np.random.default_rng(seed)
-        self.compute, self.noise = compute, noise
+        self.compute, self.noise, self.keep = compute, noise, keep
         self.stage = self.mesh.on("pp")
         self.labels = {kind: self.mesh.labels(kind) for kind in ("world", *AXES)}
         self.on_stage = [np.flatnonzero(self.stage == s) for s in range(shape.pp)]
@@ -186,8 +188,7 @@ class Simulator:
         if kind[:4] not in {"recv", "send"}:
             self._collective(rows, kind, faults, [number] * self.shape.pp)
             return True
-        enter = np.full(self.shape.size, INF)
-        enter[rows] = self.clock[rows]
+        enter = self.clock[rows].copy()
         if kind.startswith("send"):
             mail.setdefault((stage, peer, kind[-1]), []).append(self.clock[rows].copy())
             ready = self.clock[rows]
@@ -248,16 +249,20 @@ class Simulator:
                 self._note(fault, float(self.clock[fault.ranks[0]]), fault.ranks)
                 latest[number[hit]] = INF
         latest[number[self._stops(rows, latest[number] + 0.002, faults)]] = INF
-        enter = np.full(self.shape.size, INF)
-        enter[rows] = self.clock[rows]
+        enter = self.clock[rows].copy()
         self._record(kind, enter, rows, latest[number] + 0.002)
 
     def _record(self, kind: str, enter: np.ndarray, rows: np.ndarray, done: np.ndarray) -> None:
-        leave = np.full(self.shape.size, INF)
-        leave[rows] = done
-        self.line.enter.setdefault(kind, []).append(enter)
-        self.line.leave.setdefault(kind, []).append(leave)
+        size = self.shape.size
+        entered, left = self.line.totals.setdefault(kind, (np.zeros(size), np.zeros(size)))
+        entered[rows] += np.isfinite(enter)
+        left[rows] += np.isfinite(done)
         self.clock[rows] = done
+        if self.keep:
+            for table, values in ((self.line.enter, enter), (self.line.leave, done)):
+                whole = np.full(size, INF)
+                whole[rows] = values
+                table.setdefault(kind, []).append(whole)
 
 
 SIGNALS = (
@@ -318,6 +323,38 @@ def samples(line: Timeline, until: float, seed: int, telemetry: Telemetry | None
         x=x,
         mesh=mesh,
     )
+
+
+def standstill(line: Timeline, more: int = 0) -> tuple[GroupProgress, np.ndarray, np.ndarray]:
+    """Counters when all has come to rest, the ranks that are silent, and those inside a call.
+
+    ``more`` groups a rank are added: copies of its tensor-parallel group, for the cost of large memberships.
+    """
+    mesh, shape = line.shape.mesh(), line.shape
+    enqueued, completed = line.counters()
+    inside = np.flatnonzero((np.nan_to_num(enqueued) > np.nan_to_num(completed)).any(axis=0))
+    parts, base = [], 0
+    kinds: list[str] = []
+    for kind in (*GROUP_KINDS, *["tp"] * more):
+        k = GROUP_KINDS.index(kind)
+        if not np.isfinite(enqueued[k]).any():
+            continue
+        label = mesh.labels(kind)
+        parts.append((np.arange(shape.size), base + label, enqueued[k], completed[k]))
+        kinds += [kind] * (int(label.max()) + 1)
+        base = len(kinds)
+    rank, group, entered, left = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    progress = GroupProgress(
+        rank=rank.astype(np.int64),
+        group=group.astype(np.int64),
+        enqueued=entered,
+        completed=left,
+        kinds=tuple(kinds),
+        pairwise=np.array([kind == "pp" for kind in kinds], np.bool_),
+        depth=np.array([INNERMOST_FIRST.index(kind) for kind in kinds], np.int64),
+        role=mesh.labels("tp" if shape.tp > 1 else "dp")[rank] if shape.tp > 1 or shape.dp > 1 else None,
+    )
+    return progress, np.array(sorted(line.stopped), np.int64), inside
 
 
 def _count(when: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -63,7 +63,8 @@ class HangDetector(ArrayDetector):
         silent_seconds: float = 3.0
         """A rank not heard for so long while others are: three lost samples in a row are 1 in 8,000 at 5 % loss."""
         lost_before: float = 5.0
-        """Seconds: a rank that fell silent longer than this before the standstill has a telemetry fault, no hang."""
+        """Seconds, and at least two steps: a rank that fell silent so long before the standstill has a telemetry
+        fault, no hang, since the others would have waited for it."""
         frozen_moves: int = 20
         """Samples in which the job moved, a rank's counters did not, and its group passed them: a stuck sensor."""
         settle: int = 10
@@ -154,13 +155,24 @@ class HangDetector(ArrayDetector):
         found: list[Finding] = []
         if moved or self._moved is None:
             found = self._move(t, before)
-        quiet = t - (self._moved if self._moved is not None else t)
+        quiet = self._quiet_seconds(t)
         limit = self._quiet.limit(self._phase, self._interval, counted=self._counted, waiting=self._somebody_waits())
         self._drawn = np.concatenate([self._drawn[1:], [(t, quiet)]])
         if self._hung_for or quiet >= limit:
             found += self._judge(samples, t, quiet, limit)
         self.standing = Standing(pulse=self._pulse(quiet), quiet_seconds=quiet, limit_seconds=limit, phase=self._phase)
         return found
+
+    def _quiet_seconds(self, t: float) -> float:
+        """Seconds since the last completion: seen up to one interval late, unless ranks tell since when they wait."""
+        assert self._moved is not None
+        seen = t - self._moved
+        inside, at = self.rows["inside"], self.rows["inside_at"]
+        waiting = inside > 0.0
+        if not waiting.any():
+            return seen
+        told = float(np.median(inside[waiting] + (t - at[waiting])))
+        return float(np.clip(told, seen, seen + self._interval))
 
     def _pulse(self, quiet: float) -> Pulse:
         if self._hung_for:
@@ -287,13 +299,16 @@ class HangDetector(ArrayDetector):
         return self._say(said, t)
 
     def _silent(self, t: float) -> Bools:
-        """Ranks that fell silent with the standstill, while others speak."""
+        """Ranks that fell silent with the standstill, while others speak.
+
+        One that was heard within the standstill only lost some samples: its counters stand. One that fell silent more
+        than a step before has lost its reporter, since its peers went on.
+        """
         assert self._moved is not None
         heard = self.rows["heard"]
-        quiet_now = (t - heard >= self.config.silent_seconds) & (heard > -np.inf)
-        before = self._moved - heard > self.config.lost_before
-        silent: Bools = quiet_now & ~before
-        return silent
+        before = max(self.config.lost_before, 2.0 * self._quiet.step_seconds)
+        silent: Bools = (t - heard >= self.config.silent_seconds) & (heard <= self._moved)
+        return silent & (self._moved - heard <= before)
 
     def _ranks(self, samples: Samples, mask: Bools) -> npt.NDArray[np.int64]:
         return np.array([samples.entities[row].rank for row in np.flatnonzero(mask)], np.int64)

@@ -48,7 +48,7 @@ class Groups:
         sensor: what they tell counts for nothing.
         """
         self._follow(samples)
-        enqueued, completed = rows["enqueued"].copy(), rows["completed"].copy()
+        enqueued, completed = _repaired(rows["enqueued"], rows["completed"], rows["inside"])
         known = np.isfinite(enqueued) & np.isfinite(completed)
         passed = np.stack([self._passed(k, enqueued[k], completed[k], known[k]) for k in range(len(GROUP_KINDS))])
         stuck = passed.any(axis=0) & (rows["changed"] <= frozen_before)
@@ -85,7 +85,14 @@ class Groups:
             kinds=tuple(kinds),
             pairwise=np.concatenate(pairwise),
             depth=np.concatenate(depth),
+            role=self._role(samples.mesh)[rows_of],
         )
+
+    def _role(self, mesh: Mesh | None) -> Ints:
+        """[E] mates of a pipeline stage: ranks of one tensor-parallel group, else of one data-parallel group."""
+        axis = next((axis for axis in ("tp", "dp") if mesh is not None and mesh.length(axis) > 1), WORLD)
+        label: Ints = self.labels[GROUP_KINDS.index(axis)]
+        return np.arange(len(label)) if axis == WORLD else label
 
     def _passed(self, k: int, enqueued: Floats, completed: Floats, known: Bools) -> Bools:
         """[E] members that never entered what others of their group completed: impossible, so a report is wrong."""
@@ -99,6 +106,29 @@ class Groups:
         most = np.repeat(np.maximum.reduceat(done, starts), np.diff(starts, append=len(order)))
         passed[order] = most > np.where(known, enqueued, np.inf)[order]
         return passed
+
+
+def _repaired(enqueued: Floats, completed: Floats, inside: Floats) -> tuple[Floats, Floats]:
+    """[K, E] counters of ranks that block in their calls, where one of the two is stuck: the other tells it.
+
+    Such a rank has begun at most one call more than it ended, and one more just when it is inside a call. Where counts
+    run ahead of the calls (NCCL) nothing is known to be wrong.
+    """
+    enqueued, completed = enqueued.copy(), completed.copy()
+    ahead = enqueued - completed
+    with np.errstate(invalid="ignore"):
+        odd = (ahead < 0) | (ahead > 1)
+        sound = (ahead == 0) | (ahead == 1)
+        elsewhere = (ahead == 1).any(axis=0)
+    if int(odd.sum()) > 0.1 * int(sound.sum()):  # more than sensors are stuck anywhere: it is their way
+        return enqueued, completed
+    here = np.where((inside > 0.0) & ~elsewhere, 1.0, 0.0)
+    for k, row in np.argwhere(odd):
+        if ahead[k, row] < 0:  # it cannot have ended more than it began
+            enqueued[k, row] = completed[k, row] + here[row]
+        else:
+            completed[k, row] = enqueued[k, row] - here[row]
+    return enqueued, completed
 
 
 def _comparable(kind: str, mesh: Mesh | None) -> bool:

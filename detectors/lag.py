@@ -63,6 +63,9 @@ class GroupProgress:
     """[G] point-to-point calls, or membership unknown: counts of members cannot be compared."""
     depth: Ints
     """[G] 0 = innermost."""
+    role: Ints | None = None
+    """[M] equal for members that do the same transfers in the same order (mates of a stage): their counts of
+    point-to-point calls can be compared."""
     since: Floats | None = None
     """[M] when the member's oldest open call began, where known: tells which of several open calls is the first."""
 
@@ -109,35 +112,33 @@ def localise(progress: GroupProgress, silent: Ints | None = None, inside: Ints |
     """
     if not len(progress.rank):
         return Localisation(stall=Stall.UNCLEAR)
-    table = _Table(progress, np.empty(0, np.int64) if silent is None else silent)
-    lost = table.is_silent & table.known_rank
-    idle = ~table.pending_rank & table.heard
-    if inside is not None:
-        table.excuse(inside)
-        idle &= ~np.isin(table.ranks, inside)
-    free = table.awaited_rank & ~table.waits & table.heard
-    held = free & ~table.stuck_rank
-    if inside is not None:
-        held &= ~np.isin(table.ranks, inside)
-        held |= idle if table.pending_rank.any() else False
-    elif not held.any():  # a transfer may stay open beside what the rank does next
-        held = free & ~table.stuck_collective
-    if held.any() or lost.any():
-        return table.blame(held, lost)
-    return table.without_sinks(synchronous=inside is not None)
+    nobody = np.empty(0, np.int64)
+    # First without the members of whom nothing is known: what the others tell may suffice.
+    table = _Table(progress, nobody if silent is None else silent, known_only=True)
+    held = table.culprits(inside)
+    if held.any() or table.is_silent.any():
+        return table.blame(held)
+    whole = _Table(progress, nobody if silent is None else silent)
+    whole.culprits(inside)
+    return whole.without_sinks(synchronous=inside is not None)
+
+
+_CIRCLE = Localisation(stall=Stall.CIRCLE)
 
 
 class _Table:
     """The relation of waiting, as one array an entry, a group or a rank."""
 
-    def __init__(self, p: GroupProgress, silent: Ints) -> None:
+    def __init__(self, p: GroupProgress, silent: Ints, *, known_only: bool = False) -> None:
         order = np.argsort(p.group, kind="stable")
+        if known_only:
+            known = np.isfinite(p.enqueued) & np.isfinite(p.completed) | np.isin(p.rank, silent)
+            order = order[known[order]] if known.any() else order
         self.p = p
         self.group = p.group[order]
         self.ranks, row = np.unique(p.rank, return_inverse=True)
         self.row = row.reshape(-1)[order].astype(np.intp)
         self.is_silent = np.isin(self.ranks, silent)
-        self.known_rank = np.ones(len(self.ranks), np.bool_)
         enqueued, completed = p.enqueued[order], p.completed[order]
         self.unknown = ~(np.isfinite(enqueued) & np.isfinite(completed)) | self.is_silent[self.row]
         self.heard = self._any(~self.unknown)
@@ -145,6 +146,7 @@ class _Table:
         self.present = self.group[self.starts]
         self.span = np.diff(self.starts, append=len(self.group))
         self.since = None if p.since is None else p.since[order]
+        self.role = None if p.role is None else p.role[order]
         # Who is not known has entered nothing: whoever is inside a call may be waiting for it.
         self.enqueued = np.where(self.unknown, -np.inf, enqueued)
         self.completed = np.where(self.unknown, -np.inf, completed)
@@ -181,9 +183,26 @@ class _Table:
         self.awaited_rank, self.stuck_rank = self._any(self.awaited), self._any(stuck)
         self.stuck_collective = self._any(stuck & ~pair)
 
-    def excuse(self, inside: Ints) -> None:
-        """Ranks inside a call of a group that is not counted wait for somebody too."""
-        self.pending_rank |= np.isin(self.ranks, inside) & self.heard
+    def culprits(self, inside: Ints | None) -> Bools:
+        """[R] who is waited for and waits for nobody."""
+        free = self.awaited_rank & ~self.waits & self.heard & ~self.is_silent
+        held = free & ~self.stuck_rank
+        if inside is not None:
+            outside = ~np.isin(self.ranks, inside)
+            idle = ~self.pending_rank & self.heard & outside
+            waited = self.pending_rank.any() or not outside.all()
+            return (held & outside) | (idle if waited else np.zeros_like(idle))
+        if held.any():
+            return held
+        # A transfer may stay open beside what the rank does next. If moreover its peers completed what it did not, its
+        # own counters stopped: it is no victim, whose calls end when those of its peers end.
+        return free & ~self.stuck_collective & self._any(self.lag_completed() > 0)
+
+    def lag_completed(self) -> Floats:
+        """[M] calls that others of the group completed and this member did not."""
+        comparable = ~self.unknown & ~self._spread(self.p.pairwise[self.present])
+        with np.errstate(invalid="ignore"):
+            return np.where(comparable, self.max_completed - self.completed, 0.0)
 
     def lag(self) -> Floats:
         """[M] the larger of both lags; 0 where nothing is known or counts cannot be compared."""
@@ -192,7 +211,8 @@ class _Table:
             lag = np.maximum(self.max_enqueued - self.enqueued, self.max_completed - self.completed)
         return np.where(comparable, lag, 0.0)
 
-    def blame(self, held: Bools, lost: Bools) -> Localisation:
+    def blame(self, held: Bools) -> Localisation:
+        lost = self.is_silent
         culprits = [self._culprit(int(row), Stall.SILENT) for row in np.flatnonzero(lost)]
         culprits += [self._culprit(int(row), Stall.BEHIND) for row in np.flatnonzero(held & ~lost)]
         stall = Stall.BEHIND if held.any() else Stall.SILENT
@@ -236,7 +256,8 @@ class _Table:
         if not self.waits.any():
             return Localisation(stall=Stall.UNCLEAR)
         if synchronous:
-            return Localisation(stall=Stall.CIRCLE)
+            behind = self._behind_its_role()
+            return Localisation(stall=Stall.TRANSPORT, groups=(behind,)) if behind is not None else _CIRCLE
         by_depth = [int(g) for g in self.present[np.argsort(self.p.depth[self.present], kind="stable")]]
         return Localisation(stall=Stall.BEHIND, culprits=_ordered(self._flagged(by_depth)))
 
@@ -254,6 +275,17 @@ class _Table:
         places = free if len(free) else places
         depth = self.p.depth[self.present[places]]
         return [int(g) for g in self.present[places[np.lexsort((self.present[places], depth, since[places]))]]]
+
+    def _behind_its_role(self) -> int | None:
+        """The group of transfers in which a member waits for what its role's mates long received."""
+        pair = self._spread(self.p.pairwise[self.present]) & ~self.unknown
+        if self.role is None or not pair.any():
+            return None
+        roles, number = np.unique(self.role, return_inverse=True)
+        most = np.full(len(roles), -np.inf)
+        np.maximum.at(most, number.reshape(-1)[pair], self.completed[pair])
+        lag = np.where(pair & self.open, most[number.reshape(-1)] - self.completed, 0.0)
+        return int(self.group[int(np.argmax(lag))]) if lag.max() > 0 else None
 
     def _flagged(self, groups: list[int]) -> list[Culprit]:
         """The lag rule over groups in the order given; the first depth that has a lag decides."""

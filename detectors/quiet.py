@@ -80,6 +80,11 @@ class QuietTime:
     def known(self) -> int:
         return self._gaps.seen
 
+    @property
+    def step_seconds(self) -> float:
+        """Median step; 0 until one is known."""
+        return float(np.median(self._steps.values)) if self._steps.seen else 0.0
+
     def learn_gap(self, seconds: float, *, alarmed: bool = False) -> None:
         """A gap of training that ended by itself; one that alarmed is believed only when it comes again."""
         if alarmed:
@@ -112,8 +117,8 @@ class QuietTime:
             limit = max(limits.least, limits.factor * self._tail_gap() + interval) if learned else limits.unlearned
         else:
             learned = self._steps.seen >= limits.learn_steps
-            step = float(np.median(self._steps.values)) if learned else 0.0
-            limit = max(limits.least, limits.step_factor * step + limits.step_margin) if learned else limits.unlearned
+            longest = limits.step_factor * self.step_seconds + limits.step_margin
+            limit = max(limits.least, longest) if learned else limits.unlearned
         return limit if waiting or not learned else max(limits.idle_factor * limit, limits.idle_least)
 
     def _tail_gap(self) -> float:
