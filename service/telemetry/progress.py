@@ -65,11 +65,12 @@ class ProgressRing:
         self._stamp = np.full(seconds, _NEVER, np.int64)
         self._values: dict[str, Floats] = {}
         self._heard = np.empty(0, np.float64)
+        self._sent = np.empty(0, np.float64)
         self._moves = np.empty((len(MOVES), 0), np.float64)
 
     @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self._stamp, self._heard, self._moves, *self._values.values()))
+        return sum(x.nbytes for x in (self._stamp, self._heard, self._sent, self._moves, *self._values.values()))
 
     def write(self, samples: Samples) -> None:
         frame, made = samples.frame, samples.compiled.catalogue
@@ -96,6 +97,8 @@ class ProgressRing:
             spoke |= known
             if name in MOVES:
                 self._follow(MOVES.index(name), ranks[known], values[known], time)
+        # That nothing was heard from a rank is sent as well: nobody need wait for more from a rank that has stopped.
+        self._sent[ranks] = np.fmax(self._sent[ranks], time)
         rows = ranks[spoke]
         self._heard[rows] = np.fmax(self._heard[rows], time)
 
@@ -131,6 +134,7 @@ class ProgressRing:
             self._values[name] = self._blank(self._stamp != _NEVER)
             self._values[name][new, :have] = values[old]
         self._heard = np.concatenate([self._heard, np.full(ranks - have, np.nan)])
+        self._sent = np.concatenate([self._sent, np.full(ranks - have, np.nan)])
         self._moves = np.concatenate([self._moves, np.full((len(MOVES), ranks - have), np.nan)], axis=1)
 
     def _blank(self, opened: NDArray[np.bool_]) -> Floats:
@@ -149,9 +153,9 @@ class ProgressRing:
         return int(held[0]) if held.size else 0
 
     def reached(self, since: float) -> int | None:
-        """The newest second that all ranks have sent which sent anything since ``since``; None when none did."""
-        heard = self._heard[self._heard >= since]
-        return int(heard.min()) if heard.size else None
+        """The newest second of which all ranks are told that were told of since ``since``; None when none was."""
+        sent = self._sent[self._sent >= since]
+        return int(sent.min()) if sent.size else None
 
     def window(self, start: int, stop: int, signals: tuple[str, ...]) -> ProgressWindow:
         start = max(start, stop - self.depth)
@@ -203,7 +207,7 @@ class ProgressStore:
             return tuple(self._rings)
 
     def reached(self, job: str, since: float) -> int | None:
-        """The newest second that all ranks have sent which sent anything since ``since``; None when none did."""
+        """The newest second of which all ranks are told that were told of since ``since``; None when none was."""
         with self._lock:
             ring = self._rings.get(job)
             return None if ring is None else ring.reached(since)

@@ -48,6 +48,18 @@ def test_gaps_and_silent_ranks_are_unknown() -> None:
     assert store.oldest("demo-1") == T
 
 
+def test_a_rank_of_which_nothing_is_heard_is_not_waited_for() -> None:
+    """The coordinator sends all ranks, and says so where one is silent: that second is told."""
+    store = ProgressStore(60)
+    put(store, T, progress_step=1)
+    steps = np.array([2, 2, WIDE_MISSING, 2])[:, None]
+    put(store, T + 1, progress_step=steps)
+    assert store.reached("demo-1", T) == T + 1
+    latest = store.latest("demo-1")
+    assert latest is not None
+    assert latest.heard.tolist() == [T + 1, T + 1, T, T + 1]
+
+
 def test_the_last_word_of_each_rank_and_when_the_job_moved() -> None:
     store = ProgressStore(60)
     put(store, T, progress_step=7, dp_completed=100, in_collective_seconds=0.0)
