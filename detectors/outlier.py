@@ -266,7 +266,7 @@ class OutlierDetector(ArrayDetector):
         if not state.any():
             grave[...] = False
             return []
-        told = {(line, row): value for line, row, value in tick.changed}
+        told: set[tuple[int, int]] = {(line, row) for line, row, _ in tick.changed}
         turned = []
         for line in np.flatnonzero(state.any(axis=1) | grave.any(axis=1)).tolist():
             before = grave[line].copy()
@@ -279,11 +279,8 @@ class OutlierDetector(ArrayDetector):
             grave[line] = False
             grave[line, held] = before[held] | worth
             rows, z = tick.z.get(line, (held[:0], np.zeros(0, np.float32)))
-            turned += [
-                (line, int(row), float(z[rows == row][0]))
-                for row in np.flatnonzero(grave[line] & ~before)
-                if (line, row) not in told
-            ]
+            newly = np.flatnonzero(grave[line] & ~before).tolist()
+            turned += [(line, row, float(z[rows == row][0])) for row in newly if (line, row) not in told]
         return turned
 
     def _unexplained(self, samples: Samples, held: npt.NDArray[np.intp], tick: _Tick) -> Bools:
