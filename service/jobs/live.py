@@ -131,7 +131,7 @@ def _state(
     """The detector's own word where it has one, else from what is heard."""
     if hung:
         return "hung"
-    if now - latest.head > SILENT_SECONDS:
+    if not (now - latest.heard < SILENT_SECONDS).any():  # NaN: told of, but never heard
         return "unknown"
     if pulse is not None and pulse is not Pulse.UNKNOWN:
         return _PULSES[pulse]

@@ -129,6 +129,7 @@ def test_the_state_is_the_detectors_word_where_it_has_one() -> None:
     assert state(JobAccount(pulse=Pulse.HUNG), progress_phase=0.0) == "hung"
     assert state(JobAccount(pulse=Pulse.MOVING), progress_phase=0.0, now=T + 60.0) == "unknown", "of long ago"
     assert state(JobAccount(pulse=Pulse.MOVING), progress_phase=0.0, hung=True) == "hung"
+    assert state(JobAccount(pulse=Pulse.MOVING), world_completed=-(2**63)) == "unknown", "told of, but not heard"
     assert state(progress_phase=4.0) == "masked"
     assert state(progress_phase=0.0) == "unknown", "one reading shows no movement"
     assert live.progress(None, JobAccount(), {}, hung=False, now=T, limit=1).state == "unknown"
