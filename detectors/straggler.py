@@ -289,7 +289,7 @@ class StragglerDetector(ArrayDetector):
         spread = np.where(own, error, np.where(count > 0, share * error, prior**2))
         # Its error stays for many steps, unlike noise: the benefit of the doubt, as far as one deviation.
         offset = offset + np.sqrt(spread)
-        offset[own & (count < config.pair_steps)] = np.nan
+        offset[own & (count < config.pair_least)] = np.nan
         return offset, spread
 
     def _score(self, way: int, residual: Floats, step: int) -> None:

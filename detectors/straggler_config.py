@@ -33,6 +33,8 @@ class StragglerConfig:
     """Rank-steps from which a role's own noise counts more than all roles' together: known to five per cent by then."""
     pair_steps: int = 10
     """Warm-up of a pair: its base rests on its own history, whose error the forecast's deviation carries."""
+    pair_least: int = 7
+    """Samples of these that a pair must have: some go missing, and the forecast knows how many there were."""
     pair_base_steps: int = 32
     """A pair's base is fixed after so many: it has no bound of credibility that would stop a slow drift."""
     pair_ratio: float = 1.015
