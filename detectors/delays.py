@@ -28,7 +28,7 @@ from detectors.base import Account, ArrayDetector, Bools, Feed, Floats, Samples,
 from detectors.delay_noise import calibrate
 from detectors.delay_pools import Pools
 from detectors.delay_words import about, finding_of, recovered
-from detectors.fabric import Fabric, Story
+from detectors.fabric import Fabric, Story, alike
 from detectors.finding import Entity, Evidence, Finding, FindingKind
 from detectors.mesh import Mesh
 from detectors.rows import NORMAL_MAD, Rows, median, robust_sigma
@@ -154,7 +154,7 @@ class DelaysDetector(ArrayDetector):
 
     def _follow(self, samples: Samples) -> list[Finding]:
         same = self.rows.follows(samples.entities)
-        if same and samples.mesh is self._mesh:
+        if same and (samples.mesh is self._mesh or alike(samples.mesh, self._mesh)):
             return []
         moved = self._moved(samples.mesh)
         if not same:

@@ -13,6 +13,7 @@ The level before follows slowly while nothing is suspected, so day and night pas
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,15 +104,15 @@ class SlowdownDetector(ArrayDetector):
         """Spread of the log step time within its level; NaN while learning."""
         if len(self._level) < self.config.learn:
             return float("nan")
-        level = np.array(self._level)
-        return max(NORMAL_MAD * float(median(np.abs(level - median(level)))), self.config.floor)
+        middle = statistics.median(self._level)
+        return max(NORMAL_MAD * statistics.median(abs(x - middle) for x in self._level), self.config.floor)
 
     def account(self) -> Account:
         if not self._recent:
             return Account(stance=Stance.IDLE, why="No step times are reported.")
         if len(self._level) < self.config.learn:
             return Account(stance=Stance.LEARNING, why="Still learning how long a step takes.")
-        numbers = {"usual_seconds": float(np.exp(median(np.array(self._level)))), "noise": self.noise}
+        numbers = {"usual_seconds": float(np.exp(statistics.median(self._level))), "noise": self.noise}
         if self.noise > self.config.limit:
             why = f"Step times differ by {self.noise:.0%} from step to step."
             return Account(stance=Stance.ABSTAINS, why=why, numbers=numbers)
@@ -139,7 +140,7 @@ class SlowdownDetector(ArrayDetector):
         self._recent = [*self._recent[1 - self.config.drawn :], (float(step), x)]
         if len(self._level) < self.config.learn:
             self._level.append(x)
-            self._scale = (float(median(np.array(self._level))), self.noise)
+            self._scale = (statistics.median(self._level), self.noise)
             return []
         time, job = float(samples.t[k]), samples.entities[0].job
         return self._watch_end(x, time) if self._finding_now else self._watch_begin(x, time, job)
@@ -155,14 +156,14 @@ class SlowdownDetector(ArrayDetector):
 
     def _watch_begin(self, x: float, time: float, job: str | None) -> list[Finding]:
         config = self.config
-        middle, noise = float(median(np.array(self._level))), self.noise
+        middle, noise = statistics.median(self._level), self.noise
         least = float(np.log(config.verify))
         drift = min(max(1.0, least / 2 / noise), config.k_most)
         move = float(np.clip((x - middle) / noise, -config.clip, config.clip)) - drift
         self._score = max(0.0, self._score + move)
         self._suspected = self._suspected + 1 if self._score > 0.0 else 0
         self._since_change += 1
-        filtered = float(np.median([value for _, value in self._recent[-3:]]))  # a single spike never enters
+        filtered = statistics.median(value for _, value in self._recent[-3:])  # a single spike never enters
         self._bocpd.update(np.array([(filtered - self._scale[0]) / self._scale[1]]))
         if noise <= config.limit and self._since_change >= config.apart:
             onset = self._onset()
@@ -225,7 +226,7 @@ class SlowdownDetector(ArrayDetector):
         self._lasted += 1
         self._since_change += 1
         now = np.array([value for _, value in self._recent[-config.samples :]])
-        if float(median(now)) - float(median(np.array(self._level))) <= np.log(config.verify) / 2:
+        if float(median(now)) - statistics.median(self._level) <= np.log(config.verify) / 2:
             return [self._end(time, Evidence(summary="Steps take as long as before again."))]
         if self._lasted >= config.accept:
             self._level = [value for _, value in self._recent]
@@ -242,7 +243,7 @@ class SlowdownDetector(ArrayDetector):
     def _restart(self) -> None:
         self._clear()
         self._since_change = 0
-        self._scale = (float(median(np.array(self._level))), self.noise)
+        self._scale = (statistics.median(self._level), self.noise)
 
 
 def pace_of(seconds: Floats) -> Samples:

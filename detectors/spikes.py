@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 
 import numpy as np
 
-from detectors.rows import NORMAL_MAD, median
+from detectors.rows import NORMAL_MAD
 
 WINDOW, NEAR = 32, 9
 """Samples of the running level, for slow rises; and of the near one, for jumps, which a falling loss leaves sooner."""
@@ -66,9 +67,9 @@ class Spikes:
 
     def _watch_begin(self, x: float) -> bool:
         z = (x - self._far) / self._far_noise
-        self._score = max(0.0, self._score + float(np.clip(z, -CLIP, CLIP)) - DRIFT)
+        self._score = max(0.0, self._score + min(max(z, -CLIP), CLIP) - DRIFT)
         jumped = self._jumped(x)
-        rising = self._score >= BEGIN and float(np.median(self._last)) - self._far >= self._least()
+        rising = self._score >= BEGIN and statistics.median(self._last) - self._far >= self._least()
         if jumped or rising:
             self.on, self.rising, self._calm, self._lasted = True, not jumped, 0, 0
             if not jumped:
@@ -109,12 +110,11 @@ class Spikes:
             self._apart.append(x - self.level)
             self._far_apart.append(x - self._far)
         self._level.append(x)
-        values = np.array(self._level)
-        self._far, self.level = float(median(values)), float(median(values[-NEAR:]))
+        self._far, self.level = statistics.median(self._level), statistics.median(list(self._level)[-NEAR:])
         if self._apart:
             self.noise = self._spread(self._apart, self.level)
             self._far_noise = self._spread(self._far_apart, self._far)
 
     def _spread(self, apart: deque[float], level: float) -> float:
         floor = 1e-3 if self._multiplies else 1e-3 * abs(level)  # a thousandth: curves are printed to that
-        return max(NORMAL_MAD * float(median(np.abs(np.array(apart)))), floor, 1e-12)
+        return max(NORMAL_MAD * statistics.median(map(abs, apart)), floor, 1e-12)
