@@ -114,7 +114,7 @@ class HangDetector(ArrayDetector):
         numbers = {"quiet_seconds": now.quiet_seconds, "limit_seconds": now.limit_seconds, "phase": float(now.phase)}
         if now.pulse is Pulse.UNKNOWN:
             return Account(stance=Stance.IDLE, why="No rank reports progress.", numbers=numbers)
-        if self._counted and self._quiet.known < self.config.limits.learn_gaps:
+        if self._counted and not self._quiet.learned:
             why = f"Still learning how long this job is quiet; until then {now.limit_seconds:.0f} s."
             return Account(stance=Stance.LEARNING, why=why, numbers=numbers)
         if now.phase is not StepPhase.TRAIN:
@@ -251,8 +251,8 @@ class HangDetector(ArrayDetector):
         if self._moved is not None and before is not None:
             gap = max(0.0, before - self._moved)  # the last sample at which it was still quiet
             self._episode = max(self._episode, gap)
-            if self._gap_phase is StepPhase.TRAIN and self._phase is StepPhase.TRAIN and self._counted:
-                self._quiet.learn_gap(gap, alarmed=alarmed)
+            if self._gap_phase is self._phase is StepPhase.TRAIN and self._counted and self._quiet.step_seconds:
+                self._quiet.learn_gap(gap, alarmed=alarmed)  # not of the first step, which compiles and allocates
         self._moved, self._gap_phase, self._hung_for = t, self._phase, 0
         return self._over(t) if alarmed else []
 

@@ -22,7 +22,11 @@ class Limits:
     factor: float = 3.0
     """Times the 99.9th percentile of the healthy gaps (Unicron's three iterations, reference 1.3)."""
     learn_gaps: int = 10
-    """Gaps after which the limit holds: before, start-up and real gaps cannot be told apart."""
+    """Gaps, and ``learn_steps`` whole steps, after which the limit holds: a step has its long computation and its
+    dense communication, and must have been seen from end to end more than once."""
+    tail_gaps: int = 1000
+    """Gaps that show their 99.9th percentile. Of fewer, the largest is scaled as that of an exponential tail is:
+    ``ln 1000 / ln n``."""
     unlearned: float = 300.0
     """Seconds until then: forming communicators of a large job and its first step take minutes."""
     remembered: int = 2048
@@ -31,6 +35,7 @@ class Limits:
     step_margin: float = 2.0
     """Where only steps are reported: 3 x median step + 2 s (reference 6)."""
     learn_steps: int = 3
+    """Steps between which the first, slower ones hardly weigh in the median."""
     masked_factor: float = 5.0
     """Other phases: times the 99th percentile of history (NVRx's safety factor, reference 1.18)."""
     masked_least: float = 60.0
@@ -77,8 +82,9 @@ class QuietTime:
         self._pauses = 0
 
     @property
-    def known(self) -> int:
-        return self._gaps.seen
+    def learned(self) -> bool:
+        """Whether the limit of training rests on this job's own gaps."""
+        return self._gaps.seen >= self.limits.learn_gaps and self._steps.seen >= self.limits.learn_steps
 
     @property
     def step_seconds(self) -> float:
@@ -113,7 +119,7 @@ class QuietTime:
         if phase is not StepPhase.TRAIN:
             return self._masked(phase)
         if counted:
-            learned = self._gaps.seen >= limits.learn_gaps
+            learned = self.learned
             limit = max(limits.least, limits.factor * self._tail_gap() + interval) if learned else limits.unlearned
         else:
             learned = self._steps.seen >= limits.learn_steps
@@ -123,7 +129,9 @@ class QuietTime:
 
     def _tail_gap(self) -> float:
         if self._tail is None:
-            self._tail = float(np.quantile(self._gaps.values, 0.999, method="higher"))
+            seen = min(self._gaps.seen, self.limits.tail_gaps)
+            scale = np.log(self.limits.tail_gaps) / np.log(max(seen, 2))
+            self._tail = float(np.quantile(self._gaps.values, 0.999, method="higher") * scale)
         return self._tail
 
     def _masked(self, phase: StepPhase) -> float:
