@@ -87,8 +87,9 @@ def delay_row(
     claim: str, outcomes: Sequence[Outcome], limit: int | None, *, kind: str = "simulated", note: str = ""
 ) -> Row:
     figure = p95(outcomes)
+    target = "-" if limit is None else f"<= {limit}"
     return Row(
-        claim=claim, figure=figure if np.isfinite(figure) else "never", unit="steps p95", target="-" if limit is None else f"<= {limit}",
+        claim=claim, figure=figure if np.isfinite(figure) else "never", unit="steps p95", target=target,
         holds=None if limit is None else figure <= limit, kind=kind, n=len(outcomes),  # type: ignore[arg-type]
         note="; ".join(filter(None, (about(outcomes), note))),
     )  # fmt: skip
