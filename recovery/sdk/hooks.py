@@ -73,11 +73,18 @@ class Hooks:
 
     def _backward(self, _: torch.Tensor) -> None:
         # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
-        _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._settled)
+        _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._gathered)
 
     def _backwarded(self) -> None:
-        """The last gradient is there. What follows in this backward pass is a wrapper waiting for its peers."""
+        """The last gradient is there."""
         self._sections.end()
+        self._gathered()
+
+    def _gathered(self) -> None:
+        """What follows in this backward pass is DDP waiting for its peers, if it is there."""
+        if self._kind is None:
+            self.after_backward()
+            return
         self.before_hidden_wait()
         self._hidden = self._elsewhere()
         if self._traffic.stream is not None:
