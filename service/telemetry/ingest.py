@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from fastapi.concurrency import run_in_threadpool
 
 from probes.frame import Axis, Frame, FrameError, decode
@@ -31,6 +32,9 @@ _LARGE: Final = 64 * 1024
 """Bodies above this are read in a thread, and what is inside them checked there when it is four times as large: the
 event loop has other nodes to serve. (The progress of a large job is small on the wire and megabytes inside.)"""
 
+PROGRESS_REFILL_SECONDS: Final = 180.0
+"""Progress read back at start: what a hang detector is shown again (two minutes), and a minute for what came late. A
+large job's frames take a tenth of a second each to read, and older ones nobody would look at."""
 _MANY: Final = 2048
 """Names of ranks or pairs above this are read in a thread too."""
 
@@ -132,20 +136,34 @@ class Ingest:
         spans = {Axis.TIME: self.settings.ring_seconds, Axis.STEP: self.settings.step_refill_hours * 3600}
         for axis, seconds in spans.items():
             for block in self.store.read(now - seconds, now + self.settings.max_future_seconds, axis=axis):
-                count += self._restore(block)
+                count += self._restore(block, now)
         return count
 
-    def _restore(self, block: Block) -> bool:
+    def _restore(self, block: Block, now: float) -> bool:
         try:
+            if block.stop < now - PROGRESS_REFILL_SECONDS and self._told(block) is Told.PROGRESS:
+                return False
             frame = decode(block.body)
             compiled = self.catalogues.load(frame.catalogue)
             if compiled is None:
                 return False
             self.keep(check(frame, compiled))
-        except (FrameError, UnprocessableError):
+        except (FrameError, UnprocessableError, msgspec.MsgspecError):
             _log.exception("stored block %s cannot be read again", block.key)
             return False
         return True
+
+    def _told(self, block: Block) -> Told | None:
+        """What a frame tells of, from its envelope alone."""
+        compiled = self.catalogues.load(_envelope.decode(block.body).catalogue)
+        return None if compiled is None else compiled.told
+
+
+class _Envelope(msgspec.Struct):
+    catalogue: str
+
+
+_envelope: Final = msgspec.msgpack.Decoder(_Envelope)
 
 
 def _block(samples: Samples, body: bytes) -> Block:

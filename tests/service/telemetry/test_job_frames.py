@@ -90,6 +90,17 @@ def test_a_restart_fills_all_stores_again(start, tmp_path, request, url: str) ->
     assert again.steps.last_step("demo-1") == 3
 
 
+def test_progress_that_nobody_would_look_at_is_not_read_back(start) -> None:
+    first, now = start(), float(int(time.time()))
+    job = job_client(first)
+    for age in (400.0, 100.0):
+        assert send(job, progress_frame(now - age, {"progress_step": int(age)})).status_code == 204
+    first.services.ingest.writer.stop()
+    again = start().services
+    assert again.progress.oldest("demo-1") == now - 100.0
+    assert again.progress.latest("demo-1").values["progress_step"].tolist() == [100.0] * 4
+
+
 Spoiler = Callable[[float], Frame]
 BAD: dict[str, tuple[Spoiler, int, str, str]] = {
     # what: (frame at a time, status, slug, words of the detail)
