@@ -28,7 +28,7 @@ SEED = 5
 ONSET, STEPS, QUIET = 40, 56, 300
 FAULTS = ("sender", "receiver", "port", "link", "leaf")
 SIZES = (64, 64, 128, 128, 128, 256, 256, 512)
-RUNS = 64
+RUNS = 60
 """Runs a fault; the larger half of the sizes takes most of the time."""
 LARGE = 2048
 

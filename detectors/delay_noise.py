@@ -15,7 +15,7 @@ import numpy as np
 from detectors.base import Floats
 from detectors.rows import NORMAL_MAD, median
 
-_SCALES = (1.0, 1.5, 2.0, 3.0, 4.5)
+_SCALES = (1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.5)
 _UNSEEN = 3.0
 """Of n samples that never showed it, an event may yet have this share / n (95 % bound)."""
 _MOST_SAMPLES = 4096

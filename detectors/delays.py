@@ -70,8 +70,8 @@ class DelaysDetector(ArrayDetector):
         agree: float = 7.0
         """Score at which a pair is hot if another of the same sender or receiver has it too: by chance, both together
         are rarer than one at the full height."""
-        alarms: float = 1.7e6
-        """Steps of the job to a false alarm among all its pairs: 100 days of steps of 5 s. Sets what a step counts."""
+        alarms: float = 1.7e5
+        """Steps of the job to a false warning among all its pairs: ten days of 5 s steps. Sets what a step counts."""
         skip_steps: int = 5
         """First transfers of a pair: connections are made, buffers registered."""
         learn_steps: int = 20
@@ -216,8 +216,8 @@ class DelaysDetector(ArrayDetector):
         found = [f for pool, by in self._pools.judge(shift) for f in self._say_pool(pool, by, float(samples.t[k]))]
         self._score(y, np.where(np.isfinite(shift[self._pool]), shift[self._pool], 0.0))
         self._ticks += 1
-        if self._ticks % 8 == 0 or not np.isfinite(self._bulk).any():
-            self._measure_noise()  # every eighth step: a median over the whole memory
+        if self._ticks % 16 == 0 or not np.isfinite(self._bulk).any():
+            self._measure_noise()  # every sixteenth step: it sorts the whole memory
         return found + self._decide(float(samples.t[k]))
 
     def _take(self, samples: Samples, k: int) -> Floats:
