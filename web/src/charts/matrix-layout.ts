@@ -18,6 +18,9 @@ interface Room {
 }
 
 const MOST_SIDE = 28;
+/** A handful may be large. */
+const FEW = 12;
+const MOST_SIDE_FEW = 52;
 /** A row of a wide picture need not be higher than a line of text. */
 const MOST_ROW = 22;
 
@@ -25,7 +28,7 @@ const MOST_ROW = 22;
 export function layoutMatrix(rows: number, columns: number, room: Room): MatrixLayout {
   const across = room.width / Math.max(1, columns);
   const down = room.maxHeight / Math.max(1, rows);
-  const side = Math.min(across, down, MOST_SIDE);
+  const side = Math.min(across, down, rows <= FEW && columns <= FEW ? MOST_SIDE_FEW : MOST_SIDE);
   const cellWidth = room.square ? side : across;
   const cellHeight = room.square ? side : Math.min(down, MOST_ROW);
   return { rows, columns, cellWidth, cellHeight, width: cellWidth * columns, height: cellHeight * rows };

@@ -38,6 +38,8 @@ interface Props {
 }
 
 const HEAD = 20;
+/** Room for the title of the columns. */
+const TITLE = 60;
 
 export function MatrixMap(props: Props) {
   const { rows, columns, color, cursor, onCursor, onOpen, describe, square = false, maxHeight = 460 } = props;
@@ -86,8 +88,10 @@ export function MatrixMap(props: Props) {
         className="relative"
         style={{ height: layout.height + HEAD * 2, paddingLeft: gutter, paddingTop: HEAD }}
       >
-        {full > 0 && <Labels axis={props.rowAxis} layout={layout} gutter={gutter} side="row" />}
-        {full > 0 && <Labels axis={props.columnAxis} layout={layout} gutter={gutter} side="column" />}
+        {full > 0 && <Labels axis={props.rowAxis} layout={layout} gutter={gutter} full={full} side="row" />}
+        {full > 0 && (
+          <Labels axis={props.columnAxis} layout={layout} gutter={gutter} full={full} side="column" />
+        )}
         <div
           role="application"
           aria-label={`${props.label}. Arrow keys move the cursor, Escape clears it.`}
@@ -164,20 +168,30 @@ interface LabelsProps {
   axis: Axis;
   layout: MatrixLayout;
   gutter: number;
+  full: number;
   side: "row" | "column";
 }
 
-function Labels({ axis, layout, gutter, side }: LabelsProps) {
+function Labels({ axis, layout, gutter, full, side }: LabelsProps) {
   const row = side === "row";
   const [count, pitch] = row ? [layout.rows, layout.cellHeight] : [layout.columns, layout.cellWidth];
   const widest = Math.max(axis.label(0)?.length ?? 0, axis.label(Math.max(0, count - 1))?.length ?? 0);
   const shown = labelled(count, pitch, row ? 15 : 14 + widest * 7);
+  // The axis' title stands beside a small picture, and inside the last label's place of one that fills the width.
+  const beside = gutter + layout.width + TITLE < full;
   const middle = (index: number) => (index + 0.5) * pitch;
   return (
     <div aria-hidden="true" className="pointer-events-none">
       <span
         className="absolute whitespace-nowrap text-2xs text-ink-3"
-        style={row ? { left: 0, top: 0 } : { right: 0, top: HEAD + layout.height + 3 }}
+        style={
+          row
+            ? { left: 0, top: 0 }
+            : {
+                top: HEAD + layout.height + 3,
+                ...(beside ? { left: gutter + layout.width + 8 } : { right: 0 }),
+              }
+        }
       >
         {axis.title}
       </span>
@@ -191,7 +205,7 @@ function Labels({ axis, layout, gutter, side }: LabelsProps) {
             {axis.label(index)}
           </span>
         ) : (
-          index * pitch < layout.width - 60 && (
+          (beside || index * pitch < layout.width - TITLE) && (
             <span
               key={index}
               className="num absolute -translate-x-1/2 whitespace-nowrap text-2xs text-ink-3"

@@ -132,7 +132,7 @@ export function unitOf(signal: string, unit: string): string {
 export function namedNumber(name: string, value: number | null | undefined): string {
   if (/_(seconds|s)$/.test(name)) return quantity(value, "s");
   if (/(^|_)bytes$/.test(name)) return quantity(value, "B");
-  if (/(^|_)(share|noise)$|_ratio$/.test(name)) return quantity(value, "ratio");
+  if (/(^|_)(share|noise|slowdown)$|_ratio$/.test(name)) return quantity(value, "ratio");
   // A process id or a step is a name, not an amount.
   return Number.isInteger(value) ? String(value) : quantity(value, "1");
 }
@@ -151,6 +151,8 @@ const ACRONYMS: Record<string, string> = {
   sdc: "SDC",
   gc: "GC",
   nan: "NaN",
+  comm: "communication",
+  noncomm: "non-communication",
   gpus: "GPUs",
   nvlinks: "NVLinks",
   crc: "CRC",

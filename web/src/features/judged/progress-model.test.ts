@@ -42,9 +42,10 @@ describe("ranks in progress", () => {
 
   it("are compared within their own group, laggards first", () => {
     const rows = rankRows(progress, topology);
-    expect(rows.map((row) => row.rank)).toEqual([2, 3, 0, 1]);
-    expect(rows[0]?.behind).toEqual({ world: 0, dp: 1, pp: 0 });
-    expect(rows[1]?.behind).toEqual({ world: 0, dp: 0, pp: 1 });
+    expect(rows.map((row) => row.rank)).toEqual([3, 0, 1, 2]);
+    expect(rows[0]?.behind).toEqual({ world: 0, dp: 0, pp: 1 });
+    expect(rows[3]?.behind).toEqual({ world: 0, dp: 1, pp: 0 });
+    expect(rows.map((row) => row.lags)).toEqual([true, false, false, false]);
   });
 
   it("name the innermost group's laggard as the one that holds up", () => {

@@ -40,7 +40,7 @@ export const groupName = (kind: string) => GROUP_NAMES[kind] ?? kind;
 /** What one rank has begun less than its group's foremost, per kind; null where that cannot be told. */
 export interface RankRow extends RankProgress {
   behind: Record<string, number | null>;
-  /** Any kind's lag above nothing while the job does not move. */
+  /** Behind in the innermost group in which anybody is, while the job does not move: the others wait for it. */
   lags: boolean;
 }
 
@@ -63,7 +63,7 @@ export function kindsInUse(progress: JobProgress): string[] {
 
 /**
  * Rows with their lag, those that hold others up first, then by rank. While the job moves, ranks are heard at
- * different moments and always differ by some collectives: that is no lag, and nobody is marked.
+ * different moments and always differ by some collectives: that is no lag, and nobody is marked. Marked are those in the innermost group that has any, who hold the groups around it up.
  */
 export function rankRows(progress: JobProgress, topology: Job["topology"]): RankRow[] {
   const kinds = kindsInUse(progress);
@@ -88,10 +88,19 @@ export function rankRows(progress: JobProgress, topology: Job["topology"]): Rank
       const begun = rank.enqueued[kind];
       behind[kind] = key === null || begun === undefined ? null : (foremost.get(key) ?? begun) - begun;
     }
-    return { ...rank, behind, lags: stands && Object.values(behind).some((lag) => (lag ?? 0) > 0) };
+    return { ...rank, behind, lags: false };
   });
+  const inner = stands ? innermost(rows, kinds) : null;
+  if (inner !== null) for (const row of rows) row.lags = (row.behind[inner] ?? 0) > 0;
   return rows.sort((a, b) => Number(b.lags) - Number(a.lags) || a.rank - b.rank);
 }
+
+/**
+ * The innermost kind of group (the last of the kinds) in which a rank is behind. Who is behind further out may itself
+ * wait for one who is behind further in.
+ */
+export const innermost = (rows: readonly RankRow[], kinds: readonly string[]): string | null =>
+  [...kinds].reverse().find((kind) => rows.some((row) => (row.behind[kind] ?? 0) > 0)) ?? null;
 
 /** The state as one sentence with its two numbers. */
 export function stateSentence(progress: JobProgress): string {
@@ -127,11 +136,9 @@ export function lastHeard(progress: Pick<JobProgress, "ranks">): number | null {
 
 /** Who keeps the others waiting, in words; empty where nobody is behind. */
 export function laggardText(rows: readonly RankRow[], kinds: readonly string[]): string {
-  const lagging = rows.filter((row) => row.lags);
-  if (lagging.length === 0) return "";
-  // The last kind is the innermost group: who is behind there holds up the groups around it.
-  const kind = [...kinds].reverse().find((k) => lagging.some((row) => (row.behind[k] ?? 0) > 0)) ?? "world";
-  const culprits = lagging.filter((row) => (row.behind[kind] ?? 0) > 0);
+  const culprits = rows.filter((row) => row.lags);
+  if (culprits.length === 0) return "";
+  const kind = innermost(culprits, kinds) ?? "world";
   const names = culprits.slice(0, 4).map((row) => row.rank);
   const who =
     culprits.length === 1

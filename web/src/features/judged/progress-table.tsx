@@ -15,6 +15,7 @@ const SILENT_SECONDS = 5;
 export function ProgressTable({ progress, rows }: { progress: JobProgress; rows: RankRow[] }) {
   const [shown, setShown] = useState(PAGE);
   const kinds = kindsInUse(progress);
+  const stands = progress.state === "waiting" || progress.state === "hung";
   const lagging = rows.filter((row) => row.lags).length;
   return (
     <div>
@@ -38,7 +39,7 @@ export function ProgressTable({ progress, rows }: { progress: JobProgress; rows:
           </thead>
           <tbody>
             {rows.slice(0, shown).map((row) => (
-              <Row key={row.rank} row={row} kinds={kinds} />
+              <Row key={row.rank} row={row} kinds={kinds} stands={stands} />
             ))}
           </tbody>
         </table>
@@ -53,7 +54,7 @@ export function ProgressTable({ progress, rows }: { progress: JobProgress; rows:
         {lagging > 0 && (
           <span className="inline-flex items-center gap-1.5">
             <Glyph name="triangle" tone="suspect" size={10} />
-            has begun less than others of the same group; such ranks stand first
+            keeps others waiting: behind in the innermost group that has any; such ranks stand first
           </span>
         )}
       </div>
@@ -78,7 +79,7 @@ function Head({ children, right, title }: { children: React.ReactNode; right?: b
 
 const cell = "h-8 whitespace-nowrap px-2.5 align-middle leading-8 first:pl-4 last:pr-4";
 
-function Row({ row, kinds }: { row: RankRow; kinds: string[] }) {
+function Row({ row, kinds, stands }: { row: RankRow; kinds: string[]; stands: boolean }) {
   const silent = row.age_seconds === null || row.age_seconds > SILENT_SECONDS;
   return (
     <tr className={cx("border-line border-b last:border-b-0", row.lags && "bg-suspect-soft")}>
@@ -119,18 +120,18 @@ function Row({ row, kinds }: { row: RankRow; kinds: string[] }) {
         </span>
       </td>
       {kinds.map((kind) => (
-        <Counts key={kind} row={row} kind={kind} />
+        <Counts key={kind} row={row} kind={kind} stands={stands} />
       ))}
     </tr>
   );
 }
 
-function Counts({ row, kind }: { row: RankRow; kind: string }) {
+function Counts({ row, kind, stands }: { row: RankRow; kind: string; stands: boolean }) {
   const [begun, ended, behind] = [row.enqueued[kind], row.completed[kind], row.behind[kind] ?? 0];
   const marked = row.lags && behind > 0;
   return (
     <td className={cx(cell, "num text-right", marked && "font-semibold text-suspect")}>
-      {marked && (
+      {stands && behind > 0 && (
         <span title={`${integer(behind)} fewer begun than others of the group`}>−{integer(behind)} · </span>
       )}
       {integer(begun ?? null)} <span className="text-ink-3">/ {integer(ended ?? null)}</span>
