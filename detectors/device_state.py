@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from detectors import gpu
 from detectors.base import ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Evidence, Finding, FindingKind
 from detectors.latch import Hold, Latch
 from detectors.rows import Rows
@@ -203,7 +204,7 @@ class DeviceStateDetector(ArrayDetector):
             return None
         numbers = {"errors": float(self.rows["errors"][row])} if what == 0 else {"state": float(code & 7)}
         evidence = Evidence(summary=f"{where} {text}.", numbers=numbers)
-        return self._finding(kind, entity, time, evidence, severity=severity, remedy=remedy)
+        return self._finding(kind, entity, time, evidence, severity=severity, remedy=remedy, cause=USUAL.get(kind))
 
     def _ecc(self, row: int, code: int) -> Said:
         if code & _EXCEEDED:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.base import Array, ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Entity, Evidence, Finding, FindingKind, Series
 from detectors.rows import Rows
 from probes.signals import SIGNALS
@@ -244,7 +245,14 @@ class HostDetector(ArrayDetector):
         check = CHECKS[c]
         evidence = self._evidence(c, row, float(x[c, row]))
         return self._finding(
-            check.kind, entity, t, evidence, severity=check.severity, confidence=0.95, remedy=check.remedy
+            check.kind,
+            entity,
+            t,
+            evidence,
+            severity=check.severity,
+            confidence=0.95,
+            remedy=check.remedy,
+            cause=USUAL.get(check.kind),
         )
 
     def _evidence(self, c: int, row: int, value: float) -> Evidence:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from detectors.base import EventDetector
-from detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
 from probes.words import NIC_PREFIX, Event, EventKind, Remedy, Severity
 
 _DRAWN = 64  # falls drawn in the evidence
@@ -256,6 +256,7 @@ class LinksDetector(EventDetector):
             confidence=1.0,
             evidence=evidence,
             remedy=Remedy.INSPECT if severity is Severity.CRITICAL else Remedy.WATCH,
+            cause=Cause.NETWORK,  # a port that falls has lost its cable or its switch
         )
 
     def _evidence(self, port: _Port, event: Event, lasted: float | None) -> Evidence:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detectors.base import Array, ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Entity, Evidence, Finding, FindingKind, Series
 from detectors.rows import Rows, median
 from probes.words import Remedy, Severity
@@ -168,6 +169,7 @@ class MemoryDetector(ArrayDetector):
             severity=Severity.WARNING if level == _WARNING else Severity.INFO,
             confidence=0.8,
             remedy=Remedy.RESTART_APP if level == _WARNING else Remedy.WATCH,
+            cause=USUAL[FindingKind.MEMORY_LEAK],
         )
 
     def _evidence(self, n: int, row: int) -> Evidence:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from detectors import nic_errors
 from detectors.base import Array, ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Entity, Evidence, Finding, FindingKind, Series
 from detectors.nic_errors import CALM, INFO, MINUTE, NAMES, RULES, WARNING
 from detectors.rows import Rows, median
@@ -272,7 +273,14 @@ class NicDetector(ArrayDetector):
             series=(series,),
         )
         return self._finding(
-            FindingKind.CONGESTION, entity, t, evidence, severity=Severity.INFO, confidence=0.8, remedy=Remedy.WATCH
+            FindingKind.CONGESTION,
+            entity,
+            t,
+            evidence,
+            severity=Severity.INFO,
+            confidence=0.8,
+            remedy=Remedy.WATCH,
+            cause=USUAL[FindingKind.CONGESTION],
         )
 
     def _speak(self, t: float, heard: Bools) -> list[Finding]:
@@ -301,6 +309,7 @@ class NicDetector(ArrayDetector):
             severity=_SEVERITY[level],
             confidence=confidence,
             remedy=remedy,
+            cause=USUAL[FindingKind.NIC_DEGRADED],
         )
 
     def _evidence(self, row: int, level: int, t: float) -> tuple[Evidence, float]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from detectors import gpu
 from detectors.base import ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Evidence, Finding, FindingKind
 from detectors.latch import Hold, Latch
 from detectors.poisson import Counter, Drift
@@ -148,7 +149,9 @@ class NvlinkDetector(ArrayDetector):
         gone = bool(code & _GONE)
         severity = Severity.CRITICAL if gone else Severity.WARNING
         remedy = Remedy.RESET_GPU if gone else Remedy.WATCH
-        return self._finding(kind, entity, time, evidence, severity=severity, remedy=remedy, confidence=0.95)
+        return self._finding(
+            kind, entity, time, evidence, severity=severity, remedy=remedy, confidence=0.95, cause=USUAL.get(kind)
+        )
 
     def _words(self, row: int, code: int) -> tuple[list[str], dict[str, float]]:
         rows = self.rows

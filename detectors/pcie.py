@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from detectors import gpu
 from detectors.base import ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Evidence, Finding, FindingKind
 from detectors.latch import Hold, Latch
 from detectors.rows import Rows
@@ -163,7 +164,9 @@ class PcieDetector(ArrayDetector):
         )
         evidence = Evidence(summary=f"PCIe of {where}: {'; '.join(words)}.", numbers=numbers, series=series)
         severity = Severity.WARNING if grave else Severity.INFO
-        return self._finding(kind, entity, time, evidence, severity=severity, remedy=Remedy.WATCH, confidence=0.95)
+        return self._finding(
+            kind, entity, time, evidence, severity=severity, remedy=Remedy.WATCH, confidence=0.95, cause=USUAL.get(kind)
+        )
 
     def _words(self, row: int, code: int) -> tuple[list[str], bool, dict[str, float]]:
         """What is wrong, whether it is a fault, and the numbers."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from detectors import gpu
 from detectors.base import ArrayDetector, Bools, Floats, Samples
+from detectors.causes import USUAL
 from detectors.finding import Evidence, Finding, FindingKind
 from detectors.latch import Hold, Latch
 from detectors.rows import Rows
@@ -182,7 +183,16 @@ class ThrottleDetector(ArrayDetector):
         )
         remedy = Remedy.INSPECT if level == _CRITICAL else Remedy.WATCH
         confidence = 0.99 if hard else 0.9
-        return self._finding(kind, entity, time, evidence, severity=_GRADE[level], remedy=remedy, confidence=confidence)
+        return self._finding(
+            kind,
+            entity,
+            time,
+            evidence,
+            severity=_GRADE[level],
+            remedy=remedy,
+            confidence=confidence,
+            cause=USUAL.get(kind),
+        )
 
     def _count(self, what: int, row: int) -> dict[str, float]:
         held = self._hard[what].on(self.rows) | (self._soft.on(self.rows) if what == _HEAT else False)

@@ -25,6 +25,7 @@ from detectors.policy.load import builtin
 from detectors.policy.model import Family, Policy
 from detectors.policy.ruling import Judged, lead, own
 from detectors.policy.sentence import sentence
+from detectors.taxonomy import CAUSE_OF
 from probes.pci import canonical
 from probes.words import Event, EventKind, Remedy, Severity
 
@@ -294,6 +295,7 @@ class XidDetector(EventDetector):
             evidence=Evidence(summary=text, numbers=_numbers(one)),
             remedy=one.ruling.remedy,
             event=one.burst.event,
+            cause=CAUSE_OF.get(one.rule.group),
         )
 
     def _is_quiet(self, finding: Finding, now: float) -> bool:
