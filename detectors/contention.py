@@ -87,6 +87,13 @@ class ContentionDetector(ArrayDetector):
             return Account(stance=Stance.LEARNING, why="Still learning how run delays spread.")
         return Account(stance=Stance.JUDGING, numbers={"noise": self._noise})
 
+    def _follow(self, samples: Samples) -> list[Finding]:
+        found = super()._follow(samples)
+        if not samples.entities:
+            found += [self._over(entity, float(samples.t[0])) for entity in self._said]
+            self._said = {}
+        return found
+
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         assert samples.steps is not None
         share = self._share(samples, k)
@@ -199,7 +206,8 @@ class ContentionDetector(ArrayDetector):
 
     def _over(self, entity: Entity, time: float) -> Finding:
         evidence = Evidence(summary="Its threads get their cores as the others do, or the node as a whole is named.")
-        return self._finding(_KIND, entity, time, evidence, active=False)
+        severity = Severity.WARNING if entity.node or entity.rank is not None else Severity.INFO
+        return self._finding(_KIND, entity, time, evidence, active=False, severity=severity)
 
     def _say_rank(self, row: int, time: float) -> Finding:
         entity, share, excess = self.rows.entities[row], self._recent("share", row), self._recent("excess", row)

@@ -60,7 +60,7 @@ class DataStallDetector(ArrayDetector):
         self._steps = np.full(self.config.remembered, np.nan)
         self._typical: list[float] = []
         self._job_yes = self._job_no = 0
-        self._job_on = False
+        self._job_on: Entity | None = None
         self._peers: Peers | None = None
 
     def _rows(self) -> Rows:
@@ -81,6 +81,14 @@ class DataStallDetector(ArrayDetector):
         if not self._ready().any():
             return Account(stance=Stance.LEARNING, why="Still learning how long ranks wait for data.")
         return Account(stance=Stance.JUDGING, numbers={"typical_step_seconds": self._typical_step()})
+
+    def _follow(self, samples: Samples) -> list[Finding]:
+        found = super()._follow(samples)
+        if not samples.entities and self._job_on is not None:
+            evidence = Evidence(summary="The job has no ranks any more.")
+            found.append(self._finding(_KIND, self._job_on, float(samples.t[0]), evidence, active=False))
+            self._job_on = None
+        return found
 
     def _ready(self) -> Bools:
         ready: Bools = self.rows["seen"] >= self.config.skip_steps + self.config.learn_steps
@@ -131,7 +139,7 @@ class DataStallDetector(ArrayDetector):
         rows["stall.seen"][long] |= np.uint32(1)  # as if seen before: one is enough
         changed = self._latch.step(rows, yes, no)
         on = self._latch.on(rows)
-        rows["calm"][at], rows["usual"][at] = np.where(on | self._job_on, np.nan, wait), usual
+        rows["calm"][at], rows["usual"][at] = np.where(on | (self._job_on is not None), np.nan, wait), usual
         rows["calm"][:, on] = np.nan  # what led to it was no calm wait either
         order = sorted((int(row) for row in changed), key=lambda row: rows.entities[row].rank or 0)
         return [self._say(row, float(wait[row]), float(usual[row]), time) for row in order]
@@ -181,7 +189,7 @@ class DataStallDetector(ArrayDetector):
         most = 2 * np.count_nonzero(slow) > np.count_nonzero(ready)
         self._job_yes, self._job_no = (self._job_yes + 1, 0) if most else (0, self._job_no + 1)
         if not self._job_on and self._job_yes >= 3:
-            self._job_on = True
+            self._job_on = Entity(job=job)
             middle = float(median(wait[ready]))
             evidence = Evidence(
                 summary=f"The job's ranks all wait for data, {middle:.3g} s a step ({middle / typical:.0%} of a step).",
@@ -189,7 +197,7 @@ class DataStallDetector(ArrayDetector):
             )
             return [self._finding(_KIND, Entity(job=job), time, evidence, confidence=0.9, cause=Cause.STORAGE)]
         if self._job_on and self._job_no >= config.calm:
-            self._job_on = False
+            self._job_on = None
             evidence = Evidence(summary="The job's ranks get their batches in time again.")
             return [self._finding(_KIND, Entity(job=job), time, evidence, active=False)]
         return []

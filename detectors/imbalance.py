@@ -97,7 +97,14 @@ class ImbalanceDetector(ArrayDetector):
         if changed or len(self._order) != len(samples.entities):
             ranks = [-1 if e.rank is None else e.rank for e in samples.entities]
             self._order = np.argsort(np.array(ranks, np.int64), kind="stable")
+        if not samples.entities:
+            found += [self._gone(kind, job, float(samples.t[0])) for kind, job in self._on.items()]
+            self._on = {}
         return found
+
+    def _gone(self, kind: FindingKind, job: Entity, time: float) -> Finding:
+        evidence = Evidence(summary="The job has no ranks any more.")
+        return self._finding(kind, job, time, evidence, active=False, severity=Severity.INFO, confidence=0.8)
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         values = np.array([self._signal(samples, k, name) for name in _SIGNALS])
