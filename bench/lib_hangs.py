@@ -333,6 +333,7 @@ def standstill(line: Timeline, more: int = 0) -> tuple[GroupProgress, np.ndarray
     mesh, shape = line.shape.mesh(), line.shape
     enqueued, completed = line.counters()
     inside = np.flatnonzero((np.nan_to_num(enqueued) > np.nan_to_num(completed)).any(axis=0))
+    mates = [axis for axis in ("tp", "cp", "ep", "dp") if mesh.length(axis) > 1]
     parts, base = [], 0
     kinds: list[str] = []
     for kind in (*GROUP_KINDS, *["tp"] * more):
@@ -352,7 +353,7 @@ def standstill(line: Timeline, more: int = 0) -> tuple[GroupProgress, np.ndarray
         kinds=tuple(kinds),
         pairwise=np.array([kind == "pp" for kind in kinds], np.bool_),
         depth=np.array([INNERMOST_FIRST.index(kind) for kind in kinds], np.int64),
-        role=mesh.labels("tp" if shape.tp > 1 else "dp")[rank] if shape.tp > 1 or shape.dp > 1 else None,
+        role=mesh.labels(mates[0])[rank] if mates else None,
     )
     return progress, np.array(sorted(line.stopped), np.int64), inside
 

@@ -89,8 +89,9 @@ class Groups:
         )
 
     def _role(self, mesh: Mesh | None) -> Ints:
-        """[E] mates of a pipeline stage: ranks of one tensor-parallel group, else of one data-parallel group."""
-        axis = next((axis for axis in ("tp", "dp") if mesh is not None and mesh.length(axis) > 1), WORLD)
+        """[E] mates of a pipeline stage: ranks of one group of the innermost axis that is no pipeline."""
+        mates = ("tp", "cp", "ep", "dp")
+        axis = next((axis for axis in mates if mesh is not None and mesh.length(axis) > 1), WORLD)
         label: Ints = self.labels[GROUP_KINDS.index(axis)]
         return np.arange(len(label)) if axis == WORLD else label
 
