@@ -170,7 +170,7 @@ def main(measure: Callable[[], tuple[float, float, float]] = os.getloadavg) -> N
             baseline=f"p50 {timing.milliseconds(0.5):.1f} ms"),
         Row(claim=f"{size} tick, p99 of processor time", figure=timing.milliseconds(0.99, cpu=True), unit="ms",
             target="<= 100", holds=timing.milliseconds(0.99, cpu=True) <= 100, kind="simulated", n=TICKS,
-            baseline=f"p50 {timing.milliseconds(0.5, cpu=True):.1f} ms; others on the machine still cost cache and memory bandwidth"),
+            baseline=f"p50 {timing.milliseconds(0.5, cpu=True):.1f} ms; neighbours still cost cache"),
         Row(claim="samples a second of one core", figure=rate / 1e6, unit="M/s", target=">= 10 x river",
             holds=rate >= 10 * river, kind="simulated", n=TICKS,
             baseline=f"river {peer} {river / 1e6:.2f} M/s, ratio {rate / river:.0f}"),
