@@ -59,8 +59,8 @@ export function DelayMatrixView({ pairs, ranks, order, by, grain }: Props) {
           describe(at)
         ) : (
           <span className="text-ink-3">
-            A row sends, a column receives: a row that stands out is a slow sender, a column a slow
-            receiver, one cell a link.
+            A row sends, a column receives: a row that stands out is a slow sender, a column a slow receiver,
+            one cell a link.
           </span>
         )}
       </p>
