@@ -66,6 +66,9 @@ class ContentionDetector(ArrayDetector):
         self._uniform = 0
         self._heard = False
         self._layout: tuple[tuple[Entity, ...], Peers, list[npt.NDArray[np.intp]]] | None = None
+        self._seats = np.full((0, 0), -1, np.intp)
+        """[node, seat] row of a rank; -1 where the node has fewer."""
+        self._node_of = np.zeros(0, np.intp)
 
     def _rows(self) -> Rows:
         rows = Rows().field("seen", 0, np.int64).field("missing", 0, np.int64)
@@ -124,10 +127,9 @@ class ContentionDetector(ArrayDetector):
         peers, nodes = self._neighbours()
         others = peers.median_of_others(share)[0]
         if len(nodes) > 1:
-            middles = np.array([float(median(share[rows])) for rows in nodes])
+            middles = median(np.where(self._seats >= 0, share[self._seats], np.nan))
             elsewhere = Peers([np.arange(len(nodes))], len(nodes)).median_of_others(middles)[0]
-            for rows, middle in zip(nodes, elsewhere, strict=True):
-                others[rows] = np.fmin(others[rows], middle)
+            others = np.fmin(others, elsewhere[self._node_of])
         return share - others
 
     def _neighbours(self) -> tuple[Peers, list[npt.NDArray[np.intp]]]:
@@ -137,6 +139,10 @@ class ContentionDetector(ArrayDetector):
             for row, entity in enumerate(entities):
                 nodes.setdefault(entity.node or "", []).append(row)
             places = [np.array(nodes[name], np.intp) for name in sorted(nodes)]
+            self._seats = np.full((len(places), max(map(len, places), default=0)), -1, np.intp)
+            self._node_of = np.zeros(len(entities), np.intp)
+            for number, rows in enumerate(places):
+                self._seats[number, : len(rows)], self._node_of[rows] = rows, number
             self._layout = (entities, Peers([np.arange(len(entities))] if entities else [], len(entities)), places)
         return self._layout[1], self._layout[2]
 
@@ -180,7 +186,9 @@ class ContentionDetector(ArrayDetector):
         rows = self.rows
         wanted = rows["hot"].copy()
         found: list[Finding] = []
-        for places in self._neighbours()[1]:
+        nodes = self._neighbours()[1]
+        for number in np.unique(self._node_of[rows["hot"]]):
+            places = nodes[number]
             node = rows.entities[int(places[0])].node
             hot = int(np.count_nonzero(rows["hot"][places]))
             if node is None:

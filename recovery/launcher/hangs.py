@@ -179,7 +179,7 @@ class HangWatch:
         generation = self._c.generation
         suspects = self._suspects(findings)
         asked = set(suspects) | set(self._healthy(suspects)[: 1 if suspects else 2])
-        why = f"{findings[0].kind.value}: {findings[0].evidence.summary}"
+        why = findings[0].evidence.summary
         self._asked[request] = (why, set(suspects), set(asked))
         for node in self._c.members.alive():
             mine = tuple(rank.number for rank in self._c.members.on(node.name) if rank.number in asked and rank.pid)

@@ -336,6 +336,8 @@ class StepMeter:
             # While the host waited the device was idle, unless it still had a section to work on.
             compute = max(on_device.compute - draft.elsewhere, sum(on_device.sections.values()))
             signals |= {f"{name}_seconds": seconds for name, seconds in on_device.sections.items()}
+        # Differences of clocks: a wait of nothing may come out a hair below it.
+        waits = {kind: max(0.0, seconds) for kind, seconds in waits.items()}
         signals["communication_wait_seconds"] = sum(waits.values())
         signals |= {f"{kind}_wait_seconds": waits[kind] for kind in GROUP_KINDS if kind in waits}
         loss, norm = _number(draft.loss), _number(draft.norm)

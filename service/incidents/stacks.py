@@ -55,7 +55,7 @@ def _show(session: WriteSession, incident: IncidentRow, event: Event) -> None:
     who = f"rank {event.rank}" if event.rank is not None else f"job {event.job}"
     where = "" if event.node is None else f" on {event.node}"
     reason = event.data.get("reason")
-    why = f": {reason[:MAX_TEXT]}" if isinstance(reason, str) and reason else ""
+    why = f": {reason[:MAX_TEXT].rstrip('.')}" if isinstance(reason, str) and reason else ""
     data: dict[str, Any] = {
         "event": event.id, "rank": event.rank, "node": event.node, "reason": reason if why else "",
         "tool": _text(event.data.get("tool")), "stacks": _stacks(event.data.get("stacks")),

@@ -144,7 +144,7 @@ def test_suspects_and_a_healthy_rank_are_asked_for_stacks(hung: Callable[..., No
         assert dumps[2]["data"]["suspect"]
         assert not dumps[0]["data"]["suspect"]
         assert dumps[2]["data"]["stacks"] == [{"thread": "main", "frames": ["wait (work.py:3)", "main (train.py:9)"]}]
-        assert dumps[2]["data"]["reason"].startswith("noncomm_hang: Rank 2")
+        assert dumps[2]["data"]["reason"].startswith("Rank 2")
         assert dumps[2]["data"]["process"] == "stopped"
         assert world.coordinator.state.value == "running"
         assert world.coordinator.recoveries == 0
