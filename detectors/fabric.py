@@ -91,9 +91,11 @@ class Fabric:
         """[E] cells within one node."""
         self.routes = [_route(mesh, a, b, apart=not self.local[cell]) for cell, (a, b) in enumerate(ends)]
         self.hops = np.array([len(up) + len(down) for up, down, _ in self.routes], np.intp)
-        self._collect()
+        self._collected = False
 
     def _collect(self) -> None:
+        """List every suspect's cells: seconds for a hundred thousand cells, so only once something is slow."""
+        self._collected = True
         index: dict[tuple[Part, tuple[int, ...] | str], int] = {}
         who: list[int] = []
         cells: list[int] = []
@@ -134,6 +136,8 @@ class Fabric:
             error: [E] standard error of that.
             hot: [E] cells that are certainly slow.
         """
+        if not self._collected:
+            self._collect()
         told: Bools = np.isfinite(effect)
         open_, left = told.copy(), hot & told
         stories: list[Story] = []
