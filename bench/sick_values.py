@@ -2,9 +2,9 @@
 
 Real Megatron loss curves and step times are replayed (``MAINSTAY_TEST_DATA`` names the folder that holds step-times);
 faults are injected into them. Digests and gradient norms are simulated, as no public run has them. These curves were
-seen while the detectors were made: the jump that counts as a spike was lowered from five to four times the running level
-after injections into them were missed, and that a lasting new pace is no false alarm was written after one of them had
-one. So the figures are in-sample; other curves may say otherwise.
+seen while the detectors were made: the jump that counts as a spike was lowered from five to four times the running
+level after injections into them were missed, and that a lasting new pace is no false alarm was written after one of
+them had one. So the figures are in-sample; other curves may say otherwise.
 ``python -m bench.sick_values [--json FILE]``
 """
 
