@@ -120,6 +120,9 @@ class Launcher:
     async def _serve(self) -> Stop:
         receiving = asyncio.create_task(self._receive())
         try:
+            await asyncio.wait({receiving, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._stop.done():
+                receiving.result()  # a mistake of ours: loud, as a node that hears no orders holds up the whole job
             return await self._stop
         finally:
             receiving.cancel()

@@ -62,7 +62,7 @@ class Worker:
                 self._outbox.clear()
                 break
             self._outbox.popleft()
-        if sock is not None:
+        if sock is not None and sock.fileno() >= 0:  # a process that is dying may have hung up already
             loop.remove_writer(sock)
 
 
