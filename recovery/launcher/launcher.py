@@ -13,7 +13,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from recovery.agent.errors import AgentError
 from recovery.launcher.agents import AgentKeeper
@@ -120,7 +120,8 @@ class Launcher:
     async def _serve(self) -> Stop:
         receiving = asyncio.create_task(self._receive())
         try:
-            await asyncio.wait({receiving, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+            either: tuple[asyncio.Future[Any], ...] = (receiving, self._stop)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not self._stop.done():
                 receiving.result()  # a mistake of ours: loud, as a node that hears no orders holds up the whole job
             return await self._stop
