@@ -118,10 +118,9 @@ class Launcher:
     # The coordinator's connection
 
     async def _serve(self) -> Stop:
-        receiving = asyncio.create_task(self._receive())
+        receiving: asyncio.Future[Any] = asyncio.create_task(self._receive())
         try:
-            either: tuple[asyncio.Future[Any], ...] = (receiving, self._stop)
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({receiving, self._stop}, return_when=asyncio.FIRST_COMPLETED)
             if not self._stop.done():
                 receiving.result()  # a mistake of ours: loud, as a node that hears no orders holds up the whole job
             return await self._stop
