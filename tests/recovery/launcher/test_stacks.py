@@ -92,7 +92,7 @@ def test_no_py_spy(sleeper: int) -> None:
     found = dump(sleeper, "")
     assert (found.tool, found.stacks) == ("", ())
     assert "not installed" in found.problem
-    assert found.state == "sleeping"
+    assert found.state in {"sleeping", "running"}  # on a busy machine it may still be on its way to sleep
 
 
 def script(directory: Path, text: str) -> str:
