@@ -13,7 +13,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from recovery.agent.errors import AgentError
 from recovery.launcher.agents import AgentKeeper
@@ -118,11 +118,9 @@ class Launcher:
     # The coordinator's connection
 
     async def _serve(self) -> Stop:
-        receiving: asyncio.Future[Any] = asyncio.create_task(self._receive())
+        receiving = asyncio.create_task(self._receive())
+        receiving.add_done_callback(self._done)  # a node that hears no orders would hold up the whole job
         try:
-            await asyncio.wait({receiving, self._stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not self._stop.done():
-                receiving.result()  # a mistake of ours: loud, as a node that hears no orders holds up the whole job
             return await self._stop
         finally:
             receiving.cancel()
