@@ -266,22 +266,26 @@ def part_rows() -> list[Row]:
         costs.insert(-1, ("the hooks of one forward and one backward pass", hooks_microseconds(), 1000))
     dist.destroy_process_group()
     meter.close()
-    rows = [
-        Row(claim=f"processor for {name}", figure=round(cost, 2), unit="us", target="-", holds=None, kind="live", n=n)
-        for name, cost, n in costs
-    ]
-    tick = costs[-1][1] / 1e6 / INTERVAL
-    rows[-1] = Row(
+    return [_part_row(*cost) for cost in costs[:-1]] + [_progress_row(*costs[-1][1:])]
+
+
+def _part_row(name: str, cost: float, n: int) -> Row:
+    return Row(
+        claim=f"processor for {name}", figure=round(cost, 2), unit="us", target="-", holds=None, kind="live", n=n
+    )
+
+
+def _progress_row(cost: float, n: int) -> Row:
+    return Row(
         claim="processor for one message of progress, made, encoded and sent",
-        figure=round(costs[-1][1], 2),
+        figure=round(cost, 2),
         unit="us",
         target="-",
         holds=None,
         kind="live",
-        n=costs[-1][2],
-        note=f"two a second: {100 * tick:.4f} % of a core",
+        n=n,
+        note=f"two a second: {100 * cost / 1e6 / INTERVAL:.4f} % of a core",
     )
-    return rows
 
 
 def main() -> None:
