@@ -6,8 +6,6 @@ ring give their columns back; beyond ``MAX_PAIRS`` a job's further pairs are in 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,13 +16,13 @@ from probes.frame import MAX_ENTITIES
 from probes.signals import WIDE_MISSING, SignalSource, names
 from service.telemetry.catalogues import STEP_END
 from service.telemetry.check import Samples
+from service.telemetry.job_rings import JobRings
 from service.telemetry.slots import NEVER, StepSlots
 
 PAIR_SIGNALS: Final = names(SignalSource.PAIR, wide=False)
 DEPTH: Final = 256
 MAX_PAIRS: Final = MAX_ENTITIES
 """Of one job: four neighbours each of 16,384 ranks; 134 MB at full depth."""
-MAX_JOBS: Final = 64
 DEFAULT_BYTES: Final = 512 * 2**20
 Pair = tuple[int, int]
 """(sending rank, receiving rank)"""
@@ -123,7 +121,7 @@ class PairRing:
         return PairWindow(steps, self.pairs, values, self._ends[slots])
 
 
-class PairStore:
+class PairStore(JobRings[PairRing]):
     """Pair rings of all jobs behind one lock.
 
     Args:
@@ -132,23 +130,15 @@ class PairStore:
         most: pairs of one job.
     """
 
+    max_jobs = 64
+
     def __init__(self, depth: int = DEPTH, budget: int = DEFAULT_BYTES, most: int = MAX_PAIRS) -> None:
         self.depth = depth
-        self._budget, self._most = budget, most
-        self._rings: OrderedDict[str, PairRing] = OrderedDict()
-        self._lock = threading.Lock()
+        self._most = most
+        super().__init__(budget)
 
-    def write(self, samples: Samples) -> None:
-        """Place a checked frame of transfers."""
-        job = samples.frame.subject
-        with self._lock:
-            ring = self._rings.get(job)
-            if ring is None:
-                ring = self._rings[job] = PairRing(self.depth, self._most)
-            self._rings.move_to_end(job)
-            ring.write(samples)
-            while len(self._rings) > 1 and (len(self._rings) > MAX_JOBS or self._held() > self._budget):
-                self._rings.popitem(last=False)
+    def _new(self) -> PairRing:
+        return PairRing(self.depth, self._most)
 
     def last_step(self, job: str) -> int | None:
         """The newest step of which anything was told, or None."""
@@ -166,14 +156,6 @@ class PairStore:
         with self._lock:
             ring = self._rings.get(job) or PairRing(1, 0)
             return ring.window(start, ring.slots.head + 1 if stop is None else stop)
-
-    def _held(self) -> int:
-        return sum(ring.nbytes for ring in self._rings.values())
-
-    @property
-    def nbytes(self) -> int:
-        with self._lock:
-            return self._held()
 
 
 def _pair(entity: str) -> Pair:

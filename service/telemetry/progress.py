@@ -7,8 +7,6 @@ budget (all 15 signals of 16,384 ranks are 2 MB a second), the least recently wr
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,11 +16,11 @@ from numpy.typing import NDArray
 
 from probes.signals import WIDE_MISSING, SignalSource, names
 from service.telemetry.check import Samples
+from service.telemetry.job_rings import JobRings
 
 PROGRESS_SIGNALS: Final = names(SignalSource.PROGRESS, wide=False) + names(SignalSource.PROGRESS, wide=True)
 MOVES: Final = tuple(name for name in PROGRESS_SIGNALS if name == "progress_step" or name.endswith("_completed"))
 """What grows when training moves."""
-MAX_JOBS: Final = 256
 MIN_SECONDS: Final = 60
 """However large the job: what a hang detector has to see again after a restart."""
 DEFAULT_BYTES: Final = 512 * 2**20
@@ -177,7 +175,7 @@ class ProgressRing:
         return Latest(self.head, self.moved_at, heard, values)
 
 
-class ProgressStore:
+class ProgressStore(JobRings[ProgressRing]):
     """Progress of all jobs behind one lock.
 
     Args:
@@ -186,25 +184,11 @@ class ProgressStore:
     """
 
     def __init__(self, seconds: int = 600, budget: int = DEFAULT_BYTES) -> None:
-        self._seconds, self._budget = seconds, budget
-        self._rings: OrderedDict[str, ProgressRing] = OrderedDict()
-        self._lock = threading.Lock()
+        self._seconds = seconds
+        super().__init__(budget)
 
-    def write(self, samples: Samples) -> None:
-        """Place a checked frame of progress."""
-        job = samples.frame.subject
-        with self._lock:
-            ring = self._rings.get(job)
-            if ring is None:
-                ring = self._rings[job] = ProgressRing(self._seconds, self._budget // 2)
-            self._rings.move_to_end(job)
-            ring.write(samples)
-            while len(self._rings) > 1 and (len(self._rings) > MAX_JOBS or self._held() > self._budget):
-                self._rings.popitem(last=False)
-
-    def jobs(self) -> tuple[str, ...]:
-        with self._lock:
-            return tuple(self._rings)
+    def _new(self) -> ProgressRing:
+        return ProgressRing(self._seconds, self._budget // 2)
 
     def reached(self, job: str, since: float) -> int | None:
         """The newest second of which all ranks are told that were told of since ``since``; None when none was."""
@@ -239,11 +223,3 @@ class ProgressStore:
         """When the job was last heard and when it last moved (NaN: not seen yet), Unix seconds."""
         ring = self._rings.get(job)
         return None if ring is None else (ring.head, ring.moved_at)
-
-    def _held(self) -> int:
-        return sum(ring.nbytes for ring in self._rings.values())
-
-    @property
-    def nbytes(self) -> int:
-        with self._lock:
-            return self._held()

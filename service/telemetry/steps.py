@@ -8,8 +8,6 @@ job leaves when all of them together exceed it. A slot takes memory when it is f
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,11 +17,10 @@ from numpy.typing import NDArray
 from probes.signals import WIDE_MISSING, SignalSource, names
 from service.telemetry.catalogues import STEP_END
 from service.telemetry.check import Samples
+from service.telemetry.job_rings import JobRings
 from service.telemetry.slots import NEVER, StepSlots
 
 STEP_SIGNALS: Final = names(SignalSource.RANK, wide=False)
-MAX_JOBS: Final = 256
-"""The least recently written job leaves first; its steps are still in the blocks."""
 MIN_STEPS: Final = 64
 """However large the job: detectors learn from the last dozens of steps after a restart."""
 DEFAULT_BYTES: Final = 1024 * 2**20
@@ -128,7 +125,7 @@ def _keep(line: NDArray[np.floating], ranks: NDArray[np.intp], said: NDArray[np.
     line[ranks[known]] = said[known]
 
 
-class StepStore:
+class StepStore(JobRings[StepRing]):
     """Step rings of all jobs behind one lock.
 
     Args:
@@ -138,25 +135,10 @@ class StepStore:
 
     def __init__(self, depth: int, budget: int = DEFAULT_BYTES) -> None:
         self.depth = depth
-        self._budget = budget
-        self._rings: OrderedDict[str, StepRing] = OrderedDict()
-        self._lock = threading.Lock()
+        super().__init__(budget)
 
-    def write(self, samples: Samples) -> None:
-        """Place a checked frame of step records."""
-        job = samples.frame.subject
-        with self._lock:
-            ring = self._rings.get(job)
-            if ring is None:
-                ring = self._rings[job] = StepRing(self.depth, self._budget // 2)
-            self._rings.move_to_end(job)
-            ring.write(samples)
-            while len(self._rings) > 1 and (len(self._rings) > MAX_JOBS or self._held() > self._budget):
-                self._rings.popitem(last=False)
-
-    def jobs(self) -> tuple[str, ...]:
-        with self._lock:
-            return tuple(self._rings)
+    def _new(self) -> StepRing:
+        return StepRing(self.depth, self._budget // 2)
 
     def last_step(self, job: str) -> int | None:
         """The newest step that any rank reported, or None."""
@@ -194,11 +176,3 @@ class StepStore:
             if points is not None:
                 stride = max(1, -(-len(ring.slots.within(start, end)) // max(points, 1)))
             return ring.window(start, end, stride, signals)
-
-    def _held(self) -> int:
-        return sum(ring.nbytes for ring in self._rings.values())
-
-    @property
-    def nbytes(self) -> int:
-        with self._lock:
-            return self._held()
