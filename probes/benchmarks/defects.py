@@ -1,7 +1,7 @@
 """Classes of defect: what a benchmark can find, a verdict can blame, and coverage is learned for.
 
-One word says where the fault sits, not how it was seen: a slow all-reduce is ``fabric`` when the ports between nodes are
-slow and ``gpu_link`` when it never left the node. The classes follow the parts that are exchanged in a repair.
+One word says where the fault sits, not how it was seen: a slow all-reduce is ``fabric`` when the ports between nodes
+are slow and ``gpu_link`` when it never left the node. The classes follow the parts that are exchanged in a repair.
 """
 
 from __future__ import annotations
