@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 
 _KIB = 1024
@@ -26,6 +27,7 @@ class AllReduce(Benchmark):
 
     name: ClassVar[str] = "allreduce"
     catches: ClassVar[str] = "a bad link between the GPUs of a node (NVLink, switch, PCIe), or a rank that lags"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_CPU)
     each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ can run at all. Only ``measure`` touches torch, in a process of its own that may
 Invariant: the metrics that ``run`` reports are exactly those that ``metrics`` declares, in that order. One that could
 not be measured has no values and a reason; a value that is not finite and positive is such a case, never a number.
 
-To add one: a module here with the class, a test beside the others, a line in ``suites.BENCHMARKS``.
+To add one: a module here with the class, a test beside the others, a word in ``suites.BENCHMARKS``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,38 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import BenchmarkResult, Better, Metric, MetricValues, State
 
 Clock = Callable[[], float]
 """Seconds that only ever grow; injected, so that a test can hold it."""
 
 Kind = Literal["cpu", "cuda"]
+
+
+class Tier(IntEnum):
+    """How thorough a suite is: seconds, minutes, the better part of an hour."""
+
+    QUICK = 0
+    STANDARD = 1
+    DEEP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What a suite asks of its benchmarks. It changes how often they repeat, never what they measure."""
+
+    tier: Tier = Tier.QUICK
+    budget_seconds: float = 0.2
+    """Seconds of measuring per metric."""
+    directory: str = ""
+    """Where the disk is tested; empty: the directory for temporary files."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +82,17 @@ class Benchmark(ABC):
 
     name: ClassVar[str]
     catches: ClassVar[str]
-    """The class of defect that this benchmark finds, or finds best."""
+    """What this benchmark finds, or finds best, in words."""
+    defects: ClassVar[tuple[Defect, ...]]
+    """The same as classes, the one it finds best first: what a failure is put down to."""
+    tier: ClassVar[Tier] = Tier.QUICK
+    """The least thorough suite that it belongs to; it belongs to every longer one too."""
     each_device: ClassVar[bool] = True
     """Run once for every GPU of the machine; False: once for all of them, or for the host."""
+    together: ClassVar[bool] = False
+    """Run on all GPUs at once: it loads nothing that they share (links, processor, disk)."""
+    set_up_seconds: ClassVar[float] = 0.5
+    """What one run takes beside measuring: allocation, warm-up, a context on the GPU."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
@@ -91,6 +120,16 @@ class Benchmark(ABC):
         """
         return cls(msgspec.convert(config, cls.Config))
 
+    @classmethod
+    def sized(cls, kind: Kind) -> Self:
+        """With the problem sizes that suit a kind of device: the same in every suite, so that criteria judge all."""
+        del kind
+        return cls(cls.Config())
+
+    def tuned(self, effort: Effort) -> Self:
+        """For a suite: what is timed repeats until the effort's budget is spent."""
+        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds))
+
     @abstractmethod
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         """What will be reported on such a device, in this order."""
@@ -98,6 +137,10 @@ class Benchmark(ABC):
     def where(self, device: Device) -> str:
         """What the result calls the device: torch's name, unless the benchmark tests something else."""
         return device.label
+
+    def expected_seconds(self, device: Device) -> float:
+        """How long one run on one such device takes, as stated beforehand: set-up, then every metric's budget."""
+        return self.set_up_seconds + 1.25 * self.config.budget_seconds * len(self.metrics(device))
 
     def supported(self, device: Device) -> tuple[bool, str]:
         """Whether it can run here and, if not, the reason. A cheap look, never a measurement."""

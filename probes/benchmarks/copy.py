@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 from probes.benchmarks.timing import Stopwatch
 
@@ -24,12 +25,17 @@ class Copy(Benchmark):
 
     name: ClassVar[str] = "copy"
     catches: ClassVar[str] = "a PCIe link that trained down in width or generation; slow host memory beside it"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_LINK, Defect.HOST_MEMORY)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
         mebibytes: int = 64
 
     config: Config
+
+    @classmethod
+    def sized(cls, kind: Kind) -> Self:
+        return cls(cls.Config(mebibytes=256 if kind == "cuda" else 64))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         return tuple(

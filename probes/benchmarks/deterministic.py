@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Kind, Readings, Tier
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 
 if TYPE_CHECKING:
     import torch
+
+_REPEATS = {Tier.QUICK: 5, Tier.STANDARD: 100, Tier.DEEP: 1000}
+_SECONDS: dict[Kind, float] = {"cpu": 0.02, "cuda": 0.02}
+"""One repetition, stated generously."""
 
 
 class Deterministic(Benchmark):
@@ -24,6 +29,8 @@ class Deterministic(Benchmark):
 
     name: ClassVar[str] = "deterministic"
     catches: ClassVar[str] = "silent data corruption: arithmetic or memory that gives wrong bits without an error"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.NUMERICS,)
+    together: ClassVar[bool] = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -38,6 +45,17 @@ class Deterministic(Benchmark):
                 raise ValueError(f"repeats must be at least 2 to compare anything, not {self.repeats}")
 
     config: Config
+
+    @classmethod
+    def sized(cls, kind: Kind) -> Self:
+        return cls(cls.Config(width=512 if kind == "cuda" else 128))
+
+    def tuned(self, effort: Effort) -> Self:
+        """The chance to see a rare wrong bit grows with the repetitions."""
+        return type(self)(replace(self.config, repeats=_REPEATS[effort.tier]))
+
+    def expected_seconds(self, device: Device) -> float:
+        return self.set_up_seconds + self.config.repeats * _SECONDS[device.kind]
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         del device

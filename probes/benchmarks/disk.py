@@ -7,14 +7,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Readings, Tier
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 
 _BLOCK = 1 << 20
+_REPEATS = {Tier.QUICK: 3, Tier.STANDARD: 10, Tier.DEEP: 40}
 _MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 
 
@@ -28,6 +30,7 @@ class Disk(Benchmark):
 
     name: ClassVar[str] = "disk"
     catches: ClassVar[str] = "a worn, throttled or degraded drive that would stall checkpoints or data loading"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.STORAGE,)
     each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,16 @@ class Disk(Benchmark):
         fsyncs: int = 20
 
     config: Config
+
+    def tuned(self, effort: Effort) -> Self:
+        repeats = _REPEATS[effort.tier]
+        changed = replace(self.config, repeats=repeats, fsyncs=10 * repeats, directory=effort.directory)
+        return type(self)(changed)
+
+    def expected_seconds(self, device: Device) -> float:
+        """At 500 MB/s both ways and 5 ms an fsync: a slow drive of today."""
+        del device
+        return self.config.repeats * 2 * self._size / 500e6 + self.config.fsyncs * 0.005
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         del device

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 from probes.benchmarks.timing import Stopwatch
 
@@ -26,6 +27,8 @@ class Gemm(Benchmark):
 
     name: ClassVar[str] = "gemm"
     catches: ClassVar[str] = "slow or throttled compute: clocks, power, heat, tensor cores of one number format"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.COMPUTE, Defect.THERMAL)
+    together: ClassVar[bool] = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -35,6 +38,11 @@ class Gemm(Benchmark):
         """n for bf16, fp16 and int8."""
 
     config: Config
+
+    @classmethod
+    def sized(cls, kind: Kind) -> Self:
+        """A GEMM of n = 8192 takes 1 to 50 ms of an H100."""
+        return cls(cls.Config(size=8192, narrow_size=8192) if kind == "cuda" else cls.Config())
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         return tuple(

@@ -1,7 +1,8 @@
 """Run one order at a time in a process that may hang, crash or be killed without harm to the caller.
 
-Invariant: ``call`` returns within the time-out plus ``GRACE_SECONDS``, whatever the benchmark does; a process that
-even SIGKILL does not end (a driver call stuck in the kernel) is abandoned, and the next order gets a fresh nursery.
+Invariant: ``call`` returns within the time-out, or from an interrupt, plus ``GRACE_SECONDS``, whatever the benchmark
+does; a process that even SIGKILL does not end (a driver call stuck in the kernel) is abandoned, and the next order gets
+a fresh nursery.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from probes.benchmarks.interrupt import Interrupt
 
 GRACE_SECONDS = 4.0
 """From SIGKILL until a process is given up: the kernel needs well under a second to end one that can be ended."""
@@ -41,14 +44,21 @@ class Outcome:
     answer: Any = None
     reason: str | None = None
     timed_out: bool = False
+    interrupted: bool = False
     seconds: float = 0.0
 
 
 class Nursery:
-    """A context manager around the nursery process, which starts when the first order needs it."""
+    """A context manager around the nursery process, which starts when the first order needs it.
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    Args:
+        command: of the nursery process.
+        interrupt: ends the order in progress, and every later one before it begins.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND, interrupt: Interrupt | None = None) -> None:
         self._command = command
+        self._interrupt = interrupt
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._buffer = b""
@@ -67,13 +77,15 @@ class Nursery:
         Raises:
             NurseryError: torch is missing or does not import.
         """
-        if self._process is None:
+        if self._process is None and not self._interrupt:
             self._start()
+        if self._process is None or self._interrupt:
+            return Outcome(reason=self._asked(), interrupted=True)
         self._child, answer = None, None
         begun, said = time.monotonic(), os.fstat(self._errors.fileno()).st_size
         with contextlib.suppress(BrokenPipeError):  # it died between two orders: the wait below says so
             self._write(order)
-        while message := self._receive(begun + timeout):
+        while message := self._receive(begun + timeout, self._interrupt):
             self._child = message.get("pid", self._child)
             answer = message.get("result", answer)
             if "exit" in message:
@@ -99,8 +111,10 @@ class Nursery:
             env=environment,
             start_new_session=True,
         )
-        if self._receive(time.monotonic() + STARTUP_SECONDS) is None:
+        if self._receive(time.monotonic() + STARTUP_SECONDS, self._interrupt) is None:
             self._end()
+            if self._interrupt:
+                return
             raise NurseryError(self._last_words(None, 0))
 
     def _write(self, order: dict[str, Any]) -> None:
@@ -109,11 +123,15 @@ class Nursery:
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
 
-    def _receive(self, deadline: float) -> dict[str, Any] | None:
-        """The next message, or None when the deadline passes or the nursery is gone."""
+    def _asked(self) -> str:
+        return self._interrupt.reason if self._interrupt is not None else ""
+
+    def _receive(self, deadline: float, interrupt: Interrupt | None = None) -> dict[str, Any] | None:
+        """The next message, or None when the deadline passes, the nursery is gone or ``interrupt`` is set."""
         assert self._process is not None
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
+        watched: list[Any] = [out] if interrupt is None else [out, interrupt]
         while True:
             line, end, rest = self._buffer.partition(b"\n")
             if end:
@@ -123,7 +141,8 @@ class Nursery:
                     return message
                 continue
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([out], [], [], left)[0]:
+            ready = select.select(watched, [], [], left)[0] if left > 0 else ()
+            if out not in ready:
                 return None
             piece = os.read(out, 1 << 16)
             if not piece:
@@ -133,17 +152,25 @@ class Nursery:
 
     def _give_up(self, timeout: float, begun: float) -> Outcome:
         """The order overran: end the child, and the nursery with it if the child cannot be ended."""
-        if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child, signal.SIGKILL)
+        self._kill_child()
         deadline = time.monotonic() + GRACE_SECONDS / 2
         while message := self._receive(deadline):
             if "exit" in message:
                 break
+            if "pid" in message:  # it was only just born
+                self._child = message["pid"]
+                self._kill_child()
         else:
             self._end()
-        reason = f"still running after {timeout:g} s: killed"
-        return Outcome(reason=reason, timed_out=True, seconds=time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        if self._interrupt:
+            return Outcome(reason=self._asked(), interrupted=True, seconds=seconds)
+        return Outcome(reason=f"still running after {timeout:g} s: killed", timed_out=True, seconds=seconds)
+
+    def _kill_child(self) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGKILL)
 
     def _end(self) -> None:
         """Close standard input (the nursery then ends its child), then insist."""

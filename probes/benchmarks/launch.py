@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 from probes.benchmarks.timing import Stopwatch
 
@@ -21,6 +22,7 @@ class Launch(Benchmark):
 
     name: ClassVar[str] = "launch"
     catches: ClassVar[str] = "a slow launch path: processor power states, PCIe latency, a contended or old driver"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_CPU, Defect.HOST_LINK)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, Metric
 from probes.benchmarks.timing import Stopwatch
 
@@ -22,12 +23,19 @@ class Memory(Benchmark):
 
     name: ClassVar[str] = "memory"
     catches: ClassVar[str] = "slow memory: a missing or slow DIMM, HBM with remapped rows, wrong NUMA placement"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_MEMORY, Defect.HOST_MEMORY)
+    together: ClassVar[bool] = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
         mebibytes: int = 256
 
     config: Config
+
+    @classmethod
+    def sized(cls, kind: Kind) -> Self:
+        """1 GiB is twenty times an H100's L2 cache."""
+        return cls(cls.Config(mebibytes=1024 if kind == "cuda" else 256))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         del device

@@ -17,6 +17,8 @@ class State(StrEnum):
     ERROR = "error"
     TIMEOUT = "timeout"
     UNSUPPORTED = "unsupported"
+    PREEMPTED = "preempted"
+    """Ended before it was done, or never begun: the machine was wanted for work."""
 
 
 class Better(StrEnum):

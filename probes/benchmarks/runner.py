@@ -1,28 +1,62 @@
 """Run a suite on this machine, one benchmark after the other, each in a process of its own under a hard time-out.
 
 Invariant: every benchmark of the suite is in the result, whatever became of it, and the process that calls this never
-imports torch nor touches a driver. Sequential on purpose: two benchmarks at once would measure each other.
+imports torch nor touches a driver. Sequential on purpose, two benchmarks at once would measure each other; only one
+that loads nothing shared (``Benchmark.together``) runs on all GPUs of the machine at the same time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
 from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.isolation import Nursery, NurseryError, Outcome
+from probes.benchmarks.interrupt import Interrupt
+from probes.benchmarks.isolation import COMMAND, Nursery, NurseryError, Outcome
 from probes.benchmarks.progress import Progress, Watcher
 from probes.benchmarks.result import BenchmarkResult, State, SuiteResult
 from probes.benchmarks.suites import Suite
 
-__all__ = ["NurseryError", "cohort_of", "run_benchmarks", "run_suite"]
+__all__ = ["Home", "NurseryError", "cohort_of", "run_benchmarks", "run_suite"]
 
 DESCRIBE_SECONDS = 60.0
 """For asking the driver what there is: on an 8-GPU machine without persistence mode this takes up to 20 s."""
+MOST_TOGETHER = 16
+"""GPUs of one machine measured at the same time; what is beyond waits for its turn."""
+
+
+class Home:
+    """Nurseries, one for each GPU that is measured at the same time; each starts when it is first needed."""
+
+    def __init__(self, command: Sequence[str] = COMMAND, interrupt: Interrupt | None = None) -> None:
+        self._stack = contextlib.ExitStack()
+        self._command = command
+        self._interrupt = interrupt
+        self._nurseries = [self._another()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def nursery(self, number: int = 0) -> Nursery:
+        while len(self._nurseries) <= number:
+            self._nurseries.append(self._another())
+        return self._nurseries[number]
+
+    def _another(self) -> Nursery:
+        return self._stack.enter_context(Nursery(self._command, self._interrupt))
 
 
 def run_suite(
@@ -30,8 +64,10 @@ def run_suite(
     *,
     device: str = "auto",
     directory: str = "",
+    only: Sequence[str] = (),
     watcher: Watcher = lambda _: None,
-    nursery: Nursery | None = None,
+    interrupt: Interrupt | None = None,
+    home: Home | None = None,
 ) -> SuiteResult:
     """Run every benchmark of ``suite`` on every device that it applies to.
 
@@ -39,19 +75,23 @@ def run_suite(
         suite: one of ``suites.SUITES``.
         device: ``auto`` (GPUs if there are any), ``cpu`` or ``cuda``.
         directory: where the disk is tested; empty: the directory for temporary files.
+        only: names of benchmarks, a part of the suite; empty: all of it.
         watcher: told before and after each benchmark.
-        nursery: where benchmarks run; a test may bring its own.
+        interrupt: when set, the benchmark in progress ends and the rest is ``preempted``.
+        home: where benchmarks run; a test may bring its own.
 
     Raises:
         NurseryError: torch is missing or does not import.
+        ValueError: ``only`` names a benchmark that the suite does not have.
     """
     started_at = time.time()
-    with nursery or Nursery() as home:
-        found, error = _find_devices(home, device)
-        kind = found.kind if found else None
-        benchmarks = suite.benchmarks(kind, directory=directory) if kind else ()
-        pairs = [(benchmark, one) for benchmark in benchmarks for one in _targets(benchmark, found)]
-        results = tuple(run_benchmarks(pairs, suite.timeout_seconds, home, watcher))
+    with home or Home(interrupt=interrupt) as nurseries:
+        found, error = _find_devices(nurseries.nursery(), device)
+        chosen = suite.benchmarks(found.kind, directory=directory, only=only) if found else ()
+        plan = [(benchmark, tuple(_targets(benchmark, found))) for benchmark in chosen]
+        results = tuple(run_benchmarks(plan, suite.timeout_seconds, nurseries, watcher))
+    if interrupt:
+        error = error or f"ended early: {interrupt.reason}"
     return SuiteResult(
         suite=suite.name,
         started_at=started_at,
@@ -65,25 +105,70 @@ def run_suite(
     )
 
 
+Plan = Sequence[tuple[Benchmark, Sequence[Device]]]
+"""Benchmarks in order, each with the devices that it runs on."""
+
+
 def run_benchmarks(
-    pairs: Sequence[tuple[Benchmark, Device]], timeout: float, nursery: Nursery, watcher: Watcher
+    plan: Plan, timeout: float, home: Home, watcher: Watcher = lambda _: None
 ) -> Iterator[BenchmarkResult]:
-    """Run each benchmark on its device; one that hangs ends within ``timeout`` plus five seconds."""
-    for index, (benchmark, device) in enumerate(pairs):
-        about = Progress(index=index, total=len(pairs), benchmark=benchmark.name, device=benchmark.where(device))
-        watcher(about)
-        order = {
-            "benchmark": benchmark.name,
-            "config": msgspec.to_builtins(benchmark.config),
-            "device": msgspec.to_builtins(device),
-        }
-        result = _result(benchmark, device, nursery.call(order, timeout))
-        watcher(
-            Progress(
-                index=index, total=len(pairs), benchmark=benchmark.name, device=benchmark.where(device), result=result
-            )
-        )
-        yield result
+    """Run each benchmark on its devices; one that hangs ends within ``timeout`` plus five seconds.
+
+    Args:
+        plan: what runs where, in this order.
+        timeout: seconds for one benchmark on one device.
+        home: the processes.
+        watcher: told before and after each, one call at a time, from whichever thread.
+    """
+    total = sum(len(devices) for _, devices in plan)
+    begun = 0
+    for benchmark, devices in plan:
+        yield from _Turn(benchmark, devices, timeout, home, watcher).run(begun, total)
+        begun += len(devices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One benchmark on its devices."""
+
+    benchmark: Benchmark
+    devices: Sequence[Device]
+    timeout: float
+    home: Home
+    watcher: Watcher
+
+    def run(self, begun: int, total: int) -> Iterator[BenchmarkResult]:
+        """Results in the order of the devices; ``begun`` runs of ``total`` came before."""
+        at_once = min(len(self.devices), MOST_TOGETHER) if self.benchmark.together else 1
+        nurseries = [self.home.nursery(number) for number in range(at_once)]
+        telling = threading.Lock()
+
+        def one(number: int) -> BenchmarkResult:
+            device = self.devices[number]
+            name = self.benchmark.name
+            step = Progress(index=begun + number, total=total, benchmark=name, device=self.benchmark.where(device))
+            with telling:
+                self.watcher(step)
+            outcome = nurseries[number % at_once].call(_order(self.benchmark, device), self.timeout)
+            result = _result(self.benchmark, device, outcome)
+            with telling:
+                self.watcher(replace(step, result=result))
+            return result
+
+        if at_once <= 1:
+            yield from map(one, range(len(self.devices)))
+            return
+        with ThreadPoolExecutor(at_once) as pool:
+            for first in range(0, len(self.devices), at_once):
+                yield from pool.map(one, range(first, min(first + at_once, len(self.devices))))
+
+
+def _order(benchmark: Benchmark, device: Device) -> dict[str, object]:
+    return {
+        "benchmark": benchmark.name,
+        "config": msgspec.to_builtins(benchmark.config),
+        "device": msgspec.to_builtins(device),
+    }
 
 
 def cohort_of(device: Device) -> str:
@@ -110,5 +195,7 @@ def _targets(benchmark: Benchmark, found: Device | None) -> Iterable[Device]:
 def _result(benchmark: Benchmark, device: Device, outcome: Outcome) -> BenchmarkResult:
     if outcome.answer is not None:
         return msgspec.convert(outcome.answer, BenchmarkResult)
-    state = State.TIMEOUT if outcome.timed_out else State.ERROR
+    state = State.ERROR
+    if outcome.timed_out or outcome.interrupted:
+        state = State.TIMEOUT if outcome.timed_out else State.PREEMPTED
     return benchmark.failed(device, state, outcome.reason or "no reason given", outcome.seconds)

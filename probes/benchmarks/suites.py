@@ -1,20 +1,20 @@
 """Suites as data: which benchmarks, with which budgets, under which hard time-out.
 
-Invariant: problem sizes depend on the kind of device only, never on the suite. A longer suite repeats more; so criteria
-that were learned from one suite judge the others. Importing this module imports no torch.
+Invariant: problem sizes depend on the kind of device only, never on the suite. A longer suite has more benchmarks and
+repeats more; so criteria that were learned from one suite judge the others. Importing this module imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from probes.benchmarks.allreduce import AllReduce
-from probes.benchmarks.base import Benchmark, Device, Kind
+from probes.benchmarks.base import Benchmark, Device, Effort, Kind, Tier
 from probes.benchmarks.copy import Copy
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.deterministic import Deterministic
 from probes.benchmarks.disk import Disk
 from probes.benchmarks.gemm import Gemm
@@ -23,60 +23,58 @@ from probes.benchmarks.memory import Memory
 from probes.benchmarks.result import Metric
 
 BENCHMARKS: Mapping[str, type[Benchmark]] = {
-    benchmark.name: benchmark for benchmark in (Gemm, Memory, Copy, Launch, AllReduce, Disk, Deterministic)
+    benchmark.name: benchmark for benchmark in (Deterministic, Gemm, Memory, Copy, Launch, AllReduce, Disk)
 }
-"""Every benchmark there is. A new one costs its module, its test and a place in this line."""
+"""Every benchmark there is, in the order in which a suite runs them. A new one costs its module, its test and a word
+here."""
 
-# Large enough to fill an H100 (a GEMM of n=8192 takes 1 to 50 ms, an array of 1 GiB is 20 times its L2 cache).
-_SIZES: dict[Kind, tuple[Benchmark, ...]] = {
-    "cpu": (
-        Deterministic(Deterministic.Config()),
-        Gemm(Gemm.Config()),
-        Memory(Memory.Config()),
-        Copy(Copy.Config()),
-        Launch(Launch.Config()),
-        AllReduce(AllReduce.Config()),
-        Disk(Disk.Config()),
-    ),
-    "cuda": (
-        Deterministic(Deterministic.Config(width=512, repeats=10)),
-        Gemm(Gemm.Config(size=8192, narrow_size=8192)),
-        Memory(Memory.Config(mebibytes=1024)),
-        Copy(Copy.Config(mebibytes=256)),
-        Launch(Launch.Config()),
-        AllReduce(AllReduce.Config()),
-        Disk(Disk.Config()),
-    ),
+TYPICAL: Mapping[Kind, Device] = {
+    "cpu": Device(kind="cpu", model="any", count=2),
+    "cuda": Device(kind="cuda", model="any", count=8),
 }
+"""The machines that stated times are of: two processor cores, eight GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A tier. The same benchmarks on every tier for now; what grows is how often each is repeated."""
+    """A tier: the benchmarks that belong to it, and how often each is repeated."""
 
     name: str
     about: str
+    tier: Tier
     budget_seconds: float
     """Seconds of measuring per metric."""
-    disk_repeats: int
-    fingerprints: int
-    """Repetitions of the deterministic computation: the chance to see a rare wrong bit grows with them."""
     timeout_seconds: float
     """Hard limit for one benchmark on one device: about ten times what it takes on a slow, busy machine."""
-    expected_seconds: float
-    """The whole suite on two processor cores."""
+    limit_seconds: float
+    """What the whole suite may take on eight GPUs."""
 
-    def benchmarks(self, kind: Kind, *, directory: str = "") -> tuple[Benchmark, ...]:
-        """The suite's benchmarks for a kind of device; ``directory`` is where the disk is tested."""
-        return tuple(self._tuned(benchmark, directory) for benchmark in _SIZES[kind])
+    def benchmarks(self, kind: Kind, *, directory: str = "", only: Sequence[str] = ()) -> tuple[Benchmark, ...]:
+        """The suite's benchmarks for a kind of device, in the order in which they run.
 
-    def _tuned(self, benchmark: Benchmark, directory: str) -> Benchmark:
-        changes: dict[str, Any] = {"budget_seconds": self.budget_seconds}
-        if isinstance(benchmark, Disk):
-            changes |= {"repeats": self.disk_repeats, "fsyncs": 10 * self.disk_repeats, "directory": directory}
-        if isinstance(benchmark, Deterministic):
-            changes |= {"repeats": self.fingerprints}
-        return type(benchmark)(replace(benchmark.config, **changes))
+        Args:
+            kind: of device.
+            directory: where the disk is tested.
+            only: names, a part of the suite; empty: all of it.
+
+        Raises:
+            ValueError: ``only`` names what the suite does not have.
+        """
+        members = {name: made for name, made in BENCHMARKS.items() if made.tier <= self.tier}
+        if strangers := sorted(set(only) - members.keys()):
+            raise ValueError(f"suite {self.name} has no benchmark {', '.join(strangers)}: it has {', '.join(members)}")
+        effort = Effort(tier=self.tier, budget_seconds=self.budget_seconds, directory=directory)
+        return tuple(made.sized(kind).tuned(effort) for name, made in members.items() if not only or name in only)
+
+    def expected_seconds(self, device: Device, *, only: Sequence[str] = ()) -> float:
+        """Sum of the stated times of its benchmarks on a machine (``device.index`` is not looked at)."""
+        return sum(expected_seconds(benchmark, device) for benchmark in self.benchmarks(device.kind, only=only))
+
+
+def expected_seconds(benchmark: Benchmark, device: Device) -> float:
+    """Stated time of a benchmark on all GPUs of a machine."""
+    turns = device.count if device.kind == "cuda" and benchmark.each_device and not benchmark.together else 1
+    return turns * benchmark.expected_seconds(device)
 
 
 SUITES: Mapping[str, Suite] = {
@@ -85,29 +83,26 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             name="quick",
             about="seconds: before every job",
+            tier=Tier.QUICK,
             budget_seconds=0.2,
-            disk_repeats=3,
-            fingerprints=5,
             timeout_seconds=60.0,
-            expected_seconds=12.0,
+            limit_seconds=60.0,
         ),
         Suite(
             name="standard",
-            about="a minute: after a repair, or daily",
-            budget_seconds=2.0,
-            disk_repeats=10,
-            fingerprints=100,
+            about="minutes: after a repair, or daily",
+            tier=Tier.STANDARD,
+            budget_seconds=1.0,
             timeout_seconds=300.0,
-            expected_seconds=60.0,
+            limit_seconds=600.0,
         ),
         Suite(
             name="deep",
-            about="minutes: idle or suspect machines",
-            budget_seconds=10.0,
-            disk_repeats=40,
-            fingerprints=1000,
+            about="the better part of an hour: idle or suspect machines",
+            tier=Tier.DEEP,
+            budget_seconds=5.0,
             timeout_seconds=1200.0,
-            expected_seconds=300.0,
+            limit_seconds=2700.0,
         ),
     )
 }
@@ -116,7 +111,10 @@ SUITES: Mapping[str, Suite] = {
 class BenchmarkInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     catches: str
+    defects: tuple[Defect, ...]
     metrics: tuple[Metric, ...]
+    expected_seconds: float
+    """On the slower of the typical machines."""
 
 
 class SuiteInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,22 +131,24 @@ def describe(kind: Kind | None = None) -> tuple[SuiteInfo, ...]:
         SuiteInfo(
             name=suite.name,
             about=suite.about,
-            benchmarks=tuple(_about(suite, name, kinds) for name in _names(kinds)),
-            expected_seconds=suite.expected_seconds,
+            benchmarks=tuple(_about(suite, name, kinds) for name in _names(suite)),
+            expected_seconds=max(suite.expected_seconds(TYPICAL[one]) for one in kinds),
         )
         for suite in SUITES.values()
     )
 
 
-def _names(kinds: tuple[Kind, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(benchmark.name for kind in kinds for benchmark in _SIZES[kind]))
+def _names(suite: Suite) -> tuple[str, ...]:
+    return tuple(benchmark.name for benchmark in suite.benchmarks("cpu"))
 
 
 def _about(suite: Suite, name: str, kinds: tuple[Kind, ...]) -> BenchmarkInfo:
-    metrics: dict[str, Metric] = {}
-    for kind in kinds:
-        device = Device(kind=kind, model="any", count=8)
-        for benchmark in suite.benchmarks(kind):
-            if benchmark.name == name:
-                metrics |= {metric.name: metric for metric in benchmark.metrics(device)}
-    return BenchmarkInfo(name=name, catches=BENCHMARKS[name].catches, metrics=tuple(metrics.values()))
+    made = {kind: suite.benchmarks(kind, only=(name,))[0] for kind in kinds}
+    metrics = {metric.name: metric for kind, one in made.items() for metric in one.metrics(TYPICAL[kind])}
+    return BenchmarkInfo(
+        name=name,
+        catches=BENCHMARKS[name].catches,
+        defects=BENCHMARKS[name].defects,
+        metrics=tuple(metrics.values()),
+        expected_seconds=max(expected_seconds(one, TYPICAL[kind]) for kind, one in made.items()),
+    )

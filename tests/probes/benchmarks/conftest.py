@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from probes.benchmarks.base import Benchmark, Clock, Device
-from probes.benchmarks.isolation import COMMAND, Nursery
+from probes.benchmarks.isolation import COMMAND
 from probes.benchmarks.result import BenchmarkResult
-from probes.benchmarks.runner import run_benchmarks
+from probes.benchmarks.runner import Home, run_benchmarks
 
 Run = Callable[..., BenchmarkResult]
 
@@ -39,10 +39,10 @@ def cpu() -> Device:
 @pytest.fixture(scope="session")
 def run(cpu: Device) -> Iterator[Run]:
     """Run one benchmark in a process of its own, as ``mainstay validate`` does."""
-    with Nursery() as nursery:
+    with Home() as home:
 
         def _run(benchmark: Benchmark, timeout: float = 60.0) -> BenchmarkResult:
-            return next(run_benchmarks([(benchmark, cpu)], timeout, nursery, lambda _: None))
+            return next(run_benchmarks([(benchmark, (cpu,))], timeout, home))
 
         yield _run
 

@@ -11,13 +11,16 @@ from typing import Any, ClassVar
 
 from probes.benchmarks import nursery
 from probes.benchmarks.base import Benchmark, Clock, Device, Readings
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.ranks import run_ranks
 from probes.benchmarks.result import Better, Metric
 
 
 class Misbehaving(Benchmark):
     name: ClassVar[str] = "misbehaving"
+    together: ClassVar[bool] = True
     catches: ClassVar[str] = "nothing"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.SOFTWARE,)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -45,6 +48,12 @@ class Misbehaving(Benchmark):
             Path(self.config.path).write_text(f"{os.getpid()} {child}")
         while True:
             time.sleep(60)
+
+    def meet(self) -> None:
+        """End only when three of us are running."""
+        Path(self.config.path, str(os.getpid())).touch()
+        while len(list(Path(self.config.path).iterdir())) < 3:
+            time.sleep(0.01)
 
     def be_killed(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ import pytest
 
 from probes.benchmarks.base import Benchmark, Device, Kind
 from probes.benchmarks.result import BenchmarkResult, Better, Metric, State
-from probes.benchmarks.suites import BENCHMARKS, SUITES
+from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL
 
 ROOT = Path(__file__).resolve().parents[3]
 EVERY = pytest.mark.parametrize("name", sorted(BENCHMARKS))
@@ -102,6 +102,23 @@ def test_it_says_what_it_catches(name: str) -> None:
 
 
 @EVERY
+def test_it_says_which_defects_it_finds(name: str) -> None:
+    defects = BENCHMARKS[name].defects
+    assert defects
+    assert len(set(defects)) == len(defects)
+
+
+@EVERY
+@KINDS
+def test_it_states_its_time(name: str, kind: Kind) -> None:
+    """A longer suite takes longer, and a part of a second is never nothing."""
+    device = TYPICAL[kind]
+    seconds = [b.expected_seconds(device) for s in SUITES.values() for b in s.benchmarks(kind) if b.name == name]
+    assert all(0.0 < second < math.inf for second in seconds)
+    assert seconds == sorted(seconds)
+
+
+@EVERY
 def test_a_failed_run_has_every_metric_and_no_value(name: str, cpu: Device) -> None:
     benchmark = tiny(name)
     result = benchmark.failed(cpu, State.ERROR, "because")
@@ -127,7 +144,7 @@ def test_every_suite_measures_the_same_metrics(name: str, kind: Kind) -> None:
         for benchmark in suite.benchmarks(kind)
         if benchmark.name == name
     }
-    assert len(seen) == 1, "in the suites, with the same sizes in each"
+    assert len(seen) == 1, "in a suite, with the same sizes in each"
 
 
 def test_describing_benchmarks_needs_neither_torch_nor_numpy() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ from types import ModuleType
 import pytest
 
 from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.isolation import GRACE_SECONDS, Nursery, NurseryError
+from probes.benchmarks.interrupt import Interrupt
+from probes.benchmarks.isolation import GRACE_SECONDS, NurseryError
 from probes.benchmarks.result import BenchmarkResult, State
-from probes.benchmarks.runner import run_benchmarks
+from probes.benchmarks.runner import Home, run_benchmarks
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., BenchmarkResult]
@@ -60,10 +62,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 @pytest.fixture(scope="module")
 def run(misbehaving: tuple[str, ...], cpu: Device) -> Iterator[Run]:
-    with Nursery(misbehaving) as nursery:
+    with Home(misbehaving) as home:
 
         def _run(benchmark: Benchmark, timeout: float = 60.0) -> BenchmarkResult:
-            return next(run_benchmarks([(benchmark, cpu)], timeout, nursery, lambda _: None))
+            return next(run_benchmarks([(benchmark, (cpu,))], timeout, home))
 
         yield _run
 
@@ -112,12 +114,45 @@ def test_a_value_that_is_no_number_is_not_reported_as_one(run: Run) -> None:
     assert "speed: measured [nan]" in result.error
 
 
+def test_an_interrupt_gives_the_machine_back(misbehaving: tuple[str, ...], cpu: Device, tmp_path: Path) -> None:
+    """In the middle of a benchmark that is deaf: it and all that come after it are preempted, and nothing lives on."""
+    interrupt, pids = Interrupt(), tmp_path / "pids"
+    plan = [(make("well"), (cpu,)), (make("hang", pids), (cpu,)), (make("well"), (cpu,))]
+
+    def ask() -> None:
+        assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
+        asked.append(time.monotonic())
+        interrupt.set("a job wants the GPUs")
+
+    asked: list[float] = []
+    asker = threading.Thread(target=ask)
+    with Home(misbehaving, interrupt) as home:
+        asker.start()
+        results = list(run_benchmarks(plan, 600.0, home))
+        asker.join()
+        assert time.monotonic() - asked[0] < GRACE_SECONDS + 1.0
+    interrupt.close()
+    assert [r.state for r in results] == [State.OK, State.PREEMPTED, State.PREEMPTED]
+    assert results[1].error == results[2].error == "a job wants the GPUs"
+    assert wait_until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
+
+
 def test_a_nursery_without_torch_says_so(cpu: Device) -> None:
     with (
-        Nursery((sys.executable, "-c", "raise ModuleNotFoundError('No module named torch')")) as nursery,
+        Home((sys.executable, "-c", "raise ModuleNotFoundError('No module named torch')")) as home,
         pytest.raises(NurseryError, match="No module named torch"),
     ):
-        next(run_benchmarks([(make("well"), cpu)], 5.0, nursery, lambda _: None))
+        next(run_benchmarks([(make("well"), (cpu,))], 5.0, home))
+
+
+def test_what_shares_nothing_runs_on_all_devices_at_once(misbehaving: tuple[str, ...], tmp_path: Path) -> None:
+    """Each run waits until it has seen all the others: one after the other they would never end."""
+    gpus = tuple(Device(kind="cpu", model="t", count=3, index=i) for i in range(3))
+    meeting = make("meet", tmp_path)
+    assert meeting.together
+    with Home(misbehaving) as home:
+        results = list(run_benchmarks([(meeting, gpus)], 60.0, home))
+    assert [(r.state, r.device) for r in results] == [(State.OK, f"cpu:{i}") for i in range(3)]
 
 
 def test_nothing_outlives_whoever_asked_for_it(misbehaving: tuple[str, ...], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from probes.benchmarks.base import Device, Kind
 from probes.benchmarks.disk import Disk
 from probes.benchmarks.runner import cohort_of
-from probes.benchmarks.suites import BENCHMARKS, SUITES, describe
+from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL, Suite, describe
 from probes.identity import default_cohort
 from probes.samplers.base import DeviceIdentity
 
@@ -17,16 +17,34 @@ from probes.samplers.base import DeviceIdentity
 def test_the_tiers_grow() -> None:
     assert list(SUITES) == ["quick", "standard", "deep"]
     for smaller, larger in pairwise(SUITES.values()):
+        assert smaller.tier < larger.tier
         assert smaller.budget_seconds < larger.budget_seconds
-        assert smaller.fingerprints < larger.fingerprints
-        assert smaller.expected_seconds < larger.expected_seconds
         assert smaller.timeout_seconds < larger.timeout_seconds
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_every_benchmark_is_in_every_suite(kind: Kind) -> None:
-    for suite in SUITES.values():
-        assert {benchmark.name for benchmark in suite.benchmarks(kind)} == set(BENCHMARKS)
+def test_a_longer_suite_has_all_of_the_shorter(kind: Kind) -> None:
+    names = [[benchmark.name for benchmark in suite.benchmarks(kind)] for suite in SUITES.values()]
+    assert all(set(smaller) <= set(larger) for smaller, larger in pairwise(names))
+    assert set(names[-1]) == set(BENCHMARKS)
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_the_stated_times_are_within_the_limit_of_eight_gpus(suite: Suite) -> None:
+    assert suite.expected_seconds(TYPICAL["cuda"]) <= suite.limit_seconds
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_no_benchmark_is_stated_to_need_half_its_time_out(suite: Suite) -> None:
+    for kind, device in TYPICAL.items():
+        for benchmark in suite.benchmarks(kind):
+            assert benchmark.expected_seconds(device) <= suite.timeout_seconds / 2, benchmark.name
+
+
+def test_a_part_of_a_suite_keeps_its_order_and_names_strangers() -> None:
+    assert [b.name for b in SUITES["quick"].benchmarks("cpu", only=("copy", "gemm"))] == ["gemm", "copy"]
+    with pytest.raises(ValueError, match="no benchmark gpu-burn: it has deterministic, gemm"):
+        SUITES["quick"].benchmarks("cpu", only=("gemm", "gpu-burn"))
 
 
 def test_the_disk_is_tested_where_asked() -> None:

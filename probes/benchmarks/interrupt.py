@@ -1,0 +1,33 @@
+"""A suite that is asked to give the machine back.
+
+Invariant: asking is one write to a descriptor, so a signal handler or any thread may do it, and whoever waits in
+``select`` wakes at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class Interrupt:
+    """Set once, by anybody; never taken back."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.reason = ""
+        """Why; empty: nobody asked."""
+
+    def set(self, reason: str) -> None:
+        """Ask. The first reason stands."""
+        self.reason = self.reason or reason
+        os.eventfd_write(self._descriptor, 1)
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+    def fileno(self) -> int:
+        """Readable, for ``select``, from the moment it is set."""
+        return self._descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
