@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
@@ -19,6 +19,9 @@ from detectors.criteria import FALSE_ALARMS, Criteria, JudgedSuite, judge_suite,
 from probes.benchmarks.result import SuiteResult, disturbance
 from probes.decoding import UNREADABLE
 from probes.words import Verdict
+
+if TYPE_CHECKING:
+    from probes.benchmarks.suites import Suite
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
 BAD_INPUT = 2
@@ -56,10 +59,14 @@ def validate(
     criteria: Path | None = None,
     device: str = "auto",
     directory: Path | None = None,
+    only: str = "",
     out: Path | None = None,
+    log: Path | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Benchmarks on this machine, a verdict per metric.
+
+    SIGTERM or Ctrl-C ends it within five seconds, with what was measured until then.
 
     Exit code: 0 all PASS or WARN; 1 some FAIL; 2 bad input; 3 torch is missing; 4 some UNKNOWN and none FAIL.
 
@@ -73,12 +80,17 @@ def validate(
         auto (GPUs if there are any), cpu or cuda.
     directory
         Where the disk is tested; otherwise the directory for temporary files.
+    only
+        Benchmarks of the suite, with commas between them; otherwise all.
     out
         Also write the result, as JSON, to this file.
+    log
+        Append each benchmark's result, as a line of JSON, to this file as soon as it is known.
     as_json
         Print the result as JSON, and nothing else, on standard output.
     """
-    from probes.benchmarks.progress import watching
+    from probes.benchmarks.interrupt import interruptible
+    from probes.benchmarks.progress import logged, watching
     from probes.benchmarks.runner import NurseryError, run_suite
     from probes.benchmarks.suites import SUITES
 
@@ -90,10 +102,19 @@ def validate(
     if directory is not None and not directory.is_dir():
         raise InputError(f"{directory}: not a directory")
     known = _load(criteria, Criteria) if criteria else Criteria(criteria=())
+    part = _part(chosen, only)
     _check_writable(out)
+    _check_writable(log)
     try:
-        with watching(quiet=as_json) as watcher:
-            result = run_suite(chosen, device=device, directory=str(directory or ""), watcher=watcher)
+        with interruptible() as interrupt, watching(quiet=as_json) as watcher, logged(log, watcher) as told:
+            result = run_suite(
+                chosen,
+                device=device,
+                directory=str(directory or ""),
+                only=part,
+                watcher=told,
+                interrupt=interrupt,
+            )
     except NurseryError as error:
         print(f"mainstay: no benchmark can run: {error}; pip install 'mainstay[train]'", file=sys.stderr)
         return 3
@@ -102,6 +123,16 @@ def validate(
         _write(out, judged)
     _show([judged], as_json=as_json, document=judged)
     return EXIT_CODES[judged.verdict]
+
+
+def _part(suite: Suite, only: str) -> tuple[str, ...]:
+    """The benchmarks named on the command line, checked."""
+    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    try:
+        suite.benchmarks("cpu", only=names)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return names
 
 
 @criteria.command

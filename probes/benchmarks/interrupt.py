@@ -7,6 +7,10 @@ Invariant: asking is one write to a descriptor, so a signal handler or any threa
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 
 class Interrupt:
@@ -31,3 +35,21 @@ class Interrupt:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupt]:
+    """An interrupt that SIGTERM and SIGINT set, from the main thread; a second SIGINT ends the process as usual."""
+    interrupt = Interrupt()
+
+    def ask(number: int, _: FrameType | None) -> None:
+        interrupt.set(f"ended by {signal.Signals(number).name}")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        interrupt.close()

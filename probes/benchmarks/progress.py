@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from probes.benchmarks.result import BenchmarkResult, State
 
@@ -26,6 +29,30 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
+
+
+@contextmanager
+def logged(file: Path | None, watcher: Watcher) -> Iterator[Watcher]:
+    """A watcher that also appends every step to ``file``, a line of JSON each, as soon as it is known.
+
+    However this process ends, what was measured until then can be read there (``read_log``).
+    """
+    if file is None:
+        yield watcher
+        return
+    with file.open("ab", buffering=0) as log:
+
+        def tell(step: Progress) -> None:
+            log.write(msgspec.json.encode(step) + b"\n")
+            watcher(step)
+
+        yield tell
+
+
+def read_log(content: bytes) -> list[Progress]:
+    """The whole lines of a log, in order; the last one may be half written."""
+    lines = content.split(b"\n")[:-1]
+    return [msgspec.json.decode(line, type=Progress) for line in lines]
 
 
 @contextmanager
