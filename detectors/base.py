@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from detectors.mesh import Mesh
-from detectors.rows import Rows
+from detectors.rows import Rows, places
 from probes.words import Event, Remedy, Severity
 
 Array = npt.NDArray[Any]
@@ -196,10 +196,11 @@ class ArrayDetector(Detector):
         """Let the state follow the entities; withdraw what was said about those that left."""
         if self.rows.follows(samples.entities):
             return []
-        staying = set(samples.entities)
-        gone = [(row, e) for row, e in enumerate(self.rows.entities) if e not in staying]
-        said = [(entity, kind) for row, entity in gone for kind in self._held(row)]
-        self.rows.align(samples.entities)
+        take = places(self.rows.entities, samples.entities)
+        gone = np.ones(len(self.rows.entities), np.bool_)
+        gone[take[take >= 0]] = False
+        said = [(self.rows.entities[row], kind) for row in np.flatnonzero(gone).tolist() for kind in self._held(row)]
+        self.rows.move(samples.entities, take)
         evidence = Evidence(summary="It left the fleet and is no longer watched.")
         return [self._finding(kind, entity, float(samples.t[0]), evidence, active=False) for entity, kind in said]
 

@@ -73,14 +73,17 @@ class Siblings:
     def of(self, samples: Samples) -> npt.NDArray[np.intp]:
         if self._of[0] is samples.entities and (self._of[1] is samples.groups or self._of[1] == samples.groups):
             return self._rows
-        places: dict[tuple[str | None, str], list[int]] = {}
-        for row, (entity, group) in enumerate(zip(samples.entities, samples.groups, strict=True)):
-            places.setdefault((entity.node, group), []).append(row)
-        most = max((len(rows) for rows in places.values()), default=1)
-        self._rows = np.full((len(samples.entities), max(most - 1, 1)), -1, np.intp)
-        for rows in places.values():
-            for row in rows:
-                self._rows[row, : len(rows) - 1] = [other for other in rows if other != row]
+        numbers: dict[tuple[str | None, str], int] = {}
+        each = zip(samples.entities, samples.groups, strict=True)
+        number = np.array([numbers.setdefault((e.node, group), len(numbers)) for e, group in each], np.intp)
+        order = np.argsort(number, kind="stable")
+        size = np.bincount(number)
+        start = np.cumsum(size) - size
+        column = np.arange(max(int(size.max(initial=1)) - 1, 1))
+        own = np.argsort(order, kind="stable") - start[number]  # one's place among one's like
+        there = column + (column >= own[:, None])
+        place = np.where(there < size[number, None], start[number, None] + there, -1)
+        self._rows = np.where(place >= 0, order[place], -1) if len(order) else np.zeros((0, 1), np.intp)
         self._of = (samples.entities, samples.groups)
         return self._rows
 

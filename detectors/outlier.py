@@ -138,6 +138,7 @@ class OutlierDetector(ArrayDetector):
         rows = Rows().field("calm", 0, np.uint8, lead=(signals,))
         rows.field("grave", fill=False, dtype=np.bool_, lead=(signals,))
         rows.field("x", np.nan, np.float32, lead=(config.drawn, signals))
+        rows.field("name", 0, np.uint32)  # hashed, for the draw of peers
         return self._streams.declare(rows)
 
     def account(self) -> Account:
@@ -159,7 +160,7 @@ class OutlierDetector(ArrayDetector):
         return list(dict.fromkeys(self._plan.kinds[s] for s in np.flatnonzero(self.rows["state"][:, row])))
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
-        former = self._peers.follow(samples)
+        former = self._peers.follow(samples, self.rows["name"])
         if former is not None:
             last = self._middles.shape[2] - 1  # the entry of nobody, which is NaN
             self._middles = self._middles[:, :, [last if old < 0 else old for old in (*former, -1)]]

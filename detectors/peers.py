@@ -37,29 +37,36 @@ class Peers:
         self._wide: list[int] = []
         self._narrow: list[tuple[Places, Places]] = []
 
-    def follow(self, samples: Samples) -> tuple[int, ...] | None:
-        """Follow entities and groups; returns each cohort's former number (-1 = new) when anything changed."""
+    def follow(self, samples: Samples, names: npt.NDArray[np.uint32] | None = None) -> tuple[int, ...] | None:
+        """Follow entities and groups; returns each cohort's former number (-1 = new) when anything changed.
+
+        ``names`` [E] keeps the hashes of the entities' names from call to call; 0 = not known yet.
+        """
         same = self._of[1] is samples.groups or self._of[1] == samples.groups
         if same and (self._of[0] is samples.entities or self._of[0] == samples.entities):
             return None
         self._of = (samples.entities, samples.groups)
         before = {label: number for number, label in enumerate(self.labels)}
-        labels, index, count = np.unique(np.asarray(samples.groups, np.str_), return_inverse=True, return_counts=True)
+        labels = sorted(set(samples.groups))
+        index = np.fromiter(map({label: i for i, label in enumerate(labels)}.get, samples.groups), np.intp)
+        count = np.bincount(index, minlength=len(labels))
         large = np.flatnonzero(count >= self.least)
         number = np.full(len(labels) + 1, len(large), np.intp)
         number[large] = np.arange(len(large))
-        self.labels = tuple(str(labels[i]) for i in large)
+        self.labels = tuple(labels[i] for i in large)
         self.index = number[index]
         members = np.split(np.argsort(self.index, kind="stable"), np.cumsum(np.bincount(self.index))[: len(large)])
-        self.drawn = [self._draw(rows, samples) for rows in members[: len(large)]]
+        names = np.zeros(len(index), np.uint32) if names is None else names
+        self.drawn = [self._draw(rows, samples, names) for rows in members[: len(large)]]
         self._arrange(len(samples.entities))
         return tuple(before.get(label, -1) for label in self.labels)
 
-    def _draw(self, rows: Places, samples: Samples) -> Places:
+    def _draw(self, rows: Places, samples: Samples, names: npt.NDArray[np.uint32]) -> Places:
         if len(rows) <= self.sample:
             return rows
-        named = np.array([zlib.crc32(samples.entities[row].key.encode()) for row in rows], np.uint32)
-        return np.sort(rows[np.argsort(named, kind="stable")[: self.sample]])
+        for row in rows[names[rows] == 0].tolist():
+            names[row] = zlib.crc32(samples.entities[row].key.encode())
+        return np.sort(rows[np.argsort(names[rows], kind="stable")[: self.sample]])
 
     def _arrange(self, entities: int) -> None:
         """Narrow cohorts of like size (up to a factor of two) share a matrix; the row behind the last is NaN."""

@@ -71,8 +71,11 @@ class DeviceFeed:
         """Name entities and groups anew only when they change: the same tuples again spare the detectors a look."""
         moved = columns != self._columns
         if moved:
+            known = dict(
+                zip(self._columns, self._entities, strict=True)
+            )  # whoever stays is the same object (rows.places)
             self._columns, self._hosts = columns, None
-            self._entities = tuple(Entity(node=node, device=device) for node, device in columns)
+            self._entities = tuple(known.get(at) or Entity(node=at[0], device=at[1]) for at in columns)
         if moved or cohorts is not self._cohorts:
             self._cohorts = cohorts
             groups = tuple(cohorts.get(column) or f"alone:{column}" for column in columns)

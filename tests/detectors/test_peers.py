@@ -7,6 +7,7 @@ import pytest
 
 from detectors.base import Samples
 from detectors.finding import Entity
+from detectors.gpu import Siblings
 from detectors.peers import Peers
 from detectors.rows import median, robust_sigma
 
@@ -71,3 +72,38 @@ def test_the_same_fleet_costs_nothing_and_a_new_one_says_what_stayed() -> None:
     assert peers.follow(fleet({"a": 8, "c": 9})) is None
     assert peers.follow(fleet({"a": 8, "b": 8, "c": 9})) == (0, -1, 1)
     assert peers.follow(fleet({})) == ()
+
+
+def test_who_leaves_changes_nothing_but_the_draw_of_a_newly_made_one() -> None:
+    """Hashes kept from tick to tick draw the same sample as hashes made anew."""
+    n = 300
+    all_of_them, fewer = fleet({"a": n}), fleet({"a": n - 20}, np.arange(20, n) - 20)
+    fewer = Samples(
+        entities=all_of_them.entities[20:], groups=fewer.groups, signals=("s",), t=np.zeros(1), x=fewer.x
+    )  # fmt: skip
+    kept, names = Peers(least=8, sample=64), np.zeros(n, np.uint32)
+    kept.follow(all_of_them, names)
+    assert names.all()
+    kept.follow(fewer, names[20:])
+    anew = Peers(least=8, sample=64)
+    anew.follow(fewer)
+    np.testing.assert_array_equal(kept.drawn[0], anew.drawn[0])
+
+
+@pytest.mark.parametrize("entities", [0, 1, 7, 60])
+def test_siblings_are_those_of_ones_node_and_cohort_in_order(entities: int) -> None:
+    rng = np.random.default_rng(entities)
+    where, groups = rng.integers(0, 7, entities), rng.integers(0, 2, entities)
+    samples = Samples(
+        entities=tuple(Entity(node=f"n{node}", device=f"g{i}") for i, node in enumerate(where)),
+        groups=tuple(f"c{group}" for group in groups),
+        signals=("s",),
+        t=np.zeros(1),
+        x=np.zeros((1, 1, entities)),
+    )
+    told = Siblings().of(samples)
+    assert told.shape[0] == entities
+    for row in range(entities):
+        alike = [i for i in range(entities) if i != row and where[i] == where[row] and groups[i] == groups[row]]
+        assert told[row, : len(alike)].tolist() == alike
+        assert (told[row, len(alike) :] == -1).all()
