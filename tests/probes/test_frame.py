@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import string
 import struct
 import zlib
@@ -216,6 +217,25 @@ def test_a_damaged_deflated_payload_is_refused(values: bytes, fault: str) -> Non
 def test_an_unknown_codec_is_named() -> None:
     with pytest.raises(FrameError, match="codec"):
         decode(raw(codec="lzma"))
+
+
+anything = st.text(st.sampled_from("aZ09._:->/\n\r\u0664\u00e9 "), max_size=6)
+nearly = st.one_of(names, anything, st.sampled_from(["3>4", "3>4\n", "12345678>1", "a" * 128, "a" * 129, "1>2>3", ""]))
+
+
+@given(st.lists(nearly, max_size=4).map(tuple))
+def test_all_entities_together_are_checked_as_each_alone(who: tuple[str, ...]) -> None:
+    """Against the words: a legal id, or a pair of ranks."""
+    wrong = [name for name in who if not re.fullmatch(r"\d{1,7}>\d{1,7}", name, re.ASCII) and not legal(name)]
+    if not wrong:
+        frames._check_entities(who)
+        return
+    with pytest.raises(ValueError, match=re.escape(f"entity {wrong[0]!r} is not a legal id")):
+        frames._check_entities(who)
+
+
+def legal(name: str) -> bool:
+    return 0 < len(name) <= 128 and name[0] in LETTERS and set(name) <= set(LETTERS + "._:-")
 
 
 def test_an_entity_may_be_a_pair_of_ranks() -> None:
