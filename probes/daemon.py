@@ -22,7 +22,7 @@ from probes.frame import Axis
 from probes.happenings import Happenings
 from probes.identity import boot_id, describe
 from probes.kernel_log.reader import Clock, KernelLog
-from probes.orders import ControlLoop, ResultOutbox, Validator
+from probes.orders import ControlLoop, ResultOutbox
 from probes.outbox import EventOutbox
 from probes.samplers.base import Happened
 from probes.samplers.wire import Hello, Message, Row
@@ -31,6 +31,7 @@ from probes.signals import Catalogue
 from probes.silences import Silences
 from probes.spool import Spool
 from probes.transport import Transport
+from probes.validations import Validator
 from probes.words import EventKind
 
 log = logging.getLogger(__name__)

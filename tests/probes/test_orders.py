@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ import pytest
 
 from bench.lib_receiver import Receiver, problem
 from probes.identity import NodeReport, describe
-from probes.orders import ControlLoop, Order, Result, ResultOutbox, Validator
+from probes.orders import ControlLoop, ResultOutbox
 from probes.samplers.host import HostConfig
 from probes.signals import SignalSource, catalogue
 from probes.spool import Spool
 from probes.transport import Transport
+from probes.validations import GIVE_BACK_S, Order, Result, Standing, Validator, Workbench
 
 pytestmark = pytest.mark.processes
 
@@ -59,9 +60,67 @@ def test_a_run_gives_its_benchmarks() -> None:
 def test_it_is_called_with_the_suite_niced_and_in_its_own_session() -> None:
     code = "print(json.dumps({'benchmarks': [{'argv': sys.argv[1:], 'nice': os.nice(0), 'sid': os.getsid(0)}]}))"
     (seen,) = says(f"time.sleep(0.1)\n{code}").run(order(suite="deep")).benchmarks
-    assert seen["argv"] == ["--suite", "deep", "--json"]
+    assert seen["argv"][:4] == ["--suite", "deep", "--json", "--log"]
     assert seen["nice"] >= 10
     assert seen["sid"] != os.getsid(0)
+
+
+def test_a_part_of_a_suite_is_named() -> None:
+    code = "print(json.dumps({'benchmarks': [{'argv': sys.argv[1:]}]}))"
+    (seen,) = says(code).run(order(benchmarks=("gemm", "copy"))).benchmarks
+    assert seen["argv"][:4] == ["--suite", "quick", "--only", "gemm,copy"]
+
+
+LOGGED = """
+step = {"index": 0, "total": 2, "benchmark": "gemm", "device": "cpu", "result": None}
+done = step | {"result": {"benchmark": "gemm", "state": "ok", "error": None, "seconds": 1.0, "device": "cpu",
+                          "metrics": []}}
+next = step | {"index": 1, "benchmark": "copy"}
+log = open(sys.argv[sys.argv.index("--log") + 1], "w")
+for line in (step, done, next):
+    print(json.dumps(line), file=log, flush=True)
+print('{"half": ', end="", file=log, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "time.sleep(600)"], ids=["dies", "hangs"])
+def test_what_was_measured_survives_the_end_of_the_run(end: str) -> None:
+    result = says(LOGGED + end).run(order(deadline_at=time.time() + 3))
+    assert [benchmark["benchmark"] for benchmark in result.benchmarks] == ["gemm"]
+    assert result.error
+
+
+def test_a_run_that_is_called_off_keeps_what_it_has(tmp_path: Path) -> None:
+    """One that is deaf to SIGTERM is made to end in time."""
+    told: list[Standing] = []
+    results: list[Result] = []
+    validator = says("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LOGGED + "time.sleep(600)")
+    validator.tell = lambda _id, standing: told.append(standing)
+    bench = Workbench(validator, lambda _id, result: results.append(result))
+    bench.start()
+    bench.take(order())
+    bench.take(order())  # delivered twice: run once
+    bench.take(order(validation_id="v2"))
+    bench.cancel(order(kind="cancel", validation_id="v2", reason="no longer needed"))
+    until(lambda: bool(told))
+    assert told[0].done == ("gemm on cpu: ok",)
+    assert (told[0].index, told[0].total, told[0].benchmark, told[0].state) == (1, 2, "copy", "running")
+    begun = time.monotonic()
+    bench.cancel(order(kind="cancel", reason="a job wants the GPUs"))
+    until(lambda: len(results) == 2)
+    assert time.monotonic() - begun < GIVE_BACK_S + 2.0
+    bench.stop()
+    assert [benchmark["benchmark"] for benchmark in results[0].benchmarks] == ["gemm"]
+    assert "called off: a job wants the GPUs" in (results[0].error or "")
+    assert results[1].benchmarks == []
+    assert results[1].error == "called off before it began: no longer needed"
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_what_went_wrong_half_way_comes_with_the_benchmarks() -> None:
@@ -214,7 +273,25 @@ def test_enrolment_is_tried_until_the_service_is_there(receiver: Receiver, tmp_p
 
 
 def test_the_real_command_is_what_it_should_be() -> None:
-    """The daemon relies on ``mainstay validate --suite S --json``; this asks it for a suite that is not there."""
+    """The daemon relies on ``mainstay validate --suite S --json --log F``; this asks for a suite that is not there."""
     result = Validator().run(order(suite="no-such-suite"))
     assert result.benchmarks == []
     assert "no-such-suite" in (result.error or ""), json.dumps(result.error)
+
+
+def test_the_real_command_gives_the_machine_back() -> None:
+    """A real suite, called off while it measures: what had ended is there, the rest is preempted."""
+    told = threading.Event()
+    validator = Validator(tell=lambda _id, standing: told.set() if standing.index else None)
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(validator.run(order(suite="standard"))))
+    thread.start()
+    assert told.wait(60)
+    begun = time.monotonic()
+    validator.cancel("v1", "a job wants the GPUs")
+    thread.join(60)
+    assert time.monotonic() - begun < GIVE_BACK_S + 2.0
+    states = [benchmark["state"] for benchmark in results[0].benchmarks]
+    assert states[0] == "ok"
+    assert states[-1] == "preempted"
+    assert results[0].error == "called off: a job wants the GPUs"
