@@ -1,0 +1,214 @@
+"""Why each benchmark runs or does not, as data that is stored with the plan and printed as a table.
+
+Every candidate is in the record: what it would take off the risk, what it costs, the risk before and after it, and a
+sentence. The chosen come first, in the order in which they pay; the others follow, with what each would still add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from detectors.selector.coverage import Coverage
+from detectors.selector.hazard import Bools
+from detectors.selector.risk import Problem
+from detectors.selector.select import Choice, in_order
+
+_NODES_SHOWN = 50
+
+
+class Considered(msgspec.Struct, frozen=True, kw_only=True):
+    """One benchmark in a decision."""
+
+    benchmark: str
+    chosen: bool
+    seconds: float
+    """What it costs on a node."""
+    gain: float
+    """Risk of the job that it takes away: of a chosen one at its place in the order, of another after all chosen."""
+    gain_per_second: float
+    risk_before: float
+    risk_after: float
+    finds: int
+    """Past defects that it found."""
+    alone: int
+    """Of these, the ones that no other in the plan found."""
+    why: str
+
+
+class NodeRisk(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node brings into the job."""
+
+    node: str
+    p: float
+    """P(incident within the job | survived so far)."""
+    covered: float
+    """Share of its defects that the plan finds."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision."""
+
+    benchmarks: tuple[str, ...]
+    """To run, in this order."""
+    seconds: float
+    full_seconds: float
+    """What all candidates together cost."""
+    risk_before: float
+    """Of an incident in the job, if nothing is run."""
+    risk_after: float
+    risk_full: float
+    """If everything is run."""
+    target: float
+    reached: bool
+    learned: bool
+    """False: nothing could be learned, and the plan is the whole suite."""
+    why: str
+    """The decision in a sentence."""
+    model: str
+    """What the risks come from."""
+    defects: int
+    """Past defects that coverage was learned from."""
+    considered: tuple[Considered, ...]
+    nodes: tuple[NodeRisk, ...]
+    """The riskiest first, fifty at most."""
+
+
+def record(problem: Problem, choice: Choice, nodes: Sequence[str], *, model: str) -> Record:
+    """The record of a decision.
+
+    Args:
+        problem: what was decided.
+        choice: the decision.
+        nodes: [node] names.
+        model: where the risks come from, in a few words.
+    """
+    names = problem.coverage.benchmarks
+    steps = in_order(problem, choice.chosen)
+    taken = [
+        _considered(
+            problem, choice, place, before, after, f"takes the most risk off per second: {k + 1} of {len(steps)}"
+        )
+        for k, (place, before, after) in enumerate(steps)
+    ]
+    rest = [_left_out(problem, choice, int(place)) for place in np.flatnonzero(~choice.chosen)]
+    rest.sort(key=lambda c: (-c.gain_per_second, c.benchmark))
+    before = problem.residual(problem.none())
+    return Record(
+        benchmarks=tuple(names[place] for place, *_ in steps),
+        seconds=choice.seconds,
+        full_seconds=problem.cost(problem.all()),
+        risk_before=before,
+        risk_after=choice.risk,
+        risk_full=problem.residual(problem.all()),
+        target=choice.goal,
+        reached=choice.reached,
+        learned=True,
+        why=_sentence(problem, choice, before),
+        model=model,
+        defects=problem.coverage.defects,
+        considered=(*taken, *rest),
+        nodes=_nodes(problem, choice.chosen, nodes),
+    )
+
+
+def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequence[str], *, why: str) -> Record:
+    """The record of a decision that nothing could be learned for: everything runs, as unknown is never healthy.
+
+    Args:
+        benchmarks: of the suite, in its order.
+        seconds: [benchmark] what each is expected to cost.
+        nodes: names.
+        why: what is missing.
+    """
+    said = "part of the whole suite: nothing is known that would allow to leave it out"
+    return Record(
+        benchmarks=tuple(benchmarks),
+        seconds=float(sum(seconds)),
+        full_seconds=float(sum(seconds)),
+        risk_before=1.0,
+        risk_after=1.0,
+        risk_full=1.0,
+        target=0.0,
+        reached=False,
+        learned=False,
+        why=f"too little history: {why}; the whole suite runs",
+        model="none",
+        defects=0,
+        considered=tuple(
+            Considered(
+                benchmark=name, chosen=True, seconds=cost, gain=0.0, gain_per_second=0.0, risk_before=1.0,
+                risk_after=1.0, finds=0, alone=0, why=said,
+            )
+            for name, cost in zip(benchmarks, seconds, strict=True)
+        ),
+        nodes=tuple(NodeRisk(node=node, p=1.0, covered=0.0) for node in nodes[:_NODES_SHOWN]),
+    )  # fmt: skip
+
+
+def _considered(problem: Problem, choice: Choice, place: int, before: float, after: float, why: str) -> Considered:
+    seconds = float(problem.seconds[place])
+    finds, alone = _found(problem.coverage, choice.chosen, place)
+    return Considered(
+        benchmark=problem.coverage.benchmarks[place],
+        chosen=bool(choice.chosen[place]),
+        seconds=seconds,
+        gain=before - after,
+        gain_per_second=(before - after) / seconds,
+        risk_before=before,
+        risk_after=after,
+        finds=finds,
+        alone=alone,
+        why=why,
+    )
+
+
+def _left_out(problem: Problem, choice: Choice, place: int) -> Considered:
+    more = choice.chosen.copy()
+    more[place] = True
+    after = problem.residual(more)
+    finds, alone = _found(problem.coverage, choice.chosen, place)
+    gain = choice.risk - after
+    if choice.reached and not choice.chosen.any():
+        why = "the risk is under the target without any check"
+    elif finds == 0:
+        why = "has found no defect so far, and something chosen is for what it is for"
+    elif alone == 0:
+        why = f"each of the {finds} defects that it found was found by the chosen ones too"
+    elif choice.reached:
+        why = f"the target is reached without it; it alone found {alone} of its {finds} defects"
+    else:
+        why = "takes no risk off these nodes"
+    return _considered(problem, choice, place, choice.risk, choice.risk - max(gain, 0.0), why)
+
+
+def _found(coverage: Coverage, chosen: Bools, place: int) -> tuple[int, int]:
+    """How many past defects a benchmark found, and how many of them no other in the plan did."""
+    per_pattern = coverage.counts.sum(axis=0)
+    others = chosen.copy()
+    others[place] = False
+    mine = coverage.patterns[:, place]
+    theirs = (coverage.patterns & others).any(axis=1)
+    return int(per_pattern[mine].sum()), int(per_pattern[mine & ~theirs].sum())
+
+
+def _sentence(problem: Problem, choice: Choice, before: float) -> str:
+    if not choice.chosen.any():
+        if choice.reached:
+            return f"no check needed: a risk of {before:.2%} is under the target of {choice.goal:.2%}"
+        return (
+            f"no benchmark takes anything off the risk of {before:.2%}, which is over the target of {choice.goal:.2%}"
+        )
+    share = choice.seconds / problem.cost(problem.all())
+    did = f"{int(choice.chosen.sum())} of {len(choice.chosen)} benchmarks, {share:.0%} of the time of all"
+    if choice.reached:
+        return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}, under the target of {choice.goal:.2%}"
+    return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}; no set reaches {choice.goal:.2%}"
+
+
+def _nodes(problem: Problem, chosen: Bools, names: Sequence[str]) -> tuple[NodeRisk, ...]:
+    covered = problem.shares @ problem.coverage.of(chosen)
+    order = np.argsort(-problem.p, kind="stable")[:_NODES_SHOWN]
+    return tuple(NodeRisk(node=names[i], p=float(problem.p[i]), covered=float(covered[i])) for i in order)

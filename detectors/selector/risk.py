@@ -1,0 +1,81 @@
+"""The risk that is left after a set of benchmarks: R(B) = 1 - prod_i (1 - p_i (1 - C_i(B))) over the nodes of a job.
+
+A node's coverage is its coverage of each class, weighed by how likely its next defect is of that class. What a
+benchmark finds is taken off the node before the job starts; what it misses strikes with p_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from detectors.selector.coverage import Coverage
+from detectors.selector.hazard import Bools, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is to be decided: which benchmarks to run on the nodes of a coming job."""
+
+    coverage: Coverage
+    seconds: Floats
+    """[benchmark] what each costs on one node; above zero. All nodes run it at the same time."""
+    p: Floats
+    """[node] P(incident within the job | survived so far)."""
+    shares: Floats
+    """[node, class] how likely a node's next defect is of each class; each row sums to 1."""
+
+    def __post_init__(self) -> None:
+        if self.seconds.shape != (len(self.coverage.benchmarks),):
+            raise ValueError(f"{self.seconds.size} costs for {len(self.coverage.benchmarks)} benchmarks")
+        if not (np.isfinite(self.seconds) & (self.seconds > 0)).all():
+            raise ValueError("every benchmark must cost a finite time above 0 s")
+        if self.p.ndim != 1 or not len(self.p) or not ((self.p >= 0) & (self.p <= 1)).all():
+            raise ValueError("every node needs a probability between 0 and 1, and there must be a node")
+        if self.shares.shape != (len(self.p), len(self.coverage.classes)):
+            raise ValueError(f"shares have shape {self.shares.shape}, wanted [node, class]")
+
+    @classmethod
+    def of(cls, coverage: Coverage, seconds: Floats, p: Floats, shares: Floats | None = None) -> Self:
+        """A problem; without shares of their own all nodes have the fleet's."""
+        probabilities = np.asarray(p, np.float64)
+        if shares is None:
+            shares = np.broadcast_to(coverage.shares(), (len(probabilities), len(coverage.classes)))
+        return cls(coverage=coverage, seconds=np.asarray(seconds, np.float64), p=probabilities, shares=shares)
+
+    def residual(self, chosen: Bools) -> float:
+        """R of one set [benchmark]."""
+        return float(self.residuals(self.coverage.of(chosen)[:, None])[0])
+
+    def residuals(self, covered: Floats) -> Floats:
+        """[set] R of sets with these coverages [class, set]."""
+        left = self.p[:, None] * (1.0 - self.shares @ covered)
+        return np.asarray(-np.expm1(np.sum(np.log1p(-np.minimum(left, 1 - 1e-15)), axis=0)), np.float64)
+
+    def cost(self, chosen: Bools) -> float:
+        """Seconds that one node spends on a set."""
+        return float(self.seconds[chosen].sum())
+
+    def none(self) -> Bools:
+        return np.zeros(len(self.seconds), bool)
+
+    def all(self) -> Bools:
+        return np.ones(len(self.seconds), bool)
+
+    def goal(self, target: float | None, keep: float | None) -> float:
+        """The risk to reach: a number, or what keeps a share of all that the full set takes away.
+
+        Raises:
+            ValueError: neither or both are given, or not as a share.
+        """
+        if (target is None) == (keep is None):
+            raise ValueError("give either a target for the risk or the share of the full set's effect to keep")
+        wanted = target if target is not None else keep
+        if wanted is None or not 0 <= wanted <= 1:
+            raise ValueError(f"{wanted} is no share between 0 and 1")
+        if target is not None:
+            return target
+        before, after = self.residual(self.none()), self.residual(self.all())
+        return before - wanted * (before - after)

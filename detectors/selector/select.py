@@ -1,0 +1,175 @@
+"""The cheapest set of benchmarks that brings the risk under a target: a greedy search, and the exact answer to check it.
+
+Greedy by risk taken away per second is the classic for covering; alone it can pay half as much again as needed, as
+its first picks become redundant. So it is started from every single benchmark and every pair as well, what turned out
+redundant is dropped, and single benchmarks are exchanged for cheaper ones. The exact answer looks at all 2^n sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from detectors.selector.hazard import Bools, Floats
+from detectors.selector.risk import Problem
+
+EXACT_LIMIT: Final = 16
+"""Benchmarks up to which all sets can be looked at: 65,536."""
+_PAIRS_LIMIT: Final = 24
+"""Benchmarks up to which every pair is tried as a start."""
+_NODES_LIMIT: Final = 512
+"""Nodes up to which that takes well under a second."""
+_SLACK: Final = 1e-12
+"""Rounding of a risk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A set of benchmarks."""
+
+    chosen: Bools
+    """[benchmark]."""
+    risk: float
+    """What is left after it."""
+    seconds: float
+    goal: float
+
+    @property
+    def reached(self) -> bool:
+        return self.risk <= self.goal + _SLACK
+
+
+def greedy(problem: Problem, *, target: float | None = None, keep: float | None = None) -> Choice:
+    """A cheap set that brings the risk under the target.
+
+    Where no set can, it is every benchmark that still takes risk away, and ``reached`` is false.
+
+    Args:
+        problem: nodes, coverage and costs.
+        target: risk of the job to reach; or
+        keep: share of what the full set takes away that must be kept.
+
+    Raises:
+        ValueError: see ``Problem.goal``.
+    """
+    goal = problem.goal(target, keep)
+    if problem.residual(problem.none()) <= goal + _SLACK:
+        return _choice(problem, problem.none(), goal)
+    best = _grow(problem, problem.none(), goal)
+    if not best.reached:
+        return best
+    best = _polish(problem, best)
+    for start in _starts(problem):
+        if problem.cost(start) < best.seconds:
+            grown = _grow(problem, start, goal, below=best.seconds)
+            if grown.reached and grown.seconds < best.seconds:
+                best = _polish(problem, grown)
+    return best
+
+
+def exact(problem: Problem, *, target: float | None = None, keep: float | None = None) -> Choice:
+    """The cheapest set of all 2^n: the oracle that the greedy search is measured against.
+
+    Raises:
+        ValueError: more than ``EXACT_LIMIT`` benchmarks; or see ``Problem.goal``.
+    """
+    n = len(problem.seconds)
+    if n > EXACT_LIMIT:
+        raise ValueError(f"{n} benchmarks have too many sets to look at all of them: {EXACT_LIMIT} at most")
+    goal = problem.goal(target, keep)
+    sets = (np.arange(2**n)[None, :] >> np.arange(n)[:, None] & 1).astype(bool)  # [benchmark, set]
+    cost = problem.seconds @ sets
+    order = np.argsort(cost, kind="stable")
+    for start in range(0, len(order), 1024):
+        some = order[start : start + 1024]
+        risks = problem.residuals(problem.coverage.of_many(sets[:, some]))
+        good = np.flatnonzero(risks <= goal + _SLACK)
+        if good.size:
+            return _choice(problem, sets[:, some[good[0]]], goal)
+    return _choice(problem, problem.all(), goal)
+
+
+def in_order(problem: Problem, chosen: Bools) -> list[tuple[int, float, float]]:
+    """A set in the order in which it pays: (benchmark, risk before it, risk after it), best first."""
+    done, left = problem.none(), chosen.copy()
+    risk = problem.residual(done)
+    steps: list[tuple[int, float, float]] = []
+    while left.any():
+        risks = _with_each(problem, done)
+        rates = np.where(left, (risk - risks) / problem.seconds, -np.inf)
+        place = int(np.argmax(rates))
+        steps.append((place, risk, float(risks[place])))
+        risk = float(risks[place])
+        done[place], left[place] = True, False
+    return steps
+
+
+def _starts(problem: Problem) -> Iterator[Bools]:
+    n = len(problem.seconds)
+    sizes = (1, 2) if n <= _PAIRS_LIMIT and len(problem.p) <= _NODES_LIMIT else (1,)
+    for size in sizes:
+        for places in combinations(range(n), size):
+            start = problem.none()
+            start[list(places)] = True
+            yield start
+
+
+def _with_each(problem: Problem, chosen: Bools) -> Floats:
+    """[benchmark] risk after the set with each benchmark added."""
+    sets = chosen[:, None] | np.eye(len(chosen), dtype=bool)
+    return problem.residuals(problem.coverage.of_many(sets))
+
+
+def _grow(problem: Problem, start: Bools, goal: float, below: float = np.inf) -> Choice:
+    """Add what takes most risk away per second until the goal, or ``below`` seconds, is reached."""
+    chosen = start.copy()
+    risk, cost = problem.residual(chosen), problem.cost(chosen)
+    while risk > goal + _SLACK and cost < below:
+        risks = _with_each(problem, chosen)
+        gain = np.where(chosen, 0.0, risk - risks)
+        # what lies beyond the goal is worth nothing: else a dear benchmark that does too much would win the last place
+        rate = np.minimum(gain, risk - goal) / problem.seconds
+        place = int(np.argmax(rate))
+        if gain[place] <= _SLACK:
+            break
+        chosen[place] = True
+        risk, cost = float(risks[place]), cost + float(problem.seconds[place])
+    return Choice(chosen, risk, cost, goal)
+
+
+def _polish(problem: Problem, found: Choice) -> Choice:
+    """Drop what is redundant, the dearest first, and exchange one benchmark for a cheaper one, until nothing helps."""
+    best = found
+    while True:
+        better = _cheaper(problem, best)
+        if better is None:
+            return best
+        best = better
+
+
+def _cheaper(problem: Problem, found: Choice) -> Choice | None:
+    """The cheapest set that differs by one dropped or exchanged benchmark and still reaches the goal."""
+    tries: list[Bools] = []
+    for place in np.flatnonzero(found.chosen):
+        without = found.chosen.copy()
+        without[place] = False
+        tries.append(without)
+        for other in np.flatnonzero(~found.chosen & (problem.seconds < problem.seconds[place])):
+            swapped = without.copy()
+            swapped[other] = True
+            tries.append(swapped)
+    if not tries:
+        return None
+    sets = np.stack(tries, axis=1)
+    risks = problem.residuals(problem.coverage.of_many(sets))
+    costs = np.where(risks <= found.goal + _SLACK, problem.seconds @ sets, np.inf)
+    place = int(np.argmin(costs))
+    return _choice(problem, sets[:, place], found.goal) if costs[place] < found.seconds else None
+
+
+def _choice(problem: Problem, chosen: Bools, goal: float) -> Choice:
+    return Choice(chosen.copy(), problem.residual(chosen), problem.cost(chosen), goal)
