@@ -6,9 +6,10 @@ C4's delay matrix (arXiv 2406.04594) as a stream. Per pair and step::
     r = y - own usual y - common shift    of the pairs that use the same kind of link, which the healthy ones set
     S = max(0, S + clip(r / sigma, -4, 4) - k)
 
-A pair is hot from ``S >= h`` on, and ``detectors.fabric`` finds the smallest story that explains the hot ones: one cell
-is a link, a row the sender, a column the receiver, cells that share a switch the switch. In a ring each rank has one
-neighbour each way, so that row, column and cell are the same one cell: then the finding says "between", not who.
+A pair is hot from ``S >= h`` on, or once its last steps have one slow level (``detectors.delay_plateau``), and
+``detectors.fabric`` finds the smallest story that explains the hot ones: one cell is a link, a row the sender, a column
+the receiver, cells that share a switch the switch. In a ring each rank has one neighbour each way, so that row, column
+and cell are the same one cell: then the finding says "between", not who.
 A shift of all pairs at once is the fabric's (or the job's), and is tested against its own past.
 
 A transfer's time is a duration by one clock, its receiver's, so that skew between hosts does not enter; where it is
@@ -25,13 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.base import Account, ArrayDetector, Bools, Feed, Floats, Samples, Stance
-from detectors.delay_noise import calibrate
+from detectors.delay_config import DelaysConfig
+from detectors.delay_limits import Limits
 from detectors.delay_pools import Pools
 from detectors.delay_words import about, finding_of, recovered
 from detectors.fabric import Fabric, Story, alike
 from detectors.finding import Entity, Evidence, Finding, FindingKind
 from detectors.mesh import Mesh
-from detectors.rows import NORMAL_MAD, Rows, median, robust_sigma
+from detectors.rows import Rows, median, robust_sigma
 
 
 @dataclass(slots=True)
@@ -51,57 +53,10 @@ class DelaysDetector(ArrayDetector):
     signals = ("transfer_seconds", "transfer_bytes")
     feed = Feed.PAIRS
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        shift: float = 2.0
-        """Slowdown that is to be found soonest: a port at half speed."""
-        least: float = 1.2
-        """Slowdown that must be shown; half of it (in logarithms) is drift. Day and night move a network by a few per
-        cent."""
-        h: float = 12.0
-        """Score to begin. What a step counts is scaled to it by what the noise allows (``detectors.delay_noise``)."""
-        at_least: int = 3
-        """Slow steps without which nothing begins, however slow they are."""
-        h_off: float = 3.0
-        """Score to end."""
-        cap: float = 15.0
-        clip: float = 4.0
-        """Most that one step may say."""
-        agree: float = 7.0
-        """Score at which a pair is hot if another of the same sender or receiver has it too: by chance, both together
-        are rarer than one at the full height."""
-        alarms: float = 1.7e5
-        """Steps of the job to a false warning among all its pairs: ten days of 5 s steps. Sets what a step counts."""
-        skip_steps: int = 5
-        """First transfers of a pair: connections are made, buffers registered."""
-        learn_steps: int = 20
-        """Transfers that make a pair's usual time: their median is good to 0.28 of the noise."""
-        recent: int = 5
-        """Transfers whose median is a pair's present effect: four hot ones outvote one from before."""
-        floor: float = 0.03
-        """3 %: least noise of a log-ratio; timers and scheduling of the receiving thread alone do this."""
-        limit: float = 40.0
-        """Steps that half speed would need to show in this noise, above which nothing is judged."""
-        peers: int = 8
-        """From so many pairs on the common shift is taken from the faster quarter, so that three in four may be slow;
-        below, from the lower median."""
-        slow_from_start: float = 1.5
-        """A pair this much above the others of its kind when it starts is hot at once; only where switches are known,
-        since else a longer way looks like a slow one."""
-        spread: float = 3.0
-        """And beyond so many deviations of how its kind differs anyway."""
-        adapt: float = 0.005
-        """Share of a quiet pair's distance by which its usual time follows, a step: hours, not minutes."""
-        resized: float = 1.5
-        """Messages that grew or shrank by more than this are not compared with before; if that lasts they are
-        learned anew."""
-        remembered: int = 32
-        """Transfers a pair remembered for the noise, and to draw."""
-        confirm: int = 2
-        """Ticks until a story replaces another, and until one that explains nothing ends."""
+    Config = DelaysConfig
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: DelaysDetector.Config = config or self.Config()
+    def __init__(self, config: DelaysConfig | None = None) -> None:
+        self.config: DelaysConfig = config or DelaysConfig()
         self.reset()
 
     def reset(self) -> None:
@@ -113,7 +68,7 @@ class DelaysDetector(ArrayDetector):
         self._pool = np.zeros(0, np.intp)
         self._kind = np.zeros(0, np.intp)
         self._ticks = 0
-        self._bulk = self._sigma = self._drift = self._weight = np.full(0, np.nan)
+        self._limits = Limits(0, self.config)
         self._steps = np.full(self.config.remembered, np.nan)
         self._said: dict[str, _Said] = {}
         self._asked: dict[str, int] = {}
@@ -138,19 +93,23 @@ class DelaysDetector(ArrayDetector):
 
     def account(self) -> Account:
         ready = np.isfinite(self.rows["base"])
-        noise = float(median(self._bulk)) if len(self._bulk) else float("nan")
+        limits = self._limits
+        noise = float(median(limits.bulk)) if len(limits.bulk) else float("nan")
         numbers = {"pairs": float(len(ready)), "pairs_learned": float(np.count_nonzero(ready))}
         if np.isfinite(noise):
             numbers["noise"] = noise
         if not len(ready):
             return Account(stance=Stance.IDLE, why="No transfers between ranks are reported.")
-        if not np.isfinite(self._bulk).any():
+        if not limits.known:
             return Account(stance=Stance.LEARNING, why="Still learning the usual transfer times.", numbers=numbers)
-        if not np.isfinite(self._weight).any():
+        if not np.isfinite(limits.weight).any():
             why = f"Transfer times differ by {noise:.0%} from step to step: half speed would not stand out."
             return Account(stance=Stance.ABSTAINS, why=why, numbers=numbers)
-        why = "" if self._mesh is not None else "Nodes and switches are unknown: only ranks and links are told apart."
-        return Account(stance=Stance.JUDGING, why=why, numbers=numbers)
+        why = [] if self._mesh is not None else ["Nodes and switches are unknown: only ranks and links are told apart."]
+        if limits.loud:
+            numbers["pairs_too_loud"] = float(limits.loud)
+            why.append(f"{limits.loud} of {len(ready)} pairs differ too much from step to step to be judged.")
+        return Account(stance=Stance.JUDGING, why=" ".join(why), numbers=numbers)
 
     def _follow(self, samples: Samples) -> list[Finding]:
         same = self.rows.follows(samples.entities)
@@ -170,7 +129,7 @@ class DelaysDetector(ArrayDetector):
         back = np.argsort(self._order, kind="stable")
         self._pool = np.where(fabric.local, 1, 0)[back]
         self._kind = np.where(fabric.local, -1, fabric.hops)[back]
-        self._bulk, self._sigma, self._drift, self._weight = (np.full(len(entities), np.nan) for _ in range(4))
+        self._limits = Limits(len(entities), self.config)
         self._measure_noise()
         here = {int(rank) for rank in pairs.reshape(-1)}
         links = {(e.rank, e.peer) for e in entities}
@@ -212,11 +171,11 @@ class DelaysDetector(ArrayDetector):
             return []
         y = self._take(samples, k)
         self._steps = np.append(self._steps[1:], samples.steps[k])
-        shift = self._pools.shift(y, self._pool, self._bulk)
+        shift = self._pools.shift(y, self._pool, self._limits.bulk)
         found = [f for pool, by in self._pools.judge(shift) for f in self._say_pool(pool, by, float(samples.t[k]))]
         self._score(y, np.where(np.isfinite(shift[self._pool]), shift[self._pool], 0.0))
         self._ticks += 1
-        if self._ticks % 16 == 0 or not np.isfinite(self._bulk).any():
+        if self._ticks % 16 == 0 or not self._limits.known:
             self._measure_noise()  # every sixteenth step: it sorts the whole memory
         return found + self._decide(float(samples.t[k]))
 
@@ -262,7 +221,7 @@ class DelaysDetector(ArrayDetector):
         rows["by_bytes"][ready], rows["base"][ready], rows["bytes"][ready] = quieter, median(y), median(size)
         memory = y.T - rows["base"][ready]  # the first noise, with the common shift in it: too wide, never too narrow
         rows["r"][-len(memory) :, ready] = memory
-        self._bulk[:] = np.nan
+        self._limits.forget()
 
     def _score(self, y: Floats, common: Floats) -> None:
         rows, config = self.rows, self.config
@@ -273,33 +232,18 @@ class DelaysDetector(ArrayDetector):
         calm = valid & (rows["score"] < config.h / 2) & ~rows["hot"]
         rows["base"][calm] += config.adapt * np.clip(r, -0.1, 0.1)[calm]  # 0.1: no burst moves it
         excess = np.where(np.isfinite(rows["excess"]), rows["excess"], 0.0)
-        judged = valid & np.isfinite(self._weight)
-        moved = np.clip((r + excess) / self._sigma, -config.clip, config.clip) - self._drift
-        score = np.clip(rows["score"] + moved * self._weight, 0.0, config.cap)
+        limits = self._limits
+        judged = valid & np.isfinite(limits.weight)
+        moved = np.clip((r + excess) / limits.sigma, -config.clip, config.clip) - limits.drift
+        score = np.clip(rows["score"] + moved * limits.weight, 0.0, config.cap)
         rows["score"] = np.where(judged, score, rows["score"])
         rows["slow"] = np.where(judged, np.where(score > 0.0, rows["slow"] + 1, 0), rows["slow"])
 
     def _measure_noise(self) -> None:
-        """Noise of the pairs: of their kind, their own where they are noisier. Suspects raise nobody's limit."""
-        rows, config = self.rows, self.config
-        calm = np.isfinite(rows["base"]) & ~rows["hot"] & (rows["score"] < config.h / 2)
-        rare = config.alarms * len(calm)
-        for kind in np.unique(self._kind[calm]):
-            members = np.flatnonzero(calm & (self._kind == kind))
-            memory = rows["r"][:, members]
-            limit = calibrate(
-                memory[np.isfinite(memory)],
-                shift=float(np.log(config.shift)),
-                least=float(np.log(config.least)),
-                clip=config.clip,
-                rare=rare,
-                floor=config.floor,
-            )
-            own = NORMAL_MAD * median(np.abs(memory.T)) / (1.5 * limit.bulk)  # 1.5: what chance does to 32 samples
-            wider = np.maximum(own, 1.0)
-            self._bulk[members], self._sigma[members] = limit.bulk * wider, limit.sigma * wider
-            self._drift[members] = limit.k
-            self._weight[members] = config.h / limit.h if limit.steps <= config.limit else np.nan
+        """Noise of the pairs: of their kind, their own where they are noisier."""
+        rows = self.rows
+        calm = np.isfinite(rows["base"]) & ~rows["hot"] & (rows["score"] < self.config.h / 2)
+        for members in self._limits.measure(rows["r"], self._kind, calm):
             self._compare(members)
 
     def _compare(self, members: npt.NDArray[np.intp]) -> None:
@@ -335,7 +279,8 @@ class DelaysDetector(ArrayDetector):
 
     def _decide(self, time: float) -> list[Finding]:
         rows, config = self.rows, self.config
-        begins = ((rows["score"] >= config.h) | self._agreed()) & (rows["slow"] >= config.at_least)
+        lasting = self._limits.lasting(rows["r"], rows["slow"])
+        begins = ((rows["score"] >= config.h) | self._agreed() | lasting) & (rows["slow"] >= config.at_least)
         rows["hot"] = np.where(rows["hot"], rows["score"] > config.h_off, begins)
         if not rows["hot"].any() and not (self._said.keys() - {"all"}):
             return []
@@ -356,8 +301,8 @@ class DelaysDetector(ArrayDetector):
         assert self._fabric is not None
         rows, config, order = self.rows, self.config, self._order
         effect = median(rows["r"][-config.recent :].T) + np.where(np.isfinite(rows["excess"]), rows["excess"], 0.0)
-        effect = np.where(np.isfinite(self._bulk) & ~self._stuck(), effect, np.nan)[order]
-        error = 1.2533 * self._bulk[order] / np.sqrt(config.recent)  # 1.2533: a median against a mean
+        effect = np.where(np.isfinite(self._limits.bulk) & ~self._stuck(), effect, np.nan)[order]
+        error = 1.2533 * self._limits.bulk[order] / np.sqrt(config.recent)  # 1.2533: a median against a mean
         slow = rows["hot"][order] & (effect >= np.log(config.least))
         return {about(story, self._fabric): story for story in self._fabric.explain(effect, error, slow)}
 

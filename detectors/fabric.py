@@ -24,11 +24,14 @@ Ints = npt.NDArray[np.intp]
 MOST_FAULTS = 8
 """Suspects named at once; more than this at one time is a fabric that fails as a whole."""
 GAIN = 20.0
-"""Most that one slow cell may say, in nats: about the chance that a cell is hot for nothing (1e-9)."""
+"""Most that one slow cell may say, in nats: about the chance that a cell is hot for nothing (1e-9). In a large job that
+is rarer, as limits go with the number of cells; and a single link must be able to pay for how many others there are."""
 LOSS = -float(np.log(100.0))
 """Most that one healthy cell may say against: one sensor in a hundred is stuck."""
 ENOUGH = 10.0
 """Least score of a suspect, in nats: odds of 20,000 to 1 against chance."""
+_SPARE = 2.0
+"""Nats that are left to a link of a large job when it has paid: for its other direction, which is well."""
 UNEVEN = 0.2
 """Cells that share a fault are slowed alike within this share of its effect: latency does not scale with speed."""
 
@@ -91,6 +94,7 @@ class Fabric:
         """[E] cells within one node."""
         self.routes = [_route(mesh, a, b, apart=not self.local[cell]) for cell, (a, b) in enumerate(ends)]
         self.hops = np.array([len(up) + len(down) for up, down, _ in self.routes], np.intp)
+        self._most = max(GAIN, ENOUGH + _SPARE + float(np.log(max(len(pairs), 1))))
         self._collected = False
 
     def _collect(self) -> None:
@@ -160,7 +164,7 @@ class Fabric:
         slow = left[cells]
         number = np.maximum(np.bincount(who, slow, size), 1.0)
         shift = np.bincount(who, np.where(slow, effect[cells], 0.0), size) / number
-        gain = np.bincount(who, _evidence(effect[cells], error[cells], shift[who]), size)
+        gain = np.bincount(who, _evidence(effect[cells], error[cells], shift[who], self._most), size)
         score = np.where(touched, gain - self._cost, -np.inf)
         chosen = int(np.argmax(score))
         if not score[chosen] >= ENOUGH:
@@ -182,11 +186,11 @@ class Fabric:
         return Story(part=part, name=name, cells=own, effect=effect, score=score, rivals=rivals, also=also)
 
 
-def _evidence(effect: Floats, error: Floats, shift: Floats) -> Floats:
+def _evidence(effect: Floats, error: Floats, shift: Floats, most: float) -> Floats:
     """Log-likelihood ratio of "slowed by ``shift``" against "as usual", bounded for stuck and strange cells."""
     wide = error**2 + (UNEVEN * shift) ** 2
     ratio = effect**2 / (2 * error**2) - (effect - shift) ** 2 / (2 * wide) - np.log(wide / error**2) / 2
-    bounded: Floats = np.clip(ratio, LOSS, GAIN)
+    bounded: Floats = np.clip(ratio, LOSS, most)
     return bounded
 
 

@@ -170,6 +170,29 @@ def test_it_says_whether_it_judges() -> None:
     assert detector.account().stance is Stance.ABSTAINS
 
 
+def test_a_link_of_a_large_job_is_named_although_it_has_many_others_beside_it() -> None:
+    net = network("hierarchical", 2048)
+    link = int(np.flatnonzero(~net.local)[100])
+    hot = np.arange(len(net.pairs)) == link
+    found = say(slow(simulate(net, 47, 3), hot, 2.0, ONSET))
+    assert [(f.entity.rank, f.entity.peer) for f in found] == [tuple(net.pairs[link].tolist())]
+
+
+def test_quiet_pairs_are_judged_beside_loud_ones() -> None:
+    net, data = all_to_all(8)
+    x = data.x.copy()
+    loud = net.pairs[:, 0] >= 3
+    wild = np.exp(np.random.default_rng(2).normal(0.0, 2.0, (len(data.t), int(loud.sum()))))
+    x[:, 0, loud] *= wild
+    detector = DelaysDetector()
+    found = detector.update(slow(replace(data, x=x), cell(net, 1, 4), 2.0, ONSET))
+    assert [(f.entity.rank, f.entity.peer) for f in found] == [(1, 4)]
+    account = detector.account()
+    assert account.stance is Stance.JUDGING
+    assert account.numbers["pairs_too_loud"] == np.count_nonzero(loud)
+    assert "too much from step to step" in account.why
+
+
 def test_limits_follow_the_tails_of_the_noise() -> None:
     rng = np.random.default_rng(0)
     light = rng.normal(0.0, 0.05, 20_000)
