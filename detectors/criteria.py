@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from detectors.limits import LimitEstimator, NotAGateError, RobustLimits
+from detectors.limits import LimitEstimator, Limits, NotAGateError, RobustLimits
+from detectors.validator import judge_run
 from detectors.verdict import Criteria, Criterion, JudgedSuite, Judgement, MetricVerdict, Refusal
 from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State, SuiteResult, disturbance, show
 from probes.words import Verdict
@@ -67,15 +68,20 @@ class Sample:
     values: tuple[float, ...]
     time: float | None = None
     """Unix seconds, when the run ended."""
+    device: str = ""
+    """Whose: ``machine/device``; empty if unknown."""
 
 
-def samples_of(results: Iterable[BenchmarkResult], *, cohort: str, time: float | None = None) -> Iterator[Sample]:
+def samples_of(
+    results: Iterable[BenchmarkResult], *, cohort: str, time: float | None = None, machine: str = ""
+) -> Iterator[Sample]:
     """The samples in one run's results; metrics that were not measured give none.
 
     Args:
         results: of one run on one machine.
         cohort: the machine's.
         time: Unix seconds, when the run ended.
+        machine: its name, if known: repeats on one device tell how well a metric repeats.
     """
     for result in results:
         for metric in result.metrics:
@@ -89,6 +95,7 @@ def samples_of(results: Iterable[BenchmarkResult], *, cohort: str, time: float |
                     cohort=cohort,
                     values=values,
                     time=time,
+                    device=f"{machine}/{result.device}" if machine else "",
                 )
 
 
@@ -126,7 +133,10 @@ def _criterion(group: Sequence[Sample], estimator: LimitEstimator) -> Criterion:
     first = group[0]
     if any((sample.unit, sample.better) != (first.unit, first.better) for sample in group):
         raise ValueError(f"{first.benchmark}/{first.metric}: runs disagree about its unit or direction")
-    limits = estimator.fit([np.array(sample.values) for sample in group], first.better).limits_
+    devices = [sample.device for sample in group]
+    runs = [np.array(sample.values) for sample in group]
+    limits = estimator.fit(runs, first.better, devices if all(devices) else None).limits_
+    best = getattr(estimator, "best_estimator_", estimator)
     return Criterion(
         benchmark=first.benchmark,
         metric=first.metric,
@@ -139,8 +149,9 @@ def _criterion(group: Sequence[Sample], estimator: LimitEstimator) -> Criterion:
         center=limits.center,
         allowed=limits.allowed,
         n=len(group),
-        source=f"learned:{type(estimator).__name__}",
+        source=f"learned:{type(best).__name__}",
         learned_at=max((sample.time for sample in group if sample.time is not None), default=None),
+        distribution=limits.distribution,
     )
 
 
@@ -232,7 +243,7 @@ def _judge_metric(result: BenchmarkResult, metric: MetricValues, known: _Known) 
     elif (mismatch := _mismatch(metric, criterion)) is not None:
         verdict, reason = Verdict.UNKNOWN, mismatch
     else:
-        verdict, reason = _compare(value, criterion, metric.unit)
+        verdict, reason = _compare(value, metric.values, criterion, metric.unit)
         if verdict in (Verdict.FAIL, Verdict.WARN) and (words := disturbance(result)) is not None:
             reason = f"{reason}; {words} meanwhile"
     return MetricVerdict(
@@ -300,28 +311,37 @@ def _mismatch(metric: MetricValues, criterion: Criterion) -> str | None:
     return None
 
 
-def _compare(value: float, criterion: Criterion, unit: str) -> tuple[Verdict, str]:
-    """A sound value against a criterion of its own kind."""
+def _compare(value: float, values: Sequence[float], criterion: Criterion, unit: str) -> tuple[Verdict, str]:
+    """A sound measurement against a criterion of its own kind."""
     if criterion.better is Better.EQUAL:
-        allowed = criterion.allowed or tuple(v for v in (criterion.low, criterion.high) if v is not None)
-        if not allowed:
-            return Verdict.UNKNOWN, "the criterion allows no value"
-        right = value in allowed
-        words = (
-            "the right answer" if right else f"a wrong answer: {show(value, unit)} instead of {_listed(allowed, unit)}"
-        )
-        return (Verdict.PASS if right else Verdict.FAIL), words
+        return _compare_answer(value, criterion, unit)
+    gap = "" if not criterion.center else f"{value / criterion.center - 1:+.1%} against typical, "
+    if criterion.distribution is not None:
+        verdict, similarity = judge_run(np.array(values), _limits(criterion), criterion.better)
+        return verdict, f"{gap}similarity {similarity:.3f}, the limit is {criterion.distribution.alpha:.3f}"
     higher = criterion.better is Better.HIGHER
     limit = criterion.low if higher else criterion.high
     if limit is None:
         return Verdict.UNKNOWN, f"the criterion has no {'low' if higher else 'high'} limit"
     sign = 1 if higher else -1
-    gap = "" if not criterion.center else f"{value / criterion.center - 1:+.1%} against typical, "
     if sign * value < sign * limit:
         return Verdict.FAIL, f"{gap}beyond the limit of {show(limit, unit)}"
     if criterion.warn is not None and sign * value < sign * criterion.warn:
         return Verdict.WARN, f"{gap}the limit is {show(limit, unit)}"
     return Verdict.PASS, f"{gap}the limit is {show(limit, unit)}"
+
+
+def _compare_answer(value: float, criterion: Criterion, unit: str) -> tuple[Verdict, str]:
+    allowed = criterion.allowed or tuple(v for v in (criterion.low, criterion.high) if v is not None)
+    if not allowed:
+        return Verdict.UNKNOWN, "the criterion allows no value"
+    if value in allowed:
+        return Verdict.PASS, "the right answer"
+    return Verdict.FAIL, f"a wrong answer: {show(value, unit)} instead of {_listed(allowed, unit)}"
+
+
+def _limits(criterion: Criterion) -> Limits:
+    return Limits(allowed=criterion.allowed, distribution=criterion.distribution)
 
 
 def _listed(values: Sequence[float], unit: str) -> str:

@@ -4,8 +4,7 @@ Every estimator has scikit-learn's manners: the constructor only stores paramete
 what was learned ends in an underscore. Invariant: data that cannot carry a limit raise ``NotAGateError`` with the
 reason; no estimator ever answers with a limit that could not fire.
 
-The distribution Validator of the SuperBench paper (one-sided similarity to a medoid, ATC'24) is another estimator with
-the same two names, ``fit`` and ``limits_``; nothing else changes when it comes.
+``validator.Validator`` learns from the distributions instead and answers to the same names, ``fit`` and ``limits_``.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.estimator import Estimator
 from probes.benchmarks.result import Better
 
 Run = NDArray[np.float64]
@@ -59,16 +59,45 @@ class Limits:
     """The typical value."""
     allowed: tuple[float, ...] = ()
     """For fingerprints: the values that are right."""
+    distribution: Distribution | None = None
+    """What a criterion on the whole distribution compares with; the limits above are then its equivalents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """A reference sample and how similar to it a run has to be."""
+
+    reference: tuple[float, ...]
+    """Values of the run that stands for all healthy ones, rising."""
+    alpha: float
+    """Fails at this one-sided similarity or less."""
+    warn_alpha: float
+    repeatability: float | None
+    """Mean similarity of two runs of the same device; None if that was not seen."""
+    detectable: float
+    """The uniform slowdown, as a share, from which 95 % of devices fail."""
+    excluded: int
+    """Runs left out as slow."""
+
+    def __post_init__(self) -> None:
+        if not self.reference or not all(math.isfinite(value) and value > 0 for value in self.reference):
+            raise ValueError("a distribution's reference needs values above zero, at least one")
+        if not 0 < self.alpha <= self.warn_alpha < 1:
+            raise ValueError(f"0 < alpha <= warn_alpha < 1 must hold: {self.alpha:g}, {self.warn_alpha:g}")
 
 
 class LimitEstimator(Protocol):
     """Learns the limits of one metric in one cohort."""
 
-    @property
-    def limits_(self) -> Limits: ...
+    limits_: Limits
 
-    def fit(self, runs: Sequence[Run], better: Better) -> Self:
+    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
         """Learn from at least a handful of runs.
+
+        Args:
+            runs: what was measured, one array a run.
+            better: which way the metric improves.
+            devices: of which device each run is: repeats of one device show how well the metric repeats.
 
         Raises:
             NotAGateError: these runs cannot carry a limit.
@@ -76,7 +105,7 @@ class LimitEstimator(Protocol):
         ...
 
 
-class RobustLimits:
+class RobustLimits(Estimator):
     """One-sided prediction limits on the logarithm of each run's median.
 
     The next healthy run falls beyond the failure limit with probability ``false_alarms``, beyond the warning limit with
@@ -90,14 +119,13 @@ class RobustLimits:
         self.false_alarms = false_alarms
         self.min_runs = min_runs
 
-    @property
-    def limits_(self) -> Limits:
-        return self._limits
+    limits_: Limits
 
-    def fit(self, runs: Sequence[Run], better: Better) -> Self:
+    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:  # noqa: ARG002
+        """``LimitEstimator.fit``; whose runs they are makes no difference here."""
         if len(runs) < self.min_runs:
             raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
-        self._limits = _values(runs) if better is Better.EQUAL else self._one_sided(runs, better)
+        self.limits_ = fingerprints(runs) if better is Better.EQUAL else self._one_sided(runs, better)
         return self
 
     def _one_sided(self, runs: Sequence[Run], better: Better) -> Limits:
@@ -106,7 +134,7 @@ class RobustLimits:
             raise NotAGateError("some runs measured nothing above zero")
         logs = np.log(medians)
         center, n = float(np.median(logs)), len(logs)
-        scatter = 1.4826 * float(np.median(np.abs(logs - center))) * _small_sample(n)
+        scatter = robust_scale(logs)
         if scatter > MAX_SCATTER:
             raise NotAGateError(f"runs scatter by {scatter:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
         fail = self._slack(scatter, n, self.false_alarms, FAIL_SLACK)
@@ -126,8 +154,12 @@ class RobustLimits:
         return min(MAX_SLACK, max(least, quantile * scatter * math.sqrt(1.0 + 1.0 / n)))
 
 
-def _values(runs: Sequence[Run]) -> Limits:
-    """The fingerprints that enough runs agree on."""
+def fingerprints(runs: Sequence[Run]) -> Limits:
+    """The fingerprints that enough runs agree on.
+
+    Raises:
+        NotAGateError: there is none.
+    """
     seen = Counter(float(run[0]) for run in runs if np.all(run == run[0]))
     allowed = tuple(sorted(value for value, count in seen.items() if count >= MIN_SHARE * len(runs)))
     if not allowed:
@@ -135,12 +167,17 @@ def _values(runs: Sequence[Run]) -> Limits:
     return Limits(low=allowed[0], high=allowed[-1], center=seen.most_common(1)[0][0], allowed=allowed)
 
 
+def robust_scale(values: NDArray[np.float64]) -> float:
+    """Standard deviation from the MAD, corrected for small samples."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values)))) * _small_sample(len(values))
+
+
 _MAD_FACTORS = {5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
 
 def _small_sample(n: int) -> float:
     """The MAD of n normal values is too small by this factor (Croux & Rousseeuw 1992, section 3)."""
-    return _MAD_FACTORS.get(n, n / (n - 0.8))
+    return _MAD_FACTORS.get(n, n / max(n - 0.8, 0.2))
 
 
 @cache

@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from detectors.limits import Distribution
 from probes.benchmarks.result import Better, SuiteResult
 from probes.words import Verdict
 
@@ -15,6 +16,8 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
 
     A value beyond ``low`` (``higher`` is better) or ``high`` (``lower`` is better) fails, one beyond ``warn`` warns.
     For ``equal`` the ``allowed`` values are right, or, where a store kept only two columns, ``low`` and ``high``.
+    Where there is a ``distribution``, it judges all repetitions of a run, and the limits are only for the eye: the
+    medians at which a uniform slowdown would fail or warn.
     """
 
     benchmark: str
@@ -34,6 +37,7 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
     allowed: tuple[float, ...] = ()
     learned_at: float | None = None
     """Unix seconds: when the last of its runs ended."""
+    distribution: Distribution | None = None
 
     def __post_init__(self) -> None:
         numbers = (self.low, self.high, self.warn, self.center, *self.allowed)

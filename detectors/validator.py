@@ -1,0 +1,325 @@
+"""The Validator: a criterion learned from the distributions that a cohort's devices measured.
+
+After the SuperBench paper (ATC'24): the criterion is the medoid of all runs, found by iterative exclusion of those too
+far from it; a run is judged by its one-sided similarity to it (``similarity``). What that paper fixes, alpha = 0.95 for
+every metric, is learned here from the metric's own noise and a stated false-alarm budget (``conformal``).
+
+``Validator`` compares a device with its cohort: it needs no past, and cannot see less than devices differ by nature.
+``OwnPast`` compares a device with its own earlier runs: it sees what the device's own noise allows, and only changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import conformal
+from detectors.base import Floats
+from detectors.conformal import Scores, Threshold
+from detectors.estimator import Estimator
+from detectors.limits import (
+    MIN_RUNS,
+    Distribution,
+    LimitEstimator,
+    Limits,
+    NotAGateError,
+    RobustLimits,
+    Run,
+    fingerprints,
+)
+from detectors.repeatability import NEEDED, Repeatability, repeatability
+from detectors.similarity import medoid, shortfalls
+from probes.benchmarks.result import Better
+from probes.words import Verdict
+
+_MOST_VALUES = 256
+"""Values kept of a reference: more quantiles than any verdict can tell apart."""
+_OTHER = {Better.LOWER: Better.HIGHER, Better.HIGHER: Better.LOWER}
+Verdicts = list[Verdict]
+
+
+class Validator(Estimator):
+    """One metric's criterion in one cohort, from the runs of many devices (or many runs of one).
+
+    Args:
+        false_alarms: chance that a healthy run fails.
+        min_runs: fewer teach nothing.
+        needed: mean similarity of repeats below which the metric is refused as a gate.
+    """
+
+    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS, needed: float = NEEDED) -> None:
+        self.false_alarms = false_alarms
+        self.min_runs = min_runs
+        self.needed = needed
+
+    limits_: Limits
+    """The criterion; ``limits_.distribution`` is None for fingerprints only."""
+    better_: Better
+    reference_: Floats
+    """Values of the medoid, rising, at most 256; empty for fingerprints."""
+    threshold_: Threshold
+    repeatability_: Repeatability
+    healthy_: NDArray[np.bool_]
+    """[runs] of ``fit``: which were not excluded."""
+    scores_: Scores
+    """[runs] of ``fit``: distances from the reference."""
+
+    @property
+    def alpha_(self) -> float:
+        """A run fails at this similarity or less."""
+        return 1.0 - self.threshold_.fail
+
+    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
+        """Learn from runs that are healthy but for a minority.
+
+        Args:
+            runs: one array a run, its repetitions in the order taken.
+            better: which way the metric improves.
+            devices: of which device each run is.
+
+        Raises:
+            NotAGateError: no limit can be learned from them; the message says why.
+        """
+        runs = [np.asarray(run, dtype=np.float64) for run in runs]
+        if len(runs) < self.min_runs:
+            raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
+        if better is Better.EQUAL:
+            limits = fingerprints(runs)
+            self._learned(limits=limits, better=better, healthy=np.array([_right(run, limits) for run in runs]))
+            return self
+        if any(not run.size or not np.isfinite(run).all() or run.min() <= 0 for run in runs):
+            raise NotAGateError("some runs measured nothing above zero")
+        repeats = repeatability(runs, devices)
+        healthy, reference, scores = _exclude(runs, better, repeats)
+        kept = [run for run, keep in zip(runs, healthy, strict=True) if keep]
+        names = None if devices is None else [name for name, keep in zip(devices, healthy, strict=True) if keep]
+        repeats = repeatability(kept, names)
+        if repeats.similarity < self.needed:
+            raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {self.needed:.2f} makes a gate")
+        threshold = conformal.threshold(scores[healthy], repeats.one_sided, self.false_alarms)
+        limits = _limits(reference, threshold, better, repeats, excluded=int((~healthy).sum()))
+        self._learned(limits=limits, better=better, healthy=healthy)
+        self.reference_, self.scores_, self.threshold_, self.repeatability_ = reference, scores, threshold, repeats
+        return self
+
+    def _learned(self, *, limits: Limits, better: Better, healthy: NDArray[np.bool_]) -> None:
+        """Forget what an earlier ``fit`` learned."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        self.limits_, self.better_, self.healthy_, self.reference_ = limits, better, healthy, np.empty(0)
+
+    def similarity(self, runs: Sequence[Run]) -> Floats:
+        """One-sided similarity of each run to the criterion, 0..1; NaN where a run has no sound value.
+
+        A fingerprint's is 1 if it is right, else 0.
+        """
+        return _similarity(runs, self.limits_, self.better_)
+
+    def predict(self, runs: Sequence[Run]) -> Verdicts:
+        """PASS, WARN, FAIL or, where a run has no sound value, UNKNOWN; one a run."""
+        if self.limits_.distribution is None:
+            return [_word(s, 0.5, 0.5) for s in self.similarity(runs)]
+        return [_word(s, 1 - self.threshold_.fail, 1 - self.threshold_.warn) for s in self.similarity(runs)]
+
+
+class BestLimits(Estimator):
+    """The Validator where a metric repeats well enough for one, wide robust limits where it does not.
+
+    What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
+
+    Args:
+        false_alarms: chance that a healthy run fails.
+        min_runs: fewer teach nothing.
+    """
+
+    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS) -> None:
+        self.false_alarms = false_alarms
+        self.min_runs = min_runs
+
+    limits_: Limits
+    best_estimator_: LimitEstimator
+    """The one whose limits these are."""
+    refused_: str
+    """Why it is not the Validator; empty if it is."""
+
+    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
+        """``LimitEstimator.fit``.
+
+        Raises:
+            NotAGateError: neither can learn from these runs.
+        """
+        best: LimitEstimator = Validator(self.false_alarms, self.min_runs)
+        self.refused_ = ""
+        try:
+            best.fit(runs, better, devices)
+        except NotAGateError as error:
+            best, self.refused_ = RobustLimits(self.false_alarms, self.min_runs).fit(runs, better), str(error)
+        self.best_estimator_, self.limits_ = best, best.limits_
+        return self
+
+
+class OwnPast(Estimator):
+    """How much a device may differ from its own past, learned from devices that were measured twice.
+
+    The limit is common to the cohort; the reference is each device's own. A canary after a repair or an update, and
+    the repeated sweep of a standing fleet, are judged so.
+
+    Args:
+        false_alarms: chance that a healthy device fails a comparison.
+        min_pairs: fewer teach nothing.
+    """
+
+    def __init__(self, false_alarms: float = 0.005, min_pairs: int = MIN_RUNS) -> None:
+        self.false_alarms = false_alarms
+        self.min_pairs = min_pairs
+
+    better_: Better
+    threshold_: Threshold
+    healthy_: NDArray[np.bool_]
+    """[devices] of ``fit``: which had not changed."""
+    scores_: Scores
+
+    @property
+    def alpha_(self) -> float:
+        """A device fails at this similarity to its past or less."""
+        return 1.0 - self.threshold_.fail
+
+    def fit(self, before: Sequence[Run], after: Sequence[Run], better: Better) -> Self:
+        """Learn from devices that did not change but for a minority.
+
+        Args:
+            before: [devices] earlier runs of each, as one array.
+            after: [devices] later runs of the same.
+            better: which way the metric improves.
+
+        Raises:
+            NotAGateError: no limit can be learned from them.
+            ValueError: as many befores as afters are needed; a fingerprint has no distance.
+        """
+        if len(before) < self.min_pairs:
+            raise NotAGateError(f"only {len(before)} devices measured twice, {self.min_pairs} are needed")
+        scores = _changes(before, after, better)
+        unchanged = conformal.healthy(scores, math.nan)
+        if unchanged.mean() < 1.0 - conformal.MOST_EXCLUDED:
+            raise NotAGateError(f"{(~unchanged).sum()} of {len(unchanged)} devices became slower: look at the update")
+        self.threshold_ = conformal.threshold(scores[unchanged], math.nan, self.false_alarms)
+        self.better_, self.healthy_, self.scores_ = better, unchanged, scores
+        return self
+
+    def similarity(self, before: Sequence[Run], after: Sequence[Run]) -> Floats:
+        """One-sided similarity of each device to its own past.
+
+        Raises:
+            ValueError: a sample is empty or not above zero.
+        """
+        return np.asarray(1.0 - _changes(before, after, self.better_).worse)
+
+    def predict(self, before: Sequence[Run], after: Sequence[Run]) -> Verdicts:
+        """PASS, WARN or FAIL, one a device."""
+        return [_word(s, self.alpha_, 1 - self.threshold_.warn) for s in self.similarity(before, after)]
+
+
+def judge_run(values: Run, limits: Limits, better: Better) -> tuple[Verdict, float]:
+    """A run against a criterion that was kept: the verdict and the similarity; UNKNOWN and NaN without sound values."""
+    similarity = float(_similarity([values], limits, better)[0])
+    kept = limits.distribution
+    return _word(similarity, *((kept.alpha, kept.warn_alpha) if kept is not None else (0.5, 0.5))), similarity
+
+
+def _similarity(runs: Sequence[Run], limits: Limits, better: Better) -> Floats:
+    arrays = [np.asarray(run, dtype=np.float64) for run in runs]
+    result = np.full(len(arrays), math.nan)
+    if limits.distribution is None:
+        known = [i for i, run in enumerate(arrays) if run.size]
+        result[known] = [float(_right(arrays[i], limits)) for i in known]
+        return result
+    sound = [i for i, run in enumerate(arrays) if run.size and np.isfinite(run).all() and run.min() > 0]
+    reference = np.array(limits.distribution.reference)
+    result[sound] = 1.0 - shortfalls([arrays[i] for i in sound], reference, better)
+    return result
+
+
+def _word(similarity: float, alpha: float, warn_alpha: float) -> Verdict:
+    if math.isnan(similarity):
+        return Verdict.UNKNOWN
+    if similarity <= alpha:
+        return Verdict.FAIL
+    return Verdict.WARN if similarity <= warn_alpha else Verdict.PASS
+
+
+def _right(run: Run, limits: Limits) -> bool:
+    return bool(np.isin(run, limits.allowed).all())
+
+
+def _exclude(runs: Sequence[Run], better: Better, repeats: Repeatability) -> tuple[NDArray[np.bool_], Floats, Scores]:
+    """Medoid of those left, drop those too far from it, again until nothing drops.
+
+    Returns:
+        Which are left, the medoid's values and everybody's distances from it.
+
+    Raises:
+        NotAGateError: so many are slow that nobody can say which are the healthy ones.
+    """
+    keep = np.ones(len(runs), dtype=np.bool_)
+    while True:
+        left = np.flatnonzero(keep)
+        reference = _thinned(runs[int(left[medoid([runs[int(i)] for i in left])])])
+        scores = _scores(runs, reference, better)
+        still = keep.copy()
+        still[left] = conformal.healthy(scores[keep], repeats.one_sided)
+        if still.mean() < 1.0 - conformal.MOST_EXCLUDED:
+            raise NotAGateError(f"{(~still).sum()} of {len(runs)} runs are slow against the rest: two cohorts in one?")
+        if np.array_equal(still, keep):
+            return keep, reference, scores
+        keep = still
+
+
+def _scores(runs: Sequence[Run], reference: Floats, better: Better) -> Scores:
+    worse = shortfalls(runs, reference, better)
+    return Scores(worse=worse, signed=worse - shortfalls(runs, reference, _OTHER[better]))
+
+
+def _changes(before: Sequence[Run], after: Sequence[Run], better: Better) -> Scores:
+    if len(before) != len(after):
+        raise ValueError(f"{len(before)} devices before but {len(after)} after")
+    each = [
+        _scores([np.asarray(late, np.float64)], np.asarray(early, np.float64), better)
+        for early, late in zip(before, after, strict=True)
+    ]
+    return Scores(
+        worse=np.array([one.worse[0] for one in each]),
+        signed=np.array([one.signed[0] for one in each]),
+    )
+
+
+def _thinned(run: Run) -> Floats:
+    ordered = np.sort(run)
+    if len(ordered) <= _MOST_VALUES:
+        return ordered
+    return np.asarray(np.quantile(ordered, (np.arange(_MOST_VALUES) + 0.5) / _MOST_VALUES))
+
+
+def _limits(
+    reference: Floats, threshold: Threshold, better: Better, repeats: Repeatability, *, excluded: int
+) -> Limits:
+    """With the medians that a uniform slowdown would have to reach: for a chart, and for a reader of limits only."""
+    center, alpha, warn_alpha = float(np.median(reference)), 1.0 - threshold.fail, 1.0 - threshold.warn
+    higher = better is Better.HIGHER
+    return Limits(
+        low=center * alpha if higher else None,
+        high=None if higher else center / alpha,
+        warn=center * warn_alpha if higher else center / warn_alpha,
+        center=center,
+        distribution=Distribution(
+            reference=tuple(map(float, reference)),
+            alpha=alpha,
+            warn_alpha=warn_alpha,
+            repeatability=None if math.isnan(repeats.similarity) else repeats.similarity,
+            detectable=threshold.detectable,
+            excluded=excluded,
+        ),
+    )
