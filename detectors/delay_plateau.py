@@ -81,10 +81,10 @@ def tail_of(memory: Floats, least: float, bulk: float) -> Tail:
     above = known[known > start]
     share = (len(above) + 1) / (len(known) + 1)
     followed = (memory[:-1] > start) & np.isfinite(memory[1:])
-    first = np.count_nonzero(followed)
+    first = int(np.count_nonzero(followed))
     both = followed & (memory[1:] > start)
-    again = np.count_nonzero(both)
-    kept = np.count_nonzero(both & (np.abs(memory[1:] - memory[:-1]) < _REACH * bulk))
+    again = int(np.count_nonzero(both))
+    kept = int(np.count_nonzero(both & (np.abs(memory[1:] - memory[:-1]) < _REACH * bulk)))
     bursty = min(_chance(again, first * share), _chance(kept, first * share / 4)) < _SIGNIFICANT
     return Tail(
         start=start,
@@ -101,7 +101,7 @@ def tail_of(memory: Floats, least: float, bulk: float) -> Tail:
 def evidence(r: Floats, noise: Floats, tail: Tail) -> Floats:
     """[E] nats for "one level from here on" against "healthy", of windows [n, E]; -inf where one is not in the tail."""
     n = len(r)
-    inside: Bools = (r > tail.start).all(axis=0)
+    inside: Bools = np.asarray((r > tail.start).all(axis=0), np.bool_)
     r = np.where(inside, r, tail.start)
     mean = r.mean(axis=0)
     scatter = ((r - mean) ** 2).sum(axis=0)

@@ -105,11 +105,13 @@ class DelaysDetector(ArrayDetector):
         if not np.isfinite(limits.weight).any():
             why = f"Transfer times differ by {noise:.0%} from step to step: half speed would not stand out."
             return Account(stance=Stance.ABSTAINS, why=why, numbers=numbers)
-        why = [] if self._mesh is not None else ["Nodes and switches are unknown: only ranks and links are told apart."]
+        limitations = []
+        if self._mesh is None:
+            limitations.append("Nodes and switches are unknown: only ranks and links are told apart.")
         if limits.loud:
             numbers["pairs_too_loud"] = float(limits.loud)
-            why.append(f"{limits.loud} of {len(ready)} pairs differ too much from step to step to be judged.")
-        return Account(stance=Stance.JUDGING, why=" ".join(why), numbers=numbers)
+            limitations.append(f"{limits.loud} of {len(ready)} pairs differ too much from step to step to be judged.")
+        return Account(stance=Stance.JUDGING, why=" ".join(limitations), numbers=numbers)
 
     def _follow(self, samples: Samples) -> list[Finding]:
         same = self.rows.follows(samples.entities)
