@@ -94,7 +94,7 @@ def is_healthy(gpus: Sequence[Gpu]) -> list[bool]:
     bad = slow_nodes(gpus)
     return [
         gpu.median <= SLOW * fleet
-        and np.median(gpu.halves[1]) <= SLOW * np.median(gpu.halves[0])
+        and float(np.median(gpu.halves[1])) <= SLOW * float(np.median(gpu.halves[0]))
         and gpu.node not in bad
         for gpu in gpus
     ]

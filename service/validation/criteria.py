@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from detectors import criteria as pure
+from detectors.limits import Distribution
+from detectors.validator import BestLimits
 from probes.benchmarks.result import Better
 from probes.words import Verdict
 from service.kit.db import AnySession, WriteSession
+from service.kit.problem import NotFoundError
 from service.validation.models import CriterionRow, ResultRow, ValidationRow
+from service.validation.schemas import CriterionDetail, CriterionRead, DistributionRead, JudgedRun
 
 LEARN_FROM: Final = 20_000
 """Newest results that are looked at: months of a small fleet, a day of a large one."""
+
+SHOWN_RUNS: Final = 32
+"""Newest runs that are drawn beside a criterion."""
+SHOWN_VALUES: Final = 256
+"""Values of each: more than a chart is wide."""
+
+
+class UnknownCriterionError(NotFoundError):
+    slug, title = "unknown-criterion", "Unknown criterion"
 
 
 def of_cohort(session: AnySession, cohort: str) -> list[pure.Criterion]:
@@ -38,6 +52,7 @@ def to_criterion(row: CriterionRow) -> pure.Criterion:
         center=row.center,
         allowed=tuple(row.allowed),
         learned_at=row.learned_at,
+        distribution=None if row.distribution is None else msgspec.convert(row.distribution, Distribution),
     )
 
 
@@ -55,16 +70,17 @@ def store(session: WriteSession, rows: Sequence[dict[str, Any]]) -> None:
 def learn(session: WriteSession, cohort: str | None, *, now: float) -> list[pure.Criterion]:
     """Learn from stored results, of one cohort or of all, and store what could be learned.
 
-    A metric that failed is no example of health and is left out; stated criteria are replaced by learned ones.
+    A metric that failed is no example of health and is left out; stated criteria are replaced by learned ones. A metric
+    that does not repeat well enough for a distribution gets robust limits.
     """
-    learned = pure.learn(_samples(session, cohort)).criteria
+    learned = pure.learn(_samples(session, cohort), estimator=BestLimits).criteria
     store(session, [_row(criterion, now) for criterion in learned])
     return list(learned)
 
 
 def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.Sample]:
     statement = (
-        select(ResultRow, ValidationRow.finished_at)
+        select(ResultRow, ValidationRow.finished_at, ValidationRow.node)
         .join(ValidationRow, ValidationRow.id == ResultRow.validation_id)
         .where(ResultRow.value.is_not(None), ResultRow.verdict != Verdict.FAIL, ResultRow.cohort != "")
         .order_by(ValidationRow.created_at.desc(), ResultRow.id.desc())
@@ -72,7 +88,7 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.Sample]:
     )
     if cohort is not None:
         statement = statement.where(ResultRow.cohort == cohort)
-    for row, finished_at in session.execute(statement):
+    for row, finished_at, node in session.execute(statement):
         yield pure.Sample(
             benchmark=row.benchmark,
             metric=row.metric,
@@ -81,6 +97,7 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.Sample]:
             cohort=row.cohort,
             values=tuple(row.values),
             time=finished_at,
+            device=f"{node}/{row.device}",
         )
 
 
@@ -99,4 +116,53 @@ def _row(criterion: pure.Criterion, now: float) -> dict[str, Any]:
         "n": criterion.n,
         "source": criterion.source,
         "learned_at": now if criterion.learned_at is None else criterion.learned_at,
+        "distribution": None if criterion.distribution is None else msgspec.to_builtins(criterion.distribution),
     }
+
+
+def detail(session: AnySession, *, cohort: str, benchmark: str, metric: str) -> CriterionDetail:
+    """A criterion with what is drawn of it: its reference sample and the newest runs.
+
+    Raises:
+        UnknownCriterionError: there is none.
+    """
+    row = session.get(CriterionRow, (benchmark, metric, cohort))
+    if row is None:
+        raise UnknownCriterionError(f"no criterion for {benchmark!r} {metric!r} of cohort {cohort!r}")
+    kept = row.distribution
+    return CriterionDetail(
+        **CriterionRead.model_validate(row).model_dump(),
+        distribution=None if kept is None else DistributionRead.model_validate(kept),
+        runs=_runs(session, row),
+    )
+
+
+def _runs(session: AnySession, criterion: CriterionRow) -> list[JudgedRun]:
+    statement = (
+        select(ResultRow, ValidationRow)
+        .join(ValidationRow, ValidationRow.id == ResultRow.validation_id)
+        .where(
+            ResultRow.cohort == criterion.cohort,
+            ResultRow.benchmark == criterion.benchmark,
+            ResultRow.metric == criterion.metric,
+        )
+        .order_by(ValidationRow.created_at.desc(), ResultRow.id.desc())
+        .limit(SHOWN_RUNS)
+    )
+    return [
+        JudgedRun(
+            validation_id=validation.id,
+            node=validation.node,
+            device=result.device,
+            verdict=Verdict(result.verdict),
+            finished_at=validation.finished_at,
+            values=_shown(result.values),
+        )
+        for result, validation in session.execute(statement)
+    ]
+
+
+def _shown(values: Sequence[float]) -> list[float]:
+    """Rising; evenly chosen where there are too many, both ends among them."""
+    ordered, step = sorted(values), max(1.0, (len(values) - 1) / (SHOWN_VALUES - 1))
+    return [ordered[round(i * step)] for i in range(min(len(ordered), SHOWN_VALUES))]

@@ -133,6 +133,8 @@ class CriterionRow(Base):
     n: Mapped[int]
     source: Mapped[str] = mapped_column(String(200))
     learned_at: Mapped[float] = mapped_column(UnixTime)
+    distribution: Mapped[dict[str, Any] | None]
+    """``detectors.limits.Distribution``: the reference sample, how similar a run must be. Empty: the limits judge."""
 
     __table_args__ = (CheckConstraint("better IN ('higher', 'lower', 'equal')", name="better"),)
 

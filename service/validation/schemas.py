@@ -135,6 +135,27 @@ class ResultsIn(Lenient):
     error: CutText | None = None
 
 
+Similarity = Annotated[float, Field(gt=0, lt=1), JsonNumber]
+Positive = Annotated[Number, Field(gt=0)]
+
+
+class DistributionIn(Input):
+    """A reference sample, as ``mainstay criteria fit`` learns it: the whole run is compared with it."""
+
+    reference: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=1000)]
+    alpha: Similarity
+    warn_alpha: Similarity
+    repeatability: Annotated[float, Field(ge=0, le=1), JsonNumber] | None = None
+    detectable: Annotated[float, Field(ge=0, le=1e6), JsonNumber] = 0.0
+    excluded: Count = 0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.alpha > self.warn_alpha:
+            raise ValueError(f"alpha {self.alpha} is above warn_alpha {self.warn_alpha}")
+        return self
+
+
 class CriterionIn(Input):
     """A criterion that somebody states, or one learned elsewhere (``mainstay criteria fit``)."""
 
@@ -150,6 +171,7 @@ class CriterionIn(Input):
     allowed: Annotated[tuple[Number, ...], Field(max_length=1000)] = ()
     n: Count = 0
     source: Label = "stated"
+    distribution: DistributionIn | None = None
 
     @model_validator(mode="after")
     def _can_judge(self) -> Self:
@@ -177,6 +199,36 @@ class CriterionRead(Output):
     warn: float | None
     center: float | None
     allowed: list[float]
+
+
+class DistributionRead(Output):
+    reference: list[float]
+    """Values of the run that stands for all healthy ones, rising: its distribution function is drawn from them."""
+    alpha: float
+    """A run fails at this one-sided similarity or less."""
+    warn_alpha: float
+    repeatability: float | None
+    detectable: float
+    """The uniform slowdown, as a share, from which 95 % of devices fail."""
+    excluded: int
+
+
+class JudgedRun(Output):
+    """One run's values, to be drawn beside the reference."""
+
+    validation_id: str
+    node: str
+    device: str
+    verdict: Verdict
+    finished_at: float | None
+    values: list[float]
+    """Rising."""
+
+
+class CriterionDetail(CriterionRead):
+    distribution: DistributionRead | None
+    runs: list[JudgedRun]
+    """Newest first."""
 
 
 class CriteriaIn(Input):

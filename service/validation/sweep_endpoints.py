@@ -18,7 +18,14 @@ from service.kit.schemas import Name, ShortText
 from service.services import ServicesDep
 from service.validation import criteria, sweeps
 from service.validation.models import CriterionRow, SweepRow
-from service.validation.schemas import CriteriaIn, CriteriaLearn, CriterionRead, SweepCreate, SweepRead
+from service.validation.schemas import (
+    CriteriaIn,
+    CriteriaLearn,
+    CriterionDetail,
+    CriterionRead,
+    SweepCreate,
+    SweepRead,
+)
 
 router = APIRouter(tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
@@ -91,6 +98,18 @@ def _page(session: AnySession, page: Paging, cohort: str | None) -> CriterionPag
     keys = (CriterionRow.cohort, CriterionRow.benchmark, CriterionRow.metric)
     rows, cursor = paginate(session, statement, keys=keys, page=page, descending=False)
     return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=cursor)
+
+
+@router.get("/criteria/detail", operation_id="get_criterion", responses=problems(404))
+def get_criterion(
+    _: Reader,
+    session: Reading,
+    cohort: Annotated[ShortText, Query(min_length=1)],
+    benchmark: Annotated[ShortText, Query(min_length=1)],
+    metric: Annotated[ShortText, Query(min_length=1)],
+) -> CriterionDetail:
+    """One criterion with its reference sample and the newest runs, as they are drawn beside each other."""
+    return criteria.detail(session, cohort=cohort, benchmark=benchmark, metric=metric)
 
 
 @router.put("/criteria", operation_id="put_criteria")

@@ -202,12 +202,46 @@ def test_criteria_are_learned_from_stored_results(admin: httpx.Client, node: Any
         validate(admin, node)
     learned = admin.post("/v1/criteria:learn", json={"cohort": "cpu"}).json()["items"]
     assert learned
-    assert {c["source"] for c in learned} == {"learned:RobustLimits"}
+    assert {c["source"] for c in learned} == {"learned:Validator"}
     assert all(50 < c["low"] < 100 and c["n"] == 6 for c in learned)
     assert admin.get("/v1/criteria").json()["items"] == learned
     assert validate(admin, node)["verdict"] == "pass"
     node.scale = 0.5
     assert validate(admin, node)["verdict"] == "fail"
+
+
+def test_a_criterion_is_drawn_from_its_distribution(admin: httpx.Client, node: Any) -> None:
+    for count in range(6):
+        node.scale = 1.0 + 0.005 * count
+        validate(admin, node)
+    learned = admin.post("/v1/criteria:learn", json={"cohort": "cpu"}).json()["items"][0]
+    key = {name: learned[name] for name in ("cohort", "benchmark", "metric")}
+    shown = admin.get("/v1/criteria/detail", params=key).json()
+    assert {name: shown[name] for name in learned} == learned
+    assert len(shown["distribution"]["reference"]) == 3
+    assert 0 < shown["distribution"]["alpha"] <= shown["distribution"]["warn_alpha"] < 1
+    assert [run["node"] for run in shown["runs"]] == [node.name] * 6
+    assert all(run["values"] == sorted(run["values"]) for run in shown["runs"])
+    problem(admin.get("/v1/criteria/detail", params=key | {"metric": "none"}), 404, "unknown-criterion")
+    problem(admin.get("/v1/criteria/detail", params={"cohort": "cpu"}), 422, "invalid")
+
+
+def test_a_stated_distribution_judges_all_repetitions(admin: httpx.Client, node: Any, criteria: Any) -> None:
+    items = criteria("quick", low=10.0)
+    kept = {"reference": [99.0, 100.0, 101.0], "alpha": 0.98, "warn_alpha": 0.99}
+    admin.put("/v1/criteria", json={"items": [items[0] | {"distribution": kept}, *items[1:]]})
+    assert validate(admin, node)["verdict"] == "pass"
+    node.scale = 0.9
+    judged = validate(admin, node)
+    failed = [result for result in judged["results"] if result["verdict"] == "fail"]
+    assert [result["benchmark"] for result in failed] == [items[0]["benchmark"]]
+    assert "similarity 0.901" in failed[0]["reason"]
+    admin.put("/v1/criteria", json={"items": items})  # stated anew without one: the limits judge again
+    assert validate(admin, node)["verdict"] == "pass"
+    upside_down = items[0] | {"distribution": kept | {"alpha": 0.995}}
+    problem(admin.put("/v1/criteria", json={"items": [upside_down]}), 422, "invalid")
+    empty = items[0] | {"distribution": kept | {"reference": []}}
+    problem(admin.put("/v1/criteria", json={"items": [empty]}), 422, "invalid")
 
 
 def test_criteria_of_another_cohort_do_not_count(admin: httpx.Client, node: Any, criteria: Any) -> None:
