@@ -43,19 +43,19 @@ class AllReduce(Benchmark):
     config: Config
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
-        backend = _backend(device)
+        backend = backend_of(device)
         small, *large = _SIZES[backend]
-        latency = Metric(name=f"{backend}_latency_{_named(small)}", unit="s", better=Better.LOWER)
-        rates = (Metric(name=f"{backend}_busbw_{_named(n)}", unit="B/s", better=Better.HIGHER) for n in large)
+        latency = Metric(name=f"{backend}_latency_{size_name(small)}", unit="s", better=Better.LOWER)
+        rates = (Metric(name=f"{backend}_busbw_{size_name(n)}", unit="B/s", better=Better.HIGHER) for n in large)
         return (latency, *rates)
 
     def where(self, device: Device) -> str:
-        return "cuda" if _backend(device) == "nccl" else "cpu"
+        return "cuda" if backend_of(device) == "nccl" else "cpu"
 
     def measure(self, device: Device, clock: Clock) -> Readings:
         from probes.benchmarks.ranks import run_ranks
 
-        backend = _backend(device)
+        backend = backend_of(device)
         world = device.count if backend == "nccl" else self.config.host_ranks
         answers = run_ranks(world, backend, lambda rank: self._rank(rank, backend, clock))
         factor = 2 * (world - 1) / world
@@ -72,11 +72,13 @@ class AllReduce(Benchmark):
         return {str(size): _timed(size, where, self.config.budget_seconds, clock) for size in _SIZES[backend]}
 
 
-def _backend(device: Device) -> str:
+def backend_of(device: Device) -> str:
+    """NCCL where there are two GPUs or more, else gloo."""
     return "nccl" if device.kind == "cuda" and device.count > 1 else "gloo"
 
 
-def _named(size: int) -> str:
+def size_name(size: int) -> str:
+    """``64KiB``, ``256MiB``."""
     return f"{size >> 20}MiB" if size >= 1 << 20 else f"{size >> 10}KiB"
 
 
@@ -99,11 +101,11 @@ def _timed(size: int, where: str, budget: float, clock: Clock) -> list[float]:
             torch.cuda.synchronize()
         return (clock() - begun) / calls
 
-    calls, repeats = _agreed(once, budget, where)
+    calls, repeats = agreed(once, budget, where)
     return [once(calls) for _ in range(repeats)]
 
 
-def _agreed(once: Callable[[int], float], budget: float, where: str) -> tuple[int, int]:
+def agreed(once: Callable[[int], float], budget: float, where: str) -> tuple[int, int]:
     """Calls a repetition (about 10 ms) and repetitions (3 to 50): every rank must make the same number."""
     import torch
     import torch.distributed as dist

@@ -34,7 +34,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    """``s``, ``B/s``, ``FLOP/s``, ``OP/s`` or, for a fingerprint, nothing: SI base units, never prefixed."""
+    """``s``, ``B/s``, ``FLOP/s``, ``OP/s``, ``Hz``, ``ratio`` or, for a fingerprint, nothing: never prefixed."""
     better: Better
 
 
@@ -104,7 +104,9 @@ _FRACTIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 def show(value: float, unit: str) -> str:
     """A value for people: three significant digits and an SI prefix (``27.0 GB/s``, ``4.20 µs``)."""
     if unit == "":
-        return f"{int(value):012x}" if value.is_integer() else f"{value:g}"
+        return f"{int(value):012x}" if value.is_integer() and value > 9 else f"{value:g}"
+    if unit == "ratio":
+        return f"{value:.1%}"
     if unit == "s":
         scale, text = next((pair for pair in _FRACTIONS if abs(value) >= pair[0]), _FRACTIONS[-1])
         return f"{_digits(value / scale)} {text}"

@@ -13,17 +13,37 @@ import msgspec
 
 from probes.benchmarks.allreduce import AllReduce
 from probes.benchmarks.base import Benchmark, Device, Effort, Kind, Tier
+from probes.benchmarks.burn import Burn
+from probes.benchmarks.collectives import Collectives
 from probes.benchmarks.copy import Copy
 from probes.benchmarks.defects import Defect
 from probes.benchmarks.deterministic import Deterministic
 from probes.benchmarks.disk import Disk
 from probes.benchmarks.gemm import Gemm
+from probes.benchmarks.host_memory import HostMemory
 from probes.benchmarks.launch import Launch
 from probes.benchmarks.memory import Memory
+from probes.benchmarks.overlap import Overlap
 from probes.benchmarks.result import Metric
+from probes.benchmarks.train import Train, TrainCompiled
 
 BENCHMARKS: Mapping[str, type[Benchmark]] = {
-    benchmark.name: benchmark for benchmark in (Deterministic, Gemm, Memory, Copy, Launch, AllReduce, Disk)
+    benchmark.name: benchmark
+    for benchmark in (
+        Deterministic,
+        Gemm,
+        Memory,
+        HostMemory,
+        Copy,
+        Launch,
+        AllReduce,
+        Collectives,
+        Overlap,
+        Disk,
+        Train,
+        TrainCompiled,
+        Burn,
+    )
 }
 """Every benchmark there is, in the order in which a suite runs them. A new one costs its module, its test and a word
 here."""

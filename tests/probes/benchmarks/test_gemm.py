@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.gemm import Gemm
+from probes.benchmarks.gemm import Gemm, same_bits
 from probes.benchmarks.timing import LEAST
 
 
@@ -29,8 +29,8 @@ def test_a_missing_format_leaves_the_others_alone(cpu: Device, monkeypatch: pyte
 
     monkeypatch.setattr(torch, "_int_mm", lacking)
     result = tiny().run(cpu, ticking)
-    assert [metric.name for metric in result.metrics if not metric.values] == ["int8_n32"]
-    assert result.error == "int8_n32: no int8 here"
+    assert [metric.name for metric in result.metrics if not metric.values] == ["int8_n32", "int8_n32_repeat"]
+    assert result.error == "int8_n32: no int8 here; int8_n32_repeat: no int8 here"
 
 
 def test_the_metric_is_named_by_its_size() -> None:
@@ -38,3 +38,29 @@ def test_the_metric_is_named_by_its_size() -> None:
     device = Device(kind="cuda", model="any")
     names = {metric.name for metric in Gemm(Gemm.Config(size=8192, narrow_size=4096)).metrics(device)}
     assert {"fp64_n8192", "tf32_n8192", "bf16_n4096"} <= names
+
+
+def test_one_flipped_bit_is_seen() -> None:
+    """The lowest mantissa bit of one number in the third of five products."""
+    import torch
+
+    product, calls = torch.ones(8, 8), 0
+
+    def work() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        out = product.clone()
+        if calls == 3:
+            out.view(torch.int32)[4, 4] ^= 1
+        return out
+
+    assert same_bits(work, 4) == [1.0, 1.0, 0.0, 1.0, 1.0]
+
+
+def test_bits_are_compared_not_numbers() -> None:
+    """A NaN that repeats is the same answer; a zero that changes its sign is not."""
+    import torch
+
+    assert same_bits(lambda: torch.full((2,), float("nan")), 1) == [1.0, 1.0]
+    zeros = iter((torch.zeros(2), -torch.zeros(2)))
+    assert same_bits(lambda: next(zeros), 1) == [1.0, 0.0]

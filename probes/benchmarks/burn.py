@@ -1,0 +1,106 @@
+"""Sustained matrix multiplies: what is left of the rate once the device is warm, with the clock beside it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import ClassVar, Self
+
+from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Kind, Readings, Tier
+from probes.benchmarks.defects import Defect
+from probes.benchmarks.gemm import multiply, same_as
+from probes.benchmarks.result import Better, Metric
+from probes.benchmarks.timing import Stopwatch
+
+_FORMAT: dict[Kind, str] = {"cpu": "fp32", "cuda": "bf16"}
+_SECONDS = {Tier.QUICK: 5.0, Tier.STANDARD: 45.0, Tier.DEEP: 300.0}
+_MOST = 120
+"""Slices, and so values, of one burn."""
+_LEAST = 8
+
+
+class Burn(Benchmark):
+    """n x n multiplies without a pause, in slices.
+
+    ``rate``: of the second half, when the device is warm. ``steady``: rate of the last quarter by that of the first, so
+    that power or cooling which gives in shows without any criterion learned from others. ``clock``: of the processor or
+    the GPU, after each slice. ``repeat``: whether one product a slice has the bits of the first, as gpu-burn compares.
+    All GPUs burn at once: a chassis that cannot cool or feed eight shows only then.
+    """
+
+    name: ClassVar[str] = "burn"
+    catches: ClassVar[str] = "power, cooling or clocks that give in under lasting load, and bits that flip when hot"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.THERMAL, Defect.COMPUTE, Defect.NUMERICS)
+    tier: ClassVar[Tier] = Tier.STANDARD
+    together: ClassVar[bool] = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Benchmark.Config):
+        size: int = 512
+        seconds: float = 45.0
+        """Length of the burn, whatever the budget."""
+
+    config: Config
+
+    @classmethod
+    def sized(cls, kind: Kind) -> Self:
+        return cls(cls.Config(size=8192 if kind == "cuda" else 512))
+
+    def tuned(self, effort: Effort) -> Self:
+        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds, seconds=_SECONDS[effort.tier]))
+
+    def metrics(self, device: Device) -> tuple[Metric, ...]:
+        kind = f"{_FORMAT[device.kind]}_n{self.config.size}"
+        return (
+            Metric(name=f"{kind}_rate", unit="FLOP/s", better=Better.HIGHER),
+            Metric(name="steady", unit="ratio", better=Better.HIGHER),
+            Metric(name="clock", unit="Hz", better=Better.HIGHER),
+            Metric(name=f"{kind}_repeat", unit="", better=Better.EQUAL),
+        )
+
+    def expected_seconds(self, device: Device) -> float:
+        del device
+        return self.set_up_seconds + 1.1 * self.config.seconds
+
+    def measure(self, device: Device, clock: Clock) -> Readings:
+        rate, steady, speed, repeat = (metric.name for metric in self.metrics(device))
+        n = self.config.size
+        work, watch = multiply(_FORMAT[device.kind], n, device), Stopwatch(device, clock)
+        length = self.config.seconds / _MOST
+        first = work().clone()
+        calls = max(1, round(length / max(watch.seconds(work), 1e-6)))
+        rates: list[float] = []
+        clocks: list[float] = []
+        readings = Readings(values={repeat: [1.0]})
+        end = clock() + self.config.seconds
+        while len(rates) < _LEAST or (clock() < end and len(rates) < 2 * _MOST):
+            rates.append(2.0 * n**3 / watch.seconds(work, calls))
+            try:
+                clocks.append(_hertz(device))
+            except (OSError, RuntimeError, ImportError) as error:  # no NVML, or a kernel that does not tell
+                readings.problems[speed] = f"no clock to read: {str(error).splitlines()[0]}"
+            readings.values[repeat].append(same_as(first, work()))
+        quarter = len(rates) // 4
+        readings.values[rate] = rates[len(rates) // 2 :]
+        readings.values[steady] = [median(rates[-quarter:]) / median(rates[:quarter])]
+        if speed not in readings.problems:
+            readings.values[speed] = clocks[len(clocks) // 2 :]
+        return readings
+
+
+def _hertz(device: Device) -> float:
+    """Clock of the SMs, or the mean over the processor's cores.
+
+    Raises:
+        OSError, RuntimeError, ImportError: nobody tells.
+    """
+    if device.kind == "cuda":
+        import torch
+
+        return torch.cuda.clock_rate(device.label) * 1e6
+    told = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    if not told:
+        raise OSError("the kernel does not tell the processor's clock")
+    return fmean(float(megahertz) for megahertz in told) * 1e6

@@ -1,0 +1,169 @@
+"""The collectives beside all-reduce, over the ranks of one machine, with nccl-tests' bus bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from probes.benchmarks.allreduce import agreed, backend_of, size_name
+from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Readings, Tier
+from probes.benchmarks.defects import Defect
+from probes.benchmarks.ranks import run_ranks
+from probes.benchmarks.result import Better, Metric
+
+if TYPE_CHECKING:
+    import torch
+
+Factor = Callable[[int], float]
+
+OPERATIONS: dict[str, Factor] = {
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda _: 1.0,
+    "send_recv": lambda _: 1.0,
+}
+"""Operation -> bus bandwidth by algorithm bandwidth, of n ranks (nccl-tests, doc/PERFORMANCE.md)."""
+
+_SIZES: dict[str, tuple[int, ...]] = {"gloo": (1 << 16, 1 << 22), "nccl": (1 << 20, 1 << 28)}
+"""Bytes of the larger buffer of a rank: what is gathered, scattered or sent in all."""
+
+
+class Collectives(Benchmark):
+    """NCCL with one rank a GPU where there are two GPUs or more; otherwise gloo over host ranks, under other names.
+
+    ``send_recv`` goes round a ring, every rank to the next at the same time. A repetition counts as long as its
+    slowest rank, and each result is checked once.
+    """
+
+    name: ClassVar[str] = "collectives"
+    catches: ClassVar[str] = "a bad link, switch plane or path that only one pattern of traffic uses"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_CPU)
+    tier: ClassVar[Tier] = Tier.STANDARD
+    each_device: ClassVar[bool] = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Benchmark.Config):
+        host_ranks: int = 2
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.host_ranks < 2:
+                raise ValueError(f"host_ranks must be at least 2, not {self.host_ranks}")
+
+    config: Config
+
+    def tuned(self, effort: Effort) -> Self:
+        """Ten metrics: a shorter budget for each does."""
+        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds / 2))
+
+    def metrics(self, device: Device) -> tuple[Metric, ...]:
+        return tuple(
+            Metric(name=_named(backend_of(device), name, size), unit="B/s", better=Better.HIGHER)
+            for name in OPERATIONS
+            for size in _SIZES[backend_of(device)]
+        )
+
+    def where(self, device: Device) -> str:
+        return "cuda" if backend_of(device) == "nccl" else "cpu"
+
+    def measure(self, device: Device, clock: Clock) -> Readings:
+        backend = backend_of(device)
+        world = device.count if backend == "nccl" else self.config.host_ranks
+        answers = run_ranks(world, backend, lambda rank: self._rank(rank, world, backend, clock))
+        readings = Readings()
+        for name, factor in OPERATIONS.items():
+            for size in _SIZES[backend]:
+                metric = _named(backend, name, size)
+                slowest = [max(seconds) for seconds in zip(*(a[metric] for a in answers), strict=True)]
+                readings.values[metric] = [factor(world) * size / s for s in slowest]
+        return readings
+
+    def _rank(self, rank: int, world: int, backend: str, clock: Clock) -> dict[str, Any]:
+        where = f"cuda:{rank}" if backend == "nccl" else "cpu"
+        return {
+            _named(backend, name, size): _timed(name, size, where, rank, world, self.config.budget_seconds, clock)
+            for name in OPERATIONS
+            for size in _SIZES[backend]
+        }
+
+
+def _named(backend: str, operation: str, size: int) -> str:
+    return f"{backend}_{operation}_{size_name(size)}"
+
+
+def _timed(  # noqa: PLR0917 - one private caller
+    name: str, size: int, where: str, rank: int, world: int, budget: float, clock: Clock
+) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    work, check = _operation(name, size // 4 // world * world, where, rank, world)
+    work()
+    check()
+
+    def once(calls: int) -> float:
+        dist.barrier()
+        begun = clock()
+        for _ in range(calls):
+            work()
+        if where != "cpu":
+            torch.cuda.synchronize()
+        return (clock() - begun) / calls
+
+    calls, repeats = agreed(once, budget, where)
+    return [once(calls) for _ in range(repeats)]
+
+
+def _operation(
+    name: str, numbers: int, where: str, rank: int, world: int
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """The work of one call, and a check of what the last call left: every rank sends its own number."""
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.full((numbers,), float(rank), device=where)
+    part = torch.full((numbers // world,), float(rank), device=where)
+    out, piece = torch.empty_like(whole), torch.empty_like(part)
+    of_each = torch.arange(world, dtype=torch.float32, device=where).repeat_interleave(numbers // world)
+    before = float((rank - 1) % world)
+
+    def gather() -> None:
+        _either("all_gather_single", "all_gather_into_tensor")(out, part)
+
+    def scatter() -> None:
+        _either("reduce_scatter_single", "reduce_scatter_tensor")(piece, whole)
+
+    def broadcast() -> None:
+        if rank == 0:
+            out.zero_()
+        dist.broadcast(out, 0)
+
+    def ring() -> None:
+        sends = [dist.P2POp(dist.isend, whole, (rank + 1) % world), dist.P2POp(dist.irecv, out, (rank - 1) % world)]
+        for request in dist.batch_isend_irecv(sends):
+            request.wait()
+
+    works: dict[str, tuple[Callable[[], Any], torch.Tensor, torch.Tensor | float]] = {
+        "all_gather": (gather, out, of_each),
+        "reduce_scatter": (scatter, piece, float(sum(range(world)))),
+        "all_to_all": (lambda: dist.all_to_all_single(out, whole), out, of_each),
+        "broadcast": (broadcast, out, 0.0),
+        "send_recv": (ring, out, before),
+    }
+    work, left, expected = works[name]
+
+    def check() -> None:
+        if not bool((left == expected).all()):
+            raise RuntimeError(f"{name} over {world} ranks left wrong numbers with rank {rank}")
+
+    return work, check
+
+
+def _either(newer: str, older: str) -> Callable[..., Any]:
+    """Torch 2.13 renamed two collectives."""
+    import torch.distributed as dist
+
+    found: Callable[..., Any] = getattr(dist, newer, None) or getattr(dist, older)
+    return found
