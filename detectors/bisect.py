@@ -8,7 +8,11 @@ some probability if the fault is fickle. Two plans:
 - *Halving*: one fault is assumed; the suspects are split in two until one is left, about log2 N replays one after
   another, on half of the machines each.
 
-Everything here is arithmetic: who replays what is for the planner to decide and for the operators to see.
+A rank of a job with pipelines or tensor shards cannot replay alone. Then the rows are the job's replicas, and the
+columns cut across them so that each still has one rank of every place (``mesh_plan``).
+
+Everything here is arithmetic. Who replays what is carried out by ``recovery.launcher.replay``; what came out is judged
+in ``detectors.replayed``.
 """
 
 from __future__ import annotations
@@ -78,6 +82,36 @@ def dual_phase(
     each = repeats_for(shows, math.sqrt(sure))  # both phases have to show it
     replays = each * (len(rows) + len(across))
     return ReplayPlan(method="dual_phase", rows=rows, columns=across, repeats=each, replays=replays, rounds=2 * each)
+
+
+def mesh_plan(rows: Sequence[Sequence[str]], *, shows: float = 1.0, sure: float = 0.99) -> ReplayPlan:
+    """Replays of the replicas of one job: each row is a replica, one rank of each place, in order of place.
+
+    A column is a diagonal: of place s it has the rank of row (j - s) mod R. So every group can do the work of a whole
+    replica, and a row meets a column in one rank as long as there are no more places than rows; with P places and
+    R < P rows in ceil(P / R) of them. Rows of one rank (data parallelism only) need no columns.
+
+    Args:
+        rows: at least one, of equal length.
+        shows: probability that a replay of a group with a culprit shows the fault.
+        sure: probability that all phases together catch it.
+
+    Raises:
+        ValueError: rows of different lengths, an empty one, or a rank that stands twice.
+    """
+    grid = tuple(tuple(row) for row in rows)
+    _checked([name for row in grid for name in row])
+    width = len(grid[0])
+    if not width or any(len(row) != width for row in grid):
+        raise ValueError(f"replicas must have the same number of ranks, not {sorted({len(row) for row in grid})}")
+    size = len(grid)
+    across = tuple(tuple(grid[(j - s) % size][s] for s in range(width)) for j in range(size)) if width > 1 else ()
+    phases = 2 if across else 1
+    each = repeats_for(shows, sure ** (1 / phases))
+    replays = each * size * phases
+    return ReplayPlan(
+        method="dual_phase", rows=grid, columns=across, repeats=each, replays=replays, rounds=each * phases
+    )
 
 
 def halving(suspects: Sequence[str], *, shows: float = 1.0, sure: float = 0.99) -> ReplayPlan:

@@ -20,6 +20,7 @@ from detectors.nic import NicDetector
 from detectors.nvlink import NvlinkDetector
 from detectors.outlier import OutlierDetector
 from detectors.pcie import PcieDetector
+from detectors.reproduced import ReproducedDetector
 from detectors.sick import SickDetector
 from detectors.slowdown import SlowdownDetector
 from detectors.stalled import StalledDetector
@@ -31,6 +32,7 @@ EVENT_DETECTORS: dict[str, type[EventDetector]] = {
     "exit": ExitDetector,  # events of all jobs: processes that ended, nodes whose launcher is gone
     "facts": FactsDetector,  # events of all nodes: lost GPUs, silent samplers, kernel faults, foreign monitors
     "xid": XidDetector,  # events of all nodes: error codes of GPU and switch drivers, by the policy
+    "reproduced": ReproducedDetector,  # events of all jobs: devices that replays found to compute other bits
     "links": LinksDetector,  # events of all nodes: network ports
 }
 ARRAY_DETECTORS: dict[str, type[ArrayDetector]] = {

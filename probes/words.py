@@ -124,6 +124,7 @@ class EventKind(StrEnum):
     NODE_STARTED = "node_started"  # the daemon began. data: uptime (s since boot), boot_id
     HEALTH_REPORT = "health_report"  # another monitor says. data: source, check, fatal, healthy, message, remedy, codes
     STACK_DUMP = "stack_dump"  # data: reason, stacks: [{thread, frames: [text, innermost first]}], tool
+    REPLAYED = "replayed"  # data: outcome, sentence, reason, epoch, culprits: [{rank, node, replays, shown, steps}]
     PROBE_SILENT = "probe_silent"  # data: sampler, lane, reason, seconds, hung; cleared: true when it speaks again
 
 

@@ -25,8 +25,6 @@ from recovery.memory.errors import ArenaError, LayoutMismatchError
 from recovery.memory.layout import Layout, align
 from recovery.memory.records import PAGE, SlotRecord, Word
 
-KEEP: Final = 2
-"""Files a rank: the newest, and one for when that is not complete on every rank."""
 CHUNK: Final = 8 * 1024 * 1024
 _MAGIC: Final = b"MAINSLOT"
 # magic version rank epoch generation nbytes digest layout_digest layout_bytes
@@ -181,6 +179,7 @@ class DiskWriter(Background):
         super().__init__("mainstay-disk")
         self._store = node.store
         self._meter = node.meter
+        self._keep = node.settings.disk_keep
         self._directory = directory
 
     def turn(self) -> float:
@@ -198,7 +197,7 @@ class DiskWriter(Background):
             if not _written(slot_path(self._directory, rank, epoch), record):
                 path = write_slot(arena, record, self._directory)
                 self._meter.add("disk_write", record.nbytes, time.perf_counter() - begun)
-                _prune(path.parent)
+                _prune(path.parent, self._keep)
         except (ArenaError, OSError) as error:
             self._store.degraded[subject] = f"epoch {epoch} was not written: {error}"
         else:
@@ -222,8 +221,8 @@ def _pending(arena: Arena) -> list[int]:
     return sorted(e for e in epochs if e > pins.disk_floor and e % pins.disk_every == 0)
 
 
-def _prune(directory: Path) -> None:
+def _prune(directory: Path, keep: int) -> None:
     """Keep the files written last. Not the highest epochs: a job that went back must not keep an abandoned future."""
     files = sorted((p for p in directory.iterdir() if _NAME.match(p.name)), key=lambda p: p.stat().st_mtime_ns)
-    for path in files[:-KEEP]:
+    for path in files[:-keep]:
         path.unlink(missing_ok=True)

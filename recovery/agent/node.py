@@ -20,6 +20,8 @@ class Settings:
     directory: Path
     parity_every: int = 0
     disk_every: int = 0
+    disk_keep: int = 2
+    """Files a rank: the newest, and one for when that is not complete on every rank; more to go further back."""
     checkpoint_dir: Path | None = None
 
     @property

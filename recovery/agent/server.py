@@ -136,9 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve one node of one job until ended.
 
     ``--job J --node N --socket PATH --listen HOST:PORT --token-file F`` and optionally ``--shm-dir D --parity-every K
-    --disk-every D --checkpoint-dir DIR --owner-pid PID``. Port 0 takes a free one. When ready, one line of JSON goes to
-    stdout: ``{"ready": true, "node", "socket", "endpoint": "host:port", "pid"}``. Ends (files stay) on SIGTERM, and
-    when its owner (default: the parent process) is gone. Exit code 2 and one line on stderr when it cannot start.
+    --disk-every D --disk-keep N --checkpoint-dir DIR --owner-pid PID``. Port 0 takes a free one. When ready, one line
+    of JSON goes to stdout: ``{"ready": true, "node", "socket", "endpoint": "host:port", "pid"}``. Ends (files stay) on
+    SIGTERM, and when its owner (default: the parent process) is gone. Exit code 2 and one line on stderr when it
+    cannot start.
     """
     arguments = _parse(argv)
     logging.basicConfig(
@@ -202,6 +203,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         raise ValueError("--disk-every and --checkpoint-dir belong together")
     if arguments.parity_every < 0 or arguments.disk_every < 0:
         raise ValueError("--parity-every and --disk-every are numbers of epochs, 0 for never")
+    if arguments.disk_keep < 1:
+        raise ValueError("--disk-keep is a number of files, at least 1")
     return Settings(
         job=arguments.job,
         node=arguments.node,
@@ -209,6 +212,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         directory=node_directory(arguments.shm_dir, arguments.job, arguments.node),
         parity_every=arguments.parity_every,
         disk_every=arguments.disk_every,
+        disk_keep=arguments.disk_keep,
         checkpoint_dir=arguments.checkpoint_dir,
     )
 
@@ -223,6 +227,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shm-dir", type=Path, default=default_root())
     parser.add_argument("--parity-every", type=int, default=0, help="parity for epochs divisible by this")
     parser.add_argument("--disk-every", type=int, default=0, help="files for epochs divisible by this")
+    parser.add_argument("--disk-keep", type=int, default=2, help="so many files of each rank")
     parser.add_argument("--checkpoint-dir", type=Path)
     parser.add_argument("--owner-pid", type=int, default=os.getppid(), help="end when this process ends; 0: never")
     return parser.parse_args(argv)

@@ -2,7 +2,7 @@
 
 ``--faults`` or the variable ``MAINSTAY_EXAMPLE_FAULTS`` takes one or several, with semicolons between them::
 
-    KIND:rank=R,step=S[,until=T][,ms=M][,peer=Q]
+    KIND:rank=R,step=S[,until=T][,ms=M][,peer=Q][,p=P][,bit=B]
 
 in steps S, S + 1, … T - 1 of rank R (without ``until``: in all from S on; ``nan``: only in S). Steps count from 0.
 
@@ -16,7 +16,12 @@ nan          a NaN in the first gradient of rank R, before gradients are exchang
 hang         rank R sleeps for ever before it exchanges gradients
 spin         the same, computing
 mismatch     rank R skips one all-reduce of its dp group: the others wait in it
+flip         bit B (0 to 22, the mantissa) of one gradient is wrong with probability P a step, before the exchange
+flip_update  the same behind the exchange: only the rank itself makes another update
 ============ ======================================================================================================
+
+The last two are faults of a device, not of a step: R is a LOCAL_RANK, they begin in step S, and from then on the
+process has them in every step, also when steps are made again. Whoever is given another device is rid of them.
 
 The state of a run without faults, or with ``sleep``, ``busy``, ``data``, ``link`` and ``collective``, is the same to
 the bit.
@@ -26,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -35,8 +41,11 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Work
 
 VARIABLE: Final = "MAINSTAY_EXAMPLE_FAULTS"
-KINDS: Final = ("sleep", "busy", "data", "link", "collective", "nan", "hang", "spin", "mismatch")
+KINDS: Final = ("sleep", "busy", "data", "link", "collective", "nan", "hang", "spin", "mismatch", "flip", "flip_update")
+DEVICE: Final = frozenset({"flip", "flip_update"})
 _FOR_EVER: Final = 1 << 62
+_MANTISSA_BITS: Final = 23
+"""Of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +58,16 @@ class Fault:
     until: int = _FOR_EVER
     ms: float = 0.0
     peer: int = -1
+    p: float = 1.0
+    bit: int = 20
 
     @property
     def seconds(self) -> float:
         return self.ms / 1000.0
 
     def holds(self, rank: int, step: int) -> bool:
+        if self.kind in DEVICE:
+            rank = int(os.environ.get("LOCAL_RANK", rank))
         return self.rank == rank and self.step <= step < self.until
 
 
@@ -109,11 +122,15 @@ class Faults:
     all: tuple[Fault, ...] = ()
     now: tuple[Fault, ...] = ()
     delays: _Delays = field(default_factory=_Delays)
+    broken: set[Fault] = field(default_factory=set)
+    """Faults of this process's device that have begun."""
+    chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311 - a fault, not a secret
 
     def enter(self, rank: int, step: int) -> None:
         if not self.all:
             return
-        self.now = tuple(fault for fault in self.all if fault.holds(rank, step))
+        self.broken |= {fault for fault in self.all if fault.kind in DEVICE and fault.holds(rank, step)}
+        self.now = tuple(fault for fault in self.all if fault.holds(rank, step) or fault in self.broken)
         if any(fault.kind in {"link", "collective"} for fault in self.all):
             self.delays.install()
             self.delays.faults = self.now
@@ -139,6 +156,17 @@ class Faults:
                 time.sleep(_FOREVER_SECONDS)
             elif fault.kind == "spin":
                 _compute(_FOREVER_SECONDS)
+        self._flip("flip", model)
+
+    def after_exchange(self, model: torch.nn.Module) -> None:
+        self._flip("flip_update", model)
+
+    def _flip(self, kind: str, model: torch.nn.Module) -> None:
+        for fault in self.now:
+            if fault.kind == kind and self.chance.random() < fault.p:
+                gradient = max((p.grad for p in model.parameters() if p.grad is not None), key=torch.Tensor.numel)
+                words = gradient.view(torch.int32).view(-1)
+                words[self.chance.randrange(len(words))] ^= 1 << fault.bit
 
     def skips_exchange(self) -> bool:
         return any(fault.kind == "mismatch" for fault in self.now)
@@ -165,7 +193,7 @@ def parse(text: str) -> Faults:
 
 def _fault(text: str) -> Fault:
     kind, _, rest = text.partition(":")
-    known = {f.name: float if f.name == "ms" else int for f in fields(Fault) if f.name != "kind"}
+    known = {f.name: float if f.name in {"ms", "p"} else int for f in fields(Fault) if f.name != "kind"}
     values: dict[str, Any] = {}
     for word in rest.split(","):
         name, _, value = word.partition("=")
@@ -176,6 +204,8 @@ def _fault(text: str) -> Fault:
         raise ValueError(f"{text!r}: {kind!r} is none of {', '.join(KINDS)}")
     if "rank" not in values or (kind == "link") != ("peer" in values):
         raise ValueError(f"{text!r}: a fault has a rank, and a link, and nothing else, a peer")
+    if not 0 <= values.get("bit", 0) < _MANTISSA_BITS or not 0.0 <= values.get("p", 0.0) <= 1.0:
+        raise ValueError(f"{text!r}: a bit of the mantissa is 0 to {_MANTISSA_BITS - 1}, and a probability 0 to 1")
     if kind in {"nan", "mismatch"}:
         values.setdefault("until", values.get("step", 0) + 1)
     return Fault(kind=kind, **values)

@@ -162,6 +162,7 @@ def train_step(
     losses = _Pipeline(mesh, stage, step, opts, data or batches(mesh, step, opts)).run()
     opts.faults.before_exchange(stage)
     _average_gradients(mesh, stage, opts)
+    opts.faults.after_exchange(stage)
     optimizer.step()
     return torch.stack(losses).mean() if losses else None
 

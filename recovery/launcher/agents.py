@@ -172,6 +172,7 @@ class AgentKeeper:
             "--token-file": token,
             "--parity-every": options.parity_every if options.nnodes > 1 else 0,
             "--disk-every": options.disk_every,
+            "--disk-keep": options.disk_keep,
             "--owner-pid": os.getpid(),
         }
         if options.checkpoint_dir is not None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from detectors.hang import HangDetector
+from detectors.sick import SickDetector
 from probes.words import EventKind
 from recovery.agent.messages import GroupMember
 from recovery.launcher.hangs import HangWatch
@@ -43,8 +44,10 @@ from recovery.launcher.messages import (
     WorkerUp,
 )
 from recovery.launcher.options import RunOptions
+from recovery.launcher.replay import Replays
 from recovery.launcher.report import exit_data, job_report
 from recovery.launcher.reporter import JOB_SECONDS, Reporter
+from recovery.launcher.sick import SickWatch
 from recovery.launcher.wire import Stream, WireError, coordinator_side
 
 log = logging.getLogger("mainstay.coordinator")
@@ -75,6 +78,8 @@ class Coordinator:
         self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.healing = Healing(self)
         self.hangs = HangWatch(self, HangDetector())
+        self.replays = Replays(self)
+        self.sick = SickWatch(self, SickDetector())
         self._inbox = Inbox(self)
         self._futile = 0
         self._epoch_at_failure = -1
@@ -349,6 +354,12 @@ class Coordinator:
         self.generation += 1
         self.healing.begin(failure)
         return None
+
+    def replay(self, failure: Failure) -> None:
+        """Nothing is lost: the generation ends so that all ranks can replay. No recovery that counts."""
+        self.move(JobState.RECOVERING)
+        self.generation += 1
+        self.healing.begin(failure)
 
     def going_on(self) -> None:
         """The first step after a recovery is committed: standbys may warm now."""

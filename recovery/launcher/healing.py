@@ -22,8 +22,8 @@ from probes.ids import uuid7
 from probes.words import EventKind
 from recovery import planner
 from recovery.launcher.membership import Failure, JobState, Rank
-from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, RestoreOrder, Resumed
-from recovery.launcher.survey import BadSource, Survey
+from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, Resumed
+from recovery.launcher.survey import BadSource, Survey, spoiled
 from recovery.plan import Alternative, Plan, RestoreSource
 
 if TYPE_CHECKING:
@@ -47,15 +47,22 @@ class Episode:
     step_before: int
     """The newest committed epoch when it began."""
     acted_at: float
+    replayed: float = 0.0
+    """Seconds that ranks have replayed in it."""
     marks: list[tuple[str, float]] = field(default_factory=list)
     """Phase and the Unix time at which it ended; of the last attempt."""
+    before: int | None = None
+    """The newest epoch that is sound, where newer ones may hold wrong numbers."""
+    odd: frozenset[int] = frozenset()
+    """Ranks whose newer state is unlike their replicas'."""
     bad: set[BadSource] = field(default_factory=set)
     """Sources that turned out not to hold what they promised."""
 
     def seconds(self) -> dict[str, float]:
         """Phase -> seconds, and their total from the first failure."""
         result = {"detect": max(0.0, self.acted_at - self.failed_at)}
-        last = self.acted_at
+        result |= {"replay": self.replayed} if self.replayed else {}
+        last = self.acted_at + self.replayed
         for phase, at in self.marks:
             result[phase] = at - last
             last = at
@@ -100,7 +107,11 @@ class Healing:
         victims = self._victims(failure)
         waiting = {r.number for r in self._c.members.ranks if r.live} - victims
         self._action("fence", started=True, detail=f"generation {self._c.generation}: {failure.reason}")
-        if not self._replace(victims):
+        if not self._replace(victims, failure.shun):
+            return
+        if failure.replay is not None:
+            self._episode.before, self._episode.odd = failure.replay.before, failure.replay.odd
+            self._task = self._c.spawn(self._c.replays.carry_out(self, self._episode, failure.replay))
             return
         self._task = self._c.spawn(self._heal(self._episode, victims, waiting))
 
@@ -112,15 +123,22 @@ class Healing:
         whole = self._c.members.shape is None or any(r.gone for r in ranks)
         return {r.number for r in ranks if whole or r.lost or r.number in failure.ranks}
 
-    def _replace(self, victims: set[int]) -> bool:
+    def fence_all(self) -> None:
+        """Revoke the old generation; every process stays."""
+        self._replace(set())
+
+    def _replace(self, victims: set[int], shun: frozenset[int] = frozenset()) -> bool:
         """Revoke the old generation everywhere, and start new processes for ``victims`` right behind it."""
         c, members = self._c, self._c.members
-        homes = self.survey.homes(victims)
+        homes = self.survey.homes(victims, shun)
         if isinstance(homes, str):
             c.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
             return False
         doomed = {
             node.name: tuple(r.number for r in members.on(node.name) if r.number in victims) for node in members.alive()
+        }
+        shunned = {
+            node.name: tuple(r.number for r in members.on(node.name) if r.number in shun) for node in members.alive()
         }
         for number in victims:
             members.ranks[number].restart(homes[number])
@@ -128,7 +146,8 @@ class Healing:
             c.store = c.new_store()  # the script meets through the store by itself, and would find the dead in it
         for node in members.alive():
             node.inventory, node.warm = None, node.standbys
-            node.send(FenceNode(generation=c.generation, kill=doomed[node.name]))
+            node.shunned += len(shunned[node.name])
+            node.send(FenceNode(generation=c.generation, kill=doomed[node.name], shun=shunned[node.name]))
         for rank in members.ranks:
             rank.ready = rank.resumed = None
             rank.digests.clear()
@@ -150,9 +169,9 @@ class Healing:
             orders = self._orders(alternative)
             epoch = alternative.epoch or 0
         else:
-            await self._until(self._all_waiting, None)
+            await self.until(self._all_waiting, None)
             orders, epoch = {}, 0
-        self._discard(epoch)
+        self.discard(epoch)
         if not await self._regroup(episode, orders):
             return
         await self._go_on(episode, epoch)
@@ -162,8 +181,8 @@ class Healing:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
         c = self._c
         survivors = [c.members.ranks[r] for r in waiting]
-        await self._until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
-        await self._until(lambda: all(r.ready or r.gone for r in survivors), c.options.ready_seconds)
+        await self.until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
+        await self.until(lambda: all(r.ready or r.gone for r in survivors), c.options.ready_seconds)
         late = {r.number for r in survivors if not r.ready}
         if late:
             over = {r.number for r in survivors if r.gone}
@@ -178,11 +197,34 @@ class Healing:
         self._action("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
         return True
 
+    # For a replay
+
+    async def all_ready(self, episode: Episode) -> bool:
+        """Wait until agents and all ranks have left the old generation."""
+        c = self._c
+        await self.until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
+        ready = await self.until(lambda: all(r.ready for r in c.members.ranks), c.options.ready_seconds)
+        self._mark(episode, "fence")
+        return ready
+
     # Decide
+
+    def plan(self, episode: Episode, victims: set[int], *, use_live: bool = True) -> Plan:
+        """The planner's choice among what is sound; where that brings nothing back, among all that there is."""
+        survey = self.survey
+        plan = planner.plan(survey.situation(victims, episode.bad, episode.before, use_live=use_live))
+        if plan.chosen is not None or episode.before is None:
+            return plan
+        log.warning("no snapshot is as old as step %d: newer ones may hold wrong numbers", episode.before)
+        unlike = survey.outvoted(episode.odd)
+        anything = planner.plan(survey.situation(victims | unlike, episode.bad, use_live=use_live, unlike=unlike))
+        if anything.chosen is not None:
+            episode.before, episode.odd = None, frozenset()
+        return anything
 
     def _decide(self, episode: Episode, victims: set[int]) -> Alternative | None:
         c = self._c
-        plan = planner.plan(self.survey.situation(victims, episode.bad))
+        plan = self.plan(episode, victims)
         self._mark(episode, "decide")
         data = {"recovery": episode.id, "plan": msgspec.to_builtins(plan)}
         c.reporter.event(EventKind.PLAN_CHOSEN, generation=c.generation, data=data)
@@ -211,8 +253,10 @@ class Healing:
             for restore in alternative.restores
         }
 
-    def _discard(self, epoch: int) -> None:
+    def discard(self, epoch: int) -> None:
         """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
+        self._c.sick.went_back(epoch)
+        self._c.replays.went_back(epoch)
         if epoch < self._c.committed:
             for node in self._c.members.alive():
                 node.send(DiscardAfter(epoch=epoch))
@@ -231,7 +275,7 @@ class Healing:
         for number, restore in restoring.items():
             self._action(f"restore rank {number}", started=True, detail=f"epoch {restore.epoch} from {restore.source}")
         c.regroup(orders)
-        await self._until(lambda: all(r.resumed for r in c.members.ranks), c.options.ready_seconds * _RESTORE_FACTOR)
+        await self.until(lambda: all(r.resumed for r in c.members.ranks), c.options.ready_seconds * _RESTORE_FACTOR)
         for number in restoring:
             self._restored(episode, c.members.ranks[number], orders[number])
         self._mark(episode, "regroup")
@@ -258,13 +302,13 @@ class Healing:
         else:
             self._action(name, ok=False, seconds=vote.seconds, detail=vote.reason)
             assert order.restore is not None
-            episode.bad.add(_spoiled(rank.number, order.restore))
+            episode.bad.add(spoiled(rank.number, order.restore))
 
     # Go on
 
     async def _go_on(self, episode: Episode, epoch: int) -> None:
         c = self._c
-        await self._until(lambda: all(self._past(r, epoch + 1) for r in c.members.ranks), None)
+        await self.until(lambda: all(self._past(r, epoch + 1) for r in c.members.ranks), None)
         self._mark(episode, "first_step")
         data = {
             "recovery": episode.id,
@@ -282,7 +326,7 @@ class Healing:
     async def _verify(self, episode: Episode, epoch: int) -> None:
         c = self._c
         last = epoch + VERIFY_STEPS if c.steps_total is None else min(epoch + VERIFY_STEPS, c.steps_total)
-        await self._until(lambda: all(self._past(r, last) for r in c.members.ranks), None)
+        await self.until(lambda: all(self._past(r, last) for r in c.members.ranks), None)
         data = {"recovery": episode.id, "steps_committed": last - epoch, "digest_match": self.survey.replicas_equal()}
         c.reporter.event(EventKind.VERIFIED, generation=c.generation, data=data)
         if data["digest_match"] is False:
@@ -294,7 +338,7 @@ class Healing:
 
     async def _start_over(self, episode: Episode) -> None:
         """A script that does not use the SDK: all its ranks were started anew, as torchrun does."""
-        await self._until(lambda: all(r.pid is not None for r in self._c.members.ranks), None)
+        await self.until(lambda: all(r.pid is not None for r in self._c.members.ranks), None)
         self._mark(episode, "restart")
         self._action("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
         data = {"recovery": episode.id, "seconds": episode.seconds(), "steps_lost": None, "epoch": None}
@@ -305,7 +349,7 @@ class Healing:
 
     # Helpers
 
-    async def _until(self, happened: Callable[[], bool], seconds: float | None) -> bool:
+    async def until(self, happened: Callable[[], bool], seconds: float | None) -> bool:
         """Wait for something that messages bring about; whether it did within ``seconds``."""
 
         async def wait() -> None:
@@ -337,10 +381,3 @@ class Healing:
             return
         data |= {"ok": ok} if seconds is None else {"ok": ok, "seconds": seconds}
         self._c.reporter.event(EventKind.ACTION_FINISHED, generation=self._c.generation, data=data)
-
-
-def _spoiled(rank: int, restore: RestoreOrder) -> BadSource:
-    """What a failed restore says about its source. A peer's slot is the peer's own slot."""
-    if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
-        return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
-    return BadSource(rank, restore.epoch, restore.source)

@@ -15,6 +15,7 @@ from recovery.launcher.messages import (
     FromRank,
     Joined,
     Ready,
+    Replayed,
     Resumed,
     ScriptFailed,
     StepRecord,
@@ -47,6 +48,7 @@ class Inbox:
             Trouble: self._trouble,
             Attached: self._attached,
             StepsTotal: self._steps_total,
+            Replayed: self._replayed,
             Done: self._done,
             ScriptFailed: self._script_failed,
         }
@@ -103,6 +105,9 @@ class Inbox:
                 rank.digests[message.epoch] = message.digest
                 rank.buffers[message.epoch] = message.buffers or 0
                 c.healing.survey.compare_replicas(message.epoch)
+            c.sick.step(rank.number, message)
+            if not rank.number:
+                c.replays.committed(message.epoch)
         c.reporter.step(rank.number, message)
 
     def _transfers(self, rank: Rank, message: Transfers) -> None:
@@ -126,6 +131,9 @@ class Inbox:
 
     def _steps_total(self, _: Rank, message: StepsTotal) -> None:
         self._c.steps_total = message.total
+
+    def _replayed(self, rank: Rank, message: Replayed) -> None:
+        self._c.replays.heard(rank.number, message)
 
     def _done(self, rank: Rank, message: Done) -> None:
         rank.done, rank.epoch = True, message.epoch

@@ -214,7 +214,7 @@ class Launcher:
         assert self._welcome is not None
         options = self._options
         generation = max(start.generation, self._generation)
-        slot = self._workers.free_slot()
+        slot = self._workers.free_slot(options.nproc + options.spares)
         order = Assign(
             rank=start.rank,
             generation=generation,
@@ -243,7 +243,7 @@ class Launcher:
         """Nobody hears of the next generation before the processes that may not be in it are reaped."""
         self._orders.clear()
         self._generation = max(self._generation, message.generation)
-        stuck = await self._workers.fence(message.kill)
+        stuck = await self._workers.fence(message.kill, message.shun)
         if stuck:
             log.error("ranks %s do not die (stuck in the kernel?); their generation is revoked all the same", stuck)
         for worker in self._workers.holders():

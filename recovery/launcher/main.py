@@ -12,7 +12,10 @@ from probes.spool import SpoolError
 from recovery.launcher.coordinator import Coordinator
 from recovery.launcher.launcher import Launcher
 from recovery.launcher.options import OptionsError, RunOptions, parse
+from recovery.launcher.replay import Suspicion
 from recovery.launcher.reporter import Reporter
+
+log = logging.getLogger("mainstay.launcher")
 
 
 def main(words: Sequence[str]) -> int:
@@ -33,6 +36,7 @@ def main(words: Sequence[str]) -> int:
 async def _serve(options: RunOptions) -> int:
     if options.node_rank != 0:
         launcher = Launcher(options, (options.host, options.port))
+        _on_signal(lambda: log.warning("SIGUSR2 asks for a replay: send it to the launcher of node 0"))
         return await _run(launcher, launcher.stop)
     reporter = Reporter(options)
     coordinator = Coordinator(options, reporter)
@@ -40,6 +44,7 @@ async def _serve(options: RunOptions) -> int:
         port = await coordinator.start(options.host, options.port)
         launcher = Launcher(options, (options.host, port))
         coordinator.new_store = launcher.host_store
+        _on_signal(lambda: coordinator.replays.ask(Suspicion(reason="SIGUSR2 asks for a replay", asked=True)))
 
         def stop(exit_code: int, reason: str) -> None:
             coordinator.stopped(exit_code)  # tells every node, this one among them
@@ -49,6 +54,10 @@ async def _serve(options: RunOptions) -> int:
     finally:
         await coordinator.close()
         reporter.close()
+
+
+def _on_signal(replay: Callable[[], object]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, replay)
 
 
 async def _run(launcher: Launcher, stop: Callable[[int, str], None]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from recovery.agent.messages import GroupMember, Inventory
 from recovery.launcher.messages import (
@@ -19,6 +20,9 @@ from recovery.launcher.messages import (
 from recovery.launcher.options import RunOptions
 from recovery.launcher.wire import Stream
 from recovery.shape import Shape
+
+if TYPE_CHECKING:
+    from recovery.launcher.replay import Suspicion
 
 
 class JobState(StrEnum):
@@ -67,6 +71,8 @@ class Node:
     warm: int = 0
     """Standbys that it had when the last failure came."""
     alive: bool = True
+    shunned: int = 0
+    """Places whose device is not used any more."""
     fenced: int = 0
     """The newest generation whose fence it has confirmed."""
     inventory: Inventory | None = None
@@ -139,6 +145,10 @@ class Failure:
     exit_code: int = 1
     own: bool = False
     """The script's own doing: an exception, or an exit code that it chose."""
+    shun: frozenset[int] = frozenset()
+    """Of ``ranks``: those whose devices compute wrongly."""
+    replay: Suspicion | None = None
+    """Nothing is lost, but all ranks are to replay."""
 
     @classmethod
     def of_exit(cls, rank: Rank, message: Exited) -> Failure:
@@ -178,7 +188,7 @@ class Members:
 
     def room(self, node: Node) -> int:
         """Ranks that could still move to ``node``."""
-        return node.hello.nproc + node.hello.spares - len(self.on(node.name))
+        return node.hello.nproc + node.hello.spares - node.shunned - len(self.on(node.name))
 
     def parity_group(self) -> tuple[GroupMember, ...]:
         """All living nodes with ranks, in node order; empty when parity makes no sense for them."""

@@ -13,6 +13,7 @@ import msgspec
 
 from probes.words import StepPhase
 from recovery.agent.messages import GroupMember, Inventory
+from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
 from recovery.plan import RestoreSource
 
 MAX_MESSAGE_BYTES = 1024 * 1024
@@ -132,6 +133,15 @@ class StepsTotal(Message, frozen=True):
     total: int
 
 
+class Replayed(Message, frozen=True):
+    """The rank has made the steps of its ``Rehearsal`` again and waits for the next fence; or why it could not."""
+
+    generation: int
+    seconds: float
+    runs: tuple[RehearsalRun, ...] = ()
+    reason: str = ""
+
+
 class Done(Message, frozen=True):
     """All steps are committed and the last snapshot is safe."""
 
@@ -156,6 +166,7 @@ FromWorker = (
     | Transfers
     | Trouble
     | StepsTotal
+    | Replayed
     | Done
     | ScriptFailed
 )
@@ -204,6 +215,8 @@ class Regroup(Message, frozen=True):
     restore: RestoreOrder | None = None
     digest_steps: int = 0
     """How many of the next step records carry a digest of the parameters."""
+    rehearsal: Rehearsal | None = None
+    """Restore, and then only replay."""
 
 
 class AgentBack(Message, frozen=True):
@@ -339,6 +352,8 @@ class FenceNode(Message, frozen=True):
 
     generation: int
     kill: tuple[int, ...] = ()
+    shun: tuple[int, ...] = ()
+    """Of these the devices compute wrongly: whoever comes next gets another one, while there is one."""
 
 
 class RegroupRank(Message, frozen=True):

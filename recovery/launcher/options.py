@@ -18,7 +18,10 @@ from typing import Final, NoReturn
 
 from probes.words import check_name
 
+_ON_SICK: Final = "report: say what is sick; replay: also have all ranks replay, and replace who computes other bits"
 _ON_HANG: Final = "report: say which ranks hang, with their stacks; recover: also end and replace them"
+DIGESTS_APART: Final = 50
+"""Epochs between digests of parameters (``recovery.sdk.values``): so late replicas are seen to differ."""
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
 
@@ -36,6 +39,16 @@ class OnHang(StrEnum):
 
     REPORT = "report"
     RECOVER = "recover"
+
+
+class OnSick(StrEnum):
+    """What follows when values are sick: replicas that differ, NaN, spikes of the loss.
+
+    ``report`` is the default: replays cost the time of some thirty steps and those since the last sound snapshot.
+    """
+
+    REPORT = "report"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +77,18 @@ class RunOptions:
     ready_seconds: float
     node_seconds: float
     on_hang: OnHang = OnHang.REPORT
+    on_sick: OnSick = OnSick.REPORT
+    replay_every: int = 0
+    """Steps between replays that nothing calls for; 0: none."""
     script: str
     module: bool
     argv: tuple[str, ...]
+
+    @property
+    def disk_keep(self) -> int:
+        """Files of each rank: more where a sick device may be noticed late, so that one is from before."""
+        reach = max(DIGESTS_APART if self.on_sick is OnSick.REPLAY else 0, self.replay_every)
+        return 2 + (-(-reach // self.disk_every) if self.disk_every else 0)
 
     @property
     def world_size(self) -> int:
@@ -133,6 +155,8 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--join-timeout", type=float, default=300.0, help="seconds to wait for all nodes at the start")
     add("--ready-timeout", type=float, default=60.0, help="seconds until a survivor that does not answer is replaced")
     add("--node-timeout", type=float, default=10.0, help="seconds of silence after which a node is lost")
+    add("--on-sick", choices=[value.value for value in OnSick], default=OnSick.REPORT.value, help=_ON_SICK)
+    add("--replay-every", type=int, default=0, help="replay also every so many steps, unasked; 0: never")
     add("--on-hang", choices=[value.value for value in OnHang], default=OnHang.REPORT.value, help=_ON_HANG)
 
 
@@ -162,6 +186,8 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
         on_hang=OnHang(found.on_hang),
+        on_sick=OnSick(found.on_sick),
+        replay_every=found.replay_every,
         script=found.script,
         module=found.module,
         argv=tuple(found.script_args),
@@ -180,6 +206,7 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         )
         < 0,
         "time-outs must be positive": min(options.join_seconds, options.ready_seconds, options.node_seconds) <= 0,
+        "--replay-every may not be negative": options.replay_every < 0,
         "--disk-every needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
         "--job-id is needed when there are several nodes": options.nnodes > 1 and not named,
         f"script {options.script} is not there": not options.module and not Path(options.script).is_file(),

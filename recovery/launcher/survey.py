@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _STEPS_REMEMBERED = 32
 _LEAST_SECONDS = 0.001
+_FOR_EVER = 1 << 62
 _SPAWN_COLD_S = 0.3
 """A process without a standby is forked from the warm nursery too; only its first backward pass is still to come."""
 
@@ -91,10 +92,31 @@ class Survey:
 
     # Situations
 
-    def situation(self, victims: set[int], bad: set[BadSource] = frozenset()) -> Situation:  # type: ignore[assignment]
-        """What is known now, while ``victims`` have new processes without state."""
+    def situation(
+        self,
+        victims: set[int],
+        bad: set[BadSource] = frozenset(),  # type: ignore[assignment]
+        before: int | None = None,
+        *,
+        use_live: bool = True,
+        unlike: set[int] = frozenset(),  # type: ignore[assignment]
+    ) -> Situation:
+        """What is known now, while ``victims`` have new processes without state.
+
+        Args:
+            victims: ranks.
+            bad: sources that are left out.
+            before: the newest epoch that is sound; newer ones are left out. None: all are.
+            use_live: whether survivors may keep their tensors.
+            unlike: ranks that have nothing of their own that is worth having.
+        """
         members = self._c.members
         live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
+        limit = _FOR_EVER if before is None else before
+
+        def sound(hold: SlotHold | DiskHold) -> bool:
+            return hold.epoch <= limit and hold.rank not in unlike
+
         newest = max((r.ready.newest_epoch for r in members.ranks if r.ready), default=0)
         stateless = tuple(r.number for r in members.ranks if r.number in victims or r.ready is None or not r.live)
         return replace(
@@ -102,11 +124,23 @@ class Survey:
             standbys={node.name: node.warm for node in members.alive() if node.warm},
             step=max(newest, self._c.committed),
             failed_ranks=stateless,
-            live={rank: epoch for rank, epoch in live.items() if rank not in stateless},
-            slots=tuple(hold for node in members.alive() for hold in _slots(node, bad)),
-            parity=tuple(hold for node in members.alive() for hold in _parity(node, bad)),
-            disk=self._disk(bad),
+            live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
+            slots=tuple(hold for node in members.alive() for hold in _slots(node, bad) if sound(hold)),
+            parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
+            # A newer file than what is committed is of a future that the job has gone back from.
+            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._c.committed)),
         )
+
+    def outvoted(self, odd: frozenset[int]) -> set[int]:
+        """Of ranks whose state is unlike their replicas', those that should take a replica's.
+
+        Where all replicas of a place are odd nobody knows which is right, and they take that of the lowest rank: to
+        train on with several would be worse.
+        """
+        shape = self._c.members.shape
+        if shape is None:
+            return set()
+        return {rank for rank in odd if rank != _model_of(shape.dp_peers(rank), odd)}
 
     def expected(self) -> Situation:
         """The job while it runs, every rank with the slot that it is about to have."""
@@ -114,18 +148,31 @@ class Survey:
         slots = tuple(SlotHold(node=place.node, rank=place.rank, epoch=epoch) for place in base.ranks)
         return replace(base, live={place.rank: epoch for place in base.ranks}, slots=slots)
 
-    def homes(self, victims: set[int]) -> dict[int, str] | str:
-        """Where each victim runs next, or why it cannot run anywhere."""
+    def homes(self, victims: set[int], shun: frozenset[int] = frozenset()) -> dict[int, str] | str:
+        """Where each victim runs next, or why it cannot run anywhere. Those in ``shun`` leave their device."""
         members = self._c.members
+        moved = self._away(shun & victims)
         lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
         if not lost:
-            return {number: members.ranks[number].node for number in victims}
+            return {number: moved.get(number, members.ranks[number].node) for number in victims}
         case = Case(replace(self._base(), failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
         if case.homeless is not None:
             free = sum(max(0, members.room(node)) for node in members.alive())
             gone = members.ranks[case.homeless].node
             return f"node {gone} is lost and only {free} spare places are left on other nodes (see --spares)"
         return {number: case.node[number] for number in victims}
+
+    def _away(self, shun: frozenset[int]) -> dict[int, str]:
+        """Another node for each rank whose own has no other place for it; a rank for which there is none stays."""
+        members, moved = self._c.members, dict[int, str]()
+        free = {node.name: members.room(node) for node in members.alive()}
+        for number in sorted(shun):
+            home = members.ranks[number].node
+            best = home if free.get(home, 0) > 0 else max(free, key=lambda name: free[name], default=home)
+            if free.get(best, 0) > 0:
+                free[best] -= 1
+                moved[number] = best
+        return moved
 
     def _base(self) -> Situation:
         c, members = self._c, self._c.members
@@ -195,3 +242,15 @@ def _parity(node: Node, bad: set[BadSource]) -> list[ParityHold]:
 
 def _equal_peers(shape: Shape, ranks: list[Rank], number: int, epoch: int) -> bool:
     return len({ranks[peer].digests[epoch] for peer in shape.dp_peers(number)}) == 1
+
+
+def _model_of(peers: list[int], odd: frozenset[int]) -> int:
+    """Whose state the others take."""
+    return min(peers, key=lambda rank: (rank in odd, rank))
+
+
+def spoiled(rank: int, restore: RestoreOrder) -> BadSource:
+    """What a failed restore says about its source. A peer's slot is the peer's own slot."""
+    if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
+        return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
+    return BadSource(rank, restore.epoch, restore.source)

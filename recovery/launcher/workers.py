@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from collections import deque
@@ -21,6 +22,8 @@ from recovery.launcher.messages import Assign, FromWorker, Message, WorkerHello
 from recovery.launcher.output import Tail
 from recovery.launcher.proc import Child, ExitStatus
 from recovery.launcher.wire import encode, from_worker
+
+log = logging.getLogger("mainstay.launcher")
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _UCRED: Final = struct.Struct("3i")
@@ -95,6 +98,8 @@ class Workers:
         self._early: dict[int, socket.socket] = {}
         """Connections of processes whose birth the nursery has not announced yet."""
         self._hatching = 0
+        self._shunned: set[int] = set()
+        """LOCAL_RANKs whose device computes wrongly."""
         self._wanted: deque[Callable[[Worker], None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self.closing = False
@@ -127,10 +132,14 @@ class Workers:
     def standbys(self) -> int:
         return sum(w.ready for w in self._all.values())
 
-    def free_slot(self) -> int:
-        """The lowest LOCAL_RANK that nobody holds."""
+    def free_slot(self, places: int) -> int:
+        """The lowest LOCAL_RANK that nobody holds; one whose device is shunned only if all ``places`` are taken."""
         taken = {w.slot for w in self.holders()}
-        return next(n for n in range(len(taken) + 1) if n not in taken)
+        free = [n for n in range(max(places, len(taken) + 1)) if n not in taken]
+        sound = [n for n in free if n not in self._shunned]
+        if not sound:
+            log.warning("DEGRADED local rank %d computed wrongly and is used again: there is no other place", free[0])
+        return (sound or free)[0]
 
     # Doing
 
@@ -158,8 +167,12 @@ class Workers:
         worker.tail.label = f"rank {order.rank}"
         worker.send(order)
 
-    async def fence(self, ranks: tuple[int, ...]) -> list[int]:
-        """SIGKILL and reap the processes of ``ranks``; the ranks that could not be reaped in time."""
+    async def fence(self, ranks: tuple[int, ...], shun: tuple[int, ...] = ()) -> list[int]:
+        """SIGKILL and reap the processes of ``ranks``; the ranks that could not be reaped in time.
+
+        The devices of those in ``shun`` are not used again while there are others.
+        """
+        self._shunned |= {w.slot for w in self.holders() if w.rank in shun and w.slot is not None}
         doomed = [w for w in self.holders() if w.rank in ranks]
         for worker in doomed:
             worker.ended_by_us = True

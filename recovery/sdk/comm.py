@@ -69,8 +69,13 @@ class Communicator:
         self.groups = self._subgroups(generation)
         return self.groups
 
-    def form_with_server(self, generation: int, host: str, port: int, is_over: Callable[[], bool]) -> Groups:
+    def form_with_server(
+        self, generation: int, host: str, port: int, is_over: Callable[[], bool], part: str = ""
+    ) -> Groups:
         """The same through a store server that outlives every rank; this generation's keys are its own.
+
+        ``part`` names a world of fewer ranks in a generation that is cut into several; ``rank`` and ``shape`` are then
+        those of that world.
 
         Every TCP socket that appears in this process meanwhile is taken to belong to the generation: while the
         training thread is in here, nothing else of a training script opens connections.
@@ -86,7 +91,7 @@ class Communicator:
             if is_over():  # from here on ``unblock`` finds a socket to hang up
                 raise GivenUpError(f"generation {generation} ended before it was formed")
             with self._patience.with_gloo():
-                return self.form(generation, PrefixStore(f"gen{generation}", server))
+                return self.form(generation, PrefixStore(f"gen{generation}{part and '/'}{part}", server))
         finally:
             with self._lock:
                 self._sockets, self._before = _tcp_sockets() - self._before, None

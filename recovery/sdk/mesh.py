@@ -29,6 +29,8 @@ class Mesh:
         self.dp_rank, self.pp_rank, self.tp_rank = self.shape.place(self.rank)
         self.order: Regroup | None = None
         """The launcher's order that formed the present generation."""
+        self._seat = self.rank
+        """This process's own rank, also while it plays another."""
 
     @property
     def generation(self) -> int:
@@ -68,8 +70,16 @@ class Mesh:
         }
 
     def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
-        """The rank at these indices."""
-        return self.shape.rank_of(dp=dp, pp=pp, tp=tp)
+        """The rank at these indices.
+
+        Raises:
+            ValueError: in a replay, of another replica: each works without the others then.
+        """
+        if self.order is None or self.order.rehearsal is None:
+            return self.shape.rank_of(dp=dp, pp=pp, tp=tp)
+        if dp != self.dp_rank:
+            raise ValueError(f"replica {dp} was asked for in a replay, in which each replica is alone")
+        return self.communicator.shape.rank_of(dp=0, pp=pp, tp=tp)
 
     @property
     def _groups(self) -> Groups:
@@ -77,13 +87,28 @@ class Mesh:
             raise RuntimeError("the process groups of the last generation are gone and the next is not formed yet")
         return self.communicator.groups
 
+    def play(self, replica: int) -> None:
+        """Be the rank of this place in ``replica``, as far as the script can see: its data and seeds follow."""
+        self.rank = self.shape.rank_of(dp=replica, pp=self.pp_rank, tp=self.tp_rank)
+        self.dp_rank = replica
+
     def follow(self, order: Regroup) -> bool:
         """Form the generation of ``order``. False when it was fenced meanwhile; any other failure is raised."""
         link = self.link
         assert link is not None
+        alone = order.rehearsal
+        communicator, shape = self.communicator, self.shape
+        # In a replay a group of ranks is a job of one replica.
+        communicator.rank = self._seat if alone is None else alone.place
+        communicator.shape = shape if alone is None else Shape(dp=1, pp=shape.pp, tp=shape.tp)
+        self.play(shape.place(self._seat)[0])
         try:
-            self.communicator.form_with_server(
-                order.generation, order.store_host, order.store_port, lambda: link.fence > order.generation
+            communicator.form_with_server(
+                order.generation,
+                order.store_host,
+                order.store_port,
+                lambda: link.fence > order.generation,
+                "" if alone is None else alone.group,
             )
         except RuntimeError as error:
             if link.fence <= order.generation:

@@ -13,11 +13,13 @@ import torch.distributed as dist
 
 from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
 from recovery.memory.state import collect_state
+from recovery.sdk import wrappers
 from recovery.sdk.link import Link
 from recovery.sdk.mesh import Mesh
 from recovery.sdk.metered import MeteredRun
 from recovery.sdk.progress import ProgressThread
 from recovery.sdk.protection import Protection, RestoreError
+from recovery.sdk.replay import Replay
 from recovery.sdk.run import Report
 
 _FENCE_SECONDS = 20.0
@@ -55,6 +57,8 @@ class ProtectedRun(MeteredRun):
         self._entered = False
         self._progress: ProgressThread | None = None
         self._digests_left = 0
+        self._replay: Replay | None = None
+        """Steps are made to compare them, and count for nothing."""
         self._generation = mesh.generation
         """The last one that was formed, for the thread that tells of progress."""
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
@@ -72,7 +76,7 @@ class ProtectedRun(MeteredRun):
         self._link.send(StepsTotal(total=total))
         self._begin()
         while True:
-            while self._epoch < total:
+            while self._epoch < total or self._replay is not None:
                 if self._fenced:
                     self._recover()
                     continue
@@ -137,7 +141,9 @@ class ProtectedRun(MeteredRun):
         """Before ``optimizer.step``: the last snapshot is safe, and every rank of the generation can commit."""
         if not self._inside:
             raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
-        if not self._voted:
+        if self._replay is not None:
+            self._replay.before_update()
+        elif not self._voted:
             self._meter.before_update()
             self._meter.blocked += self._protection.settle()
             self._vote()
@@ -163,6 +169,9 @@ class ProtectedRun(MeteredRun):
         return bool(self._ballot.item())
 
     def _commit(self) -> None:
+        if self._replay is not None:
+            self._rehearse(self._replay)
+            return
         if not self._voted:  # no update in this step, as when a scaler skips it; it counts all the same
             self._meter.blocked += self._protection.settle()
             self._vote()
@@ -178,9 +187,25 @@ class ProtectedRun(MeteredRun):
         self._meter.end(self.mesh.generation, self._epoch, digests=digests)
         self._send_records()
 
+    def _rehearse(self, replay: Replay) -> None:
+        """A step of a replay has been made: go on, begin again from the same state, or tell and wait for a fence."""
+        self._epoch += 1
+        if not replay.after_step():
+            return
+        failure = ""
+        if not replay.over:
+            self.mesh.play(replay.role)
+            try:
+                self._protection.restore(replay.restore)
+            except RestoreError as error:
+                failure = str(error)
+            self._epoch = replay.restore.epoch
+        if failure or replay.over:
+            self._link.send(replay.told(failure))
+            self._link.wait_fence(self.mesh.generation, None)
+
     def _send_records(self, *, everything: bool = False) -> None:
-        for message in self._meter.take(everything=everything):
-            self._link.send_if_free(message)
+        self._tell(self._link, self._meter.take(everything=everything))
 
     # Failure of others
 
@@ -222,7 +247,7 @@ class ProtectedRun(MeteredRun):
         """Put the state of the ordered epoch in place and vote for it."""
         self._digests_left = order.digest_steps
         self._meter.restart()
-        self._meter.training = True
+        self._meter.training = order.rehearsal is None
         restore = order.restore
         if restore is None:
             self._protection.save(0)
@@ -236,15 +261,23 @@ class ProtectedRun(MeteredRun):
             self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, 0, str(error)))
             return False
         self._epoch = self._newest = restore.epoch
-        self._live = restore.epoch
-        if not self._protection.holds(restore.epoch):
-            self._protection.save(restore.epoch)
+        if order.rehearsal is None:
+            self._live = restore.epoch
+            if not self._protection.holds(restore.epoch):
+                self._protection.save(restore.epoch)
+        else:  # tensors that a replay has used are nobody's state: the next generation restores
+            self._replay = Replay(order, self._model)
+            self.mesh.play(self._replay.role)
         self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, nbytes))
         return True
 
     def _enter_generation(self) -> None:
         mesh = self.mesh
-        self._generation = mesh.generation
+        self._generation, self._replay = mesh.generation, None
+        if mesh.order is not None and mesh.order.rehearsal is not None:
+            wrappers.watch(None)  # groups of a replay are none that anybody counts in
+            return
+        wrappers.watch(self._meter.traffic)
         self._count_calls(mesh.rank, mesh.generation, mesh.members, mesh.all_groups)
 
     def _tell_attached(self) -> None:

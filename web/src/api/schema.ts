@@ -1902,7 +1902,7 @@ export interface components {
          *     ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "probe_silent";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "replayed" | "probe_silent";
         /**
          * EventPage
          * @description Events, newest first.

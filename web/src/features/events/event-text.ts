@@ -91,6 +91,8 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
     }
     case "stack_dump":
       return stacksText(data);
+    case "replayed":
+      return str(data.sentence) ?? "Replayed";
     case "xid":
     case "sxid":
     case "gpu_lost":
@@ -151,6 +153,8 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
       return { tone: "validating", glyph: "ring" };
     case "stack_dump":
       return { tone: "validating", glyph: "bars" };
+    case "replayed":
+      return event.data.outcome === "found" ? { tone: "quarantined", glyph: "cross" } : { tone: "validating", glyph: "bars" };
     case "plan_chosen":
       return { tone: "draining", glyph: "half" };
     case "action_started":

@@ -1,0 +1,212 @@
+"""What came out of replays: which ranks compute other bits than their replicas from the same state and data.
+
+Every rank of a place (pipeline stage, tensor shard) is given the same state, the same data and the same random numbers,
+so that healthy ones agree bit for bit, and one that differs even once has computed wrongly. Ranks replay in *groups*
+that talk only among themselves: a rank alone where a job is data parallel only, else a whole pipeline. A wrong number
+spreads within its group, so groups are cut twice (``detectors.bisect.mesh_plan``): along the pipelines, then across
+them, and who was in an odd group both times is the culprit.
+
+Only a strict majority says what is right. Where there is none (two replicas that each repeat their own bits, sums in
+an order that changes from run to run) nobody is blamed, and the outcome says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from detectors.bisect import ReplayPlan, suspects_after
+
+
+class Outcome(StrEnum):
+    """How a round of replays ended. The enumeration may grow, never change meaning."""
+
+    FOUND = "found"  # culprits are named
+    CLEAN = "clean"  # all replays agreed: nobody reproduces anything
+    NO_MAJORITY = "no_majority"  # replays differ, and nothing says which are right
+    FAILED = "failed"  # they could not be carried out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What one rank computed in one replay of its group."""
+
+    rank: int
+    place: int
+    """Index within a replica: ranks of one place do the same work."""
+    group: str
+    """Unique to a cut: ``row-2``, ``column-0``."""
+    role: int
+    """The replica whose data were used; only traces of one role can be compared."""
+    repeat: int
+    digests: tuple[int, ...]
+    """One number a step or more, in order; of gradients and parameters. Equal bits, equal numbers."""
+    first_step: int = 0
+    per_step: int = 1
+    """Numbers a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Odd:
+    """What speaks against one rank."""
+
+    rank: int
+    replays: int
+    """Replays that it took part in."""
+    shown: int
+    """How many of them came out odd in it."""
+    steps: tuple[int, ...]
+    """The first odd step of each, sorted, each once."""
+    groups: tuple[str, ...]
+    """The odd groups that it was in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What the replays say."""
+
+    outcome: Outcome
+    culprits: tuple[Odd, ...] = ()
+    replays: int = 0
+    """Of groups, in all."""
+    odd_groups: tuple[str, ...] = ()
+    sentence: str = ""
+    """For a tired human."""
+    undecided: tuple[int, ...] = field(default=())
+    """Ranks between which nothing decides."""
+
+
+def judge(plan: ReplayPlan, traces: Iterable[Trace]) -> Result:
+    """Compare traces and name the culprits.
+
+    Args:
+        plan: of groups of ranks (as text) that ``detectors.bisect.mesh_plan`` gave; its columns may be empty.
+        traces: of all ranks, in any order.
+
+    Raises:
+        ValueError: two traces that should be compared are of different length.
+    """
+    told = list(traces)
+    replays = len({(t.group, t.repeat, t.role) for t in told})
+    if not told:
+        return Result(outcome=Outcome.FAILED, sentence="No rank has replayed anything.")
+    right, torn = _majorities(told)
+    if torn:
+        return _without_majority(torn, replays)
+    first_odd = {id(t): at for t in told if (at := _first_odd(t, right)) is not None}
+    if not first_odd:
+        size = len({t.rank for t in told})
+        sentence = f"All {replays} replays of {size} ranks agree bit for bit: nobody reproduces the fault."
+        return Result(outcome=Outcome.CLEAN, replays=replays, sentence=sentence)
+    odd = [t for t in told if id(t) in first_odd]
+    groups = tuple(sorted({t.group for t in odd}))
+    suspects = _crossing(plan, told, set(groups))
+    culprits = tuple(_against(int(name), told, first_odd) for name in suspects)
+    if 2 * len(culprits) > len({t.rank for t in told}):
+        sentence = f"{len(culprits)} ranks differ from the rest, too many to be culprits: nobody is blamed."
+        ranks = tuple(c.rank for c in culprits)
+        return Result(outcome=Outcome.NO_MAJORITY, replays=replays, sentence=sentence, undecided=ranks)
+    return Result(
+        outcome=Outcome.FOUND,
+        culprits=culprits,
+        replays=replays,
+        odd_groups=groups,
+        sentence=_sentence(culprits, replays, plan),
+    )
+
+
+def _majorities(traces: Sequence[Trace]) -> tuple[dict[tuple[int, int], tuple[int, ...]], dict[int, set[int]]]:
+    """(role, place) -> the digests of a strict majority; and places that have none -> their ranks.
+
+    Whole traces are counted and not single numbers: after its first odd step a rank computes with other parameters.
+    Each rank has one vote, for what it computed most often: one that is merely asked more often is not more right.
+    """
+    by_work: dict[tuple[int, int], list[Trace]] = defaultdict(list)
+    for trace in traces:
+        by_work[trace.role, trace.place].append(trace)
+    right, torn = {}, defaultdict[int, set[int]](set)
+    for work, same in by_work.items():
+        if len({len(t.digests) for t in same}) > 1:
+            raise ValueError(f"traces of place {work[1]} have different lengths: they cannot be compared")
+        best = _majority(same)
+        if best is None:
+            torn[work[1]] |= {t.rank for t in same}
+        else:
+            right[work] = best
+    return right, torn
+
+
+def _majority(same: Sequence[Trace]) -> tuple[int, ...] | None:
+    counts = Counter(t.digests for t in same)
+    votes = Counter(_vote([t for t in same if t.rank == rank], counts) for rank in {t.rank for t in same})
+    (best, most), *rest = votes.most_common()
+    if 2 * most > votes.total():
+        return best
+    # Split evenly. Bits that two ranks came to are right: wrong ones do not agree by chance. Else those that a rank
+    # comes to every time, if no other rank comes to its own every time.
+    shared = [digests for digests in counts if len({t.rank for t in same if t.digests == digests}) > 1]
+    if shared:
+        return shared[0] if len(shared) == 1 else None
+    steady = [digests for digests, times in counts.items() if times > 1]
+    return steady[0] if rest and len(steady) == 1 else None
+
+
+def _vote(own: Sequence[Trace], counts: Counter[tuple[int, ...]]) -> tuple[int, ...]:
+    mine = Counter(t.digests for t in own)
+    return max(mine, key=lambda digests: (mine[digests], counts[digests], digests))
+
+
+def _first_odd(trace: Trace, right: dict[tuple[int, int], tuple[int, ...]]) -> int | None:
+    """The step in which ``trace`` leaves what is right."""
+    expected = right[trace.role, trace.place]
+    for at, (mine, other) in enumerate(zip(trace.digests, expected, strict=True)):
+        if mine != other:
+            return trace.first_step + at // trace.per_step
+    return None
+
+
+def _crossing(plan: ReplayPlan, traces: Sequence[Trace], odd: set[str]) -> tuple[str, ...]:
+    """Who was in an odd group of every cut."""
+    members: dict[str, set[str]] = defaultdict(set)
+    for trace in traces:
+        members[trace.group].add(str(trace.rank))
+    shown: dict[frozenset[str], bool] = {}
+    for group, ranks in members.items():
+        shown[frozenset(ranks)] = shown.get(frozenset(ranks), False) or group in odd
+    failed = {group: shown[frozenset(group)] for group in (*plan.rows, *plan.columns) if frozenset(group) in shown}
+    return suspects_after(plan, failed)
+
+
+def _against(rank: int, traces: Sequence[Trace], first_odd: dict[int, int]) -> Odd:
+    mine = [t for t in traces if t.rank == rank]
+    odd = [t for t in mine if id(t) in first_odd]
+    return Odd(
+        rank=rank,
+        replays=len(mine),
+        shown=len(odd),
+        steps=tuple(sorted({first_odd[id(t)] for t in odd})),
+        groups=tuple(sorted({t.group for t in odd})),
+    )
+
+
+def _without_majority(torn: dict[int, set[int]], replays: int) -> Result:
+    ranks = tuple(sorted(set().union(*torn.values())))
+    sentence = (
+        f"Replays of ranks {', '.join(map(str, ranks))} differ and no majority says which are right: two replicas, "
+        f"or a script that computes other bits every time (its data do not follow mesh.dp_rank and the step, or it "
+        f"uses operations that are not deterministic)."
+    )
+    return Result(outcome=Outcome.NO_MAJORITY, replays=replays, sentence=sentence, undecided=ranks)
+
+
+def _sentence(culprits: Sequence[Odd], replays: int, plan: ReplayPlan) -> str:
+    who = "; ".join(
+        f"rank {c.rank} computed other bits in {c.shown} of {c.replays} replays "
+        f"(first at step {', '.join(map(str, c.steps[:4]))})"
+        for c in culprits
+    )
+    cut = f" The odd groups were {', '.join(sorted({g for c in culprits for g in c.groups}))}." if plan.columns else ""
+    several = " One of them at least is the culprit." if plan.columns and len(culprits) > 1 else ""
+    return f"From the same state, data and seeds {who}; the rest of {replays} replays agree.{cut}{several}"
