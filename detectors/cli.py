@@ -7,10 +7,10 @@ UNKNOWN and nothing fails. An unknown is never a zero.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
@@ -27,6 +27,8 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN
 BAD_INPUT = 2
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+
+Files = Annotated[list[Path], Parameter(consume_multiple=True)]
 
 criteria = App(name="criteria", help="Learn criteria from result files; judge results by them.")
 
@@ -137,7 +139,15 @@ def _part(suite: Suite, only: str) -> tuple[str, ...]:
 
 @criteria.command
 @_one_line
-def fit(files: list[Path], /, *, out: Path, false_alarms: float = FALSE_ALARMS, as_json: AsJson = False) -> int:
+def fit(
+    files: list[Path],
+    /,
+    *,
+    out: Path,
+    false_alarms: float = FALSE_ALARMS,
+    method: Literal["auto", "cdf", "robust"] = "auto",
+    as_json: AsJson = False,
+) -> int:
     """Learn criteria from result files of machines that you trust: five runs or more of each cohort.
 
     Parameters
@@ -148,19 +158,25 @@ def fit(files: list[Path], /, *, out: Path, false_alarms: float = FALSE_ALARMS, 
         Where to write the criteria.
     false_alarms
         Chance that a healthy machine fails a run, over all of its metrics together.
+    method
+        cdf: similarity of the whole distribution to the most typical run; metrics that repeat too badly for it get no
+        criterion. robust: limits on the median. auto: cdf where a metric repeats well enough, else robust.
     as_json
         Print the criteria as JSON, and nothing else, on standard output.
     """
-    if not 0 < false_alarms < 0.5:
-        raise InputError(f"--false-alarms must lie between 0 and 0.5, not {false_alarms:g}")
+    from detectors.limits import RobustLimits
+    from detectors.validator import BestLimits, Validator
+
+    _check_budget(false_alarms)
     results = [_load(file, SuiteResult) for file in files]
     samples = (
         sample
         for result in results
-        for sample in samples_of(result.benchmarks, cohort=result.cohort, time=result.finished_at)
+        for sample in samples_of(result.benchmarks, cohort=result.cohort, time=result.finished_at, machine=result.host)
     )
+    estimator = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}[method]
     try:
-        learned = learn(samples, false_alarms=false_alarms)
+        learned = learn(samples, false_alarms=false_alarms, estimator=estimator)
     except ValueError as error:
         raise InputError(str(error)) from error
     if not learned.criteria:
@@ -202,7 +218,88 @@ def check(
     known = _load(criteria, Criteria)
     judged = [judge_suite(_load(file, SuiteResult), known) for file in files]
     _show(judged, as_json=as_json, document=judged)
+    if len(judged) > 1 and not as_json:
+        from detectors.criteria_files import slow_groups
+
+        for shared in slow_groups(judged):
+            if len(shared.devices) > 1:
+                print(f"\n{shared.words}: look for one fault that they share, not for {len(shared.devices)}.")
     return EXIT_CODES[worst(one.verdict for one in judged)]
+
+
+@criteria.command
+@_one_line
+def repeatability(files: list[Path], /, *, as_json: AsJson = False) -> int:
+    """How well each metric repeats on the same device: below 0.98 it is no gate.
+
+    Exit code: 0 all may be gates; 1 some may not; 2 bad input; 4 some were not repeated.
+
+    Parameters
+    ----------
+    files
+        Results of two runs or more on the same machines, as `mainstay validate --out` writes them.
+    as_json
+        Print a JSON list, one entry per metric, and nothing else, on standard output.
+    """
+    from detectors.criteria_files import repeats
+
+    found = repeats(_load(file, SuiteResult) for file in files)
+    if not found:
+        raise InputError(f"the {len(files)} files hold no measurement")
+    rows = [
+        (one.cohort, one.benchmark, one.metric, str(one.runs), _digits(one.similarity), one.reason) for one in found
+    ]
+    names = ("cohort", "benchmark", "metric", "runs", "similarity", "")
+    _report(names, rows, found, as_json=as_json)
+    return EXIT_CODES[worst(one.verdict for one in found)]
+
+
+@criteria.command
+@_one_line
+def drift(*, before: Files, after: Files, false_alarms: float = FALSE_ALARMS, as_json: AsJson = False) -> int:
+    """What an update of driver or firmware did: to all devices (blame the update) or to some (blame them).
+
+    Exit code: 0 nothing became slower; 1 something did; 2 bad input; 4 some metrics cannot be compared.
+
+    Parameters
+    ----------
+    before
+        Results from before the update, as `mainstay validate --out` writes them.
+    after
+        Results from after it; of the same machines if possible.
+    false_alarms
+        Chance to blame an update that did nothing, over all metrics together.
+    as_json
+        Print a JSON list, one entry per metric, and nothing else, on standard output.
+    """
+    from detectors.criteria_files import shifts
+
+    _check_budget(false_alarms)
+    early, late = ([_load(file, SuiteResult) for file in files] for files in (before, after))
+    found = shifts(early, late, false_alarms=false_alarms)
+    if not found:
+        raise InputError("the files hold no measurement that could drift")
+    rows = [(one.verdict.value.upper(), one.cohort, one.benchmark, one.metric, one.reason) for one in found]
+    _report(("verdict", "cohort", "benchmark", "metric", "why"), rows, found, as_json=as_json)
+    return EXIT_CODES[worst(one.verdict for one in found)]
+
+
+def _check_budget(false_alarms: float) -> None:
+    if not 0 < false_alarms < 0.5:
+        raise InputError(f"--false-alarms must lie between 0 and 0.5, not {false_alarms:g}")
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _report(names: Sequence[str], rows: Sequence[Sequence[str]], document: object, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(document).decode())
+        return
+    from detectors.report import rows_table
+
+    _print(rows_table(names, rows))
 
 
 def _load(path: Path, shape: type[T]) -> T:

@@ -62,16 +62,38 @@ def criteria_table(criteria: Criteria) -> Table:
     columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("cohort", "benchmark", "metric"):
         columns.add_column(name, no_wrap=True)
-    for name in ("typical", "warns beyond", "fails beyond", "runs"):
+    for name in ("typical", "warns beyond", "fails beyond", "runs", "finds from"):
         columns.add_column(name, justify="right", no_wrap=True)
+    columns.add_column("judged by")
     for one in criteria.criteria:
         limit = one.low if one.better is Better.HIGHER else one.high
         edges = (_shown(one.center, one), _shown(one.warn, one), _shown(limit, one))
-        columns.add_row(one.cohort, one.benchmark, one.metric, *edges, str(one.n))
+        columns.add_row(one.cohort, one.benchmark, one.metric, *edges, str(one.n), *_judged_by(one))
     for none in criteria.refused:
         columns.add_row(none.cohort, none.benchmark, none.metric, f"none: {none.reason}")
     return columns
 
 
+def _judged_by(one: Criterion) -> tuple[str, str]:
+    """The slowdown of which 95 % are found, where that is known, and what decides."""
+    kept = one.distribution
+    if kept is None:
+        return "-", "value" if one.better is Better.EQUAL else "limits"
+    left_out = f", {kept.excluded} slow runs left out" if kept.excluded else ""
+    return f"{kept.detectable:.1%}", f"similarity {kept.alpha:.3f}{left_out}"
+
+
 def _shown(value: float | None, criterion: Criterion) -> str:
     return "-" if value is None else show(value, criterion.unit)
+
+
+def rows_table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Plain columns; the last one folds."""
+    *first, last = names
+    columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in first:
+        columns.add_column(name, no_wrap=True)
+    columns.add_column(last)
+    for row in rows:
+        columns.add_row(*row)
+    return columns
