@@ -37,6 +37,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("probes.cli:doctor", "node", "What is missing on this machine and how to get it."),
     "validate": ("detectors.cli:validate", "train", "Benchmarks on this machine, a verdict per benchmark."),
     "criteria": ("detectors.cli:criteria", "node", "Learn criteria from result files; judge results by them."),
+    "diagnose": (
+        "detectors.superbench.cli:diagnose",
+        "node",
+        "SuperBench's results, rules and baseline in; defective nodes out.",
+    ),
     "policy": ("detectors.policy.cli:policy", "node", "What GPU error codes mean; overrides checked, tried, pushed."),
     "record": ("detectors.recording.cli:record", "service", "What a service saw, as files that can be replayed."),
     "replay": ("detectors.recording.cli:replay", "service", "The detectors over a recording: what they find in it."),

@@ -74,7 +74,7 @@ class Generated:
 
     values: dict[str, float]
     refused: dict[str, str] = field(default_factory=dict)
-    """Metric -> why it has no baseline."""
+    """Metric, or entry of a rule, -> why it has no baseline."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Metric -> samples left out as outliers."""
 
@@ -106,7 +106,10 @@ def generate_fixed(samples: Mapping[str, Floats], rules: RuleFile, previous: Bas
     for rule in rules.rules:
         if rule.function not in (Function.VARIANCE, Function.VALUE, Function.FAILURE_CHECK):
             continue
-        for place in select(rule.metrics, names, one_row.benchmarks()).columns:
+        selection = select(rule.metrics, names, one_row.benchmarks())
+        if rule.function is Function.VARIANCE:  # a value is judged without a baseline
+            made.refused.update(selection.dead)
+        for place in selection.columns:
             metric = names[place]
             if metric not in previous:
                 made.refused.pop(metric, None)

@@ -18,7 +18,7 @@ from detectors.base import Bools, Floats
 from detectors.superbench.baseline import Baseline, variances
 from detectors.superbench.binding import Bound, bind
 from detectors.superbench.interpret import Unjudgeable
-from detectors.superbench.names import compiled
+from detectors.superbench.names import compiled, quoted
 from detectors.superbench.results import Results
 from detectors.superbench.rules import Function, RuleFile
 from probes.words import Verdict
@@ -87,6 +87,10 @@ class _Run:
         self.counts: dict[str, list[int]] = {}
         self.kept: dict[str, Bound] = {}
         """Rules whose values are stored."""
+        self.odd: dict[int, dict[int, Any]] = {}
+        """Node -> place of a metric -> what it has there instead of a number."""
+        for (node, place), other in results.others.items():
+            self.odd.setdefault(node, {})[place] = other
         enabled = sorted({place for one in bound for place in one.columns}, key=lambda place: results.metrics[place])
         self.metrics = tuple(results.metrics[place] for place in enabled)
         self.cell_of = {place: number for number, place in enumerate(enabled)}
@@ -97,7 +101,8 @@ class _Run:
         rule = one.rule
         if rule.function is not Function.FAILURE_CHECK:  # which labels the nodes instead
             self.unknown_of_all += [
-                f"rule {rule.name!r}: {entry!r} selects nothing, {why}" for entry, why in one.selection.dead.items()
+                f"rule {quoted(rule.name)}: {quoted(entry)} selects nothing, {why}"
+                for entry, why in one.selection.dead.items()
             ]
         if rule.function is None:
             self.kept[rule.name] = one
@@ -163,7 +168,7 @@ class _Run:
             self.details[node].append(self._detail(one, node, number, float(judged[node, number])))
             if category:
                 self.categories[node].add(category)
-        return violated.sum(axis=1)
+        return np.asarray(violated.sum(axis=1), np.int64)
 
     def _write(self, one: Bound, judged: Floats, where: Bools) -> None:
         assert one.rule.function is not None
@@ -219,9 +224,10 @@ class _Run:
     def _stored(self, node: int) -> dict[str, Any]:
         """What earlier rules stored of a node. Values stay numpy's: SuperBench's answers depend on it."""
         stored: dict[str, Any] = {name: counts[node] for name, counts in self.counts.items()}
+        odd = self.odd.get(node, {})
         for name, one in self.kept.items():
-            names = (self.results.metrics[place] for place in one.columns)
-            stored[name] = dict(zip(names, self.results.values[node, one.columns], strict=True))
+            values = zip(one.columns, self.results.values[node, one.columns], strict=True)
+            stored[name] = {self.results.metrics[place]: odd.get(place, value) for place, value in values}
         return stored
 
     def diagnosis(self) -> Diagnosis:

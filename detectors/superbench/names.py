@@ -83,6 +83,11 @@ def select(entries: Iterable[str], metrics: Sequence[str], benchmarks: dict[str,
     return Selection(tuple(sorted(chosen)), dead)
 
 
+def quoted(text: str) -> str:
+    """A text as it stands in the file, on one line: with ``repr`` every backslash of an expression would be two."""
+    return "'" + "".join(one if one.isprintable() else repr(one)[1:-1] for one in text) + "'"
+
+
 def compiled(entry: str) -> re.Pattern[str]:
     """An entry as a regular expression.
 
@@ -94,4 +99,4 @@ def compiled(entry: str) -> re.Pattern[str]:
     try:
         return re.compile(entry)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InputError(f"metrics entry {entry!r} is no regular expression: {error}") from error
+        raise InputError(f"metrics entry {quoted(entry)} is no regular expression: {error}") from error

@@ -60,7 +60,7 @@ class Table:
     """A head, and one row of texts a node, which begins with its name."""
 
     head: list[str]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def write(
@@ -129,7 +129,8 @@ def _raw(diagnosis: Diagnosis, digits: int | None) -> list[list[str]]:
     values = diagnosis.results.values
     columns = [_column(values[:, number], Function.VALUE, digits) for number in range(values.shape[1])]
     for (node, number), other in diagnosis.results.others.items():
-        columns[number][node] = json.dumps(other) if digits is None else str(other)
+        if other is not None:
+            columns[number][node] = json.dumps(other) if digits is None else str(other)
     return columns
 
 

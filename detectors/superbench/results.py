@@ -34,7 +34,7 @@ class Results:
     values: Floats
     """(nodes, metrics); NaN where there is no number."""
     others: dict[tuple[int, int], Any] = field(default_factory=dict)
-    """(node, metric) -> what stands there and is no number: a text, true or false, a list."""
+    """(node, metric) -> what stands there and is no number: null (None), a text, true or false, a list."""
     whole: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     """(metrics,): every node has a JSON integer there. SuperBench formats means of such metrics differently."""
 
@@ -59,6 +59,8 @@ class _Table:
         self.others: dict[tuple[int, int], Any] = {}
         self.floats: set[int] = set()
         """Columns with something that is no integer."""
+        self.before: tuple[npt.NDArray[np.intp], list[type]] = (np.zeros(0, np.intp), [])
+        """Columns and kinds of the row before: the next one is mostly like it."""
 
     def add(self, row: dict[str, Any]) -> None:
         keys = tuple(row)
@@ -71,7 +73,9 @@ class _Table:
     def _numbers(self, values: list[Any], places: npt.NDArray[np.intp]) -> Floats:
         kinds = list(map(type, values))
         if set(kinds) <= {int, float}:
-            self.floats.update(places[[kind is float for kind in kinds]].tolist())
+            if self.before[0] is not places or self.before[1] != kinds:
+                self.floats.update(places[[kind is float for kind in kinds]].tolist())
+                self.before = (places, kinds)
             try:
                 return np.array(values, np.float64)
             except OverflowError:
@@ -82,8 +86,7 @@ class _Table:
         if type(value) is not int:
             self.floats.add(place)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            if value is not None:
-                self.others[len(self.rows), place] = value
+            self.others[len(self.rows), place] = value
             return float(value) if isinstance(value, bool) else math.nan
         try:
             return float(value)

@@ -106,7 +106,7 @@ def _call(node: ast.Call, argument: str, values: Floats) -> Any:
 
 
 def _truth(value: Any) -> Bools:
-    return np.asarray(value) != 0
+    return np.asarray(value, np.bool_)
 
 
 def _number(value: Any) -> Floats:
