@@ -2,6 +2,8 @@
 
 Private servers are started once a run, by whichever worker needs one first, and ended by the controller by their own
 process ids. Each test gets a database of its own; of a Redis that was there before us only an empty database is used.
+Temporary folders lie in memory where there is room: thousands of small databases need not reach a disk, and what tests
+kill is processes, whose files outlive them there just as well.
 """
 
 from __future__ import annotations
@@ -16,12 +18,18 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 _RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
+_MEMORY = Path("/dev/shm")
+_MEMORY_NAME = "mst-tests-"
+_ROOM_BYTES = 4 * 2**30
+"""Free memory from which temporary folders lie there: a whole run leaves some 300 MB, and ranks have arenas beside."""
 
 
 def _load_machine() -> ModuleType:
@@ -41,6 +49,17 @@ def pytest_configure(config: pytest.Config) -> None:
         run_dir = tempfile.mkdtemp(prefix="mainstay-tests-")
         Path(run_dir).chmod(0o755)  # PostgreSQL runs as another user when we are root
         os.environ[_RUN_DIR] = run_dir
+        _use_memory(config)
+
+
+def _use_memory(config: pytest.Config) -> None:
+    if not os.access(_MEMORY, os.W_OK):
+        return
+    for old in _MEMORY.glob(f"{_MEMORY_NAME}*"):  # of a run that was killed
+        if not Path(f"/proc/{old.name.removeprefix(_MEMORY_NAME)}").exists():
+            shutil.rmtree(old, ignore_errors=True)
+    if config.option.basetemp is None and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
+        config.option.basetemp = str(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -52,6 +71,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         if pid:
             os.kill(pid, signal.SIGINT)
     shutil.rmtree(run_dir, ignore_errors=True)
+    shutil.rmtree(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}", ignore_errors=True)
 
 
 def _shared(name: str, find: Callable[[], str | None], start: Callable[[Path], tuple[str, int]]) -> str:
@@ -75,18 +95,51 @@ def postgres_server() -> str:
     return _shared("postgres", machine.find_postgres, machine.start_postgres)
 
 
-@pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """A fresh, empty database on the real PostgreSQL, dropped after the test."""
-    import psycopg
+@dataclass
+class Databases:
+    """Makes databases on the real PostgreSQL, and drops them beside the tests: a drop waits for the server's disk."""
 
-    name = f"mainstay_test_{uuid.uuid4().hex[:16]}"
-    plain = postgres_server.replace("postgresql+psycopg://", "postgresql://")
-    with psycopg.connect(plain, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    yield postgres_server.rsplit("/", 1)[0] + f"/{name}"
-    with psycopg.connect(plain, autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+    server: str
+    dropper: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    dropping: list[Future[None]] = field(default_factory=list)
+
+    def run(self, statement: str) -> None:
+        import psycopg
+
+        plain = self.server.replace("postgresql+psycopg://", "postgresql://")
+        with psycopg.connect(plain, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def make(self, template: str | None = None) -> str:
+        """The URL of a new one: empty, or a copy of ``template``."""
+        name = f"mainstay_test_{uuid.uuid4().hex[:16]}"
+        self.run(f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else ""))
+        self.run(f'ALTER DATABASE "{name}" SET synchronous_commit TO off')  # no test stops the server
+        return self.server.rsplit("/", 1)[0] + f"/{name}"
+
+    def drop(self, url: str) -> None:
+        name = url.rsplit("/", 1)[1]
+        self.dropping.append(self.dropper.submit(self.run, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+    def close(self) -> None:
+        self.dropper.shutdown()
+        for done in self.dropping:
+            done.result()
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_server: str) -> Iterator[Databases]:
+    made = Databases(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """A fresh, empty database on the real PostgreSQL, dropped after the test."""
+    url = databases.make()
+    yield url
+    databases.drop(url)
 
 
 @pytest.fixture(scope="session")

@@ -44,9 +44,12 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=f"loop-{self.name}", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout: float = 10.0) -> None:
+    def ask_to_stop(self) -> None:
         self._stop = True
         self._wake.set()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        self.ask_to_stop()
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -84,5 +87,7 @@ class Loops:
             loop.start()
 
     def stop(self) -> None:
+        for loop in self._loops.values():  # all at once: what ends takes as long as the longest turn, not as their sum
+            loop.ask_to_stop()
         for loop in self._loops.values():
             loop.stop()

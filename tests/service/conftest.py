@@ -6,6 +6,8 @@ and lets a test spoil one field at a time.
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import socket
 import threading
 import time
@@ -25,7 +27,9 @@ from fastapi import FastAPI
 from probes.frame import Axis, Frame, checksum, encode
 from probes.signals import Catalogue, SignalSource, catalogue
 from service.app import create_app
+from service.kit import migrate
 from service.kit.clock import Clock
+from service.kit.db import Database, normalise_url
 from service.services import Services
 from service.settings import Settings
 
@@ -65,12 +69,22 @@ class Running:
         return self.client(enrolled.json()["token"])
 
 
+class _Server(uvicorn.Server):
+    """Sees within milliseconds that it should end; uvicorn's own looks ten times a second."""
+
+    async def main_loop(self) -> None:
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            await asyncio.sleep(0.01)
+
+
 @contextmanager
 def serve(settings: Settings, clock: Clock | None = None) -> Iterator[Running]:
     app = create_app(settings, clock)
     sock = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
@@ -89,10 +103,41 @@ def serve(settings: Settings, clock: Clock | None = None) -> Iterator[Running]:
         sock.close()
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with today's schema and nothing in it, to copy: a third of a second saved each time."""
+    return _migrated(f"sqlite:///{tmp_path_factory.mktemp('migrated') / 'empty.db'}")
+
+
+@pytest.fixture(scope="session")
+def migrated_template(databases: Any) -> Iterator[str]:
+    """The name of the same on PostgreSQL."""
+    url = databases.make()
+    _migrated(url)
+    yield url.rsplit("/", 1)[1]
+    databases.drop(url)
+
+
+def _migrated(url: str) -> Path:
+    database = Database(url)
+    migrate.upgrade(database)
+    database.close()
+    return Path(database.url.database or "")
+
+
+def _lay(migrated: Path, settings: Settings) -> Settings:
+    """Spare a new service on SQLite the way through all migrations; it still looks whether there are any."""
+    url = normalise_url(settings.resolved_database_url)
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(migrated, url.database)
+    return settings
+
+
 @pytest.fixture
-def make_settings(tmp_path: Path) -> Callable[..., Settings]:
+def make_settings(tmp_path: Path, migrated_file: Path) -> Callable[..., Settings]:
     def make(**changes: Any) -> Settings:
-        return Settings(**{"data_dir": tmp_path / "data", "migrate": True, **changes})
+        return _lay(migrated_file, Settings(**{"data_dir": tmp_path / "data", "migrate": True, **changes}))
 
     return make
 
@@ -113,13 +158,29 @@ def service(start: Callable[..., Running]) -> Running:
     return start()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh database, once of each kind."""
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=BOTH)
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without a schema, once of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'fresh.db'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(params=BOTH)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh database with today's schema, once of each kind."""
+    if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "fresh.db")
+        yield f"sqlite:///{tmp_path / 'fresh.db'}"
+        return
+    databases = request.getfixturevalue("databases")
+    url = databases.make(template=request.getfixturevalue("migrated_template"))
+    yield url
+    databases.drop(url)
 
 
 @pytest.fixture
@@ -129,9 +190,9 @@ def service_anywhere(start: Callable[..., Running], database_url: str) -> Runnin
 
 
 @pytest.fixture(scope="module")
-def lasting_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def lasting_service(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Running]:
     """One service for a module whose tests do not disturb each other."""
-    with serve(Settings(data_dir=tmp_path_factory.mktemp("lasting"))) as running:
+    with serve(_lay(migrated_file, Settings(data_dir=tmp_path_factory.mktemp("lasting")))) as running:
         yield running
 
 

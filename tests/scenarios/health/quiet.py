@@ -11,6 +11,7 @@ from typing import Any
 
 from probes.words import EventKind
 from tests.scenarios.health.fleet import Node
+from tests.scenarios.health.stage import CALM_PACE_S as PACE
 from tests.scenarios.health.stage import Stage
 
 
@@ -72,7 +73,7 @@ def imex_unhealthy_on_idle_nodes(stage: Stage) -> None:
     for node in stage.nodes.values():
         for gpu in node.gpus:
             gpu.gauges["gpu_recovery_action"] = 5.0
-    stage.run(600)
+    stage.run(600, pace=PACE)
 
 
 @_quiet("DCGM#285: power watch fires on one nanosecond, and on a counter that fell")
@@ -82,10 +83,10 @@ def one_nanosecond_of_power_violation(stage: Stage) -> None:
         for gpu in node.gpus:
             gpu.rates["gpu_throttle_power_brake_nanoseconds_total"] = 1.0
             gpu.rates["gpu_throttle_hardware_thermal_nanoseconds_total"] = 1.0
-    stage.run(120)
+    stage.run(120, pace=PACE)
     for node in stage.nodes.values():
         node.reset_counters()
-    stage.run(120)
+    stage.run(120, pace=PACE)
 
 
 @_quiet("NVSentinel#1708: jobs at their power cap, on and off")
@@ -102,7 +103,7 @@ def power_cap_flaps_with_the_job(stage: Stage) -> None:
 def xid_45_flood(stage: Stage) -> None:
     for node in stage.nodes.values():
         node.load(1.0)
-    stage.run(60)
+    stage.run(60, pace=PACE)
     node = stage.nodes["n00"]
     # The node's daemon says the first few and then sums up; the same again from every card.
     for n in range(40):
@@ -111,27 +112,27 @@ def xid_45_flood(stage: Stage) -> None:
         if n % 8 == 0:
             stage.run(1)
     node.load(0.0)
-    stage.run(180)
+    stage.run(180, pace=PACE)
 
 
 @_quiet("users' own bugs: XID 31, 13 and 43 on every card of a job", incidents=1)
 def application_xids(stage: Stage) -> None:
     for node in stage.nodes.values():
         node.load(1.0)
-    stage.run(60)
+    stage.run(60, pace=PACE)
     for name in ("n00", "n01", "n02"):
         node = stage.nodes[name]
         for gpu in range(8):
             stage.xid(node, gpu, 31, "MMU Fault: ENGINE GRAPHICS", pid=900 + gpu)
             stage.xid(node, gpu, 43, "Ch 00000008", pid=900 + gpu)
         node.load(0.0)
-    stage.run(120)
+    stage.run(120, pace=PACE)
 
 
 @_quiet("NVSentinel#1447: more than ten flaps a second filled the store", incidents=1)
 def flapping_port(stage: Stage) -> None:
     node = stage.nodes["n03"]
-    stage.run(60)
+    stage.run(60, pace=PACE)
 
     def flap(_: int) -> None:
         for _again in range(10):
@@ -140,18 +141,18 @@ def flapping_port(stage: Stage) -> None:
         node.ports[1].totals["nic_link_downed_total"] = node.ports[1].totals.get("nic_link_downed_total", 0) + 10
 
     stage.run(60, flap)
-    stage.run(60)
+    stage.run(60, pace=PACE)
 
 
 @_quiet("cards save power at idle: generation 1, low clocks")
 def idle_downshift(stage: Stage) -> None:
-    stage.run(240)
+    stage.run(240, pace=PACE)
     for n in range(4):
         stage.nodes[f"n0{n}"].load(1.0)
-    stage.run(60)
+    stage.run(60, pace=PACE)
     for n in range(4):
         stage.nodes[f"n0{n}"].load(0.0)
-    stage.run(120)
+    stage.run(120, pace=PACE)
 
 
 @_quiet("NVSentinel#1481: NVLINK_DOWN on cards that have no NVLink")
@@ -160,7 +161,7 @@ def cards_without_nvlink(stage: Stage) -> None:
         for gpu in node.gpus:
             gpu.gauges.update(gpu_nvlinks_active=0.0, gpu_nvlinks_supported=0.0, gpu_fabric_state=0.0)
         node.load(1.0)
-    stage.run(240)
+    stage.run(240, pace=PACE)
 
 
 @_quiet("a driver upgrade under a running daemon: silence, then counters from zero")
@@ -170,7 +171,7 @@ def driver_upgrade(stage: Stage) -> None:
             gpu.totals.update(
                 gpu_ecc_corrected_total=40.0, gpu_pcie_replay_total=300.0, gpu_nvlink_recoveries_total=3.0
             )
-    stage.run(120)
+    stage.run(120, pace=PACE)
     node = stage.nodes["n02"]
     for gpu in node.gpus:
         gpu.answers = False
@@ -182,7 +183,7 @@ def driver_upgrade(stage: Stage) -> None:
     stage.run(5)
     for gpu in node.gpus:
         del gpu.gauges["gpu_utilization_ratio"]
-    stage.run(120)
+    stage.run(120, pace=PACE)
 
 
 @_quiet("jobs start and stop all over the fleet, each at its own time", count=12)
@@ -194,7 +195,7 @@ def jobs_come_and_go(stage: Stage) -> None:
             node = nodes[second // 20 % len(nodes)]
             node.load(0.0 if node.gpus[0].load else float(stage.chance.uniform(0.5, 1.0)))
 
-    stage.run(600, shuffle)
+    stage.run(600, shuffle, pace=PACE)
 
 
 @_quiet("the control plane restarts in the middle of a busy hour")
@@ -228,7 +229,7 @@ def warm_afternoon(stage: Stage) -> None:
             for gpu in node.gpus:
                 gpu.gauges["gpu_temperature_celsius"] = 66.0 + second / 40 + stage.chance.normal(0.0, 0.8)
 
-    stage.run(480, warm)
+    stage.run(480, warm, pace=PACE)
 
 
 @_quiet("a stuck sensor repeats its number")
@@ -237,14 +238,14 @@ def stuck_sensor(stage: Stage) -> None:
     gpu.gauges["gpu_temperature_celsius"] = 41.0
     for node in stage.nodes.values():
         node.load(1.0)
-    stage.run(300)
+    stage.run(300, pace=PACE)
 
 
 @_quiet("the reboot that a healthy card asks for at leisure: rows wait to be remapped", incidents=1)
 def remap_pending(stage: Stage) -> None:
     node = stage.nodes["n05"]
-    stage.run(60)
+    stage.run(60, pace=PACE)
     stage.xid(node, 3, 63, "Row Remapper: New row marked for remapping, reset gpu to activate")
     node.gpus[3].gauges["gpu_remap_pending"] = 1.0
     node.gpus[3].totals["gpu_remapped_rows_corrected_total"] = 1.0
-    stage.run(180)
+    stage.run(180, pace=PACE)

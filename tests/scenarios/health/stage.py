@@ -37,6 +37,10 @@ from tests.scenarios.health.fleet import CATALOGUE, Node, Thing, make_nodes
 START = 1_800_000_000.0
 _COMPILED = compile_catalogue(CATALOGUE)
 _SETTLED_S = 86_400.0
+CALM_PACE_S = 5
+"""Between turns of the loops while nothing happens: telemetry comes each second, but the judge is late, as that of a
+busy service is. Detectors do not care how a chunk is cut (``tests/detectors/test_conformance.py``); stories about nodes
+that fall silent turn each second, because how soon a silence stands out is learned from the turns."""
 _TOLD = 40
 """Lines of a failed story: nobody reads more."""
 _NEEDS_A_SERVER = frozenset({"service.sources.loops"})
@@ -113,8 +117,8 @@ class Stage:
         self.enrol(node)
         self.event(EventKind.NODE_STARTED, node, boot_id=f"boot-{self.now:.0f}")
 
-    def run(self, seconds: int, each: Callable[[int], None] | None = None) -> None:
-        """Let ``seconds`` pass: telemetry of every node that is up, then whatever loop is due."""
+    def run(self, seconds: int, each: Callable[[int], None] | None = None, *, pace: int = 1) -> None:
+        """Let ``seconds`` pass: telemetry of every node that is up, then (each ``pace``, and at last) due loops."""
         for n in range(seconds):
             self.clock.advance(1.0)
             if each is not None:
@@ -122,14 +126,15 @@ class Stage:
             for node in self.nodes.values():
                 if node.up:
                     self._telemetry(node)
-            self._turn()
+            if (n + 1) % pace == 0 or n + 1 == seconds:
+                self._turn()
 
-    def until(self, happened: Callable[[], bool], seconds: int) -> float | None:
-        """Run until it happened; the seconds it took, or None when it did not."""
-        for n in range(seconds):
-            self.run(1)
+    def until(self, happened: Callable[[], bool], seconds: int, *, pace: int = 1) -> float | None:
+        """Run until it happened; the seconds it took, to the next ``pace``, or None when it did not."""
+        for n in range(0, seconds, pace):
+            self.run(pace, pace=pace)
             if happened():
-                return float(n + 1)
+                return float(n + pace)
         return None
 
     def _telemetry(self, node: Node) -> None:

@@ -15,8 +15,8 @@ from service.telemetry.blocks_postgres import PostgresBlockStore
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url)
+def database(empty_database_url: str) -> Iterator[Database]:
+    made = Database(empty_database_url)
     yield made
     made.close()
 
