@@ -1,0 +1,150 @@
+"""Where every place stands after some rounds: the judgement of all message sizes together, as the planner needs it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from detectors.localise.judge import Seen, judge
+from detectors.localise.model import Outcome, State
+from detectors.localise.topology import OWN, Kind, Map, Piece, Place
+
+
+class Status(StrEnum):
+    UNKNOWN = "unknown"
+    ACCUSED = "accused"  # something slow passed it
+    GOOD = "good"
+    BAD = "bad"
+    AWAY = "away"  # it does not answer
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the next round is planned from, and the verdict told from."""
+
+    chart: Map
+    seen: list[Seen]
+    named: dict[Piece, Seen] = field(default_factory=dict)
+    """Culprit → the size that shows it most."""
+    suspects: set[Piece] = field(default_factory=set)
+    cleared: set[Piece] = field(default_factory=set)
+    """At every size."""
+    met: Counter[frozenset[tuple[str, str]]] = field(default_factory=Counter)
+    """Ends (node and NIC) that measured with each other → how often."""
+    away: set[str] = field(default_factory=set)
+    """Nodes that do not answer."""
+    trusted: frozenset[str] = frozenset()
+    """Nodes that passed a check of their own."""
+
+    def status(self, place: Place) -> Status:
+        if place.node in self.away:
+            return Status.AWAY
+        own = self.chart.own(place)
+        if any(piece in self.bad for piece in own):
+            return Status.BAD
+        if any(piece in self.suspects for piece in own):
+            return Status.ACCUSED
+        return Status.GOOD if all(piece in self.cleared for piece in own) else Status.UNKNOWN
+
+    def measured(self, place: Place) -> int:
+        """How often this NIC was in a measurement."""
+        return sum(count for pair, count in self.met.items() if (place.node, place.nic) in pair)
+
+    @property
+    def bad(self) -> set[Piece]:
+        """The named, and what cannot be told apart from them."""
+        return {piece for culprit, seen in self.named.items() for piece in seen.classes[culprit]}
+
+    def open_above(self, piece: Piece) -> bool:
+        """Whether a piece between nodes is neither named nor cleared, nor hidden behind a named uplink."""
+        hidden = piece.kind is Kind.CABLE and Piece(Kind.UPLINK, piece.name[:1]) in self.bad
+        return piece not in self.cleared and piece not in self.bad and not hidden
+
+    def blocked(self, leaf: str, via: str) -> bool:
+        """Whether what is named already slows all that leaves the leaf by this spine."""
+        known = (Piece(Kind.UPLINK, (leaf,)), Piece(Kind.CABLE, (leaf, via)), Piece(Kind.SWITCH, (via,)))
+        return any(piece in self.bad for piece in known)
+
+
+def stand(state: State) -> Standing:
+    """Judge everything that is known."""
+    chart = Map(state.topology)
+    seen = judge(chart, state.results, state.settings, state.known_good)
+    standing = Standing(chart=chart, seen=seen, trusted=frozenset(state.known_good), away=_away(state))
+    for one in seen:
+        standing.suspects |= one.suspects
+        for piece, odds in one.odds.items():
+            best = standing.named.get(piece)
+            if best is None or odds > best.odds[piece]:
+                standing.named[piece] = one
+    _merge(standing)
+    if seen:
+        standing.cleared = set.intersection(*(one.cleared for one in seen))
+    broken = {piece.name[0] for piece in standing.bad if piece.kind in OWN}
+    standing.suspects = {p for p in standing.suspects - standing.bad if p.kind not in OWN or p.name[0] not in broken}
+    for result in state.results:
+        if result.outcome is not Outcome.MISSING:
+            standing.met[ends(result.a, result.b)] += 1
+    return standing
+
+
+def _merge(standing: Standing) -> None:
+    """One name for one thing: sizes may have picked different members of the same class."""
+    chosen: dict[frozenset[Piece], Piece] = {}
+    for piece, seen in sorted(standing.named.items(), key=lambda item: -item[1].odds[item[0]]):
+        key = frozenset(seen.classes[piece])
+        if key in chosen:
+            del standing.named[piece]
+        chosen.setdefault(key, piece)
+
+
+def ends(a: Place, b: Place) -> frozenset[tuple[str, str]]:
+    return frozenset({(a.node, a.nic), (b.node, b.nic)})
+
+
+def _away(state: State) -> set[str]:
+    """Nodes of which answers were missing again and again, with partners that answered others."""
+    missed: Counter[str] = Counter()
+    heard: set[str] = set()
+    for result in state.results:
+        for node in (result.a.node, result.b.node):
+            if result.outcome is Outcome.MISSING:
+                missed[node] += 1
+            else:
+                heard.add(node)
+    return {node for node, count in missed.items() if node not in heard and count >= state.settings.tries}
+
+
+def fabric_pieces(chart: Map) -> set[Piece]:
+    """Everything between the nodes that can be judged: with a single leaf there is nothing to compare it with."""
+    leaves: dict[str, tuple[str, ...]] = {}
+    for host in chart.topology.nodes:
+        for nic in host.nics:
+            if nic.switches:
+                leaves[nic.switches[0]] = nic.switches
+    if len(leaves) < 3:  # of two, nothing that passes one uplink passes the other not
+        return set()
+    found: set[Piece] = set()
+    for leaf in leaves:
+        found.add(Piece(Kind.UPLINK, (leaf,)))
+        found |= {Piece(Kind.CABLE, (leaf, spine)) for spine in chart.topology.spines.get(leaf, ())}
+    return found
+
+
+def own_pieces(chart: Map, node: str) -> set[Piece]:
+    return {piece for place in chart.hosts[node].places() for piece in chart.own(place) if piece.kind in OWN}
+
+
+def crossings(chart: Map, pieces: Iterable[Piece], turn: int) -> list[Place]:
+    """The NIC with another GPU, and the GPU with another NIC, where pieces hold both of one node and others exist."""
+    nic = next((piece.name for piece in pieces if piece.kind is Kind.NIC), None)
+    gpu = next((piece.name for piece in pieces if piece.kind is Kind.GPU), None)
+    if nic is None or gpu is None:
+        return []
+    host = chart.hosts[nic[0]]
+    gpus = [name for name in host.gpus if name != gpu[1]]
+    nics = [one.name for one in host.nics if one.name != nic[1]]
+    found = [Place(host.name, nic[1], gpus[turn % len(gpus)])] if gpus else []
+    return found + ([Place(host.name, nics[turn % len(nics)], gpu[1])] if nics else [])
