@@ -17,96 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from detectors.base import EventDetector
+from detectors.facts_words import KINDS, NOTICES, SILENT, Said, foreign, kernel_fault, lost, quiet_seconds, words
 from detectors.finding import Entity, Evidence, Finding, FindingKind
 from probes.words import Event, EventKind, Remedy, Severity
 
 _K: Final = FindingKind
 _SEVERITY: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
-_TEXT: Final = 160  # characters of a foreign message
 _NUMBERS: Final = {"seconds": "seconds", "uptime": "uptime_seconds", "count": "count"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What one kind of fact means."""
-
-    kind: FindingKind
-    severity: Severity
-    remedy: Remedy
-    text: str
-    boot: bool = False
-    """Ends with a new boot."""
-    quiet_seconds: float | None = None
-    """Ends after so long without another; None: only by an event."""
-
-
-_LOST: Final = Said(
-    kind=_K.GPU_LOST, severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, text="the GPU is gone", boot=True
-)
-_LOSSES: Final = {
-    "gpu_is_lost": replace(_LOST, text="the GPU is gone: it answers no call"),
-    "not_listed": replace(_LOST, text="the GPU is gone: the driver no longer lists it"),
-    "reset_required": replace(_LOST, text="the GPU answers only after a reset", remedy=Remedy.RESET_GPU),
-}
-"""What the sampler's reasons mean; the kernel's are words already."""
-_SILENT: Final = Said(
-    kind=_K.PROBE_SILENT, severity=Severity.WARNING, remedy=Remedy.WATCH, text="the sampler gets no answer", boot=True
-)
-_NOTICES: Final = {
-    "gpu_unavailable": replace(_LOST, text="the driver calls the GPU unavailable"),
-    "ecc_storm": Said(
-        kind=_K.ECC_CORRECTED,
-        severity=Severity.WARNING,
-        remedy=Remedy.WATCH,
-        text="the driver reports a storm of corrected memory errors; calls to this GPU may hang",
-        boot=True,
-        quiet_seconds=3600.0,
-    ),
-}
-
-
-def _fault(severity: Severity, remedy: Remedy, text: str, hours: float, *, kind: FindingKind = _K.KERNEL_FAULT) -> Said:
-    return Said(kind=kind, severity=severity, remedy=remedy, text=text, boot=True, quiet_seconds=hours * 3600)
-
-
-_DAY: Final = 24.0
-
-
-def _watch(text: str) -> Said:
-    return _fault(Severity.WARNING, Remedy.WATCH, text, _DAY)
-
-
-_FAULTS: Final = {
-    # The machine cannot go on: a panic leaves by a boot anyway, a locked-up CPU comes back rarely and never well.
-    "panic": _fault(Severity.CRITICAL, Remedy.REBOOT_NODE, "the kernel panicked", _DAY),
-    "hard_lockup": _fault(Severity.CRITICAL, Remedy.REBOOT_NODE, "a CPU is locked up", _DAY),
-    "machine_check": _watch("the CPU reports a hardware error"),
-    # One soft lock-up may be a busy hypervisor; a stuck task may be a slow disk.
-    "soft_lockup": _fault(Severity.WARNING, Remedy.WATCH, "a CPU did not schedule for seconds", 1.0),
-    "rcu_stall": _fault(Severity.WARNING, Remedy.WATCH, "a CPU did not answer the kernel", 1.0),
-    "hung_task": _fault(Severity.WARNING, Remedy.WATCH, "a task has been stuck for minutes", 1.0),
-    "oops": _watch("the kernel met a bug and went on"),
-    "gpu_init": _fault(Severity.CRITICAL, Remedy.REBOOT_NODE, "the driver cannot start the GPU", _DAY),
-    "filesystem": _watch("a file system has failed"),
-    "read_only": _watch("a file system became read-only"),
-    "nvme": _watch("an NVMe disk has failed or stalled"),
-    "raid": _watch("a RAID has lost a disk"),
-    "disk": _watch("a disk reports errors"),
-    "nfs": _watch("a file server does not answer"),
-    "edac_uncorrected": _watch("the host's memory has an uncorrectable error"),
-    "memory_failure": _watch("a page of the host's memory was given up"),
-    "pci_reset": _watch("a PCIe device did not come back from its reset"),
-    "pcie_uncorrected": _watch("a PCIe device reports uncorrected errors"),
-    "pcie_unrecovered": _watch("a PCIe device did not recover from an error"),
-    "nic_health": _watch("a network adapter calls itself sick"),
-    "nic_temperature": _watch("a network adapter is too hot"),
-    # A group that reaches its own limit is its job's affair; which of the two it was the line does not always say.
-    "oom": _fault(
-        Severity.INFO, Remedy.RESTART_APP, "a process was killed for want of memory", 1.0, kind=_K.OUT_OF_MEMORY
-    ),
-    "segfault": _fault(Severity.INFO, Remedy.RESTART_APP, "a process crashed", 1.0),
-}
-_ALIASES: Final = {"fs": "filesystem", "bug": "oops"}
 
 
 @dataclass(slots=True)
@@ -135,9 +52,7 @@ class FactsDetector(EventDetector):
     """Turns what nodes and foreign monitors report into findings by tables."""
 
     name = "facts"
-    kinds = frozenset(
-        {_LOST.kind, _SILENT.kind, _K.HEALTH_REPORT, *(s.kind for s in (*_NOTICES.values(), *_FAULTS.values()))}
-    )
+    kinds = KINDS
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -188,38 +103,44 @@ class FactsDetector(EventDetector):
         for finding in findings:
             if finding.detector == self.name and finding.active and finding.about not in self._places:
                 text = finding.evidence.summary
-                said = Said(kind=finding.kind, severity=finding.severity, remedy=finding.remedy, text=text, boot=True)
-                held = _Held(replace(said, quiet_seconds=_quiet(finding.kind)), finding)
+                said = Said(
+                    kind=finding.kind,
+                    severity=finding.severity,
+                    remedy=finding.remedy,
+                    text=text,
+                    cause=finding.cause,
+                    boot=True,
+                    quiet_seconds=quiet_seconds(finding.kind),
+                )
+                held = _Held(said, finding)
                 self._keep(finding.about, _Place({"": held}, finding))
 
     # events
 
     def _lost(self, event: Event) -> list[Finding]:
-        reason = _words(event.data.get("reason"))
-        other = replace(_LOST, text=_LOST.text + (f" ({reason})" if reason else ""))
-        return self._take(event, "", _LOSSES.get(reason, other))
+        return self._take(event, "", lost(words(event.data.get("reason"))))
 
     def _silent(self, event: Event) -> list[Finding]:
-        data, reason = event.data, _words(event.data.get("reason"))
-        text = _SILENT.text + (f": {reason}" if reason else "")
-        return self._take(event, f"{data.get('sampler', '')}/{data.get('lane', '')}", replace(_SILENT, text=text))
+        data, reason = event.data, words(event.data.get("reason"))
+        text = SILENT.text + (f": {reason}" if reason else "")
+        return self._take(event, f"{data.get('sampler', '')}/{data.get('lane', '')}", replace(SILENT, text=text))
 
     def _notice(self, event: Event) -> list[Finding]:
-        said = _NOTICES.get(str(event.data.get("what")))
+        said = NOTICES.get(str(event.data.get("what")))
         return [] if said is None else self._take(event, "", said)
 
     def _fault(self, event: Event) -> list[Finding]:
         name = str(event.data.get("fault", ""))[:40]
-        said = _FAULTS.get(_ALIASES.get(name, name)) or _unknown_fault(event, name)
+        said = kernel_fault(event, name)
         if event.data.get("severity") == Severity.INFO:
             said = replace(said, severity=Severity.INFO, remedy=min(said.remedy, Remedy.WATCH, key=_rung))
-        told = _words(event.data.get("text"))
+        told = words(event.data.get("text"))
         return self._take(event, name, replace(said, text=said.text + (f": {told}" if told else "")))
 
     def _report(self, event: Event) -> list[Finding]:
         data = event.data
         item = f"{data.get('source', '')}/{data.get('check', '')}"[:200]
-        return self._take(event, item, _foreign(data), over=data.get("healthy") is True)
+        return self._take(event, item, foreign(data), over=data.get("healthy") is True)
 
     def _node_event(self, event: Event) -> list[Finding]:
         if event.node is None:
@@ -263,6 +184,7 @@ class FactsDetector(EventDetector):
             confidence=1.0 if said.severity is Severity.CRITICAL else 0.9,
             evidence=evidence,
             remedy=said.remedy,
+            cause=said.cause,
             event=event.id,
         )
         if len(place.held) < self.config.checks or item in place.held:
@@ -322,31 +244,6 @@ _HANDLERS: Final = {
 }
 
 
-def _unknown_fault(event: Event, name: str) -> Said:
-    """By the severity that the node gives, but never more than a warning."""
-    severity = Severity.INFO if event.data.get("severity") == Severity.INFO else Severity.WARNING
-    return _fault(severity, Remedy.WATCH, f"the kernel reports {name or 'a fault'}", _DAY)
-
-
-def _foreign(data: dict[str, Any]) -> Said:
-    """Another monitor's word: it takes a node out of service only by a fatal fault and a remedy that does."""
-    named = data.get("remedy")
-    remedy = Remedy(named) if isinstance(named, str) and named in set(Remedy) else Remedy.WATCH
-    severity = Severity.WARNING
-    if data.get("severity") == Severity.INFO or remedy in {Remedy.NONE, Remedy.RESTART_APP}:
-        severity = Severity.INFO
-    elif data.get("fatal") is True and remedy.evicts:
-        severity = Severity.CRITICAL
-    if severity is not Severity.CRITICAL and remedy.evicts:
-        remedy = Remedy.WATCH
-    message = _words(data.get("message"))
-    text = f"{_words(data.get('source')) or 'another monitor'} reports {_words(data.get('check')) or 'a fault'}"
-    return Said(
-        kind=_K.HEALTH_REPORT, severity=severity, remedy=remedy, text=text + (f": {message}" if message else ""),
-        boot=True,
-    )  # fmt: skip
-
-
 def _now(held: _Held, now: float) -> Finding:
     """The finding as it counts now: within its grace it is information."""
     if now >= held.grace_until or held.finding.severity is Severity.INFO:
@@ -359,23 +256,12 @@ def _weight(finding: Finding) -> tuple[int, int, float]:
     return (_SEVERITY[finding.severity], finding.remedy.rung, finding.time)
 
 
-def _quiet(kind: FindingKind) -> float | None:
-    hours = {_K.KERNEL_FAULT: _DAY, _K.OUT_OF_MEMORY: 1.0, _K.ECC_CORRECTED: 1.0}.get(kind)
-    return None if hours is None else hours * 3600
-
-
 def _rung(remedy: Remedy) -> int:
     return remedy.rung
 
 
 def _who(event: Event) -> str:
     return " on ".join(part for part in (event.device, event.node) if part)
-
-
-def _words(value: Any) -> str:
-    """Foreign text as part of a sentence: one line, not too long, without its full stop."""
-    text = " ".join(value.split()) if isinstance(value, str) else ""
-    return (text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…").rstrip(".")
 
 
 def _number(value: Any) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detectors.facts import FactsDetector
-from detectors.finding import Finding, FindingKind
+from detectors.finding import Cause, Finding, FindingKind
 from probes.words import Event, EventKind, Remedy, Severity
 
 K = EventKind
@@ -17,6 +17,11 @@ NUMBER = iter(range(10**9))
 
 def event(kind: EventKind, time: float = 1000.0, *, node: str = "a", device: str | None = None, **data: Any) -> Event:
     return Event(id=f"e{next(NUMBER)}", time=time, kind=kind, node=node, device=device, data=data)
+
+
+def report(time: float = 1000.0, *, check: str = "c", **data: Any) -> Event:
+    given = {"source": "gpud", "fatal": True, "healthy": False, "remedy": "reboot_node", "message": "all is lost."}
+    return event(K.HEALTH_REPORT, time, check=check, **{**given, **data})
 
 
 def example(seed: int) -> list[Event]:
@@ -117,15 +122,48 @@ def test_kernel_faults_by_class(fault: str, kind: str, severity: str, remedy: st
     assert said(event(K.KERNEL_FAULT, fault=fault, text="a line")) == [(kind, severity, remedy, True)]
 
 
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        (event(K.GPU_LOST, device="GPU-1", reason="gpu_is_lost"), Cause.FAULTY_GPU),
+        (event(K.GPU_LOST, device="GPU-1", reason="words of a kernel"), Cause.FAULTY_GPU),
+        (event(K.GPU_NOTICE, device="GPU-1", what="ecc_storm"), Cause.GPU_MEMORY),
+        (event(K.GPU_NOTICE, device="GPU-1", what="gpu_unavailable"), Cause.FAULTY_GPU),
+        (event(K.PROBE_SILENT, device="GPU-1", sampler="nvml"), None),
+        (report(check="gpu"), None),
+        *((event(K.KERNEL_FAULT, fault=fault), Cause.HOST) for fault in ("panic", "machine_check", "edac_uncorrected")),
+        *((event(K.KERNEL_FAULT, fault=fault), Cause.STORAGE) for fault in ("fs", "read_only", "nvme", "raid", "nfs")),
+        (event(K.KERNEL_FAULT, fault="nic_health"), Cause.NIC),
+        (event(K.KERNEL_FAULT, fault="gpu_init"), Cause.FAULTY_GPU),
+        (event(K.KERNEL_FAULT, fault="oom"), Cause.SOFTWARE),
+        (event(K.KERNEL_FAULT, fault="segfault"), Cause.SOFTWARE),
+        (event(K.KERNEL_FAULT, fault="hung_task"), None),
+        (event(K.KERNEL_FAULT, fault="never_heard_of"), None),
+        (event(K.KERNEL_FAULT, fault="pcie_uncorrected"), None),
+        (event(K.KERNEL_FAULT, fault="pcie_uncorrected", device="GPU-1"), Cause.GPU_LINK),
+        (event(K.KERNEL_FAULT, fault="pci_reset", device="nic:mlx5_0:1"), Cause.NIC),
+    ],
+)
+def test_a_fact_tells_its_category_of_cause_where_it_can(what: Event, cause: Cause | None) -> None:
+    detector = FactsDetector()
+    (found,) = detector.update([what])
+    assert found.cause is cause
+    (ended,) = detector.update([replace(what, id="over", time=what.time + 60, data={**what.data, "cleared": True})])
+    assert (ended.active, ended.cause) == (False, cause), "what ends says what it was"
+
+
+def test_a_cause_outlives_a_restart() -> None:
+    held = say(event(K.KERNEL_FAULT, fault="nvme"))
+    after = FactsDetector()
+    after.adopt(held)
+    (ended,) = after.update([event(K.NODE_STARTED, 2000.0, uptime=30.0)])
+    assert ended.cause is Cause.STORAGE
+
+
 def test_an_unknown_fault_is_as_severe_as_its_node_says_but_never_drains() -> None:
     assert said(event(K.KERNEL_FAULT, fault="x", severity="info"))[0][1] == "info"
     assert said(event(K.KERNEL_FAULT, fault="x", severity="critical"))[0][1:3] == ("warning", "watch")
     assert said(event(K.KERNEL_FAULT))[0][1:3] == ("warning", "watch"), "and nonsense is a warning, no crash"
-
-
-def report(time: float = 1000.0, *, check: str = "c", **data: Any) -> Event:
-    given = {"source": "gpud", "fatal": True, "healthy": False, "remedy": "reboot_node", "message": "all is lost."}
-    return event(K.HEALTH_REPORT, time, check=check, **{**given, **data})
 
 
 @pytest.mark.parametrize(
