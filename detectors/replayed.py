@@ -140,22 +140,22 @@ def _majorities(traces: Sequence[Trace]) -> tuple[dict[tuple[int, int], tuple[in
 
 def _majority(same: Sequence[Trace]) -> tuple[int, ...] | None:
     counts = Counter(t.digests for t in same)
-    votes = Counter(_vote([t for t in same if t.rank == rank], counts) for rank in {t.rank for t in same})
+    own: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    whose: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for trace in same:
+        own[trace.rank][trace.digests] += 1
+        whose[trace.digests].add(trace.rank)
+    votes = Counter(max(mine, key=lambda digests: (mine[digests], counts[digests], digests)) for mine in own.values())
     (best, most), *rest = votes.most_common()
     if 2 * most > votes.total():
         return best
     # Split evenly. Bits that two ranks came to are right: wrong ones do not agree by chance. Else those that a rank
     # comes to every time, if no other rank comes to its own every time.
-    shared = [digests for digests in counts if len({t.rank for t in same if t.digests == digests}) > 1]
+    shared = [digests for digests, ranks in whose.items() if len(ranks) > 1]
     if shared:
         return shared[0] if len(shared) == 1 else None
     steady = [digests for digests, times in counts.items() if times > 1]
     return steady[0] if rest and len(steady) == 1 else None
-
-
-def _vote(own: Sequence[Trace], counts: Counter[tuple[int, ...]]) -> tuple[int, ...]:
-    mine = Counter(t.digests for t in own)
-    return max(mine, key=lambda digests: (mine[digests], counts[digests], digests))
 
 
 def _first_odd(trace: Trace, right: dict[tuple[int, int], tuple[int, ...]]) -> int | None:

@@ -337,7 +337,7 @@ class Coordinator:
         for number in failure.ranks:
             self.members.ranks[number].lost = True
             self.members.ranks[number].live = False
-        self.recoveries += 1
+        self.recoveries += failure.counts
         if self.committed > self._epoch_at_failure:
             self._futile = 0
         self._futile += failure.own

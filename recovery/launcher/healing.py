@@ -55,6 +55,8 @@ class Episode:
     """The newest epoch that is sound, where newer ones may hold wrong numbers."""
     odd: frozenset[int] = frozenset()
     """Ranks whose newer state is unlike their replicas'."""
+    quiet: bool = False
+    """Nothing has failed: replays that somebody asked for, and that have found nobody, are no recovery to report."""
     bad: set[BadSource] = field(default_factory=set)
     """Sources that turned out not to hold what they promised."""
 
@@ -106,6 +108,7 @@ class Healing:
         self._episode.marks.clear()
         victims = self._victims(failure)
         waiting = {r.number for r in self._c.members.ranks if r.live} - victims
+        self._episode.quiet = failure.quiet
         self._action("fence", started=True, detail=f"generation {self._c.generation}: {failure.reason}")
         if not self._replace(victims, failure.shun):
             return
@@ -227,7 +230,7 @@ class Healing:
         plan = self.plan(episode, victims)
         self._mark(episode, "decide")
         data = {"recovery": episode.id, "plan": msgspec.to_builtins(plan)}
-        c.reporter.event(EventKind.PLAN_CHOSEN, generation=c.generation, data=data)
+        self.tell(episode, EventKind.PLAN_CHOSEN, data)
         if plan.chosen is None:
             c.reporter.event(
                 EventKind.RECOVERY_FAILED,
@@ -316,7 +319,7 @@ class Healing:
             "steps_lost": max(0, episode.step_before - epoch),
             "epoch": epoch,
         }
-        c.reporter.event(EventKind.RECOVERED, generation=c.generation, data=data)
+        self.tell(episode, EventKind.RECOVERED, data)
         seconds = data["seconds"]
         assert isinstance(seconds, dict)
         log.warning("recovered in %.3f s: training goes on after step %d", seconds["total"], epoch)
@@ -328,7 +331,7 @@ class Healing:
         last = epoch + VERIFY_STEPS if c.steps_total is None else min(epoch + VERIFY_STEPS, c.steps_total)
         await self.until(lambda: all(self._past(r, last) for r in c.members.ranks), None)
         data = {"recovery": episode.id, "steps_committed": last - epoch, "digest_match": self.survey.replicas_equal()}
-        c.reporter.event(EventKind.VERIFIED, generation=c.generation, data=data)
+        self.tell(episode, EventKind.VERIFIED, data)
         if data["digest_match"] is False:
             log.error("data-parallel replicas hold different parameters after the recovery")
 
@@ -377,7 +380,12 @@ class Healing:
         assert self._episode is not None
         data: dict[str, Any] = {"recovery": self._episode.id, "action": name, "detail": detail}
         if started:
-            self._c.reporter.event(EventKind.ACTION_STARTED, generation=self._c.generation, data=data)
+            self.tell(self._episode, EventKind.ACTION_STARTED, data)
             return
         data |= {"ok": ok} if seconds is None else {"ok": ok, "seconds": seconds}
-        self._c.reporter.event(EventKind.ACTION_FINISHED, generation=self._c.generation, data=data)
+        self.tell(self._episode, EventKind.ACTION_FINISHED, data)
+
+    def tell(self, episode: Episode, kind: EventKind, data: dict[str, Any]) -> None:
+        """An event of a recovery."""
+        if not episode.quiet:
+            self._c.reporter.event(kind, generation=self._c.generation, data=data)

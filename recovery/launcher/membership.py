@@ -149,6 +149,13 @@ class Failure:
     """Of ``ranks``: those whose devices compute wrongly."""
     replay: Suspicion | None = None
     """Nothing is lost, but all ranks are to replay."""
+    counts: bool = True
+    """Whether ``--max-restarts`` counts it."""
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing has failed, and nobody need hear of it."""
+        return not self.counts or (self.replay is not None and self.replay.asked)
 
     @classmethod
     def of_exit(cls, rank: Rank, message: Exited) -> Failure:

@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from detectors.bisect import ReplayPlan, mesh_plan
+from detectors.bisect import Groups, ReplayPlan, mesh_plan
 from detectors.replayed import Outcome, Result, Trace, judge
 from probes.words import EventKind
 from recovery.launcher.membership import Failure, JobState
@@ -70,15 +70,8 @@ class Suspicion:
     """By a person or a timetable, not by a finding."""
 
 
-@dataclass(slots=True)
-class _Cut:
-    """One way to cut the job into groups."""
-
-    groups: dict[str, tuple[int, ...]]
-    """Name -> ranks in order of place."""
-
-    def seat(self, rank: int) -> tuple[str, int]:
-        return next((name, ranks.index(rank)) for name, ranks in self.groups.items() if rank in ranks)
+_Cut = dict[int, tuple[str, int]]
+"""One way to cut the job into groups: rank -> name of its group, and its place there."""
 
 
 class ReplayError(RuntimeError):
@@ -143,17 +136,20 @@ class Replays:
 
     async def carry_out(self, healing: Healing, episode: Episode, suspicion: Suspicion) -> None:
         """All ranks are fenced by ``healing``; what follows ends in a recovery, with culprits or without."""
-        begun, c = time.monotonic(), self._c
+        begun = time.monotonic()
         detail = {"recovery": episode.id, "action": "replay", "detail": suspicion.reason[:500]}
-        c.reporter.event(EventKind.ACTION_STARTED, generation=c.generation, data=detail)
+        healing.tell(episode, EventKind.ACTION_STARTED, detail)
         epoch = None
         try:
             epoch, result = await self._replay(healing, episode)
         except ReplayError as error:
             result = Result(outcome=Outcome.FAILED, sentence=f"The replay failed: {error}.")
+        except asyncio.CancelledError:
+            log.warning("REPLAY broken off: something has failed meanwhile, which comes first")
+            raise
         seconds = time.monotonic() - begun
         episode.replayed += seconds
-        self._report(episode, suspicion, result, seconds, epoch)
+        self._report(healing, episode, suspicion, result, seconds=seconds, epoch=epoch)
         self._go_on(episode, suspicion, result, epoch)
 
     async def _replay(self, healing: Healing, episode: Episode) -> tuple[int, Result]:
@@ -215,11 +211,7 @@ class Replays:
             for d in range(shape.dp)
         ]
         plan = mesh_plan(rows, shows=SHOWS, sure=SURE)
-        cuts = []
-        for name, groups in (("row", plan.rows), ("column", plan.columns)):
-            if groups:
-                cuts.append(_Cut({f"{name}-{i}": tuple(map(int, group)) for i, group in enumerate(groups)}))
-        return plan, cuts
+        return plan, [_cut(name, groups) for name, groups in (("row", plan.rows), ("column", plan.columns)) if groups]
 
     def _roles(self, steps: int) -> tuple[int, ...]:
         """Which replica's data each repeat uses. Two kinds of data where ranks are alone: a defect may need its own."""
@@ -237,7 +229,7 @@ class Replays:
         host, port = c.store
         found = {}
         for rank, restore in orders.items():
-            group, place = cut.seat(rank)
+            group, place = cut[rank]
             rehearsal = Rehearsal(group=group, place=place, steps=steps, roles=roles)
             found[rank] = Regroup(
                 generation=c.generation, store_host=host, store_port=port, restore=restore, rehearsal=rehearsal
@@ -264,7 +256,7 @@ class Replays:
             raise ReplayError(f"ranks broke off: {broken}")
         traces = []
         for rank, told in self._told.items():
-            group, place = cut.seat(rank)
+            group, place = cut[rank]
             for repeat, run in enumerate(told.runs):
                 traces.append(
                     Trace(
@@ -281,15 +273,21 @@ class Replays:
     # Telling, and going on
 
     def _report(
-        self, episode: Episode, suspicion: Suspicion, result: Result, seconds: float, epoch: int | None
+        self,
+        healing: Healing,
+        episode: Episode,
+        suspicion: Suspicion,
+        result: Result,
+        *,
+        seconds: float,
+        epoch: int | None,
     ) -> None:
-        c = self._c
-        ranks = c.members.ranks
+        ranks = self._c.members.ranks
         level = logging.ERROR if result.outcome is Outcome.FOUND else logging.WARNING
         log.log(level, "REPLAY %s: %s", result.outcome.value, result.sentence)
         action = {"recovery": episode.id, "action": "replay", "ok": result.outcome is not Outcome.FAILED}
         action |= {"seconds": seconds, "detail": result.sentence[:500]}
-        c.reporter.event(EventKind.ACTION_FINISHED, generation=c.generation, data=action)
+        healing.tell(episode, EventKind.ACTION_FINISHED, action)
         culprits: list[dict[str, Any]] = [
             {
                 "rank": odd.rank, "node": ranks[odd.rank].node, "replays": odd.replays, "shown": odd.shown,
@@ -308,7 +306,7 @@ class Replays:
             "epoch": epoch,
             "seconds": seconds,
         }
-        c.reporter.event(EventKind.REPLAYED, generation=c.generation, data=data)
+        self._c.reporter.event(EventKind.REPLAYED, generation=self._c.generation, data=data)
 
     def _go_on(self, episode: Episode, suspicion: Suspicion, result: Result, epoch: int | None) -> None:
         """Heal as from any loss. Not from within this task: beginning anew cancels it."""
@@ -320,6 +318,11 @@ class Replays:
             self.proven = max(self.proven, epoch)
         elif culprits and suspicion.before is None:  # averaged gradients were wrong from a step on that nobody knows
             episode.before = self.proven or None
-        reason = result.sentence or suspicion.reason
-        failure = Failure(ranks=culprits, time=time.time(), reason=reason, shun=frozenset(culprits))
+        reason = f"ranks {sorted(culprits)} compute wrongly" if culprits else "after the replay training goes on"
+        quiet = suspicion.asked and not culprits and result.outcome is not Outcome.FAILED
+        failure = Failure(ranks=culprits, time=time.time(), reason=reason, shun=frozenset(culprits), counts=not quiet)
         asyncio.get_running_loop().call_soon(c.failed, failure)
+
+
+def _cut(name: str, groups: Groups) -> _Cut:
+    return {int(rank): (f"{name}-{i}", place) for i, group in enumerate(groups) for place, rank in enumerate(group)}

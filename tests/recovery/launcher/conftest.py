@@ -26,6 +26,7 @@ from recovery.launcher.messages import (
     Progress,
     Ready,
     RegroupRank,
+    Replayed,
     Resumed,
     Stacks,
     Start,
@@ -36,6 +37,7 @@ from recovery.launcher.messages import (
 )
 from recovery.launcher.options import RunOptions
 from recovery.launcher.progress import Gathering
+from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
 from recovery.launcher.reporter import Reporter
 from recovery.launcher.wire import Stream, launcher_side
 from recovery.plan import RestoreSource
@@ -62,6 +64,9 @@ class FakeNode:
         self.broken: set[RestoreSource] = set()
         """Sources from which no restore works."""
         self.orders: list[RegroupRank] = []
+        self.sick: dict[int, str] = {}
+        """Ranks that do not replay as others do: ``wrong`` bits, ``broken`` off, ``silent``."""
+        self.fences: list[FenceNode] = []
         self.stopped: Stop | None = None
         self.slow = False
         """Scripts take their time: ranks start, and say nothing yet."""
@@ -79,14 +84,16 @@ class FakeNode:
         ended = {"exit_code": None, "signal": 9, "expected": False, "time": 1.0} | how
         self.stream.send(Exited(rank=rank, pid=self.pids.pop(rank), **ended))
 
-    def commit(self, rank: int, epoch: int, *, generation: int | None = None, digest: int | None = None) -> None:
+    def commit(
+        self, rank: int, epoch: int, *, generation: int | None = None, digest: int | None = None, **signals: float
+    ) -> None:
         """The rank commits a step, and its snapshot."""
         self.live[rank] = self.slots[rank] = epoch
         self.say(
             rank,
             StepRecord(
                 generation=generation or self.generation, epoch=epoch, step_time=0.1, compute_time=0.1,
-                snapshot_blocked=0.0, end_ns=1, digest=digest,
+                snapshot_blocked=0.0, end_ns=epoch, digest=digest, signals=signals,
             ),
         )  # fmt: skip
 
@@ -128,6 +135,7 @@ class FakeNode:
 
     def _fence(self, message: FenceNode) -> None:
         self.generation = message.generation
+        self.fences.append(message)
         for rank in message.kill:
             if rank in self.pids:
                 self.kill(rank, expected=True)
@@ -173,6 +181,24 @@ class FakeNode:
                 reason="" if ok else "the bytes are gone",
             ),
         )  # fmt: skip
+        if ok and message.order.rehearsal is not None:
+            self.live[rank] = None
+            self._replay(rank, generation, message.order.rehearsal)
+
+    def _replay(self, rank: int, generation: int, what: Rehearsal) -> None:
+        how = self.sick.get(rank, "")
+        if how == "silent":
+            return
+        wrong = rank + 1 if how == "wrong" else 0
+        runs = tuple(
+            RehearsalRun(
+                role=role,
+                digests=tuple(hash((role, what.place, at, wrong)) % 2**63 for at in range(2 * what.steps)),
+            )
+            for role in what.roles
+        )
+        reason = "no memory" if how == "broken" else ""
+        self.say(rank, Replayed(generation=generation, seconds=0.1, runs=() if reason else runs, reason=reason))
 
 
 class World:

@@ -1,0 +1,264 @@
+"""Replays as the coordinator carries them out, among launchers that only pretend: found, clean, late, broken off."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recovery.launcher import replay
+from recovery.launcher.options import DIGESTS_APART, OnSick, OptionsError, RunOptions, parse
+from recovery.launcher.replay import Suspicion
+from recovery.plan import RestoreSource
+
+Story = Callable[[Any], Any]
+ASKED = Suspicion(reason="somebody asks", asked=True)
+
+
+@pytest.fixture
+def told(running: Any, play: Any, options: RunOptions) -> Callable[..., None]:
+    """Play a story in a job of two replicas of two stages on two nodes, five steps in."""
+
+    def run(story: Story, **changed: Any) -> None:
+        async def work() -> None:
+            async with running(dataclasses.replace(options, **changed)) as world:
+                await story(world)
+
+        play(work())
+
+    return run
+
+
+def pids(world: Any) -> dict[int, int]:
+    return {rank: pid for node in world.nodes for rank, pid in node.pids.items()}
+
+
+def rehearsals(world: Any) -> list[Any]:
+    orders = [order.order for node in world.nodes for order in node.orders]
+    return [order for order in orders if order.rehearsal is not None]
+
+
+async def settled(world: Any, generation: int) -> None:
+    """Training again, two steps."""
+    await world.until_state("running", generation)
+    start = max(rank.epoch for rank in world.coordinator.members.ranks)
+    for epoch in (start + 1, start + 2, start + 3):
+        world.commit_all(epoch)
+
+
+def test_a_replay_that_finds_nobody_disturbs_nothing(told: Callable[..., None]) -> None:
+    async def story(world: Any) -> None:
+        before = pids(world)
+        assert world.coordinator.replays.ask(ASKED)
+        await settled(world, 4)  # rows, columns, and training
+        (event,) = [await world.until_event("replayed")]
+        assert event["data"]["outcome"] == "clean"
+        assert (event["data"]["epoch"], event["data"]["culprits"]) == (5, [])
+        assert pids(world) == before
+        assert world.coordinator.recoveries == 0  # --max-restarts is not for this
+        assert world.events("plan_chosen", "recovered", "action_started") == []  # nor is it an incident
+        assert world.coordinator.replays.proven == 5
+        groups = {order.rehearsal.group for order in rehearsals(world)}
+        assert groups == {"row-0", "row-1", "column-0", "column-1"}
+
+    told(story)
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_two_replicas_that_each_repeat_their_own_bits(told: Callable[..., None], culprit: int) -> None:
+    async def story(world: Any) -> None:
+        before = pids(world)
+        world.node_of(culprit).sick = {culprit: "wrong"}
+        assert world.coordinator.replays.ask(Suspicion(reason="digests differ", before=5, odd=frozenset({culprit})))
+        event = await world.until_event("replayed")
+        assert event["data"]["outcome"] == "no_majority"
+        await world.until_state("running", 4)
+        assert pids(world) == before
+        assert set(event["data"]["undecided"]) >= {culprit}
+
+    told(story)
+
+
+def three(options: RunOptions) -> dict[str, Any]:
+    """Three nodes of one rank each: data parallelism only."""
+    return {"nnodes": 3, "nproc": 1}
+
+
+@pytest.mark.parametrize("culprit", range(3))
+def test_a_majority_names_the_culprit(told: Callable[..., None], options: RunOptions, culprit: int) -> None:
+    async def story(world: Any) -> None:
+        before = pids(world)
+        node = world.node_of(culprit)
+        node.sick = {culprit: "wrong"}
+        assert world.coordinator.replays.ask(Suspicion(reason="digests differ", before=4, odd=frozenset({culprit})))
+        event = await world.until_event("replayed")
+        assert event["data"]["outcome"] == "found"
+        (entry,) = event["data"]["culprits"]
+        assert (entry["rank"], entry["node"]) == (culprit, f"node-{culprit}")
+        assert (entry["shown"], entry["replays"]) == (7, 7)
+        await settled(world, 3)
+        recovered = await world.until_event("recovered")
+        assert recovered["data"]["epoch"] == 4  # the slot before the last: newer ones are not sound
+        assert recovered["data"]["seconds"]["replay"] > 0.0
+        after = pids(world)
+        assert {rank for rank in before if before[rank] != after[rank]} == {culprit}
+        assert node.fences[-1].shun == (culprit,)
+        assert world.coordinator.recoveries == 1
+        assert world.coordinator.members.nodes[f"node-{culprit}"].shunned == 1
+
+    told(story, **three(options))
+
+
+def test_where_no_snapshot_is_old_enough_the_odd_take_what_their_replicas_hold(
+    told: Callable[..., None], options: RunOptions
+) -> None:
+    async def story(world: Any) -> None:
+        assert world.coordinator.replays.ask(Suspicion(reason="digests differ", before=1, odd=frozenset({1})))
+        await world.until_event("replayed")
+        restores = {rank: order.restore for node in world.nodes for rank, order in _first(node)}
+        assert {rank: r.source for rank, r in restores.items()} == {
+            0: RestoreSource.LOCAL_SLOT, 1: RestoreSource.PEER_COPY, 2: RestoreSource.LOCAL_SLOT,
+        }  # fmt: skip
+        assert {r.epoch for r in restores.values()} == {5}
+
+    told(story, **three(options))
+
+
+def _first(node: Any) -> list[tuple[int, Any]]:
+    """The first rehearsal of each rank."""
+    found: dict[int, Any] = {}
+    for order in node.orders:
+        if order.order.rehearsal is not None:
+            found.setdefault(order.rank, order.order)
+    return list(found.items())
+
+
+def test_a_second_sick_device_of_a_node_moves_its_rank_away(told: Callable[..., None], options: RunOptions) -> None:
+    async def story(world: Any) -> None:
+        for generation in (3, 5):
+            home = world.node_of(1)
+            home.sick = {1: "wrong"}
+            assert world.coordinator.replays.ask(ASKED)
+            await settled(world, generation)
+            home.sick = {}
+            await world.until_event("recovered", (generation - 1) // 2)
+        assert world.coordinator.members.ranks[1].node != "node-1"
+
+    told(story, **three(options))
+
+
+def test_a_rank_that_dies_meanwhile_comes_first(told: Callable[..., None]) -> None:
+    async def story(world: Any) -> None:
+        world.node_of(2).sick = {2: "silent"}
+        assert world.coordinator.replays.ask(ASKED)
+        await world.until(lambda: rehearsals(world))
+        world.node_of(0).kill(0)
+        await settled(world, 3)
+        await world.until_event("recovered")
+        assert world.events("replayed") == []
+
+    told(story)
+
+
+@pytest.mark.parametrize("how", ["silent", "broken"])
+def test_a_replay_that_fails_gives_the_job_back(
+    told: Callable[..., None], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(replay, "PATIENCE", 0.01)
+
+    async def story(world: Any) -> None:
+        before = pids(world)
+        world.node_of(2).sick = {2: how}
+        assert world.coordinator.replays.ask(ASKED)
+        event = await world.until_event("replayed")
+        assert event["data"]["outcome"] == "failed"
+        await settled(world, 3)
+        assert pids(world) == before
+
+    told(story)
+
+
+def test_a_snapshot_that_cannot_be_read_ends_it_after_three_attempts(told: Callable[..., None]) -> None:
+    async def story(world: Any) -> None:
+        world.nodes[1].broken = {RestoreSource.LOCAL_SLOT}
+        assert world.coordinator.replays.ask(ASKED)
+        event = await world.until_event("replayed")
+        assert event["data"]["outcome"] == "failed"
+
+    told(story)
+
+
+def test_when_no_replay_makes_sense(told: Callable[..., None], options: RunOptions) -> None:
+    async def story(world: Any) -> None:
+        replays = world.coordinator.replays
+        assert replays.ask(ASKED)
+        assert not replays.ask(ASKED)  # one at a time
+        await settled(world, 4)
+        world.coordinator.healing.survey.parameters_equal = False
+        assert not replays.ask(ASKED)
+
+    told(story)
+
+
+def test_findings_that_lead_nowhere_stop_asking(told: Callable[..., None]) -> None:
+    async def story(world: Any) -> None:
+        replays, generation = world.coordinator.replays, 1
+        for number in range(replay.MOST_FRUITLESS):
+            assert replays.ask(Suspicion(reason="a spike"))
+            generation += 3
+            await settled(world, generation)
+            await world.until_event("recovered", number + 1)
+        assert not replays.ask(Suspicion(reason="a spike"))
+        assert replays.ask(ASKED)
+
+    told(story)
+
+
+def test_the_timetable(told: Callable[..., None]) -> None:
+    async def story(world: Any) -> None:
+        world.commit_all(6)
+        world.commit_all(7)
+        await settled(world, 4)
+        event = await world.until_event("replayed")
+        assert event["data"]["epoch"] in {6, 7}
+
+    told(story, replay_every=6)
+
+
+def test_replicas_whose_digests_differ_call_for_a_replay(told: Callable[..., None], options: RunOptions) -> None:
+    """The real detector on real records: agreed at step 6, one odd at step 8."""
+
+    async def story(world: Any) -> None:
+        world.node_of(2).sick = {2: "wrong"}
+        for epoch in (6, 7, 8):
+            for node in world.nodes:
+                for rank in node.pids:
+                    odd = 1.0 if (epoch, rank) == (8, 2) else 0.0
+                    node.commit(rank, epoch, parameters_digest=100.0 + epoch + odd)
+                    node.slots[rank] = 7
+        event = await world.until_event("replayed")
+        assert event["data"]["outcome"] == "found"
+        assert "Rank 2" in event["data"]["reason"]
+        assert event["data"]["epoch"] == 7
+        assert [c["rank"] for c in event["data"]["culprits"]] == [2]
+
+    told(story, on_sick=OnSick.REPLAY, **three(options))
+
+
+def test_options(tmp_path: Any) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    words = ["--on-sick", "replay", "--disk-every", "20", "--checkpoint-dir", str(tmp_path), str(script)]
+    assert parse(words).disk_keep == 2 + 3
+    assert parse(words[2:]).disk_keep == 2
+    assert parse(["--replay-every", "100", *words[2:]]).disk_keep == 2 + 5
+    with pytest.raises(OptionsError, match="--replay-every"):
+        parse(["--replay-every", "-1", *words])
+
+
+def test_digests_are_made_as_often_as_the_launcher_thinks() -> None:
+    values = pytest.importorskip("recovery.sdk.values")
+    assert values.DIGEST_EVERY == DIGESTS_APART
