@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
 
@@ -19,12 +19,16 @@ from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name
 from service.services import Services, ServicesDep
-from service.validation import reading, service
+from service.validation import localisation, orders, reading, service
 from service.validation.models import ValidationRow
+from service.validation.pair_schemas import PairOrderRead
 from service.validation.schemas import (
+    NodesPreemption,
     OrderRead,
     OrdersRead,
+    Preemption,
     ResultsIn,
+    StandingIn,
     SuiteRead,
     ValidationCreate,
     ValidationRead,
@@ -61,8 +65,9 @@ def create_validation(
     *,
     now: Now,
 ) -> ValidationRead:
-    """Order a suite on a node. The node fetches the order by itself; ask here again for the verdict."""
-    row = service.order(session, services.settings, node=body.node, suite=body.suite, now=now)
+    """Order a suite, or a part of one, on a node, which fetches it by itself; ask here again for the verdict."""
+    wish = service.Wish(benchmarks=body.benchmarks)
+    row = service.order(session, services.settings, node=body.node, suite=body.suite, now=now, wish=wish)
     session.flush()
     after_commit(session, lambda: services.wakers.wake("orders"))
     return idempotency.remember(session, reading.read_many(session, [row])[0], 202)
@@ -106,6 +111,38 @@ def post_results(
     return reading.read_many(session, [row])[0]
 
 
+@router.post("/validations/{id}/progress", operation_id="post_progress", status_code=204)  # noqa: FAST003 - alias
+def post_progress(validation_id: Id, body: StandingIn, principal: Reporter, session: Writing, *, now: Now) -> Response:
+    """How far a validation is, from the node that runs it. What has ended already is not changed by it."""
+    row = service.require(session, validation_id)
+    principal.require_node(row.node)
+    orders.progress(session, row, body, now=now)
+    return Response(status_code=204)
+
+
+@router.post("/validations/{id}:cancel", operation_id="cancel_validation", status_code=202)  # noqa: FAST003 - alias
+def cancel_validation(
+    validation_id: Id, body: Preemption, _: Actor, session: Writing, services: ServicesDep, *, now: Now
+) -> ValidationRead:
+    """Call a validation off: the node gives its GPUs back within five seconds and keeps what it measured."""
+    row = service.require(session, validation_id)
+    orders.cancel(session, row, body.reason, now=now, settings=services.settings)
+    session.flush()
+    after_commit(session, lambda: services.wakers.wake("orders"))
+    return reading.read_many(session, [row])[0]
+
+
+@router.post("/validations:preempt", operation_id="preempt_validations", status_code=202)
+def preempt_validations(
+    body: NodesPreemption, _: Actor, session: Writing, services: ServicesDep, *, now: Now
+) -> ValidationPage:
+    """Call off whatever runs or waits on these nodes, as a scheduler does that wants them for a job."""
+    rows = orders.preempt(session, body.nodes, body.reason, now=now, settings=services.settings)
+    session.flush()
+    after_commit(session, lambda: services.wakers.wake("orders"))
+    return ValidationPage(items=reading.read_many(session, rows), next_cursor=None)
+
+
 @router.get("/nodes/{name}/orders", operation_id="take_orders")
 async def take_orders(
     name: Annotated[str, Path(pattern=NAME_PATTERN)],
@@ -120,10 +157,10 @@ async def take_orders(
         until = asyncio.get_running_loop().time() + wait
         while True:
             bell.clear()
-            orders = [] if await request.is_disconnected() else await run_in_threadpool(_take, services, name)
+            taken = [] if await request.is_disconnected() else await run_in_threadpool(_take, services, name)
             left = until - asyncio.get_running_loop().time()
-            if orders or left <= 0 or services.hub.closed:
-                return OrdersRead(items=orders)
+            if taken or left <= 0 or services.hub.closed:
+                return OrdersRead(items=taken)
             await _ring(bell, left)
 
 
@@ -134,15 +171,11 @@ async def _ring(bell: asyncio.Event, seconds: float) -> None:
         return
 
 
-def _take(services: Services, node: str) -> list[OrderRead]:
+def _take(services: Services, node: str) -> list[OrderRead | PairOrderRead]:
     now = services.clock.now()
     with services.database.reading() as session:
         require_node(session, node)
-        if not service.has_orders(session, node, now):
+        if not orders.has_orders(session, node, now) and not localisation.nodes_with_orders(session, [node], now):
             return []
     with services.database.session() as session:
-        rows = service.take_orders(session, node, now=now)
-        return [
-            OrderRead(id=row.id, kind="validate", suite=row.suite, validation_id=row.id, deadline_at=row.deadline_at)
-            for row in rows
-        ]
+        return [*orders.take_orders(session, node, now=now), *localisation.take_orders(session, node, now=now)]

@@ -24,13 +24,14 @@ class Latch:
     power: int
 
 
-def power_of(suite: str) -> int:
-    return POWER.get(suite, 0)
+def power_of(suite: str, *, whole: bool = True) -> int:
+    """What a check proves. A part of a suite proves least: it says nothing of what it left out."""
+    return POWER.get(suite, 0) if whole else 0
 
 
-def latched(standing: Latch | None, verdict: Verdict, suite: str) -> Latch:
-    """The standing verdict after a check of ``suite`` ended with ``verdict``."""
-    power = power_of(suite)
+def latched(standing: Latch | None, verdict: Verdict, suite: str, *, whole: bool = True) -> Latch:
+    """The standing verdict after a check of ``suite``, or of a part of it, ended with ``verdict``."""
+    power = power_of(suite, whole=whole)
     if standing is None:
         return Latch(verdict, power)
     if verdict is Verdict.PASS:

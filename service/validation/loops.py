@@ -10,7 +10,7 @@ from typing import Final
 
 from service.kit.loops import Loop
 from service.services import Services
-from service.validation import service
+from service.validation import localisation, orders
 
 MEMORY: Final = "memory://"
 
@@ -24,7 +24,8 @@ def make(services: Services) -> list[Loop]:
 
     def with_orders(nodes: Sequence[str]) -> set[str]:
         with services.database.reading() as session:
-            return service.nodes_with_orders(session, nodes)
+            now = services.clock.now()
+            return orders.nodes_with_orders(session, nodes, now) | localisation.nodes_with_orders(session, nodes, now)
 
     loop = Loop("orders", services.settings.validation.poll_interval, lambda: services.waiting.look(with_orders))
     services.wakers.listen("orders", loop.wake)

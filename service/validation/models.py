@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from probes.words import Verdict
@@ -29,6 +29,17 @@ class SweepRow(Base):
     created_at: Mapped[float] = mapped_column(UnixTime)
     next_run_at: Mapped[float | None] = mapped_column(UnixTime)
     last_run_at: Mapped[float | None] = mapped_column(UnixTime)
+    cohort: Mapped[str | None] = mapped_column(String(200))
+    """Only nodes of this cohort."""
+    benchmarks: Mapped[list[str] | None]
+    """A part of the suite; empty: all of it."""
+    at_once: Mapped[int | None]
+    """Nodes that are validated at the same time; empty: no limit."""
+    per_switch: Mapped[int | None]
+    """Of these, how many under one switch (a rack, where nobody said)."""
+    retries: Mapped[int] = mapped_column(default=0, server_default="0")
+    timeout_seconds: Mapped[float | None]
+    """Longest validation of one node; empty: by the suite."""
 
     __table_args__ = (
         Index(
@@ -71,6 +82,20 @@ class ValidationRow(Base):
     taken_at: Mapped[float | None] = mapped_column(UnixTime)
     started_at: Mapped[float | None] = mapped_column(UnixTime)
     finished_at: Mapped[float | None] = mapped_column(UnixTime)
+    benchmarks: Mapped[list[str] | None]
+    """A part of the suite; empty: all of it."""
+    progress: Mapped[dict[str, Any] | None]
+    """What the node last said of it (``probes.validations.Standing``)."""
+    held: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Queued, but not handed out before others of its run have ended."""
+    attempt: Mapped[int] = mapped_column(default=1, server_default="1")
+    retries: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often it may be tried again when nothing could be measured."""
+    not_before_at: Mapped[float | None] = mapped_column(UnixTime)
+    timeout_seconds: Mapped[float | None]
+    cancelled_at: Mapped[float | None] = mapped_column(UnixTime)
+    cancel_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+    cancel_told_at: Mapped[float | None] = mapped_column(UnixTime)
 
     __table_args__ = (
         CheckConstraint(f"state IN ({_STATES})", name="state"),

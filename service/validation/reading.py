@@ -14,6 +14,7 @@ from service.validation.models import ResultRow, ValidationRow
 from service.validation.schemas import (
     BenchmarkRead,
     MetricRead,
+    StandingRead,
     SuiteRead,
     ValidationRead,
     ValidationResult,
@@ -40,7 +41,13 @@ def _read(row: ValidationRow, results: Sequence[ResultRow]) -> ValidationRead:
         id=row.id,
         node=row.node,
         suite=row.suite,
+        benchmarks=row.benchmarks,
         sweep=row.sweep_id,
+        run=row.run_id,
+        held=row.held,
+        attempt=row.attempt,
+        progress=None if row.progress is None else StandingRead.model_validate(row.progress),
+        cancelled_at=row.cancelled_at,
         state=ValidationState(row.state),
         verdict=Verdict(row.verdict),
         reason=row.reason,
@@ -57,6 +64,9 @@ def read_suite(suite: SuiteInfo) -> SuiteRead:
         benchmarks=[
             BenchmarkRead(
                 name=benchmark.name,
+                catches=benchmark.catches,
+                defects=list(benchmark.defects),
+                expected_seconds=benchmark.expected_seconds,
                 metrics=[MetricRead(name=m.name, unit=m.unit, better=m.better) for m in benchmark.metrics],
             )
             for benchmark in suite.benchmarks

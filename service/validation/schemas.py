@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, State
 from probes.words import Verdict
 from service.kit.schemas import Count, Input, JsonNumber, Name, Number, Output, ShortText, UnixSeconds
+from service.validation.pair_schemas import PairOrderRead
 from service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
@@ -50,6 +52,11 @@ class MetricRead(Output):
 
 class BenchmarkRead(Output):
     name: str
+    catches: str
+    defects: list[Defect]
+    """The classes of defect that it finds, the one it finds best first."""
+    expected_seconds: float
+    """Stated, on two cores or eight GPUs, whichever is longer."""
     metrics: list[MetricRead]
 
 
@@ -59,9 +66,45 @@ class SuiteRead(Output):
     expected_seconds: float
 
 
+Part = Annotated[list[Label], Field(min_length=1, max_length=100)]
+"""Names of benchmarks, a part of a suite."""
+
+
 class ValidationCreate(Input):
     node: Name
     suite: Label
+    benchmarks: Part | None = None
+
+
+class Preemption(Input):
+    """Call validations off: the machine is wanted for work."""
+
+    reason: Label = "the machine is wanted for work"
+
+
+class NodesPreemption(Preemption):
+    nodes: Annotated[list[Name], Field(min_length=1, max_length=100_000)]
+
+
+class StandingIn(Lenient):
+    """How far a validation is: what the node says of it while it runs."""
+
+    index: Count
+    total: Count
+    benchmark: ShortText
+    device: ShortText
+    state: Literal["running", "done"]
+    done: Annotated[list[ShortText], Field(max_length=10_000)]
+
+
+class StandingRead(Output):
+    index: int
+    """Runs of benchmarks that have ended."""
+    total: int
+    benchmark: str
+    device: str
+    state: Literal["running", "done"]
+    done: list[str]
 
 
 class ResultCriterion(Output):
@@ -86,8 +129,16 @@ class ValidationRead(Output):
     id: str
     node: str
     suite: str
+    benchmarks: list[str] | None
+    """A part of the suite; null: all of it."""
     sweep: str | None
+    run: str | None
     state: ValidationState
+    held: bool
+    """Queued, and waits for others of its run: too many at once, or under one switch."""
+    attempt: int
+    progress: StandingRead | None
+    cancelled_at: float | None
     verdict: Verdict
     reason: str
     created_at: float
@@ -98,14 +149,16 @@ class ValidationRead(Output):
 
 class OrderRead(Output):
     id: str
-    kind: Literal["validate"]
+    kind: Literal["validate", "cancel"]
     suite: str
+    benchmarks: list[str]
     validation_id: str
     deadline_at: float
+    reason: str
 
 
 class OrdersRead(Output):
-    items: list[OrderRead]
+    items: list[OrderRead | PairOrderRead]
 
 
 class MetricIn(Lenient):
@@ -250,6 +303,12 @@ class SweepCreate(Input):
     schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
     nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
     enabled: Annotated[bool, Strict()] = True
+    cohort: Label | None = None
+    benchmarks: Part | None = None
+    at_once: Annotated[Count, Field(ge=1)] | None = None
+    per_switch: Annotated[Count, Field(ge=1)] | None = None
+    retries: Annotated[Count, Field(le=10)] = 0
+    timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
 
 
 class SweepCounts(Output):
@@ -274,6 +333,12 @@ class SweepRead(Output):
     schedule: str | None
     nodes: list[str] | None
     enabled: bool
+    cohort: str | None
+    benchmarks: list[str] | None
+    at_once: int | None
+    per_switch: int | None
+    retries: int
+    timeout_seconds: float | None
     created_at: float
     next_run_at: float | None
     last_run_at: float | None

@@ -7,13 +7,14 @@ judged by criteria is UNKNOWN, and each end reaches the node's standing verdict 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
-from sqlalchemy import or_, select, update
+from sqlalchemy import select, update
 
 from detectors import criteria as pure
-from probes.benchmarks.result import BenchmarkResult
+from probes.benchmarks.result import BenchmarkResult, State
 from probes.words import Verdict
 from service.fleet import returning
 from service.fleet.service import require_node
@@ -27,12 +28,11 @@ from service.validation import criteria
 from service.validation.latch import Latch, latched
 from service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
 from service.validation.schemas import ResultsIn, ValidationState
-from service.validation.suites import deadline, expected_benchmarks, require_suite
+from service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
 
 PENDING: Final = (ValidationState.QUEUED.value, ValidationState.TAKEN.value, ValidationState.RUNNING.value)
-REDELIVER_SECONDS: Final = 30.0
-"""A node fetches orders only when it has none left. One that asks again for so long after the last answer never got it,
-or was restarted and forgot; to run a validation twice does no harm."""
+RETRY_SECONDS: Final = 30.0
+"""Before the first further attempt; twice as long before each one after it."""
 
 
 class UnknownValidationError(NotFoundError):
@@ -55,79 +55,70 @@ def require(session: AnySession, validation_id: str) -> ValidationRow:
     return row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is wanted of a validation beside node and suite."""
+
+    benchmarks: Sequence[str] | None = None
+    """A part of the suite; None: all of it."""
+    retries: int = 0
+    timeout_seconds: float | None = None
+    held: bool = False
+    sweep_id: str | None = None
+    run_id: str | None = None
+
+
 def order(
-    session: WriteSession,
-    settings: Settings,
-    *,
-    node: str,
-    suite: str,
-    now: float,
-    sweep_id: str | None = None,
-    run_id: str | None = None,
+    session: WriteSession, settings: Settings, *, node: str, suite: str, now: float, wish: Wish | None = None
 ) -> ValidationRow:
     """Order a validation: the node fetches it by long poll.
 
     Raises:
-        UnknownNodeError, UnknownSuiteError: there is no such thing.
+        UnknownNodeError, UnknownSuiteError, UnknownBenchmarkError: there is no such thing.
     """
+    wish = wish or Wish()
     require_node(session, node)
+    require_part(require_suite(suite), wish.benchmarks)
     row = ValidationRow(
         id=new_id(),
         node=node,
         suite=suite,
-        sweep_id=sweep_id,
-        run_id=run_id,
+        benchmarks=None if wish.benchmarks is None else sorted(set(wish.benchmarks)),
+        sweep_id=wish.sweep_id,
+        run_id=wish.run_id,
         state=ValidationState.QUEUED.value,
         verdict=Verdict.UNKNOWN.value,
-        reason="waiting for the node to fetch the order",
+        reason="waiting for others of its run" if wish.held else "waiting for the node to fetch the order",
+        held=wish.held,
+        attempt=1,
+        retries=wish.retries,
+        timeout_seconds=wish.timeout_seconds,
         created_at=now,
-        deadline_at=deadline(require_suite(suite), settings.validation, now=now),
     )
+    set_deadline(row, settings, now=now)
     session.add(row)
-    _tell(session, row)
+    tell(session, row)
     return row
 
 
-def _tell(session: WriteSession, row: ValidationRow) -> None:
+def set_deadline(row: ValidationRow, settings: Settings, *, now: float) -> None:
+    """It counts from now: called when the order may be fetched for the first time, or again."""
+    by_suite = seconds_for(require_suite(row.suite), row.benchmarks, settings.validation)
+    row.deadline_at = now + (by_suite if row.timeout_seconds is None else row.timeout_seconds)
+
+
+def tell(session: WriteSession, row: ValidationRow) -> None:
+    """Let everybody who watches know where the validation stands."""
     told = {"id": row.id, "node": row.node, "state": row.state, "verdict": row.verdict, "sweep": row.sweep_id}
     record_change(session, Topic.VALIDATION, told)
-
-
-def _waiting(node: str, now: float) -> Any:
-    queued = ValidationRow.state == ValidationState.QUEUED
-    lost = (ValidationRow.state == ValidationState.TAKEN) & (ValidationRow.taken_at <= now - REDELIVER_SECONDS)
-    return (ValidationRow.node == node) & (ValidationRow.deadline_at > now) & or_(queued, lost)
-
-
-def has_orders(session: AnySession, node: str, now: float) -> bool:
-    return session.scalar(select(ValidationRow.id).where(_waiting(node, now)).limit(1)) is not None
-
-
-def nodes_with_orders(session: AnySession, nodes: Sequence[str]) -> set[str]:
-    """Which of the nodes have a queued order: one query for all that wait."""
-    statement = (
-        select(ValidationRow.node)
-        .distinct()
-        .where(ValidationRow.state == ValidationState.QUEUED, ValidationRow.node.in_(nodes))
-    )
-    return set(session.scalars(statement))
-
-
-def take_orders(session: WriteSession, node: str, *, now: float) -> list[ValidationRow]:
-    """Hand the node its orders, oldest first; they are its own from now on."""
-    statement = select(ValidationRow).where(_waiting(node, now)).order_by(ValidationRow.created_at).limit(10)
-    rows = list(session.scalars(statement))
-    for row in rows:
-        row.state, row.taken_at = ValidationState.TAKEN.value, now
-        row.reason = "the node has the order"
-        _tell(session, row)
-    return rows
 
 
 def accept(
     session: WriteSession, row: ValidationRow, body: ResultsIn, *, now: float, settings: Settings
 ) -> ValidationRow:
     """Judge and store results; a validation that is done already keeps its first.
+
+    Where nothing at all was measured and attempts are left it is queued again.
 
     Raises:
         WrongSuiteError, UnprocessableError: the results are not of this order, or end before they begin.
@@ -136,6 +127,10 @@ def accept(
         raise WrongSuiteError(f"validation {row.id} is of suite {row.suite!r}, the results are of {body.suite!r}")
     if body.finished_at < body.started_at:
         raise UnprocessableError("finished_at is before started_at")
+    if not any(benchmark.state is State.OK for benchmark in body.benchmarks) and _again(
+        session, row, body.error or "nothing was measured", now=now, settings=settings
+    ):
+        return row
     if not _claim(session, row):
         return row
     node = require_node(session, row.node)
@@ -144,7 +139,7 @@ def accept(
         results,
         criteria.of_cohort(session, node.cohort),
         cohort=node.cohort,
-        expected=expected_benchmarks(row.suite),
+        expected=expected_benchmarks(row.suite, row.benchmarks),
     )
     row.verdict, row.reason = judged.verdict.value, judged.reason
     if body.error is not None:
@@ -154,6 +149,32 @@ def accept(
     session.add_all(_results(row, node.cohort, results, judged))
     _end(session, row, now=now, settings=settings)
     return row
+
+
+def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> bool:
+    """Queue a validation once more, if it may be tried again and nobody called it off."""
+    statement = (
+        update(ValidationRow)
+        .where(
+            ValidationRow.id == row.id,
+            ValidationRow.state.in_(PENDING),
+            ValidationRow.attempt == row.attempt,
+            ValidationRow.attempt <= ValidationRow.retries,
+            ValidationRow.cancelled_at.is_(None),
+        )
+        .values(state=ValidationState.QUEUED.value, attempt=ValidationRow.attempt + 1)
+        .returning(ValidationRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    if session.scalar(statement) is None:
+        return False
+    session.refresh(row)
+    pause = RETRY_SECONDS * 2 ** (row.attempt - 2)
+    row.not_before_at, row.taken_at, row.progress = now + pause, None, None
+    row.reason = f"attempt {row.attempt} of {row.retries + 1} in {pause:.0f} s, as nothing was measured: {why}"
+    set_deadline(row, settings, now=now + pause)
+    tell(session, row)
+    return True
 
 
 def _claim(session: WriteSession, row: ValidationRow) -> bool:
@@ -205,7 +226,7 @@ def _results(
 def _end(session: WriteSession, row: ValidationRow, *, now: float, settings: Settings) -> None:
     """What follows from an end, however it came."""
     _latch(session, row, now)
-    _tell(session, row)
+    tell(session, row)
     session.flush()
     returning.ended(session, row, now=now, settings=settings)
     health.reconsider(session, [row.node], now=now, silent_after=settings.fleet.silent_after)
@@ -215,7 +236,7 @@ def _latch(session: WriteSession, row: ValidationRow, now: float) -> None:
     session.flush()
     standing = session.get(NodeVerdictRow, row.node, with_for_update=True)
     before = None if standing is None else Latch(Verdict(standing.verdict), standing.power)
-    after = latched(before, Verdict(row.verdict), row.suite)
+    after = latched(before, Verdict(row.verdict), row.suite, whole=row.benchmarks is None)
     if standing is None:
         standing = NodeVerdictRow(node=row.node)
         session.add(standing)
@@ -231,28 +252,41 @@ def standing(session: AnySession, nodes: Sequence[str]) -> dict[str, NodeVerdict
 
 def expire(session: WriteSession, *, now: float, settings: Settings) -> list[str]:
     """End what is past its deadline: UNKNOWN, never PASS. Returns the validations' ids."""
-    statement = select(ValidationRow).where(ValidationRow.state.in_(PENDING), ValidationRow.deadline_at <= now)
+    statement = select(ValidationRow).where(
+        ValidationRow.state.in_(PENDING), ~ValidationRow.held, ValidationRow.deadline_at <= now
+    )
     expired: list[str] = []
     for row in session.scalars(statement.order_by(ValidationRow.deadline_at).limit(500)):
         fetched = row.state != ValidationState.QUEUED
-        if not _expire_one(session, row):
-            continue
-        row.verdict, row.finished_at = Verdict.UNKNOWN.value, now
-        row.reason = (
+        why = (
             "the node took the order but sent no result before the deadline"
             if fetched
             else "the node did not fetch the order before the deadline"
         )
+        if _again(session, row, why, now=now, settings=settings) or not _claim_pending(
+            session, row, ValidationState.EXPIRED
+        ):
+            continue
+        row.verdict, row.reason, row.finished_at = Verdict.UNKNOWN.value, why, now
         _end(session, row, now=now, settings=settings)
         expired.append(row.id)
     return expired
 
 
-def _expire_one(session: WriteSession, row: ValidationRow) -> bool:
+def end_unmeasured(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> bool:
+    """End a pending validation that measured nothing: UNKNOWN. False if it has ended meanwhile."""
+    if not _claim_pending(session, row, ValidationState.DONE):
+        return False
+    row.verdict, row.reason, row.finished_at = Verdict.UNKNOWN.value, why, now
+    _end(session, row, now=now, settings=settings)
+    return True
+
+
+def _claim_pending(session: WriteSession, row: ValidationRow, state: ValidationState) -> bool:
     statement = (
         update(ValidationRow)
         .where(ValidationRow.id == row.id, ValidationRow.state == row.state)
-        .values(state=ValidationState.EXPIRED.value)
+        .values(state=state.value)
         .returning(ValidationRow.id)
         .execution_options(synchronize_session=False)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from probes.benchmarks.suites import SuiteInfo, describe
@@ -11,6 +12,10 @@ from service.settings import ValidationSettings
 
 class UnknownSuiteError(UnprocessableError):
     slug, title = "unknown-suite", "Unknown suite"
+
+
+class UnknownBenchmarkError(UnprocessableError):
+    slug, title = "unknown-benchmark", "Unknown benchmark"
 
 
 @cache
@@ -31,12 +36,28 @@ def require_suite(name: str) -> SuiteInfo:
     return suite
 
 
-def deadline(suite: SuiteInfo, settings: ValidationSettings, *, now: float) -> float:
-    """When a validation ordered now expires."""
-    return now + max(settings.deadline_seconds, settings.deadline_factor * suite.expected_seconds)
+def require_part(suite: SuiteInfo, benchmarks: Sequence[str] | None) -> None:
+    """Check that the suite has all of these benchmarks.
+
+    Raises:
+        UnknownBenchmarkError: it lacks one; the message names it.
+    """
+    known = [benchmark.name for benchmark in suite.benchmarks]
+    if strangers := sorted(set(benchmarks or ()) - set(known)):
+        raise UnknownBenchmarkError(
+            f"suite {suite.name!r} has no benchmark {', '.join(strangers)}: it has {', '.join(known)}"
+        )
 
 
-def expected_benchmarks(name: str) -> tuple[str, ...]:
-    """Benchmarks that a result of the suite must hold."""
+def seconds_for(suite: SuiteInfo, benchmarks: Sequence[str] | None, settings: ValidationSettings) -> float:
+    """How long a validation may take from its order to its result."""
+    expected = sum(b.expected_seconds for b in suite.benchmarks if benchmarks is None or b.name in benchmarks)
+    return max(settings.deadline_seconds, settings.deadline_factor * expected)
+
+
+def expected_benchmarks(name: str, part: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Benchmarks that a result of the suite, or of a part of it, must hold."""
     suite = suites().get(name)
-    return () if suite is None else tuple(benchmark.name for benchmark in suite.benchmarks)
+    if suite is None:
+        return tuple(part or ())
+    return tuple(benchmark.name for benchmark in suite.benchmarks if part is None or benchmark.name in part)

@@ -20,11 +20,11 @@ from service.kit.ids import new_id
 from service.kit.problem import ConflictError, NotFoundError
 from service.settings import Settings
 from service.stream.changes import Topic, record_change
-from service.validation import service
+from service.validation import limits, service
 from service.validation.models import SweepRow, SweepRunRow, ValidationRow
 from service.validation.schedule import next_run
 from service.validation.schemas import SweepCounts, SweepCreate, SweepRead, SweepRun
-from service.validation.suites import require_suite
+from service.validation.suites import require_part, require_suite
 
 
 class UnknownSweepError(NotFoundError):
@@ -55,10 +55,10 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
     """Store a sweep; its first run comes when the schedule says so.
 
     Raises:
-        UnknownSuiteError, UnknownNodeError: there is no such thing.
+        UnknownSuiteError, UnknownBenchmarkError, UnknownNodeError: there is no such thing.
         NameTakenError: another sweep has this name.
     """
-    require_suite(body.suite)
+    require_part(require_suite(body.suite), body.benchmarks)
     for node in body.nodes or ():
         require_node(session, node)
     due = next_run(body.schedule, now) if body.schedule is not None and body.enabled else None
@@ -71,6 +71,12 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
         enabled=body.enabled,
         created_at=now,
         next_run_at=due,
+        cohort=body.cohort,
+        benchmarks=body.benchmarks,
+        at_once=body.at_once,
+        per_switch=body.per_switch,
+        retries=body.retries,
+        timeout_seconds=body.timeout_seconds,
     )
     session.add(row)
     try:
@@ -147,8 +153,20 @@ def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Setting
         return 0
     sweep = require(session, sweep_id)
     nodes = _nodes(session, sweep)
+    limited = sweep.at_once is not None or sweep.per_switch is not None
+    wish = service.Wish(
+        benchmarks=sweep.benchmarks,
+        retries=sweep.retries,
+        timeout_seconds=sweep.timeout_seconds,
+        held=limited,
+        sweep_id=sweep.id,
+        run_id=run_id,
+    )
     for node in nodes:
-        service.order(session, settings, node=node, suite=sweep.suite, now=now, sweep_id=sweep.id, run_id=run_id)
+        service.order(session, settings, node=node, suite=sweep.suite, now=now, wish=wish)
+    if limited:
+        session.flush()
+        limits.release(session, run_id, now=now, settings=settings)
     return len(nodes)
 
 
@@ -156,6 +174,8 @@ def _nodes(session: AnySession, sweep: SweepRow) -> list[str]:
     statement = select(NodeRow.name).order_by(NodeRow.name)
     if sweep.nodes is not None:
         statement = statement.where(NodeRow.name.in_(sweep.nodes))  # a node may have left since the sweep was made
+    if sweep.cohort is not None:
+        statement = statement.where(NodeRow.cohort == sweep.cohort)
     return list(session.scalars(statement))
 
 
@@ -223,6 +243,12 @@ def _read(row: SweepRow, runs: Sequence[SweepRunRow], counts: dict[str, dict[str
         schedule=row.schedule,
         nodes=row.nodes,
         enabled=row.enabled,
+        cohort=row.cohort,
+        benchmarks=row.benchmarks,
+        at_once=row.at_once,
+        per_switch=row.per_switch,
+        retries=row.retries,
+        timeout_seconds=row.timeout_seconds,
         created_at=row.created_at,
         next_run_at=row.next_run_at,
         last_run_at=row.last_run_at,

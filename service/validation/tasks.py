@@ -11,7 +11,7 @@ from functools import partial
 
 from service.kit.db import after_commit
 from service.services import Services
-from service.validation import service, sweeps
+from service.validation import limits, localisation, service, sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Tasks:
     send_fan_out: Callable[[str], None]
 
     def tick(self) -> None:
-        """Start the sweeps that are due, expire what is late, close finished runs."""
+        """Start the sweeps that are due, expire what is late, let go what was held back, close finished runs."""
         now = self.services.clock.now()
         with self.services.database.session() as session:
             sweeps.claim_due(session, now=now)
@@ -30,7 +30,13 @@ class Tasks:
                 after_commit(session, partial(self.send_fan_out, run_id))
         with self.services.database.session() as session:
             service.expire(session, now=now, settings=self.services.settings)
+            for run_id in limits.limited_runs(session):
+                limits.release(session, run_id, now=now, settings=self.services.settings)
             sweeps.finish_runs(session, now=now)
+            after_commit(session, lambda: self.services.wakers.wake("orders"))
+        with self.services.database.session() as session:
+            if localisation.tick(session, now=now):
+                after_commit(session, lambda: self.services.wakers.wake("orders"))
 
     def fan_out(self, run_id: str) -> None:
         """Order the validations of one run."""

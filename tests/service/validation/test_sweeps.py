@@ -18,8 +18,8 @@ from service.app import build_services, close_services
 from service.kit.clock import ManualClock
 from service.services import Services
 from service.settings import Settings
+from service.validation import orders, sweeps
 from service.validation import service as validations
-from service.validation import sweeps
 from service.validation.schemas import SweepCreate
 from service.validation.tasks import Tasks
 from service.worker import embedded, make_app
@@ -129,8 +129,8 @@ def test_a_due_sweep_reaches_every_node_once(services: Services, report: Json) -
     (run,) = read(services, sweep).runs
     assert (run.counts.pending, run.finished_at) == (2, None)
     with services.database.session() as session:
-        taken = [validations.take_orders(session, node, now=services.clock.now()) for node in ("n1", "n2", "n3")]
-    assert [len(orders) for orders in taken] == [1, 1, 0]
+        taken = [orders.take_orders(session, node, now=services.clock.now()) for node in ("n1", "n2", "n3")]
+    assert [len(one) for one in taken] == [1, 1, 0]
 
 
 def test_two_beats_start_one_run(services: Services, report: Json) -> None:
@@ -196,10 +196,10 @@ def test_an_order_that_was_lost_on_its_way_comes_again(services: Services, repor
     add_nodes(services, report, "n1")
     with services.database.session() as session:
         validations.order(session, services.settings, node="n1", suite="quick", now=services.clock.now())
-    for seconds, expected in ((0, 1), (5, 0), (validations.REDELIVER_SECONDS, 1)):
+    for seconds, expected in ((0, 1), (5, 0), (orders.REDELIVER_SECONDS, 1)):
         services.clock.advance(seconds)  # type: ignore[attr-defined]
         with services.database.session() as session:
-            assert len(validations.take_orders(session, "n1", now=services.clock.now())) == expected
+            assert len(orders.take_orders(session, "n1", now=services.clock.now())) == expected
 
 
 def test_messages_are_json_and_nothing_else(make_settings: Callable[..., Settings]) -> None:

@@ -186,7 +186,7 @@ def test_a_long_poll_answers_when_the_order_comes(admin: httpx.Client, node: Any
     made = order(admin)
     thread.join(12)
     ((at, items),) = answers
-    assert [item["id"] for item in items] == [made["id"]]
+    assert [item["validation_id"] for item in items] == [made["id"]]
     assert at - ordered < 3.0
 
 
