@@ -196,6 +196,8 @@ _DECLARED: Final = (
     _rank("gradient_norm", "1", "2-norm of the rank's own gradients before they are averaged"),
     _rank("nonfinite_values", "1", "1 when the rank's own loss or gradients hold NaN or Inf, else 0"),
     _rank("parameters_digest", "1", "24 bits of a digest of the parameters, at the steps where one was made"),
+    _rank("measuring_seconds", "s", "of the training thread, spent by the SDK on measuring, as it measured itself"),
+    _rank("measured_every", "1", "steps between two readings of what the SDK thins to stay within 1 %; 1: nothing is"),
     _rank("step_phase", "enum", "StepPhase: 0 train, 1 warm-up, 2 compile, 3 evaluate, 4 checkpoint"),
     _rank("step_end_nanoseconds", "ns", "when the step committed, Unix time", wide=True),
     # From the training SDK, once or twice a second, whatever the training thread does.

@@ -7,8 +7,9 @@ reducer, comes after that end and is counted as waiting. The hooks read tensors 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.autograd import Variable
@@ -17,6 +18,10 @@ from torch.utils.hooks import RemovableHandle
 from recovery.sdk.clocks import ThreadClock
 from recovery.sdk.sections import BACKWARD, FORWARD, OPTIMIZER, Sections
 from recovery.sdk.traffic import Traffic
+
+TORCH: Final = 15e-6
+"""Seconds that torch needs to call the hooks of a forward and a backward pass, counted as spent here since no clock in
+here sees it: 13-20 us, as ``bench.sdk_overhead`` prints for the machine it runs on."""
 
 
 class Hooks:
@@ -33,6 +38,14 @@ class Hooks:
         self.before_hidden_wait: Callable[[], None] = _nothing
         """Called when the last gradient is there, before a wrapper waits for its peers."""
         self.after_backward: Callable[[], None] = _nothing
+        """Called when a backward pass has ended; in a step that is not timed when the first one begins."""
+        self.timing = True
+        """Whether this step's sections are measured."""
+        self.spent = 0.0
+        """Seconds of the thread in here. Only grows."""
+        self._spent_before = 0.0
+        self._expecting = False
+        """In a step that is not timed: somebody waits for its first backward pass."""
         self._hidden: float | None = None
         self._after_wait: Callable[[], object] | None = None
         self._begun: list[bool] = []
@@ -46,38 +59,70 @@ class Hooks:
     def on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Call it after other hooks are registered: a vote before the update is no part of it."""
         self._handles += (
-            optimizer.register_step_pre_hook(lambda *_: self._begin(OPTIMIZER)),
-            optimizer.register_step_post_hook(lambda *_: self._end()),
+            optimizer.register_step_pre_hook(self._update),
+            optimizer.register_step_post_hook(self._updated),
         )
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 
+    @property
+    def seconds(self) -> float:
+        """Spent in here since the step began."""
+        return self.spent - self._spent_before
+
     def _begin(self, name: str) -> None:
+        entered = time.perf_counter()
         self._begun.append(self._sections.begin(name))
+        self.spent += time.perf_counter() - entered
 
     def _end(self) -> None:
         if self._begun and self._begun.pop():
             self._sections.end()
 
+    def _update(self, *_: Any) -> None:
+        if self.timing:
+            self._begin(OPTIMIZER)
+
+    def _updated(self, *_: Any) -> None:
+        if self.timing:
+            entered = time.perf_counter()
+            self._end()
+            self.spent += time.perf_counter() - entered
+
     def _forward(self, *_: Any) -> None:
-        self._begin(FORWARD)
+        if self.timing:
+            self._begin(FORWARD)
 
     def _forwarded(self, _: torch.nn.Module, __: Any, output: Any) -> None:
-        self._end()
+        entered = time.perf_counter()
+        if self.timing:
+            self._end()
+        elif self._expecting:
+            return
         if torch.is_grad_enabled():
             tensor = next((t for t in _tensors(output) if t.requires_grad), None)
             if tensor is not None:
                 tensor.register_hook(self._backward)  # type: ignore[no-untyped-call]
+                self._expecting = not self.timing
+                self.spent += TORCH
+        self.spent += time.perf_counter() - entered
 
     def _backward(self, _: torch.Tensor) -> None:
-        # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
-        _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._gathered)
+        entered = time.perf_counter()
+        if not self.timing:
+            self.after_backward()
+        else:
+            # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
+            _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._gathered)
+        self.spent += time.perf_counter() - entered
 
     def _backwarded(self) -> None:
         """The last gradient is there."""
+        entered = time.perf_counter()
         self._sections.end()
+        self.spent += time.perf_counter() - entered
         self._gathered()
 
     def _gathered(self) -> None:
@@ -85,13 +130,16 @@ class Hooks:
         if self._kind is None:
             self.after_backward()
             return
+        entered = time.perf_counter()
         self.before_hidden_wait()
         self._hidden = self._elsewhere()
         if self._traffic.stream is not None:
             self._after_wait = self._traffic.stream.wait(self._kind)
         _at_the_end(self._settled)
+        self.spent += time.perf_counter() - entered
 
     def _settled(self) -> None:
+        entered = time.perf_counter()
         if self._after_wait is not None:
             self._after_wait()
             self._after_wait = None
@@ -100,6 +148,7 @@ class Hooks:
             self._hidden = None
         self._traffic.settle()
         self.after_backward()
+        self.spent += time.perf_counter() - entered
 
     def _elsewhere(self) -> float:
         """A clock that stands still in waits that are counted already."""
@@ -109,6 +158,7 @@ class Hooks:
         """The step was called off in the middle of something."""
         self._begun.clear()
         self._hidden = self._after_wait = None
+        self._spent_before, self._expecting = self.spent, False
 
 
 def _nothing() -> None:

@@ -10,33 +10,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final
 
 import torch
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from probes.words import GROUP_KINDS, StepPhase
 from recovery.launcher.messages import StepRecord, Transfers
+from recovery.sdk.budget import Budget
 from recovery.sdk.clocks import Collections, ThreadClock
+from recovery.sdk.gradients import Exchange, Gradients
 from recovery.sdk.hooks import Hooks
 from recovery.sdk.sections import SECTIONS, DeviceSections, Sections
 from recovery.sdk.traffic import Traffic
-from recovery.sdk.values import (
-    DIGEST_EVERY,
-    Stride,
-    device_digest,
-    fold,
-    gradient_norm,
-    local,
-    norm_of,
-    sane,
-    tensors_digest,
-)
+from recovery.sdk.values import DIGEST_EVERY, device_digest, fold, local, sane, tensors_digest
 
 WARM_UP_STEPS: Final = 5
 """First steps of a process that are called warm-up: allocators, caches and lazy connections settle in them."""
@@ -71,21 +60,6 @@ class _Draft:
     ready: Callable[[], bool] = lambda: True
 
 
-class _Exchange(Enum):
-    """Who averages gradients over replicas, so where they are last seen as the rank's own."""
-
-    SCRIPT = "script"  # before its first collective among replicas, or before the update if there is one replica
-    BUCKETS = "buckets"  # DDP: gradients are copied to buckets, and stay as they are until the backward pass has ended
-    VIEWS = "views"  # DDP whose gradients are views of its buckets: they are averaged under our eyes, nothing is told
-    SHARDED = "sharded"  # FSDP2: the input of each reduce-scatter
-
-
-def _exchange_of(model: torch.nn.Module) -> _Exchange:
-    if isinstance(model, DistributedDataParallel):
-        return _Exchange.VIEWS if model.gradient_as_bucket_view else _Exchange.BUCKETS
-    return _Exchange.SHARDED if any(isinstance(m, FSDPModule) for m in model.modules()) else _Exchange.SCRIPT
-
-
 class StepMeter:
     """One at a time: ``begin``, ``end`` when the step has committed, ``take`` what can be sent.
 
@@ -100,23 +74,27 @@ class StepMeter:
         replicas: int = 1,
     ) -> None:
         self._model = model
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._replicas = replicas
         self.clock = ThreadClock() if traffic is None else traffic.clock
         self.traffic = Traffic(self.clock) if traffic is None else traffic
         self.collections = Collections()
         self.collections.install()
-        self._device = DeviceSections() if any(p.is_cuda for p in self._parameters) else None
+        self.gradients = Gradients(model, self.traffic, replicas)
+        self.budget = Budget()
+        self.spent = 0.0
+        """Seconds of the training thread in here so far; ``hooks`` and ``traffic`` count their own."""
+        self._device = DeviceSections() if self.gradients.on_device else None
         self.sections = Sections(self.clock, self.traffic, self._device)
         self.hooks = Hooks(model, self.sections, self.traffic, self.clock)
-        self.hooks.before_hidden_wait, self.hooks.after_backward = self._before_hidden_exchange, self._after_backward
+        self.hooks.before_hidden_wait = self.gradients.before_hidden_exchange
+        self.hooks.after_backward = self.gradients.after_backward
+        # On a device sections are part of the compute time, and DDP's waiting is found by the same hooks.
+        self._thins = self._device is None and self.gradients.exchange is Exchange.SCRIPT
         self.traffic.stream = self._device
         self.loss: float | torch.Tensor | None = None
         self.blocked = 0.0
         self.training = False
         """Whether steps are being made: not while groups form and state is restored."""
-        self._stride = Stride()
-        self._exchange = _exchange_of(model)
+        self._spent_before = 0.0
         self._phase: StepPhase | None = None
         self._seen: StepPhase | None = None
         self._steps = 0
@@ -173,16 +151,14 @@ class StepMeter:
     def _drop(self) -> None:
         self.sections.drop()
         self.hooks.drop()
-        self._norms: list[torch.Tensor] = []
-        self._sums: list[torch.Tensor] = []
-        self.traffic.on_exchange = self.traffic.on_reduce_scatter = None
+        self.gradients.drop()
 
     def begin(self, epoch: int = 0) -> None:
         """The block of the step that will be ``epoch`` begins."""
+        entered = time.perf_counter()
         self._drop()
         self.loss, self.blocked, self._data_inside = None, 0.0, 0.0
         self._epoch = epoch
-        self._norm_seconds = 0.0
         self._inside = True
         self._waited = dict(self.traffic.waited)
         self._waited_total = self.traffic.waited_total
@@ -192,54 +168,15 @@ class StepMeter:
             self._last_delay, self._last_gc = self._delay, self.collections.seconds
         if self._device is not None:
             self._device.begin_step()
-        if self._exchange is _Exchange.SHARDED and self._stride.due(epoch):
-            self.traffic.on_reduce_scatter = self._scattered
-
-    def _before_hidden_exchange(self) -> None:
-        """The last gradient is there, and DDP has not put the averages in their place."""
-        wrapper = self._model
-        if not (self._inside and self._stride.due(self._epoch)):
-            return
-        if self._exchange is _Exchange.BUCKETS and wrapper.require_backward_grad_sync:
-            self._take_norm()
-
-    def _after_backward(self) -> None:
-        """Gradients are there. Just before replicas exchange them they are this rank's own."""
-        if self._exchange is _Exchange.SCRIPT and self._inside and self._replicas > 1:
-            self.traffic.on_exchange = self._exchanging if self._stride.due(self._epoch) else self._summing
+        self.gradients.begin(due=self.budget.norm.due(epoch))
+        self.hooks.timing = not self._thins or self.budget.sections.due(epoch)
+        self.spent += time.perf_counter() - entered
 
     def before_update(self) -> None:
         """Before ``optimizer.step``, before any vote."""
-        self.traffic.on_exchange = None
-        if self._exchange is _Exchange.SCRIPT and self._replicas == 1 and self._stride.due(self._epoch):
-            self._take_norm()
-
-    def _exchanging(self, _: Sequence[Any]) -> bool:
-        self._take_norm()
-        return False
-
-    def _summing(self, tensors: Sequence[Any]) -> bool:
-        """A step without a norm: whether what replicas exchange is finite costs a tenth of it where it is one tensor.
-
-        A sick value must be seen in the step in which it appears: a step later all replicas have it.
-        """
-        self._sums += [t.sum() for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
-        return True
-
-    def _take_norm(self) -> None:
         begun = time.perf_counter()
-        norm = gradient_norm(self._parameters)
-        self._norms = [] if norm is None else [norm]
-        self._norm_seconds += time.perf_counter() - begun
-
-    def _scattered(self, flat: Any) -> None:
-        """FSDP is about to average ``flat``: this rank's own gradients of some layers."""
-        begun = time.perf_counter()
-        tensors = flat if isinstance(flat, list) else [flat]
-        norm = norm_of([t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()])
-        if norm is not None:
-            self._norms.append(norm)
-        self._norm_seconds += time.perf_counter() - begun
+        self.gradients.before_update()
+        self.spent += time.perf_counter() - begun
 
     def end(self, generation: int, epoch: int, *, digests: bool) -> None:
         """The step just became ``epoch``; with ``digests`` of the model as it is now. ``take`` gives its record."""
@@ -249,9 +186,8 @@ class StepMeter:
             since, since_delay = self._last_commit, self._last_delay
         waited = self.traffic.waited_total - self._waited_total
         compute = now - self._begun - (delay - self._delay) - waited - self._data_inside - self.blocked
-        signals = self._signals(delay - since_delay)
-        norm = norm_of(self._norms) if len(self._norms) > 1 else next(iter(self._norms), None)
-        summed = torch.stack([s.float() for s in self._sums]).sum() if self._sums else None
+        signals = self._signals(delay - since_delay) | self._own_cost(now - since)
+        norm, summed = self.gradients.norm(), self.gradients.summed()
         digest = tensors_digest(self._model.parameters()) if digests else None
         intervals = [] if self._device is None else self._device.end_step()
         draft = _Draft(
@@ -276,12 +212,21 @@ class StepMeter:
         if self._device is not None:
             draft.ready = self._device.mark()
         self._drafts.append(draft)
-        if norm is not None:
-            self._stride.learn(self._norm_seconds, now - since)
         self._last_commit, self._last_delay, self._last_gc = now, delay, self.collections.seconds
         self._inside, self._data, self._seen, self._workload = False, 0.0, None, {}
         self._steps += 1
         self.traffic.square()
+        self.spent += time.perf_counter() - now
+
+    def _own_cost(self, step: float) -> dict[str, float]:
+        """What was spent since the last call, and what is thinned for it."""
+        total = self.spent + self.hooks.spent + self.traffic.spent
+        spent, self._spent_before = total - self._spent_before, total
+        gradients, hooks = self.gradients, self.hooks
+        norm = gradients.seconds if gradients.seconds > 0.0 else None
+        sections = hooks.seconds if self._thins and hooks.timing and hooks.seconds > 0.0 else None
+        self.budget.learn(step, spent, norm, sections)
+        return {"measuring_seconds": spent, "measured_every": float(self.budget.every)}
 
     def _signals(self, delay: float) -> dict[str, float]:
         seconds = self.sections.take()
@@ -317,10 +262,12 @@ class StepMeter:
 
     def take(self, *, everything: bool = False) -> list[Sent]:
         """What is complete, oldest first; ``everything``: wait for the rest. From any thread."""
-        sent: list[Sent] = []
+        begun, sent = time.perf_counter(), list[Sent]()
         with self._taking:
             while self._drafts and (everything or self._is_due()):
                 sent += self._finish(self._drafts.popleft())
+        if threading.get_ident() == self.traffic.thread:
+            self.spent += time.perf_counter() - begun
         return sent
 
     def _is_due(self) -> bool:

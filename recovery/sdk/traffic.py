@@ -153,6 +153,8 @@ class Traffic:
         self.waited: dict[str | None, float] = {}
         """Kind -> seconds inside calls, on the thread's own clock. Only grows."""
         self.waited_total = 0.0
+        self.spent = 0.0
+        """Seconds of the thread in here, less those inside the calls. Only grows."""
         self.on_exchange: Callable[[Sequence[Any]], bool] | None = None
         """Called before a collective among replicas (a dp or world group) with the tensors that it sums, if it sums;
         forgotten when it gives False."""
@@ -250,6 +252,7 @@ class Traffic:
 
     def issue(self, name: str, original: Callable[..., Any], group: ProcessGroup, args: Any, kwargs: Any) -> Any:
         """A collective is begun."""
+        entered = time.perf_counter()
         place = self._places.get(id(group)) or self._place(group)
         if self.on_exchange is not None and place.kind in _REPLICAS:
             again = self.on_exchange(args[0] if name.startswith("allreduce") else ())
@@ -257,10 +260,11 @@ class Traffic:
         if self.on_reduce_scatter is not None and place.kind in _REPLICAS and "reduce_scatter" in name:
             self.on_reduce_scatter(args[1] if len(args) > 1 else None)
         opened = Open(name, place.kind, place.tally, None, 0, 0, time.perf_counter())
-        return self._begin(opened, functools.partial(original, group, *args, **kwargs))
+        return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
     def exchange(self, name: str, original: Callable[..., Any], group: ProcessGroup, args: Any, kwargs: Any) -> Any:
         """A point-to-point call is begun: ``(tensors, peer's rank in the group, tag)``."""
+        entered = time.perf_counter()
         place = self._places.get(id(group)) or self._place(group)
         peer = None
         if name != "recv_anysource" and len(args) > 1:
@@ -273,11 +277,12 @@ class Traffic:
         opened = Open(name, kind, tally, peer, tag, nbytes, time.perf_counter())
         if name == "send" and peer is not None and self.links is not None:
             self.links.sent(peer, tag, opened.begun)
-        return self._begin(opened, functools.partial(original, group, *args, **kwargs))
+        return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
-    def _begin(self, opened: Open, begin: Callable[[], Any]) -> Any:
+    def _begin(self, opened: Open, entered: float, begin: Callable[[], Any]) -> Any:
         opened.tally.begun += 1
         self.current = Call(opened.name, opened.kind, opened.peer, opened.begun)
+        self.spent += time.perf_counter() - entered
         try:
             work = begin()
         finally:
@@ -290,15 +295,17 @@ class Traffic:
 
     def wait(self, original: Callable[..., Any], work: Work, args: Any, kwargs: Any) -> Any:
         """Somebody waits for a call; who is not known here belongs to no kind."""
+        entered = time.perf_counter()
         call = self._open.pop(id(work), None) or _UNKNOWN
         after = self.stream.wait(call.kind) if self.stream is not None else None
-        begun = self.clock.own()
-        self.current = Call(call.name, call.kind, call.peer, time.perf_counter())
+        delay, begun = self.clock.delay(), time.perf_counter()
+        self.current = Call(call.name, call.kind, call.peer, begun)
         try:
             result = original(work, *args, **kwargs)
         finally:
             self.current = None
-            seconds = self.clock.own() - begun
+            now = time.perf_counter()
+            seconds = now - begun - (self.clock.delay() - delay)
             self.waited[call.kind] = self.waited.get(call.kind, 0.0) + seconds
             self.waited_total += seconds
         if after is None:
@@ -306,8 +313,8 @@ class Traffic:
         else:
             self._passing.append((after(), call))
         if call.nbytes and call.peer is not None and self.links is not None:
-            now = time.perf_counter()
             self.links.received(call.peer, call.tag, call.begun, now, call.nbytes, exact=seconds > ARRIVED_BEFORE)
+        self.spent += time.perf_counter() - now + begun - entered
         return result
 
     @contextmanager

@@ -13,9 +13,6 @@ from torch.distributed.tensor import DTensor
 DIGEST_EVERY: Final = 50
 """Epochs between two digests of the parameters. One reads them all: 0.1 s a GB on a CPU, 1 ms a GB on a GPU, so less
 than a thousandth of fifty steps that compute with the same parameters. All ranks make it at the same epochs."""
-NORM_SHARE: Final = 0.005
-"""Of a step, the most that its gradient norm may cost; where it would cost more it is taken every 2nd, 4th, … step."""
-LONGEST_STRIDE: Final = 16
 _LARGEST: Final = 3.4e38
 """Of float32, in which signals travel."""
 
@@ -35,33 +32,17 @@ def norm_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """2-norm over ``tensors``, which may live on several devices and in several types."""
     if not tensors:
         return None
+    if len(tensors) == 1:
+        one: torch.Tensor = torch.linalg.vector_norm(
+            tensors[0], dtype=torch.promote_types(tensors[0].dtype, torch.float32)
+        )
+        return one
     norms = list(torch._foreach_norm(list(tensors)))  # noqa: SLF001 - as torch.nn.utils.clip_grad_norm_ does
     first = norms[0]
     if any(n.dtype != first.dtype or n.device != first.device for n in norms):
         norms = [n.to(first.device, torch.float32) for n in norms]
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
-
-
-class Stride:
-    """Every how many epochs a gradient norm is taken, so that it stays within ``NORM_SHARE``.
-
-    A power of two: ranks that disagree still share every step of the longer stride.
-    """
-
-    def __init__(self) -> None:
-        self.value = 1
-        self._cost = math.inf
-
-    def due(self, epoch: int) -> bool:
-        return epoch % self.value == 0
-
-    def learn(self, cost: float, step: float) -> None:
-        """A norm took ``cost`` of a step of ``step`` seconds. The cheapest one seen counts: others were disturbed."""
-        self._cost = min(self._cost, cost)
-        if step > 0.0:
-            needed = self._cost / (NORM_SHARE * step)
-            self.value = min(LONGEST_STRIDE, 1 << max(0, math.ceil(math.log2(needed)))) if needed > 1.0 else 1
 
 
 def sane(value: float) -> bool:

@@ -16,9 +16,10 @@ from probes.signals import SIGNALS, SignalSource
 from probes.words import StepPhase
 from recovery.launcher.messages import StepRecord
 from recovery.launcher.wire import encode, from_worker
+from recovery.sdk.budget import LONGEST_STRIDE
 from recovery.sdk.meter import WARM_UP_STEPS, StepMeter
 from recovery.sdk.sections import DeviceSections
-from recovery.sdk.values import DIGEST_EVERY, LONGEST_STRIDE
+from recovery.sdk.values import DIGEST_EVERY
 
 NAP = 0.02
 
@@ -137,7 +138,7 @@ def test_sick_values_are_told_and_never_sent(sick: float, meter: StepMeter, mode
 
 def test_a_step_without_a_norm_sees_what_replicas_exchange(model: Layer) -> None:
     meter = StepMeter(model, replicas=2)
-    meter._stride.value = 4
+    meter.budget.norm.value = 4
     said = []
     for value in (1.0, math.nan, 1.0):
         meter.begin(5)

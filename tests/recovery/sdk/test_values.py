@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.sdk.values import LONGEST_STRIDE, NORM_SHARE, Stride, device_digest, fold, norm_of, sane
+from recovery.sdk.values import device_digest, fold, norm_of, sane
 
 
 def test_norm_over_several_types() -> None:
@@ -35,24 +35,6 @@ def test_a_folded_digest_is_exact_as_float32(digest: int) -> None:
     value = fold(digest)
     assert 0 <= value < 2**24
     assert torch.tensor(value, dtype=torch.float32).item() == value
-
-
-def test_norms_are_taken_as_often_as_they_are_cheap() -> None:
-    stride = Stride()
-    assert [stride.due(epoch) for epoch in range(3)] == [True, True, True]
-    stride.learn(cost=0.9 * NORM_SHARE, step=1.0)
-    assert stride.value == 1
-    dear = Stride()
-    dear.learn(cost=3.0 * NORM_SHARE, step=1.0)
-    assert dear.value == 4
-    assert [epoch for epoch in range(9) if dear.due(epoch)] == [0, 4, 8]
-    dear.learn(cost=1.5 * NORM_SHARE, step=1.0)  # the first one was disturbed
-    assert dear.value == 2
-    hopeless = Stride()
-    hopeless.learn(cost=1.0, step=1e-3)
-    assert hopeless.value == LONGEST_STRIDE
-    hopeless.learn(cost=1.0, step=0.0)
-    assert hopeless.value == LONGEST_STRIDE
 
 
 def test_what_can_travel() -> None:

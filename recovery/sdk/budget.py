@@ -1,0 +1,91 @@
+"""What measuring may cost: a hundredth of a step. It measures itself, and thins what is dear until it costs no more.
+
+Thinned first is the norm of the gradients, then the sections of a step (forward, backward, optimizer), to every 2nd,
+4th, … 16th step. Never thinned are step time, compute time, waits, calls begun and ended, and whether values are
+finite.
+What was spent and how far things are thinned are signals of the step, so that nobody takes silence for health.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Final
+
+SHARE: Final = 0.01
+"""Of a step, the most that measuring may take of the training thread."""
+NORM_SHARE: Final = 0.005
+"""Of a step, the most that its gradient norm may cost."""
+LONGEST_STRIDE: Final = 16
+_STEPS: Final = 15
+"""Steps whose median is believed: neighbours on the machine disturb single ones."""
+_LEAST: Final = 8
+"""Steps before anything is thinned: the first ones connect, allocate and compile."""
+_EASE: Final = 0.8
+"""Thin less only where that would cost at most this share of what is allowed: else it goes to and fro."""
+
+
+class Stride:
+    """Every how many epochs something is measured.
+
+    A power of two: ranks that disagree still share every step of the longer stride.
+    """
+
+    def __init__(self) -> None:
+        self.value = 1
+
+    def due(self, epoch: int) -> bool:
+        return epoch % self.value == 0
+
+    def fit(self, cost: float, allowed: float) -> None:
+        """``cost`` seconds each time, ``allowed`` seconds a step in the mean."""
+        needed = _needed(cost, allowed)
+        if needed < self.value:  # to thin less, there must be room to spare
+            needed = min(self.value, _needed(cost, _EASE * allowed))
+        self.value = needed
+
+
+def _needed(cost: float, allowed: float) -> int:
+    if cost <= allowed:
+        return 1
+    if cost >= LONGEST_STRIDE * allowed:
+        return LONGEST_STRIDE
+    return 1 << math.ceil(math.log2(cost / allowed))
+
+
+class Budget:
+    """One step after another: ``learn`` what each cost, ask the strides what to measure in the next."""
+
+    def __init__(self) -> None:
+        self.norm, self.sections = Stride(), Stride()
+        self._steps, self._rest, self._norms, self._sections = (deque[float](maxlen=_STEPS) for _ in range(4))
+
+    @property
+    def every(self) -> int:
+        """Steps between two readings of what is thinned most; 1: all is measured in every step."""
+        return max(self.norm.value, self.sections.value)
+
+    def learn(self, step: float, spent: float, norm: float | None, sections: float | None) -> None:
+        """A step of ``step`` seconds, ``spent`` seconds of it on measuring.
+
+        Args:
+            step: wall time, commit to commit.
+            spent: seconds in all.
+            norm: of these, on the gradient norm; None where none was taken.
+            sections: of these, on sections; None where they were left out or may not be.
+        """
+        if not step > 0.0:
+            return
+        self._steps.append(step)
+        self._rest.append(spent - (norm or 0.0) - (sections or 0.0))
+        for number, memory in ((norm, self._norms), (sections, self._sections)):
+            if number is not None:
+                memory.append(number)
+        if len(self._steps) < _LEAST:
+            return
+        usual = statistics.median(self._steps)
+        left = SHARE * usual - statistics.median(self._rest)
+        norms, sections = (statistics.median(m) if m else 0.0 for m in (self._norms, self._sections))
+        self.norm.fit(norms, min(NORM_SHARE * usual, left - sections))
+        self.sections.fit(sections, left - norms / LONGEST_STRIDE)

@@ -1,0 +1,125 @@
+"""Measuring stays within its share of a step, thins the dearest first, and says so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from recovery.launcher.messages import StepRecord
+from recovery.sdk.budget import LONGEST_STRIDE, NORM_SHARE, SHARE, Budget
+from recovery.sdk.meter import StepMeter
+
+STEPS = 20
+
+
+def lived(*, norm: float, sections: float, rest: float, step: float = 1.0, budget: Budget | None = None) -> Budget:
+    """A job whose steps cost so much each time that something is measured."""
+    budget = budget or Budget()
+    for epoch in range(STEPS):
+        took_norm = norm if budget.norm.due(epoch) else None
+        took = sections if budget.sections.due(epoch) else None
+        budget.learn(step, rest + (took_norm or 0.0) + (took or 0.0), took_norm, took)
+    return budget
+
+
+def share(budget: Budget, *, norm: float, sections: float, rest: float) -> float:
+    return rest + norm / budget.norm.value + sections / budget.sections.value
+
+
+def test_what_is_cheap_is_measured_in_every_step() -> None:
+    assert lived(norm=0.3 * SHARE, sections=0.3 * SHARE, rest=0.3 * SHARE).every == 1
+
+
+def test_the_norm_is_thinned_first() -> None:
+    budget = lived(norm=0.9 * SHARE, sections=0.3 * SHARE, rest=0.3 * SHARE)
+    assert (budget.norm.value, budget.sections.value) == (4, 1)
+    assert [epoch for epoch in range(9) if budget.norm.due(epoch)] == [0, 4, 8]
+
+
+@pytest.mark.parametrize("norm", [0.1, 0.6, 3.0, 6.0])
+@pytest.mark.parametrize("sections", [0.1, 0.6, 3.0])
+@pytest.mark.parametrize("rest", [0.1, 0.4])
+def test_it_stays_within_its_share(norm: float, sections: float, rest: float) -> None:
+    costs = {"norm": norm * SHARE, "sections": sections * SHARE, "rest": rest * SHARE}
+    budget = lived(**costs)
+    assert share(budget, **costs) <= SHARE
+    assert costs["norm"] / budget.norm.value <= NORM_SHARE
+
+
+def test_nothing_is_thinned_by_first_steps_or_single_ones() -> None:
+    budget = Budget()
+    for _ in range(7):
+        budget.learn(1.0, 1.0, 0.5, 0.5)
+    assert budget.every == 1
+    budget = lived(norm=0.3 * SHARE, sections=0.3 * SHARE, rest=0.1 * SHARE)
+    budget.learn(1.0, 1.0, 0.5, 0.4)
+    assert budget.every == 1
+    budget.learn(0.0, 1.0, 0.5, 0.4)
+    assert budget.every == 1
+
+
+def test_what_cannot_be_afforded_is_measured_as_seldom_as_may_be() -> None:
+    budget = lived(norm=1.0, sections=1.0, rest=1.0)
+    assert (budget.norm.value, budget.sections.value, budget.every) == (LONGEST_STRIDE,) * 3
+
+
+def test_it_is_thinned_less_again_when_there_is_room_to_spare() -> None:
+    budget = lived(norm=0.9 * SHARE, sections=0.6 * SHARE, rest=0.3 * SHARE)
+    before = budget.every
+    assert before > 1
+    lived(norm=0.9 * SHARE, sections=0.6 * SHARE, rest=0.3 * SHARE, step=10.0, budget=budget)
+    assert budget.every == 1
+
+
+def made(meter: StepMeter, model: torch.nn.Module, epoch: int, value: float = 1.0) -> StepRecord:
+    meter.begin(epoch)
+    model.zero_grad()
+    (model(torch.ones(2, 4)).sum() * value).backward()
+    if meter.traffic.on_exchange is not None:
+        flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        meter.traffic.on_exchange([flat])
+    meter.before_update()
+    meter.end(1, epoch, digests=False)
+    (record,) = meter.take()
+    assert isinstance(record, StepRecord)
+    return record
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_thinned_step_says_so_and_still_sees_a_sick_value(replicas: int) -> None:
+    model = torch.nn.Linear(4, 4)
+    meter = StepMeter(model, replicas=replicas)
+    whole = made(meter, model, 1)
+    assert whole.signals["measured_every"] == 1.0
+    assert 0.0 < whole.signals["measuring_seconds"] < whole.step_time
+    assert {"forward_seconds", "backward_seconds", "gradient_norm"} <= whole.signals.keys()
+    meter.budget.norm.value = meter.budget.sections.value = 16
+    for epoch, value in ((5, 1.0), (6, math.nan), (7, math.inf)):
+        thin = made(meter, model, epoch, value)
+        assert thin.signals["measured_every"] == 16.0
+        assert not {"forward_seconds", "backward_seconds", "optimizer_seconds", "gradient_norm"} & thin.signals.keys()
+        assert thin.signals["nonfinite_values"] == float(not math.isfinite(value))
+        assert {"communication_wait_seconds", "data_wait_seconds"} <= thin.signals.keys()
+    assert {"forward_seconds", "backward_seconds", "gradient_norm"} <= made(meter, model, 16).signals.keys()
+    meter.close()
+
+
+def test_the_norm_of_what_is_exchanged_is_that_of_the_gradients() -> None:
+    model = torch.nn.Linear(4, 4)
+    meter = StepMeter(model, replicas=2)
+    record = made(meter, model, 1)
+    own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert record.signals["gradient_norm"] == pytest.approx(float(own.norm()), rel=1e-6)
+    meter.begin(2)
+    model(torch.ones(2, 4)).sum().backward()
+    assert meter.traffic.on_exchange is not None
+    assert not meter.traffic.on_exchange([torch.full((3,), 1e9)])  # something else: then the gradients themselves
+    meter.before_update()
+    meter.end(1, 2, digests=False)
+    (record,) = meter.take()
+    assert isinstance(record, StepRecord)
+    own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert record.signals["gradient_norm"] == pytest.approx(float(own.norm()), rel=1e-6)
+    meter.close()
