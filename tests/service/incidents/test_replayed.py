@@ -1,0 +1,33 @@
+"""What a job's replays found opens an incident that names the rank, its node and the evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.service.incidents.conftest import Job
+
+CULPRIT = {"rank": 2, "node": "n1", "replays": 7, "shown": 3, "steps": [50, 51], "groups": ["row-2"]}
+
+
+def replayed(job: Job, outcome: str, *culprits: dict[str, Any]) -> dict[str, Any]:
+    return job.event("replayed", outcome=outcome, culprits=list(culprits), reason="digests differ", replays=28)
+
+
+def test_a_culprit_opens_an_incident_and_its_replacement_is_told_there(job: Job) -> None:
+    job.send(replayed(job, "found", CULPRIT))
+    opened = job.wait_for("open")
+    assert (opened["kinds"], opened["ranks"], opened["node"]) == (["sdc_suspect"], [2], "n1")
+    assert opened["severity"] == "critical"
+    (finding,) = opened["findings"]
+    assert (finding["cause"], finding["remedy"], finding["detector"]) == ("silent_corruption", "inspect", "reproduced")
+    assert "3 of 7 replays" in finding["evidence"]["summary"]
+    plan = job.plan(failed=[2])
+    job.wait_for("acting")
+    job.recover(plan["id"])
+    assert [f["active"] for f in job.wait_for("recovered")["findings"]] == [True]  # the device is as bad as before
+
+
+def test_replays_that_found_nobody_open_nothing(job: Job) -> None:
+    job.send(replayed(job, "clean"), replayed(job, "no_majority"), job.event("job_finished", state="finished"))
+    assert job.client.get("/v1/events", params={"job": job.id, "kind": "replayed"}).json()["items"]
+    assert job.incidents() == []
