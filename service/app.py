@@ -65,6 +65,7 @@ from service.telemetry import route as frames
 from service.telemetry.history import History
 from service.telemetry.parts import build_ingest
 from service.validation import endpoints as validation
+from service.validation import localisation_endpoints as localisations
 from service.validation import loops as validation_loops
 from service.validation import sweep_endpoints as sweeps
 
@@ -88,6 +89,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policies.router,
     validation.router,
     sweeps.router,
+    localisations.router,
     overview.router,
     sources.router,
     stream.router,

@@ -14,6 +14,7 @@ from service.remediation import models as remediation
 from service.sources import models as sources
 from service.stream import models as stream
 from service.telemetry import models as telemetry
+from service.validation import localisation_models as localisations
 from service.validation import models as validation
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "idempotency",
     "incidents",
     "jobs",
+    "localisations",
     "policies",
     "remediation",
     "sources",

@@ -1,0 +1,78 @@
+"""The pair benchmark on the wire: what two nodes are told to measure between them, and what each answers.
+
+A node gets the order by long poll (``GET /v1/nodes/{name}/orders``, kind ``pair``), with its peer at the same moment,
+and answers with ``POST /v1/localisations/orders/{id}/results``. Invariant: ``timeout`` means that this side did its
+part and the transfer did not come to an end (nobody came, the connection broke, the deadline passed): that speaks
+against the pair. A side that could not do its part answers ``unsupported`` or ``error``: that speaks against nobody.
+"""
+
+from __future__ import annotations
+
+import statistics
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from probes.benchmarks.result import BenchmarkResult, Better, Metric
+
+PAIR: Final = "pair"
+"""The order's kind, and the benchmark's name."""
+SIZES: Final = (512, 65_536, 4 << 20)
+"""Message sizes that are measured unless an order says otherwise, bytes. A switch that drops only packets of more than
+1 KB passes every probe of 64 bytes (Alibaba Aegis), and one that loses few shows in neither size alone."""
+_PREFIX: Final = "bandwidth_"
+
+
+class Role(StrEnum):
+    LISTEN = "listen"
+    CONNECT = "connect"
+
+
+class PairOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One side's entry of ``GET /v1/nodes/{name}/orders``."""
+
+    id: str
+    kind: Literal["pair"]
+    validation_id: str
+    """The localisation's side; the same as ``id``: it is posted back under it."""
+    benchmark: str
+    role: Role
+    """Who listens does so on its own ``address`` and ``port``; who connects tries until the deadline."""
+    peer: str
+    """The other node's name."""
+    address: str
+    """Host name or address at which the listening side is reached."""
+    port: int
+    sizes: tuple[int, ...]
+    nic: str = ""
+    """The network interface to use; empty: whichever leads to the address."""
+    gpu: str = ""
+    """The GPU whose memory the data comes from and goes to; empty: the host's."""
+    seconds: float
+    """How long the transfer may take once both are there."""
+    deadline_at: float
+    """Unix seconds: an answer after that counts for nothing."""
+
+
+class PairReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of ``POST /v1/localisations/orders/{id}/results``."""
+
+    started_at: float
+    finished_at: float
+    result: BenchmarkResult
+
+
+def metrics(sizes: tuple[int, ...] = SIZES) -> tuple[Metric, ...]:
+    """What the benchmark reports: bytes received and sent per second, for each size."""
+    return tuple(Metric(name=f"{_PREFIX}{size}", unit="B/s", better=Better.HIGHER) for size in sizes)
+
+
+def bandwidths(result: BenchmarkResult) -> dict[int, float]:
+    """Message size in bytes → B/s, the median of the repetitions; sizes that were not measured are absent."""
+    found: dict[int, float] = {}
+    for metric in result.metrics:
+        size = metric.name.removeprefix(_PREFIX)
+        if size != metric.name and size.isdecimal() and metric.values:
+            found[int(size)] = statistics.median(metric.values)
+    return found
