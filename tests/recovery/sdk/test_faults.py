@@ -47,6 +47,8 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "link:rank=1",
         "sleep:rank=1,peer=2",
         "nan:rank=x",
+        "flip:rank=1,bit=23",
+        "flip:rank=1,p=1.5",
     ],
 )
 def test_what_is_no_fault_is_refused(text: str) -> None:
@@ -95,3 +97,31 @@ def test_a_skipped_exchange() -> None:
         skipped.append(faults.skips_exchange())
     assert skipped == [False, True, False]
     assert Faults().all == ()
+
+
+@pytest.mark.parametrize("kind", ["flip", "flip_update"])
+def test_a_device_that_flips_bits_stays_with_its_local_rank(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(8, 8)
+
+    def odd(faults: Faults, rank: int, step: int) -> int:
+        """Steps of a hundred in which the gradient is another one, through the right door only."""
+        count = 0
+        for _ in range(100):
+            model.weight.grad, model.bias.grad = torch.ones(8, 8), torch.ones(8)
+            faults.enter(rank, step)
+            (faults.after_exchange if kind == "flip" else faults.before_exchange)(model)
+            assert bool((model.weight.grad == 1.0).all())
+            (faults.before_exchange if kind == "flip" else faults.after_exchange)(model)
+            count += int((model.weight.grad != 1.0).sum())
+            assert bool((model.weight.grad >= 1.0).all())
+            assert bool((model.weight.grad < 2.0).all())  # a mantissa: the size stays
+        return count
+
+    text = f"{kind}:rank=2,step=5,p=0.3,bit=20"
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    faults = parse(text)
+    assert odd(faults, 7, 4) == 0
+    assert 10 < odd(faults, 7, 5) < 60
+    assert odd(faults, 0, 1) > 0  # steps that are made again do not mend it
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert odd(parse(text), 2, 5) == 0  # whoever has another device is rid of it
