@@ -13,6 +13,7 @@ import numpy as np
 
 from detectors.selector.coverage import Coverage
 from detectors.selector.hazard import Bools
+from detectors.selector.plan import Plan
 from detectors.selector.risk import Problem
 from detectors.selector.select import Choice, in_order
 
@@ -46,6 +47,8 @@ class NodeRisk(msgspec.Struct, frozen=True, kw_only=True):
     """P(incident within the job | survived so far)."""
     covered: float
     """Share of its defects that the plan finds."""
+    checked: bool
+    """Whether the plan runs on it."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,21 +79,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The riskiest first, fifty at most."""
 
 
-def record(problem: Problem, choice: Choice, nodes: Sequence[str], *, model: str) -> Record:
+def record(whole: Problem, made: Plan, nodes: Sequence[str], *, model: str) -> Record:
     """The record of a decision.
 
     Args:
-        problem: what was decided.
-        choice: the decision.
+        whole: what was decided, of all nodes.
+        made: the decision.
         nodes: [node] names.
         model: where the risks come from, in a few words.
     """
+    choice, problem = made.choice, whole.on(made.checked if made.choice.chosen.any() else np.ones(len(nodes), bool))
     names = problem.coverage.benchmarks
     steps = in_order(problem, choice.chosen)
     taken = [
-        _considered(
-            problem, choice, place, before, after, f"takes the most risk off per second: {k + 1} of {len(steps)}"
-        )
+        _considered(problem, choice, place, (before, after), f"most risk off a second: pick {k + 1} of {len(steps)}")
         for k, (place, before, after) in enumerate(steps)
     ]
     rest = [_left_out(problem, choice, int(place)) for place in np.flatnonzero(~choice.chosen)]
@@ -102,15 +104,15 @@ def record(problem: Problem, choice: Choice, nodes: Sequence[str], *, model: str
         full_seconds=problem.cost(problem.all()),
         risk_before=before,
         risk_after=choice.risk,
-        risk_full=problem.residual(problem.all()),
+        risk_full=whole.residual(whole.all()),
         target=choice.goal,
         reached=choice.reached,
         learned=True,
-        why=_sentence(problem, choice, before),
+        why=_sentence(problem, choice, before, made),
         model=model,
         defects=problem.coverage.defects,
         considered=(*taken, *rest),
-        nodes=_nodes(problem, choice.chosen, nodes),
+        nodes=_nodes(problem, made, nodes),
     )
 
 
@@ -144,12 +146,12 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
             )
             for name, cost in zip(benchmarks, seconds, strict=True)
         ),
-        nodes=tuple(NodeRisk(node=node, p=1.0, covered=0.0) for node in nodes[:_NODES_SHOWN]),
+        nodes=tuple(NodeRisk(node=node, p=1.0, covered=0.0, checked=True) for node in nodes[:_NODES_SHOWN]),
     )  # fmt: skip
 
 
-def _considered(problem: Problem, choice: Choice, place: int, before: float, after: float, why: str) -> Considered:
-    seconds = float(problem.seconds[place])
+def _considered(problem: Problem, choice: Choice, place: int, risks: tuple[float, float], why: str) -> Considered:
+    (before, after), seconds = risks, float(problem.seconds[place])
     finds, alone = _found(problem.coverage, choice.chosen, place)
     return Considered(
         benchmark=problem.coverage.benchmarks[place],
@@ -174,14 +176,14 @@ def _left_out(problem: Problem, choice: Choice, place: int) -> Considered:
     if choice.reached and not choice.chosen.any():
         why = "the risk is under the target without any check"
     elif finds == 0:
-        why = "has found no defect so far, and something chosen is for what it is for"
+        why = "has found no defect so far"
     elif alone == 0:
-        why = f"each of the {finds} defects that it found was found by the chosen ones too"
+        why = f"the chosen ones found all of its {finds} defects too"
     elif choice.reached:
-        why = f"the target is reached without it; it alone found {alone} of its {finds} defects"
+        why = "the target is reached without it"
     else:
         why = "takes no risk off these nodes"
-    return _considered(problem, choice, place, choice.risk, choice.risk - max(gain, 0.0), why)
+    return _considered(problem, choice, place, (choice.risk, choice.risk - max(gain, 0.0)), why)
 
 
 def _found(coverage: Coverage, chosen: Bools, place: int) -> tuple[int, int]:
@@ -194,7 +196,7 @@ def _found(coverage: Coverage, chosen: Bools, place: int) -> tuple[int, int]:
     return int(per_pattern[mine].sum()), int(per_pattern[mine & ~theirs].sum())
 
 
-def _sentence(problem: Problem, choice: Choice, before: float) -> str:
+def _sentence(problem: Problem, choice: Choice, before: float, made: Plan) -> str:
     if not choice.chosen.any():
         if choice.reached:
             return f"no check needed: a risk of {before:.2%} is under the target of {choice.goal:.2%}"
@@ -202,13 +204,17 @@ def _sentence(problem: Problem, choice: Choice, before: float) -> str:
             f"no benchmark takes anything off the risk of {before:.2%}, which is over the target of {choice.goal:.2%}"
         )
     share = choice.seconds / problem.cost(problem.all())
-    did = f"{int(choice.chosen.sum())} of {len(choice.chosen)} benchmarks, {share:.0%} of the time of all"
+    did = f"{int(choice.chosen.sum())} of {len(choice.chosen)} benchmarks ({share:.0%} of the time of all)"
+    did += f" on {int(made.checked.sum())} of {len(made.checked)} nodes"
     if choice.reached:
         return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}, under the target of {choice.goal:.2%}"
     return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}; no set reaches {choice.goal:.2%}"
 
 
-def _nodes(problem: Problem, chosen: Bools, names: Sequence[str]) -> tuple[NodeRisk, ...]:
-    covered = problem.shares @ problem.coverage.of(chosen)
+def _nodes(problem: Problem, made: Plan, names: Sequence[str]) -> tuple[NodeRisk, ...]:
+    covered = (problem.shares @ problem.coverage.of(made.choice.chosen)) * made.checked
     order = np.argsort(-problem.p, kind="stable")[:_NODES_SHOWN]
-    return tuple(NodeRisk(node=names[i], p=float(problem.p[i]), covered=float(covered[i])) for i in order)
+    return tuple(
+        NodeRisk(node=names[i], p=float(problem.p[i]), covered=float(covered[i]), checked=bool(made.checked[i]))
+        for i in order
+    )

@@ -92,6 +92,11 @@ class Coverage:
         """How many past defects it was learned from."""
         return int(self.counts.sum())
 
+    @property
+    def findable(self) -> int:
+        """How many of them any benchmark found."""
+        return int(self.counts[:, self.patterns.any(axis=1)].sum())
+
     def mask(self, chosen: Iterable[str]) -> Bools:
         """[benchmark] from names.
 
@@ -123,7 +128,7 @@ class Coverage:
         return np.where(claimed, (1.0 + found) / (2.0 + total), 0.0)
 
     def shares(self) -> Floats:
-        """[class] how likely the next defect is of each class: counts, and one defect's worth of belief that all are."""
+        """[class] how likely the next defect is of each class: counts, and one defect's worth of evenness."""
         counts = self.counts.sum(axis=1)
         return np.asarray((counts + 1.0 / len(counts)) / (counts.sum() + 1.0), np.float64)
 

@@ -55,6 +55,8 @@ class NodeHistory:
     """In order of time, none before the last one is over."""
     remediations: tuple[float, ...] = ()
     """When somebody or something mended it, ascending."""
+    checks: tuple[float, ...] = ()
+    """When it was validated and nothing was found, ascending."""
     errors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Kind (``xid``, ``ecc`` …) → when, ascending."""
 
@@ -93,6 +95,7 @@ def as_known(history: NodeHistory, at: float) -> NodeHistory:
         until=max(history.since, min(history.until, at)),
         incidents=known,
         remediations=tuple(t for t in history.remediations if t <= at),
+        checks=tuple(t for t in history.checks if t <= at),
         errors={kind: tuple(t for t in times if t <= at) for kind, times in history.errors.items()},
     )
 
@@ -149,6 +152,7 @@ class Encoder:
         """What the columns are called."""
         return (
             "node_rate", "incidents", "incidents_30d", "remediations", "no_incident_yet",
+            "unchecked_hours",
             *(f"{kind}_{window}" for kind in self.kinds for window in ("1d", "7d")),
             *(f"cohort_{cohort}" for cohort in self.cohorts),
         )  # fmt: skip
@@ -163,11 +167,20 @@ class Encoder:
         month = n - bisect_left(starts, at - 30 * _DAY_HOURS * HOUR)
         mended = bisect_left(history.remediations, at)
         values = [math.log(rate / self.rate), math.log1p(n), math.log1p(month), math.log1p(mended), float(n == 0)]
+        values.append(math.log1p(self._unchecked(history, at)))
         for kind in self.kinds:
             times = history.errors.get(kind, ())
             seen = bisect_left(times, at)
             values += [math.log1p(seen - bisect_left(times, at - days * 24 * HOUR)) for days in (1, 7)]
         return values + [float(history.cohort == cohort) for cohort in self.cohorts]
+
+    @staticmethod
+    def _unchecked(history: NodeHistory, at: float) -> float:
+        """Hours in which a defect may have come and nobody looked; a node that came back was looked at."""
+        place = bisect_left(history.checks, at)
+        looked = history.checks[place - 1] if place else -math.inf
+        origin = history.origin(at)
+        return max(0.0, at - max(looked, history.since if origin is None else origin)) / HOUR
 
     def rows(self, histories: Sequence[NodeHistory], at: float) -> Floats:
         """[node, covariate] at one moment."""

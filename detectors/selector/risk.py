@@ -6,7 +6,7 @@ benchmark finds is taken off the node before the job starts; what it misses stri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -26,6 +26,8 @@ class Problem:
     """[node] P(incident within the job | survived so far)."""
     shares: Floats
     """[node, class] how likely a node's next defect is of each class; each row sums to 1."""
+    checked: Bools | None = None
+    """[node] where the chosen benchmarks run; the others keep their whole risk. None: everywhere."""
 
     def __post_init__(self) -> None:
         if self.seconds.shape != (len(self.coverage.benchmarks),):
@@ -51,12 +53,19 @@ class Problem:
 
     def residuals(self, covered: Floats) -> Floats:
         """[set] R of sets with these coverages [class, set]."""
-        left = self.p[:, None] * (1.0 - self.shares @ covered)
+        taken = self.shares @ covered
+        if self.checked is not None:
+            taken = taken * self.checked[:, None]
+        left = self.p[:, None] * (1.0 - taken)
         return np.asarray(-np.expm1(np.sum(np.log1p(-np.minimum(left, 1 - 1e-15)), axis=0)), np.float64)
 
     def cost(self, chosen: Bools) -> float:
         """Seconds that one node spends on a set."""
         return float(self.seconds[chosen].sum())
+
+    def on(self, checked: Bools) -> Problem:
+        """The same, with the chosen benchmarks run on some nodes [node] only."""
+        return replace(self, checked=checked)
 
     def none(self) -> Bools:
         return np.zeros(len(self.seconds), bool)
@@ -66,6 +75,9 @@ class Problem:
 
     def goal(self, target: float | None, keep: float | None) -> float:
         """The risk to reach: a number, or what keeps a share of all that the full set takes away.
+
+        Of n defects that the full set found, a set may have missed so many that (missed + 1) / (n + 2) is still within
+        the allowance: the cheapest of many sets is also the one whose misses happened not to show.
 
         Raises:
             ValueError: neither or both are given, or not as a share.
@@ -78,4 +90,6 @@ class Problem:
         if target is not None:
             return target
         before, after = self.residual(self.none()), self.residual(self.all())
-        return before - wanted * (before - after)
+        n = self.coverage.findable
+        spared = max(0.0, (1 - wanted) * (n + 2) - 1) / max(n, 1)
+        return before - (1 - spared) * (before - after)

@@ -1,4 +1,4 @@
-"""The cheapest set of benchmarks that brings the risk under a target: a greedy search, and the exact answer to check it.
+"""The cheapest set of benchmarks that brings the risk under a target: a greedy search, and the exact answer.
 
 Greedy by risk taken away per second is the classic for covering; alone it can pay half as much again as needed, as
 its first picks become redundant. So it is started from every single benchmark and every pair as well, what turned out
@@ -43,7 +43,9 @@ class Choice:
         return self.risk <= self.goal + _SLACK
 
 
-def greedy(problem: Problem, *, target: float | None = None, keep: float | None = None) -> Choice:
+def greedy(
+    problem: Problem, *, target: float | None = None, keep: float | None = None, thorough: bool = True
+) -> Choice:
     """A cheap set that brings the risk under the target.
 
     Where no set can, it is every benchmark that still takes risk away, and ``reached`` is false.
@@ -52,6 +54,7 @@ def greedy(problem: Problem, *, target: float | None = None, keep: float | None 
         problem: nodes, coverage and costs.
         target: risk of the job to reach; or
         keep: share of what the full set takes away that must be kept.
+        thorough: start from pairs too, at some four times the work.
 
     Raises:
         ValueError: see ``Problem.goal``.
@@ -63,12 +66,24 @@ def greedy(problem: Problem, *, target: float | None = None, keep: float | None 
     if not best.reached:
         return best
     best = _polish(problem, best)
-    for start in _starts(problem):
+    for start in _starts(problem, thorough=thorough):
         if problem.cost(start) < best.seconds:
             grown = _grow(problem, start, goal, below=best.seconds)
             if grown.reached and grown.seconds < best.seconds:
                 best = _polish(problem, grown)
     return best
+
+
+def quick(problem: Problem, goal: float, *, least_rate: float = 0.0) -> Choice:
+    """The greedy search from nothing, with what is redundant dropped; no other starts.
+
+    Args:
+        problem: what is to be decided.
+        goal: risk to reach.
+        least_rate: risk per second that a benchmark must take away to be worth it, even if the goal is not reached.
+    """
+    found = _grow(problem, problem.none(), goal, least_rate=least_rate)
+    return _polish(problem, found) if found.reached and found.chosen.any() else found
 
 
 def exact(problem: Problem, *, target: float | None = None, keep: float | None = None) -> Choice:
@@ -108,9 +123,10 @@ def in_order(problem: Problem, chosen: Bools) -> list[tuple[int, float, float]]:
     return steps
 
 
-def _starts(problem: Problem) -> Iterator[Bools]:
+def _starts(problem: Problem, *, thorough: bool) -> Iterator[Bools]:
     n = len(problem.seconds)
-    sizes = (1, 2) if n <= _PAIRS_LIMIT and len(problem.p) <= _NODES_LIMIT else (1,)
+    pairs = thorough and n <= _PAIRS_LIMIT and len(problem.p) <= _NODES_LIMIT
+    sizes = (1, 2) if pairs else (1,)
     for size in sizes:
         for places in combinations(range(n), size):
             start = problem.none()
@@ -124,7 +140,7 @@ def _with_each(problem: Problem, chosen: Bools) -> Floats:
     return problem.residuals(problem.coverage.of_many(sets))
 
 
-def _grow(problem: Problem, start: Bools, goal: float, below: float = np.inf) -> Choice:
+def _grow(problem: Problem, start: Bools, goal: float, *, below: float = np.inf, least_rate: float = 0.0) -> Choice:
     """Add what takes most risk away per second until the goal, or ``below`` seconds, is reached."""
     chosen = start.copy()
     risk, cost = problem.residual(chosen), problem.cost(chosen)
@@ -134,7 +150,7 @@ def _grow(problem: Problem, start: Bools, goal: float, below: float = np.inf) ->
         # what lies beyond the goal is worth nothing: else a dear benchmark that does too much would win the last place
         rate = np.minimum(gain, risk - goal) / problem.seconds
         place = int(np.argmax(rate))
-        if gain[place] <= _SLACK:
+        if gain[place] <= _SLACK or rate[place] < least_rate:
             break
         chosen[place] = True
         risk, cost = float(risks[place]), cost + float(problem.seconds[place])

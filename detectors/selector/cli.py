@@ -1,0 +1,213 @@
+"""``mainstay select``: what to validate before a job and why, and what another policy would have done.
+
+The shell around a pure package: only here are files read. Exit codes: 0 done, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+
+import msgspec
+from cyclopts import App, Parameter
+
+if TYPE_CHECKING:  # commands import what they need when they run
+    from detectors.selector.audit import Considered, Record
+    from detectors.selector.whatif import Decision, Outcome, Past, Wanted
+
+BAD_INPUT: Final = 2
+_NODES_LISTED: Final = 8
+
+select = App(name="select", help="Which checks a node needs before its next job, and why; other policies tried out.")
+P = ParamSpec("P")
+AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used; the message is one line and names what is wrong."""
+
+
+def _one_line(command: Callable[P, int]) -> Callable[P, int]:
+    """Bad input ends a command with one clear line on standard error."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except InputError as error:
+            print(f"mainstay select: {error}", file=sys.stderr)
+            return BAD_INPUT
+
+    return wrapped
+
+
+@select.command
+@_one_line
+def plan(
+    history: Path,
+    /,
+    *,
+    nodes: str | None = None,
+    hours: float = 24.0,
+    at: float | None = None,
+    target_risk: float | None = None,
+    keep: float | None = None,
+    spare_nodes: bool = True,
+    as_json: AsJson = False,
+) -> int:
+    """What to run before a job, on which nodes, and why each benchmark is in the plan or not.
+
+    Parameters
+    ----------
+    history
+        What is known of the fleet, as JSON (docs/selector.md, "The history file").
+    nodes
+        Nodes of the job, separated by commas; all of the history if not given.
+    hours
+        How long the job runs.
+    at
+        When it starts, Unix seconds; where the history ends if not given.
+    target_risk
+        Highest risk of an incident in the job, 0 to 1; 0.1 if neither this nor --keep is given.
+    keep
+        Instead: share of what all benchmarks on all nodes find that must still be found, 0 to 1.
+    spare_nodes
+        Whether nodes of little risk may be left alone.
+    as_json
+        Print JSON, and nothing else, on standard output.
+    """
+    from detectors.selector.whatif import Occasion, decide, learn_from
+
+    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes)
+    names = tuple(h.node for h in past.nodes) if nodes is None else tuple(n.strip() for n in nodes.split(","))
+    start = max((h.until for h in past.nodes), default=0.0) if at is None else at
+    if not hours > 0:
+        raise InputError(f"--hours is {hours:g}: a job takes more than 0")
+    try:
+        so_far = past.until(start + 1e-3)
+        occasion = Occasion(at=start, nodes=names, job_hours=hours)
+        decision = decide(so_far, learn_from(so_far), occasion, wanted)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if as_json:
+        print(msgspec.json.encode(decision).decode())
+    else:
+        _show(decision)
+    return 0
+
+
+@select.command
+@_one_line
+def whatif(
+    history: Path,
+    /,
+    *,
+    target_risk: float | None = None,
+    keep: float | None = None,
+    spare_nodes: bool = True,
+    as_json: AsJson = False,
+) -> int:
+    """What a policy would have found, missed and spent on every occasion of the past, knowing only what was known then.
+
+    Parameters
+    ----------
+    history
+        What is known of the fleet with its occasions, as JSON (docs/selector.md, "The history file").
+    target_risk
+        Highest risk of an incident in the job, 0 to 1; 0.1 if neither this nor --keep is given.
+    keep
+        Instead: share of what all benchmarks on all nodes find that must still be found, 0 to 1.
+    spare_nodes
+        Whether nodes of little risk may be left alone.
+    as_json
+        Print JSON, and nothing else, on standard output.
+    """
+    from detectors.selector.whatif import replay
+
+    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes)
+    if not past.occasions:
+        raise InputError(f"{history}: no occasion to decide anew")
+    try:
+        outcome = replay(past, wanted)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    print(msgspec.json.encode(outcome).decode() if as_json else _told(outcome))
+    return 0
+
+
+def _past(file: Path) -> Past:
+    from detectors.selector.whatif import Past
+
+    try:
+        past = msgspec.json.decode(file.read_bytes(), type=Past)
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InputError(f"{file}: {error}") from error
+    if not past.benchmarks or not past.nodes:
+        raise InputError(f"{file}: {'no benchmark' if not past.benchmarks else 'no node'} in it")
+    return past
+
+
+def _wanted(target_risk: float | None, keep: float | None, *, spare: bool) -> Wanted:
+    from detectors.selector.whatif import Wanted
+
+    for name, value in (("--target-risk", target_risk), ("--keep", keep)):
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(f"{name} is {value:g}: give a share between 0 and 1")
+    if target_risk is not None and keep is not None:
+        raise InputError("give --target-risk or --keep, not both")
+    return Wanted(target_risk=0.1 if target_risk is keep is None else target_risk, keep=keep, spare_nodes=spare)
+
+
+def _told(outcome: Outcome) -> str:
+    all_defects = outcome.found + outcome.missed
+    share = outcome.node_seconds / outcome.full_node_seconds if outcome.full_node_seconds else 0.0
+    hit = f" ({outcome.found / all_defects:.1%})" if all_defects else ""
+    blind = (
+        f", of which {outcome.unknowable} it might have found by what did not run then" if outcome.unknowable else ""
+    )
+    decided = f"{outcome.skipped} without any check, {outcome.fallbacks} with the whole suite for lack of history"
+    hours, full = outcome.node_seconds / 3600, outcome.full_node_seconds / 3600
+    lines = [
+        f"{outcome.occasions} occasions: {decided}",
+        f"finds {outcome.found} of {all_defects} defects that the past found{hit}",
+        f"misses {outcome.missed}{blind}",
+        f"spends {hours:.1f} node-hours of {full:.1f} ({share:.1%})",
+    ]
+    return "\n".join(lines)
+
+
+def _show(decision: Decision) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    said = decision.record
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    print(said.why)
+    if said.learned:
+        print(f"risk by {said.model}; coverage from {said.defects} past defects")
+    if said.benchmarks:
+        print(f"run on: {_listed(decision.nodes)}")
+    table = Table(
+        "", "benchmark", "seconds", "risk off", "off per min", "risk after", "found", "alone", "why", box=None
+    )
+    for one in said.considered:
+        table.add_row(*_row(one, said))
+    console.print(table)
+
+
+def _row(one: Considered, said: Record) -> tuple[str, ...]:
+    cells = ("run" if one.chosen else "-", one.benchmark, f"{one.seconds:.0f}")
+    if not said.learned:
+        return (*cells, "?", "?", "?", "?", "?", one.why)
+    per_minute = f"{60 * one.gain_per_second:.3%}"
+    return (*cells, f"{one.gain:.2%}", per_minute, f"{one.risk_after:.2%}", str(one.finds), str(one.alone), one.why)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - _NODES_LISTED
+    return ", ".join(names[:_NODES_LISTED]) + (f" and {more} more" if more > 0 else "")

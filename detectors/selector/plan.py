@@ -1,0 +1,139 @@
+"""What to run before a job, and on which of its nodes: the least node-seconds that bring its risk under a target.
+
+Risk is uneven: a few nodes carry most of it. A node that the plan leaves alone keeps its whole risk, so leaving it
+alone is taken into the same residual risk as leaving a benchmark out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from detectors.selector.hazard import Bools
+from detectors.selector.risk import Problem
+from detectors.selector.select import Choice, greedy, quick
+
+_SHARES = (0.75, 0.5, 0.375, 0.25, 0.125, 0.0625)
+"""Shares of the nodes, the riskiest first, that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Benchmarks, and nodes to run them on."""
+
+    choice: Choice
+    checked: Bools
+    """[node]."""
+
+    @property
+    def node_seconds(self) -> float:
+        return self.choice.seconds * float(self.checked.sum())
+
+
+def make(
+    problem: Problem,
+    *,
+    target: float | None = None,
+    keep: float | None = None,
+    spare_nodes: bool = True,
+    worth: float | None = None,
+    thorough: bool = True,
+) -> Plan:
+    """The cheapest plan.
+
+    Where nothing reaches the target, every benchmark that takes risk away runs on every node.
+
+    Args:
+        problem: of all nodes of the job.
+        target: risk of the job to reach; or
+        keep: share of what the full set on all nodes takes away that must be kept.
+        spare_nodes: whether nodes may be left alone.
+        worth: node-seconds that one averted incident is worth. What takes away less than it costs is then not run,
+            even where the target is not reached; None: whatever it costs.
+        thorough: search longer, see ``select.greedy``.
+
+    Raises:
+        ValueError: see ``Problem.goal``.
+    """
+    goal = problem.goal(target, keep)
+    if worth is not None:
+        return _worthwhile(problem, goal, worth, spare_nodes=spare_nodes)
+    everywhere = Plan(greedy(problem, target=goal, thorough=thorough), np.ones(len(problem.p), bool))
+    if not everywhere.choice.chosen.any():
+        return Plan(everywhere.choice, np.zeros(len(problem.p), bool))
+    if not everywhere.choice.reached or not spare_nodes:
+        return everywhere
+    best = _trimmed(problem, everywhere, goal)
+    for checked in _riskiest(problem):
+        found = quick(problem.on(checked), goal)
+        if found.reached:
+            best = min(best, _trimmed(problem, Plan(found, checked), goal), key=lambda plan: plan.node_seconds)
+    refined = Plan(greedy(problem.on(best.checked), target=goal, thorough=thorough), best.checked)
+    return min(best, refined, key=lambda plan: plan.node_seconds)
+
+
+def _worthwhile(problem: Problem, goal: float, worth: float, *, spare_nodes: bool) -> Plan:
+    """The plan of most benefit: risk taken away down to the goal, times what that is worth, less what it costs."""
+    if not worth > 0:
+        raise ValueError(f"an averted incident must be worth more than {worth:g} node-seconds")
+    n, before = len(problem.p), problem.residual(problem.none())
+    nobody = np.zeros(n, bool)
+    best = Plan(Choice(problem.none(), before, 0.0, goal), nobody)
+    benefit = 0.0
+    for checked in (np.ones(n, bool), *(_riskiest(problem) if spare_nodes else ())):
+        found = quick(problem.on(checked), goal, least_rate=float(checked.sum()) / worth)
+        if not found.chosen.any():
+            continue
+        plan = Plan(found, checked)
+        if spare_nodes:
+            plan = _trimmed(problem, plan, max(goal, found.risk)) if found.reached else _paying(problem, plan, worth)
+        gained = worth * (before - max(plan.choice.risk, goal)) - plan.node_seconds
+        if gained > benefit:
+            best, benefit = plan, gained
+    return best
+
+
+def _paying(problem: Problem, plan: Plan, worth: float) -> Plan:
+    """Leave alone the nodes on which the chosen benchmarks cost more than they are worth."""
+    taken = problem.p * (problem.shares @ problem.coverage.of(plan.choice.chosen))
+    checked = plan.checked & (worth * taken * (1 - plan.choice.risk) >= plan.choice.seconds)
+    if not checked.any():
+        return plan
+    risk = problem.on(checked).residual(plan.choice.chosen)
+    return Plan(Choice(plan.choice.chosen, risk, plan.choice.seconds, plan.choice.goal), checked)
+
+
+def _order(problem: Problem) -> list[int]:
+    """Nodes, those on which a check takes most risk away first."""
+    covered = problem.shares @ problem.coverage.of(problem.all())
+    return [int(i) for i in np.argsort(-problem.p * covered, kind="stable")]
+
+
+def _riskiest(problem: Problem) -> Iterator[Bools]:
+    order, n = _order(problem), len(problem.p)
+    for k in sorted({max(1, round(share * n)) for share in _SHARES} - {n}, reverse=True):
+        checked = np.zeros(n, bool)
+        checked[order[:k]] = True
+        yield checked
+
+
+def _trimmed(problem: Problem, plan: Plan, goal: float) -> Plan:
+    """Leave alone as many of the checked nodes, the least risky first, as the goal allows: by halving."""
+    order = [i for i in _order(problem) if plan.checked[i]]
+    low, high = 1, len(order)  # high nodes reach the goal
+    covered = problem.coverage.of(plan.choice.chosen)[:, None]
+
+    def risk(k: int) -> float:
+        some = np.zeros(len(problem.p), bool)
+        some[order[:k]] = True
+        return float(problem.on(some).residuals(covered)[0])
+
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if risk(middle) <= goal + 1e-12 else (middle + 1, high)
+    checked = np.zeros(len(problem.p), bool)
+    checked[order[:high]] = True
+    choice = Choice(plan.choice.chosen, risk(high), plan.choice.seconds, goal)
+    return Plan(choice, checked)
