@@ -2,8 +2,13 @@
 
 Sources: iterative exclusion as the SuperBench paper's Validator (ATC'24); split conformal prediction (Vovk et al.): of
 n + 1 exchangeable scores the next exceeds the k-th smallest of n with probability at most 1 - k / (n + 1). A budget
-below 1 / (n + 1) is beyond what n samples can show of themselves; there a prediction limit of Student's t takes over,
-and is never below the worst healthy score seen.
+below 1 / (n + 1) is beyond what n samples can show of themselves; there the tail is extrapolated, and the limit is
+never below the worst healthy score seen.
+
+A sample has two scores. Its **median** against the reference's has short tails: it sees a uniform slowdown, and who is
+to be left out. The distance of the **whole** distribution sees that a share of the repetitions is slow, and has the
+long tail that a host gives its benchmarks (a few repetitions disturbed by tens of per cent are normal somewhere in a
+fleet): one limit for both would be blind, or would call every disturbed run a defect. Each has half of the budget.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from numpy.typing import NDArray
 
 from detectors.base import Floats
 from detectors.limits import MAX_SCATTER, WARN_FACTOR, NotAGateError, robust_scale, student_t
+from detectors.spot import tail
 
 Mask = NDArray[np.bool_]
 
@@ -26,6 +32,8 @@ TIMES = 4.0
 """Repeatability distances, or deviations between healthy samples, that are not yet a defect."""
 MOST = 0.5
 """A distance of 0.5 is twice as slow: a failure however few samples were seen."""
+_TAIL_SAMPLES = 100
+"""Ten beyond nine tenths: fewer show no tail."""
 MOST_EXCLUDED = 1.0 / 3.0
 """Samples that may be left out before there is no majority to call healthy."""
 
@@ -47,6 +55,17 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """Both scores of the same samples."""
+
+    median: Scores
+    whole: Scores
+
+    def __getitem__(self, keep: Mask) -> Views:
+        return Views(median=self.median[keep], whole=self.whole[keep])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """Distances from which a sample fails or warns."""
 
@@ -56,40 +75,76 @@ class Threshold:
     """The uniform slowdown, as a share, from which 95 % of devices fail: what a criterion can promise."""
 
 
-def healthy(scores: Scores, repeatability: float) -> Mask:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Of both scores: a sample fails by either."""
+
+    median: Threshold
+    whole: Threshold
+
+    @property
+    def detectable(self) -> float:
+        """By whichever sees it first."""
+        return min(self.median.detectable, self.whole.detectable)
+
+
+def healthy(views: Views, repeatability: float) -> Mask:
     """Which samples are no outliers in the worse direction; shape [samples].
 
+    A median may lie four robust deviations out, which up to a third of slow samples does not change. A whole
+    distribution may lie as far out as the tail of the rest reaches.
+
     Args:
-        scores: of all samples that are left.
+        views: of all samples that are left.
         repeatability: mean one-sided distance between repeats; NaN if unknown.
     """
-    scale = robust_scale(scores.signed)
-    edge = max(LEAST, TIMES * np.nan_to_num(repeatability), float(np.median(scores.signed)) + TIMES * scale)
-    return np.asarray(scores.worse < edge)
+    least = max(LEAST, TIMES * float(np.nan_to_num(repeatability)))
+    usual = views.median.worse < max(least, _reach(views.median.signed))
+    edge = max(least, _reach(views.whole.signed[usual]), _tail_reach(views.whole.worse[usual]))
+    return np.asarray(usual & (views.whole.worse < edge))
 
 
-def threshold(scores: Scores, repeatability: float, budget: float) -> Threshold:
+def _reach(signed: Floats) -> float:
+    return float(np.median(signed)) + TIMES * robust_scale(signed)
+
+
+def _tail_reach(worse: Floats) -> float:
+    """Where the worst of n would lie if the tail beyond nine tenths were exponential; its scale from two quantiles."""
+    if len(worse) < _TAIL_SAMPLES:
+        return 0.0
+    start, later = (float(q) for q in np.quantile(worse, (0.9, 0.97)))
+    return start + (later - start) / math.log(0.1 / 0.03) * math.log(len(worse))
+
+
+def thresholds(views: Views, repeatability: float, budget: float) -> Thresholds:
     """The limits that healthy samples pass with probability ``budget`` and, for warnings, ten times that.
 
     Args:
-        scores: of samples taken to be healthy.
+        views: of samples taken to be healthy.
         repeatability: mean one-sided distance between repeats; NaN if unknown.
-        budget: chance that a healthy sample fails.
+        budget: chance that a healthy sample fails; each of both scores gets half.
 
     Raises:
         NotAGateError: healthy samples scatter so much that a limit would prove nothing.
     """
+    floor = max(LEAST, TIMES * float(np.nan_to_num(repeatability)))
+    return Thresholds(
+        median=_threshold(views.median, floor, budget / 2, heavy=False),
+        whole=_threshold(views.whole, floor, budget / 2, heavy=True),
+    )
+
+
+def _threshold(scores: Scores, floor: float, budget: float, *, heavy: bool) -> Threshold:
     scale = robust_scale(scores.signed)
     if scale > MAX_SCATTER:
         raise NotAGateError(f"runs scatter by {scale:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
-    floor = max(LEAST, TIMES * float(np.nan_to_num(repeatability)))
-    fail = min(MOST, max(floor, _quantile(scores, scale, budget)))
-    warn = min(fail, max(LEAST, _quantile(scores, scale, min(0.1, WARN_FACTOR * budget))))
+    fail = min(MOST, max(floor, _quantile(scores, scale, budget, heavy=heavy)))
+    warn = min(fail, max(LEAST, _quantile(scores, scale, min(0.1, WARN_FACTOR * budget), heavy=heavy)))
     needed = min(fail - float(np.quantile(scores.signed, 0.05)), 0.99)
     return Threshold(fail=fail, warn=warn, detectable=needed / (1.0 - needed))
 
 
-def _quantile(scores: Scores, scale: float, budget: float) -> float:
+def _quantile(scores: Scores, scale: float, budget: float, *, heavy: bool) -> float:
     n = len(scores)
     rank = math.ceil((n + 1) * (1.0 - budget))
     if rank <= n:
@@ -98,4 +153,7 @@ def _quantile(scores: Scores, scale: float, budget: float) -> float:
     overlap = float(np.median(scores.worse - np.maximum(scores.signed, 0.0)))
     """What noise adds to a one-sided distance where curves cross."""
     beyond = student_t(1.0 - budget, max(2, (n - 1) // 2)) * scale * math.sqrt(1.0 + 1.0 / n)
-    return max(float(scores.worse.max()), center + beyond + overlap)
+    limit = max(float(scores.worse.max()), center + beyond + overlap)
+    if heavy and n >= _TAIL_SAMPLES:
+        limit = max(limit, tail(scores.worse, quantile=0.9, apart=0).threshold(budget))
+    return limit

@@ -10,6 +10,7 @@ Pure: results and criteria in, verdicts out. The clock is the data's.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,7 +110,8 @@ def learn(
 
     Args:
         samples: of any number of runs; cohorts are kept apart.
-        false_alarms: chance that a healthy machine fails a run, shared equally among the metrics of its cohort.
+        false_alarms: chance that a healthy machine fails a run, shared equally among the verdicts that a run of its
+            cohort consists of: each metric on each device.
         estimator: makes an estimator for a metric's share of that budget.
 
     Raises:
@@ -120,13 +122,25 @@ def learn(
         groups.setdefault((sample.benchmark, sample.metric, sample.cohort), []).append(sample)
     criteria: list[Criterion] = []
     refused: list[Refusal] = []
+    verdicts: dict[str, int] = defaultdict(int)
+    for (_, _, cohort), group in groups.items():
+        verdicts[cohort] += _devices(group)
     for key, group in sorted(groups.items()):
-        share = false_alarms / sum(cohort == key[2] for _, _, cohort in groups)
+        share = false_alarms / verdicts[key[2]]
         try:
             criteria.append(_criterion(group, estimator(share)))
         except NotAGateError as error:
             refused.append(Refusal(benchmark=key[0], metric=key[1], cohort=key[2], reason=str(error)))
     return Criteria(criteria=tuple(criteria), refused=tuple(refused), false_alarms=false_alarms)
+
+
+def _devices(group: Sequence[Sample]) -> int:
+    """Most devices of one machine on which a metric was measured; 1 where machines are not known."""
+    machines: dict[str, set[str]] = defaultdict(set)
+    for sample in group:
+        machine, _, device = sample.device.rpartition("/")
+        machines[machine].add(device)
+    return max(len(devices) for devices in machines.values())
 
 
 def _criterion(group: Sequence[Sample], estimator: LimitEstimator) -> Criterion:
@@ -316,19 +330,26 @@ def _compare(value: float, values: Sequence[float], criterion: Criterion, unit: 
     if criterion.better is Better.EQUAL:
         return _compare_answer(value, criterion, unit)
     gap = "" if not criterion.center else f"{value / criterion.center - 1:+.1%} against typical, "
-    if criterion.distribution is not None:
-        verdict, similarity = judge_run(np.array(values), _limits(criterion), criterion.better)
-        return verdict, f"{gap}similarity {similarity:.3f}, the limit is {criterion.distribution.alpha:.3f}"
     higher = criterion.better is Better.HIGHER
     limit = criterion.low if higher else criterion.high
     if limit is None:
         return Verdict.UNKNOWN, f"the criterion has no {'low' if higher else 'high'} limit"
     sign = 1 if higher else -1
+    verdict, words = Verdict.PASS, f"{gap}the limit is {show(limit, unit)}"
     if sign * value < sign * limit:
-        return Verdict.FAIL, f"{gap}beyond the limit of {show(limit, unit)}"
-    if criterion.warn is not None and sign * value < sign * criterion.warn:
-        return Verdict.WARN, f"{gap}the limit is {show(limit, unit)}"
-    return Verdict.PASS, f"{gap}the limit is {show(limit, unit)}"
+        verdict, words = Verdict.FAIL, f"{gap}beyond the limit of {show(limit, unit)}"
+    elif criterion.warn is not None and sign * value < sign * criterion.warn:
+        verdict = Verdict.WARN
+    return _compare_whole(values, criterion, verdict, words) if criterion.distribution else (verdict, words)
+
+
+def _compare_whole(values: Sequence[float], criterion: Criterion, verdict: Verdict, words: str) -> tuple[Verdict, str]:
+    """All repetitions against the criterion's distribution; ``verdict`` and ``words`` are the median's."""
+    kept = criterion.distribution
+    both, similarity = judge_run(np.array(values), _limits(criterion), criterion.better)
+    if kept is None or both is verdict:
+        return verdict, words
+    return both, f"{words}; but some repetitions are slow: similarity {similarity:.3f}, the limit is {kept.alpha:.3f}"
 
 
 def _compare_answer(value: float, criterion: Criterion, unit: str) -> tuple[Verdict, str]:
@@ -341,7 +362,13 @@ def _compare_answer(value: float, criterion: Criterion, unit: str) -> tuple[Verd
 
 
 def _limits(criterion: Criterion) -> Limits:
-    return Limits(allowed=criterion.allowed, distribution=criterion.distribution)
+    return Limits(
+        low=criterion.low,
+        high=criterion.high,
+        warn=criterion.warn,
+        allowed=criterion.allowed,
+        distribution=criterion.distribution,
+    )
 
 
 def _listed(values: Sequence[float], unit: str) -> str:

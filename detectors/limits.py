@@ -60,7 +60,7 @@ class Limits:
     allowed: tuple[float, ...] = ()
     """For fingerprints: the values that are right."""
     distribution: Distribution | None = None
-    """What a criterion on the whole distribution compares with; the limits above are then its equivalents."""
+    """What a criterion on the whole distribution compares with; the limits above then hold for the median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The Validator: a criterion learned from the distributions that a cohort's devices measured.
 
 After the SuperBench paper (ATC'24): the criterion is the medoid of all runs, found by iterative exclusion of those too
-far from it; a run is judged by its one-sided similarity to it (``similarity``). What that paper fixes, alpha = 0.95 for
-every metric, is learned here from the metric's own noise and a stated false-alarm budget (``conformal``).
+far from it; a run is judged by its one-sided similarity to it (``similarity``) and by its median, whichever is worse.
+What that paper fixes, alpha = 0.95 for every metric, is learned here from the metric's own noise and a stated
+false-alarm budget (``conformal``).
 
 ``Validator`` compares a device with its cohort: it needs no past, and cannot see less than devices differ by nature.
 ``OwnPast`` compares a device with its own earlier runs: it sees what the device's own noise allows, and only changes.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from detectors import conformal
 from detectors.base import Floats
-from detectors.conformal import Scores, Threshold
+from detectors.conformal import Scores, Thresholds, Views
 from detectors.estimator import Estimator
 from detectors.limits import (
     MIN_RUNS,
@@ -61,17 +62,17 @@ class Validator(Estimator):
     better_: Better
     reference_: Floats
     """Values of the medoid, rising, at most 256; empty for fingerprints."""
-    threshold_: Threshold
+    thresholds_: Thresholds
     repeatability_: Repeatability
     healthy_: NDArray[np.bool_]
     """[runs] of ``fit``: which were not excluded."""
-    scores_: Scores
+    views_: Views
     """[runs] of ``fit``: distances from the reference."""
 
     @property
     def alpha_(self) -> float:
         """A run fails at this similarity or less."""
-        return 1.0 - self.threshold_.fail
+        return 1.0 - self.thresholds_.whole.fail
 
     def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
         """Learn from runs that are healthy but for a minority.
@@ -94,16 +95,16 @@ class Validator(Estimator):
         if any(not run.size or not np.isfinite(run).all() or run.min() <= 0 for run in runs):
             raise NotAGateError("some runs measured nothing above zero")
         repeats = repeatability(runs, devices)
-        healthy, reference, scores = _exclude(runs, better, repeats)
+        healthy, reference, views = _exclude(runs, better, repeats)
         kept = [run for run, keep in zip(runs, healthy, strict=True) if keep]
         names = None if devices is None else [name for name, keep in zip(devices, healthy, strict=True) if keep]
         repeats = repeatability(kept, names)
         if repeats.similarity < self.needed:
             raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {self.needed:.2f} makes a gate")
-        threshold = conformal.threshold(scores[healthy], repeats.one_sided, self.false_alarms)
-        limits = _limits(reference, threshold, better, repeats, excluded=int((~healthy).sum()))
+        thresholds = conformal.thresholds(views[healthy], repeats.one_sided, self.false_alarms)
+        limits = _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
         self._learned(limits=limits, better=better, healthy=healthy)
-        self.reference_, self.scores_, self.threshold_, self.repeatability_ = reference, scores, threshold, repeats
+        self.reference_, self.views_, self.thresholds_, self.repeatability_ = reference, views, thresholds, repeats
         return self
 
     def _learned(self, *, limits: Limits, better: Better, healthy: NDArray[np.bool_]) -> None:
@@ -121,9 +122,7 @@ class Validator(Estimator):
 
     def predict(self, runs: Sequence[Run]) -> Verdicts:
         """PASS, WARN, FAIL or, where a run has no sound value, UNKNOWN; one a run."""
-        if self.limits_.distribution is None:
-            return [_word(s, 0.5, 0.5) for s in self.similarity(runs)]
-        return [_word(s, 1 - self.threshold_.fail, 1 - self.threshold_.warn) for s in self.similarity(runs)]
+        return [judge_run(run, self.limits_, self.better_)[0] for run in runs]
 
 
 class BestLimits(Estimator):
@@ -178,15 +177,15 @@ class OwnPast(Estimator):
         self.min_pairs = min_pairs
 
     better_: Better
-    threshold_: Threshold
+    thresholds_: Thresholds
     healthy_: NDArray[np.bool_]
     """[devices] of ``fit``: which had not changed."""
-    scores_: Scores
+    views_: Views
 
     @property
     def alpha_(self) -> float:
         """A device fails at this similarity to its past or less."""
-        return 1.0 - self.threshold_.fail
+        return 1.0 - self.thresholds_.whole.fail
 
     def fit(self, before: Sequence[Run], after: Sequence[Run], better: Better) -> Self:
         """Learn from devices that did not change but for a minority.
@@ -202,12 +201,12 @@ class OwnPast(Estimator):
         """
         if len(before) < self.min_pairs:
             raise NotAGateError(f"only {len(before)} devices measured twice, {self.min_pairs} are needed")
-        scores = _changes(before, after, better)
-        unchanged = conformal.healthy(scores, math.nan)
+        views = _changes(before, after, better)
+        unchanged = conformal.healthy(views, math.nan)
         if unchanged.mean() < 1.0 - conformal.MOST_EXCLUDED:
             raise NotAGateError(f"{(~unchanged).sum()} of {len(unchanged)} devices became slower: look at the update")
-        self.threshold_ = conformal.threshold(scores[unchanged], math.nan, self.false_alarms)
-        self.better_, self.healthy_, self.scores_ = better, unchanged, scores
+        self.thresholds_ = conformal.thresholds(views[unchanged], math.nan, self.false_alarms)
+        self.better_, self.healthy_, self.views_ = better, unchanged, views
         return self
 
     def similarity(self, before: Sequence[Run], after: Sequence[Run]) -> Floats:
@@ -216,18 +215,42 @@ class OwnPast(Estimator):
         Raises:
             ValueError: a sample is empty or not above zero.
         """
-        return np.asarray(1.0 - _changes(before, after, self.better_).worse)
+        return np.asarray(1.0 - _changes(before, after, self.better_).whole.worse)
 
     def predict(self, before: Sequence[Run], after: Sequence[Run]) -> Verdicts:
-        """PASS, WARN or FAIL, one a device."""
-        return [_word(s, self.alpha_, 1 - self.threshold_.warn) for s in self.similarity(before, after)]
+        """PASS, WARN or FAIL, one a device, by whichever of median and distribution is worse.
+
+        Raises:
+            ValueError: a sample is empty or not above zero.
+        """
+        views, limits = _changes(before, after, self.better_), self.thresholds_
+        median, whole = views.median.worse, views.whole.worse
+        fails = (median >= limits.median.fail) | (whole >= limits.whole.fail)
+        warns = (median >= limits.median.warn) | (whole >= limits.whole.warn)
+        return [
+            Verdict.FAIL if fail else Verdict.WARN if warn else Verdict.PASS
+            for fail, warn in zip(fails, warns, strict=True)
+        ]
 
 
 def judge_run(values: Run, limits: Limits, better: Better) -> tuple[Verdict, float]:
-    """A run against a criterion that was kept: the verdict and the similarity; UNKNOWN and NaN without sound values."""
+    """A run against a criterion that was kept: the verdict and the similarity; UNKNOWN and NaN without sound values.
+
+    The worse verdict of two: that of the distribution and that of the median.
+    """
     similarity = float(_similarity([values], limits, better)[0])
+    if math.isnan(similarity):
+        return Verdict.UNKNOWN, similarity
     kept = limits.distribution
-    return _word(similarity, *((kept.alpha, kept.warn_alpha) if kept is not None else (0.5, 0.5))), similarity
+    if kept is None:
+        return (Verdict.PASS if similarity == 1.0 else Verdict.FAIL), similarity
+    sign, limit = (1.0, limits.low) if better is Better.HIGHER else (-1.0, limits.high)
+    median = sign * float(np.median(values))
+    if similarity <= kept.alpha or (limit is not None and median < sign * limit):
+        return Verdict.FAIL, similarity
+    if similarity <= kept.warn_alpha or (limits.warn is not None and median < sign * limits.warn):
+        return Verdict.WARN, similarity
+    return Verdict.PASS, similarity
 
 
 def _similarity(runs: Sequence[Run], limits: Limits, better: Better) -> Floats:
@@ -243,19 +266,11 @@ def _similarity(runs: Sequence[Run], limits: Limits, better: Better) -> Floats:
     return result
 
 
-def _word(similarity: float, alpha: float, warn_alpha: float) -> Verdict:
-    if math.isnan(similarity):
-        return Verdict.UNKNOWN
-    if similarity <= alpha:
-        return Verdict.FAIL
-    return Verdict.WARN if similarity <= warn_alpha else Verdict.PASS
-
-
 def _right(run: Run, limits: Limits) -> bool:
     return bool(np.isin(run, limits.allowed).all())
 
 
-def _exclude(runs: Sequence[Run], better: Better, repeats: Repeatability) -> tuple[NDArray[np.bool_], Floats, Scores]:
+def _exclude(runs: Sequence[Run], better: Better, repeats: Repeatability) -> tuple[NDArray[np.bool_], Floats, Views]:
     """Medoid of those left, drop those too far from it, again until nothing drops.
 
     Returns:
@@ -268,32 +283,38 @@ def _exclude(runs: Sequence[Run], better: Better, repeats: Repeatability) -> tup
     while True:
         left = np.flatnonzero(keep)
         reference = _thinned(runs[int(left[medoid([runs[int(i)] for i in left])])])
-        scores = _scores(runs, reference, better)
+        views = _views(runs, reference, better)
         still = keep.copy()
-        still[left] = conformal.healthy(scores[keep], repeats.one_sided)
+        still[left] = conformal.healthy(views[keep], repeats.one_sided)
         if still.mean() < 1.0 - conformal.MOST_EXCLUDED:
             raise NotAGateError(f"{(~still).sum()} of {len(runs)} runs are slow against the rest: two cohorts in one?")
         if np.array_equal(still, keep):
-            return keep, reference, scores
+            return keep, reference, views
         keep = still
 
 
-def _scores(runs: Sequence[Run], reference: Floats, better: Better) -> Scores:
+def _views(runs: Sequence[Run], reference: Floats, better: Better) -> Views:
     worse = shortfalls(runs, reference, better)
-    return Scores(worse=worse, signed=worse - shortfalls(runs, reference, _OTHER[better]))
+    center, medians = float(np.median(reference)), np.array([np.median(run) for run in runs])
+    apart = (medians - center) / np.maximum(medians, center) * (1.0 if better is Better.LOWER else -1.0)
+    return Views(
+        median=Scores(worse=np.maximum(apart, 0.0), signed=apart),
+        whole=Scores(worse=worse, signed=worse - shortfalls(runs, reference, _OTHER[better])),
+    )
 
 
-def _changes(before: Sequence[Run], after: Sequence[Run], better: Better) -> Scores:
+def _changes(before: Sequence[Run], after: Sequence[Run], better: Better) -> Views:
     if len(before) != len(after):
         raise ValueError(f"{len(before)} devices before but {len(after)} after")
     each = [
-        _scores([np.asarray(late, np.float64)], np.asarray(early, np.float64), better)
+        _views([np.asarray(late, np.float64)], np.asarray(early, np.float64), better)
         for early, late in zip(before, after, strict=True)
     ]
-    return Scores(
-        worse=np.array([one.worse[0] for one in each]),
-        signed=np.array([one.signed[0] for one in each]),
-    )
+    return Views(median=_joined([one.median for one in each]), whole=_joined([one.whole for one in each]))
+
+
+def _joined(scores: Sequence[Scores]) -> Scores:
+    return Scores(worse=np.array([one.worse[0] for one in scores]), signed=np.array([one.signed[0] for one in scores]))
 
 
 def _thinned(run: Run) -> Floats:
@@ -304,22 +325,22 @@ def _thinned(run: Run) -> Floats:
 
 
 def _limits(
-    reference: Floats, threshold: Threshold, better: Better, repeats: Repeatability, *, excluded: int
+    reference: Floats, thresholds: Thresholds, better: Better, repeats: Repeatability, *, excluded: int
 ) -> Limits:
-    """With the medians that a uniform slowdown would have to reach: for a chart, and for a reader of limits only."""
-    center, alpha, warn_alpha = float(np.median(reference)), 1.0 - threshold.fail, 1.0 - threshold.warn
+    center, median, whole = float(np.median(reference)), thresholds.median, thresholds.whole
     higher = better is Better.HIGHER
+    limit, warn = (center * (1.0 - t) if higher else center / (1.0 - t) for t in (median.fail, median.warn))
     return Limits(
-        low=center * alpha if higher else None,
-        high=None if higher else center / alpha,
-        warn=center * warn_alpha if higher else center / warn_alpha,
+        low=limit if higher else None,
+        high=None if higher else limit,
+        warn=warn,
         center=center,
         distribution=Distribution(
             reference=tuple(map(float, reference)),
-            alpha=alpha,
-            warn_alpha=warn_alpha,
+            alpha=1.0 - whole.fail,
+            warn_alpha=1.0 - whole.warn,
             repeatability=None if math.isnan(repeats.similarity) else repeats.similarity,
-            detectable=threshold.detectable,
+            detectable=thresholds.detectable,
             excluded=excluded,
         ),
     )

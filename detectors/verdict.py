@@ -16,8 +16,8 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
 
     A value beyond ``low`` (``higher`` is better) or ``high`` (``lower`` is better) fails, one beyond ``warn`` warns.
     For ``equal`` the ``allowed`` values are right, or, where a store kept only two columns, ``low`` and ``high``.
-    Where there is a ``distribution``, it judges all repetitions of a run, and the limits are only for the eye: the
-    medians at which a uniform slowdown would fail or warn.
+    Those are limits on the median. Where there is a ``distribution``, all repetitions of a run are compared with it as
+    well, and the worse verdict counts.
     """
 
     benchmark: str
