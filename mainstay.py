@@ -46,6 +46,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "record": ("detectors.recording.cli:record", "service", "What a service saw, as files that can be replayed."),
     "replay": ("detectors.recording.cli:replay", "service", "The detectors over a recording: what they find in it."),
     "hangs": ("detectors.hangs_cli:hangs", "node", "Flight-recorder dumps in, the ranks that hold up the job out."),
+    "localise": (
+        "detectors.localise.cli:localise",
+        "node",
+        "What pairs of nodes measured in; the bad GPU, NIC, node, cable or switch out.",
+    ),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),
     "plan": ("recovery.cli:plan", "train", "Price every recovery strategy for a described failure."),
