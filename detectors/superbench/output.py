@@ -34,6 +34,9 @@ _JSON_NAMES: Final = {
 }
 _TEN: Final = 10**10
 """pandas writes ten decimals."""
+_TINY: Final = 1e-15
+"""Below, pandas writes ten digits and an exponent."""
+_USUAL: Final = 2**53 // _TEN
 
 
 class Format(StrEnum):
@@ -140,10 +143,27 @@ def _column(cells: Floats, kind: Function | None, digits: int | None) -> list[st
 
 def _machine(cells: Floats) -> list[str]:
     """JSON texts of one column."""
-    known = cells[~np.isnan(cells)]
+    absent = np.isnan(cells)
+    known = cells[~absent]
     if np.isfinite(known).all() and (np.abs(known) < 2**63).all() and (known == np.trunc(known)).all():
         return [f'"{ABSENT}"' if math.isnan(cell) else str(int(cell)) for cell in cells.tolist()]
-    return [f'"{ABSENT}"' if math.isnan(cell) else _ten_decimals(cell) for cell in cells.tolist()]
+    usual = ~absent & (np.abs(cells) < _USUAL) & ((cells == 0) | (np.abs(cells) >= _TINY))
+    texts = list(map(repr, _ten_decimals_of(np.where(usual, cells, 0.0)).tolist()))
+    for row in np.flatnonzero(~usual).tolist():
+        texts[row] = f'"{ABSENT}"' if absent[row] else _ten_decimals(float(cells[row]))
+    return texts
+
+
+def _ten_decimals_of(values: Floats) -> Floats:
+    """As :func:`_ten_decimals` for many: below ``_USUAL`` the digits are an integer that a float holds exactly."""
+    size = np.abs(values)
+    whole = np.floor(size)
+    scaled = (size - whole) * 1e10
+    part = np.floor(scaled)
+    rest = scaled - part
+    part += (rest > 0.5) | ((rest == 0.5) & ((part == 0) | (part % 2 == 1)))
+    shown = (whole * _TEN + part) / _TEN
+    return np.where(values < 0, -shown, shown)
 
 
 def _ten_decimals(value: float) -> str:
@@ -151,7 +171,7 @@ def _ten_decimals(value: float) -> str:
     if math.isinf(value):
         return "null"
     size = abs(value)
-    if size > 1e16 - 1 or 0 < size < 1e-15:
+    if size > 1e16 - 1 or 0 < size < _TINY:
         return repr(float(f"{value:.10g}"))
     whole = int(size)
     scaled = (size - whole) * 1e10

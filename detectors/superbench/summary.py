@@ -46,7 +46,8 @@ class Line:
 
     metric: str
     statistic: str
-    value: float | None
+    value: float | int | None
+    """An integer where SuperBench writes one."""
 
 
 def read_summary_rules(text: str) -> tuple[SummaryRule, ...]:
@@ -124,12 +125,28 @@ def summarise(results: Results, rules: tuple[SummaryRule, ...], digits: int = 2)
         lines = summary.setdefault(rule.category, [])
         groups = samples_of(results, rule)
         if not groups:
-            lines += [Line("", statistic, None) for statistic in rule.statistics]
+            lines += [Line("", one, None) for one in rule.statistics]
+        whole = _gives_integers(results, rule, groups)
         for metric in sorted(groups):
             values = results.values[:, groups[metric]]
-            known = values[~np.isnan(values)]
-            lines += [Line(metric, one, _shown(statistic(known, one), digits)) for one in rule.statistics]
+            found = [statistic(values[~np.isnan(values)], one) for one in rule.statistics]
+            shown = _integers(found, digits) if whole else [_shown(one, digits) for one in found]
+            lines += [Line(metric, one, value) for one, value in zip(rule.statistics, shown, strict=True)]
     return summary
+
+
+def _gives_integers(results: Results, rule: SummaryRule, groups: Mapping[str, list[int]]) -> bool:
+    """Whether all numbers of a rule are integers to pandas: counts, and extremes of columns that are nothing else."""
+    alike = len({len(places) for places in groups.values()}) == 1
+    whole = alike and all(results.whole[places].all() for places in groups.values())
+    return all(one == "count" or (whole and one in {"min", "max"}) for one in rule.statistics)
+
+
+def _integers(found: list[float], digits: int) -> list[float | int]:
+    """As integers; but rounding makes a zero a float, and it the whole column."""
+    if digits and any(abs(one) < 1 for one in found):
+        return list(found)
+    return [int(one) for one in found]
 
 
 def statistic(values: Floats, name: str) -> float:
@@ -143,7 +160,9 @@ def statistic(values: Floats, name: str) -> float:
     match = _PERCENTILE.fullmatch(name)
     if match:
         return float(np.percentile(values, int(match.group(1))))
-    return float({"mean": values.mean, "min": values.min, "max": values.max}[name]())
+    if name == "mean":
+        return float(values.mean())
+    return float(values.min() if name == "min" else values.max())
 
 
 def _shown(value: float, digits: int) -> float:
@@ -154,7 +173,8 @@ def samples_for_baseline(results: Results, rules: tuple[SummaryRule, ...]) -> tu
     """What a baseline is generated from.
 
     Returns:
-        metric -> its samples, and metric -> whether all of them are JSON integers. Samples that were aggregated by a
+        metric -> its samples, and metric -> whether pandas would take them for integers: all are, and no other metric
+        has more samples (there, the gap is filled with NaN, which is none). Samples that were aggregated by a
         pattern stand under the name of each metric of the group.
     """
     samples: dict[str, Floats] = {}
@@ -165,7 +185,8 @@ def samples_for_baseline(results: Results, rules: tuple[SummaryRule, ...]) -> tu
             for metric in [results.metrics[place] for place in places] if by_pattern else [name]:
                 samples[metric] = results.values[:, places].T.ravel()
                 whole[metric] = bool(results.whole[places].all())
-    return samples, whole
+    longest = max((len(values) for values in samples.values()), default=0)
+    return samples, {metric: yes and len(samples[metric]) == longest for metric, yes in whole.items()}
 
 
 def markdown_of(summary: Mapping[str, list[Line]]) -> str:
