@@ -203,8 +203,9 @@ class OwnPast(Estimator):
             raise NotAGateError(f"only {len(before)} devices measured twice, {self.min_pairs} are needed")
         views = _changes(before, after, better)
         unchanged = conformal.healthy(views, math.nan)
-        if unchanged.mean() < 1.0 - conformal.MOST_EXCLUDED:
-            raise NotAGateError(f"{(~unchanged).sum()} of {len(unchanged)} devices became slower: look at the update")
+        slower = int(np.count_nonzero(~unchanged | (views.median.worse > conformal.LEAST)))
+        if slower > conformal.MOST_EXCLUDED * len(unchanged):
+            raise NotAGateError(f"{slower} of {len(unchanged)} devices became slower: look at the update")
         self.thresholds_ = conformal.thresholds(views[unchanged], math.nan, self.false_alarms)
         self.better_, self.healthy_, self.views_ = better, unchanged, views
         return self
