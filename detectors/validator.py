@@ -203,8 +203,9 @@ class OwnPast(Estimator):
             raise NotAGateError(f"only {len(before)} devices measured twice, {self.min_pairs} are needed")
         views = _changes(before, after, better)
         unchanged = conformal.healthy(views, math.nan)
-        slower = int(np.count_nonzero(~unchanged | (views.median.worse > conformal.LEAST)))
-        if slower > conformal.MOST_EXCLUDED * len(unchanged):
+        changes = views.median.signed
+        slower, faster = (int(np.count_nonzero(sign * changes > conformal.LEAST)) for sign in (1.0, -1.0))
+        if slower - faster > conformal.MOST_EXCLUDED * len(unchanged):  # noise alone moves as many up as down
             raise NotAGateError(f"{slower} of {len(unchanged)} devices became slower: look at the update")
         self.thresholds_ = conformal.thresholds(views[unchanged], math.nan, self.false_alarms)
         self.better_, self.healthy_, self.views_ = better, unchanged, views
