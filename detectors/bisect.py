@@ -8,8 +8,8 @@ some probability if the fault is fickle. Two plans:
 - *Halving*: one fault is assumed; the suspects are split in two until one is left, about log2 N replays one after
   another, on half of the machines each.
 
-A rank of a job with pipelines or tensor shards cannot replay alone. Then the rows are the job's replicas, and the
-columns cut across them so that each still has one rank of every place (``mesh_plan``).
+A rank of a job with pipelines or tensor shards cannot replay alone. Then the rows are the job's replicas, and further
+cuts run across them so that each group still has one rank of every place (``mesh_plan``).
 
 Everything here is arithmetic. Who replays what is carried out by ``recovery.launcher.replay``; what came out is judged
 in ``detectors.replayed``.
@@ -84,34 +84,46 @@ def dual_phase(
     return ReplayPlan(method="dual_phase", rows=rows, columns=across, repeats=each, replays=replays, rounds=2 * each)
 
 
-def mesh_plan(rows: Sequence[Sequence[str]], *, shows: float = 1.0, sure: float = 0.99) -> ReplayPlan:
-    """Replays of the replicas of one job: each row is a replica, one rank of each place, in order of place.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshPlan:
+    """Replays of a job whose ranks cannot all work alone."""
 
-    A column is a diagonal: of place s it has the rank of row (j - s) mod R. So every group can do the work of a whole
-    replica, and a row meets a column in one rank as long as there are no more places than rows; with P places and
-    R < P rows in ceil(P / R) of them. Rows of one rank (data parallelism only) need no columns.
+    cuts: tuple[Groups, ...]
+    """Each holds every rank once, in groups that can do the work of a replica: one rank of each place, in order."""
+    repeats: int
+    """How often each group replays."""
+
+    @property
+    def replays(self) -> int:
+        """Of groups, in all; groups of one cut replay at the same time."""
+        return self.repeats * sum(len(groups) for groups in self.cuts)
+
+
+def mesh_plan(rows: Sequence[Sequence[str]], *, shows: float = 1.0, sure: float = 0.99) -> MeshPlan:
+    """Cuts of a job into groups, so that which group of each cut is odd says which rank it was.
+
+    The first cut is the job's R replicas. Each further one runs across them: its group j has, of place s, the rank of
+    row (j - digit) mod R, where digit is one of the base-R digits of s. The odd row is the culprit's, and each odd
+    group across then tells one digit of its place; P places have ceil(log_R P) of them.
 
     Args:
-        rows: at least one, of equal length.
+        rows: replicas, of equal length: one rank of each place, in order. A single one is not cut any further.
         shows: probability that a replay of a group with a culprit shows the fault.
-        sure: probability that all phases together catch it.
+        sure: probability that all cuts together catch it.
 
     Raises:
         ValueError: rows of different lengths, an empty one, or a rank that stands twice.
     """
     grid = tuple(tuple(row) for row in rows)
     _checked([name for row in grid for name in row])
-    width = len(grid[0])
-    if not width or any(len(row) != width for row in grid):
+    width, size = len(grid[0]), len(grid)
+    if any(len(row) != width for row in grid):
         raise ValueError(f"replicas must have the same number of ranks, not {sorted({len(row) for row in grid})}")
-    size = len(grid)
-    across = tuple(tuple(grid[(j - s) % size][s] for s in range(width)) for j in range(size)) if width > 1 else ()
-    phases = 2 if across else 1
-    each = repeats_for(shows, sure ** (1 / phases))
-    replays = each * size * phases
-    return ReplayPlan(
-        method="dual_phase", rows=grid, columns=across, repeats=each, replays=replays, rounds=each * phases
-    )
+    cuts, step = [grid], 1
+    while step < width and size > 1:
+        cuts.append(tuple(tuple(grid[(j - s // step) % size][s] for s in range(width)) for j in range(size)))
+        step *= size
+    return MeshPlan(cuts=tuple(cuts), repeats=repeats_for(shows, sure ** (1 / len(cuts))))
 
 
 def halving(suspects: Sequence[str], *, shows: float = 1.0, sure: float = 0.99) -> ReplayPlan:

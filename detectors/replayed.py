@@ -2,9 +2,9 @@
 
 Every rank of a place (pipeline stage, tensor shard) is given the same state, the same data and the same random numbers,
 so that healthy ones agree bit for bit, and one that differs even once has computed wrongly. Ranks replay in *groups*
-that talk only among themselves: a rank alone where a job is data parallel only, else a whole pipeline. A wrong number
-spreads within its group, so groups are cut twice (``detectors.bisect.mesh_plan``): along the pipelines, then across
-them, and who was in an odd group both times is the culprit.
+that talk only among themselves: a rank alone where a job is data parallel only, else a whole replica. A wrong number
+spreads within its group, so the job is cut again, across the replicas (``detectors.bisect.mesh_plan``), and who was in
+an odd group of each cut is the culprit.
 
 Only a strict majority says what is right. Where there is none (two replicas that each repeat their own bits, sums in
 an order that changes from run to run) nobody is blamed, and the outcome says so.
@@ -16,8 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from detectors.bisect import ReplayPlan, suspects_after
 
 
 class Outcome(StrEnum):
@@ -36,8 +34,10 @@ class Trace:
     rank: int
     place: int
     """Index within a replica: ranks of one place do the same work."""
+    cut: int
+    """Of ``detectors.bisect.MeshPlan.cuts``."""
     group: str
-    """Unique to a cut: ``row-2``, ``column-0``."""
+    """Name of its group, of one cut only."""
     role: int
     """The replica whose data were used; only traces of one role can be compared."""
     repeat: int
@@ -78,12 +78,8 @@ class Result:
     """Ranks between which nothing decides."""
 
 
-def judge(plan: ReplayPlan, traces: Iterable[Trace]) -> Result:
-    """Compare traces and name the culprits.
-
-    Args:
-        plan: of groups of ranks (as text) that ``detectors.bisect.mesh_plan`` gave; its columns may be empty.
-        traces: of all ranks, in any order.
+def judge(traces: Iterable[Trace]) -> Result:
+    """Compare traces of all ranks, in any order, and name the culprits.
 
     Raises:
         ValueError: two traces that should be compared are of different length.
@@ -102,8 +98,7 @@ def judge(plan: ReplayPlan, traces: Iterable[Trace]) -> Result:
         return Result(outcome=Outcome.CLEAN, replays=replays, sentence=sentence)
     odd = [t for t in told if id(t) in first_odd]
     groups = tuple(sorted({t.group for t in odd}))
-    suspects = _crossing(plan, told, set(groups))
-    culprits = tuple(_against(int(name), told, first_odd) for name in suspects)
+    culprits = tuple(_against(rank, told, first_odd) for rank in _crossing(odd))
     if 2 * len(culprits) > len({t.rank for t in told}):
         sentence = f"{len(culprits)} ranks differ from the rest, too many to be culprits: nobody is blamed."
         ranks = tuple(c.rank for c in culprits)
@@ -113,7 +108,7 @@ def judge(plan: ReplayPlan, traces: Iterable[Trace]) -> Result:
         culprits=culprits,
         replays=replays,
         odd_groups=groups,
-        sentence=_sentence(culprits, replays, plan),
+        sentence=_sentence(culprits, replays, cut=max(t.cut for t in told) > 0),
     )
 
 
@@ -167,16 +162,13 @@ def _first_odd(trace: Trace, right: dict[tuple[int, int], tuple[int, ...]]) -> i
     return None
 
 
-def _crossing(plan: ReplayPlan, traces: Sequence[Trace], odd: set[str]) -> tuple[str, ...]:
-    """Who was in an odd group of every cut."""
-    members: dict[str, set[str]] = defaultdict(set)
-    for trace in traces:
-        members[trace.group].add(str(trace.rank))
-    shown: dict[frozenset[str], bool] = {}
-    for group, ranks in members.items():
-        shown[frozenset(ranks)] = shown.get(frozenset(ranks), False) or group in odd
-    failed = {group: shown[frozenset(group)] for group in (*plan.rows, *plan.columns) if frozenset(group) in shown}
-    return suspects_after(plan, failed)
+def _crossing(odd: Sequence[Trace]) -> list[int]:
+    """Who was in an odd group of every cut. A cut in which nothing was odd says nothing: the fault is fickle."""
+    by_cut: dict[int, set[int]] = defaultdict(set)
+    for trace in odd:
+        by_cut[trace.cut].add(trace.rank)
+    crossing = set.intersection(*by_cut.values())
+    return sorted(crossing or set.union(*by_cut.values()))
 
 
 def _against(rank: int, traces: Sequence[Trace], first_odd: dict[int, int]) -> Odd:
@@ -201,12 +193,12 @@ def _without_majority(torn: dict[int, set[int]], replays: int) -> Result:
     return Result(outcome=Outcome.NO_MAJORITY, replays=replays, sentence=sentence, undecided=ranks)
 
 
-def _sentence(culprits: Sequence[Odd], replays: int, plan: ReplayPlan) -> str:
+def _sentence(culprits: Sequence[Odd], replays: int, *, cut: bool) -> str:
     who = "; ".join(
         f"rank {c.rank} computed other bits in {c.shown} of {c.replays} replays "
         f"(first at step {', '.join(map(str, c.steps[:4]))})"
         for c in culprits
     )
-    cut = f" The odd groups were {', '.join(sorted({g for c in culprits for g in c.groups}))}." if plan.columns else ""
-    several = " One of them at least is the culprit." if plan.columns and len(culprits) > 1 else ""
-    return f"From the same state, data and seeds {who}; the rest of {replays} replays agree.{cut}{several}"
+    odd = f" The odd groups were {', '.join(sorted({g for c in culprits for g in c.groups}))}." if cut else ""
+    several = " One of them at least is the culprit." if cut and len(culprits) > 1 else ""
+    return f"From the same state, data and seeds {who}; the rest of {replays} replays agree.{odd}{several}"

@@ -4,8 +4,8 @@ ask       a finding (``sick``), an operator (SIGUSR2) or ``--replay-every`` want
 fence     all ranks stop, a generation up; nobody is killed
 restore   all of them to the newest epoch that is sound as far as anybody knows, from memory or from disk
 replay    in groups that do not talk to each other each makes the same few steps several times, as the same replica:
-          same data, same seeds. With data parallelism only a group is one rank; else first the job's replicas, then
-          diagonals across them
+          same data, same seeds. With data parallelism only a group is one rank; else first a replica, then ranks
+          from several replicas that together make one
 judge     ``detectors.replayed``: a strict majority says which bits are right
 go on     culprits are fenced and replaced on another device, the job restores the sound epoch and trains on; with no
           culprit the same without a fence
@@ -22,9 +22,9 @@ import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from detectors.bisect import Groups, ReplayPlan, mesh_plan
+from detectors.bisect import Groups, MeshPlan, mesh_plan
 from detectors.replayed import Outcome, Result, Trace, judge
 from probes.words import EventKind
 from recovery.launcher.membership import Failure, JobState
@@ -70,8 +70,16 @@ class Suspicion:
     """By a person or a timetable, not by a finding."""
 
 
-_Cut = dict[int, tuple[str, int]]
-"""One way to cut the job into groups: rank -> name of its group, and its place there."""
+class _Seat(NamedTuple):
+    """Where a rank is in one cut."""
+
+    cut: int
+    group: str
+    place: int
+
+
+_Cut = dict[int, _Seat]
+"""One way to cut the job into groups; key: rank."""
 
 
 class ReplayError(RuntimeError):
@@ -153,7 +161,7 @@ class Replays:
         self._go_on(episode, suspicion, result, epoch)
 
     async def _replay(self, healing: Healing, episode: Episode) -> tuple[int, Result]:
-        plan, cuts = self._plan()
+        cuts = [_cut(number, groups) for number, groups in enumerate(self._plan().cuts)]
         epoch, steps = await self._first(healing, episode, cuts[0])
         traces = await self._digests(healing, cuts[0], epoch, steps)
         here = RestoreOrder(epoch=epoch, source=RestoreSource.LOCAL_SLOT)
@@ -166,7 +174,7 @@ class Replays:
             if broken:
                 raise ReplayError(f"ranks could not be restored: {broken}")
             traces += await self._digests(healing, cut, epoch, steps)
-        return epoch, judge(plan, traces)
+        return epoch, judge(traces)
 
     async def _first(self, healing: Healing, episode: Episode, cut: _Cut) -> tuple[int, int]:
         """Have all ranks begin at a sound epoch, from wherever it can be had; it, and how many steps to make."""
@@ -203,21 +211,20 @@ class Replays:
         healing.discard(epoch)
         return epoch, {restore.rank: healing.survey.order(restore, epoch) for restore in chosen.restores}
 
-    def _plan(self) -> tuple[ReplayPlan, list[_Cut]]:
+    def _plan(self) -> MeshPlan:
         shape = self._c.members.shape
         assert shape is not None
         rows = [
             [str(shape.rank_of(dp=d, pp=p, tp=t)) for p in range(shape.pp) for t in range(shape.tp)]
             for d in range(shape.dp)
         ]
-        plan = mesh_plan(rows, shows=SHOWS, sure=SURE)
-        return plan, [_cut(name, groups) for name, groups in (("row", plan.rows), ("column", plan.columns)) if groups]
+        return mesh_plan(rows, shows=SHOWS, sure=SURE)
 
     def _roles(self, steps: int) -> tuple[int, ...]:
         """Which replica's data each repeat uses. Two kinds of data where ranks are alone: a defect may need its own."""
         shape = self._c.members.shape
         assert shape is not None
-        wanted = self._plan()[0].repeats
+        wanted = self._plan().repeats
         seconds = steps * self._c.healing.survey.step_seconds
         affordable = math.floor(BUDGET_SECONDS / seconds) if seconds > 0.0 else wanted
         repeats = max(LEAST_REPEATS, min(wanted, affordable))
@@ -229,8 +236,8 @@ class Replays:
         host, port = c.store
         found = {}
         for rank, restore in orders.items():
-            group, place = cut[rank]
-            rehearsal = Rehearsal(group=group, place=place, steps=steps, roles=roles)
+            seat = cut[rank]
+            rehearsal = Rehearsal(group=seat.group, place=seat.place, steps=steps, roles=roles)
             found[rank] = Regroup(
                 generation=c.generation, store_host=host, store_port=port, restore=restore, rehearsal=rehearsal
             )
@@ -256,12 +263,12 @@ class Replays:
             raise ReplayError(f"ranks broke off: {broken}")
         traces = []
         for rank, told in self._told.items():
-            group, place = cut[rank]
+            seat = cut[rank]
             for repeat, run in enumerate(told.runs):
                 traces.append(
                     Trace(
-                        rank=rank, place=place, group=group, role=run.role, repeat=repeat, digests=run.digests,
-                        first_step=epoch, per_step=PER_STEP,
+                        rank=rank, place=seat.place, cut=seat.cut, group=seat.group, role=run.role, repeat=repeat,
+                        digests=run.digests, first_step=epoch, per_step=PER_STEP,
                     )
                 )  # fmt: skip
         return traces
@@ -324,5 +331,10 @@ class Replays:
         asyncio.get_running_loop().call_soon(c.failed, failure)
 
 
-def _cut(name: str, groups: Groups) -> _Cut:
-    return {int(rank): (f"{name}-{i}", place) for i, group in enumerate(groups) for place, rank in enumerate(group)}
+def _cut(number: int, groups: Groups) -> _Cut:
+    name = f"across{number}" if number else "replica"
+    return {
+        int(rank): _Seat(number, f"{name}-{i}", place)
+        for i, group in enumerate(groups)
+        for place, rank in enumerate(group)
+    }

@@ -52,7 +52,7 @@ def test_a_replay_that_finds_nobody_disturbs_nothing(told: Callable[..., None]) 
     async def story(world: Any) -> None:
         before = pids(world)
         assert world.coordinator.replays.ask(ASKED)
-        await settled(world, 4)  # rows, columns, and training
+        await settled(world, 4)  # two cuts, and training
         (event,) = [await world.until_event("replayed")]
         assert event["data"]["outcome"] == "clean"
         assert (event["data"]["epoch"], event["data"]["culprits"]) == (5, [])
@@ -61,7 +61,7 @@ def test_a_replay_that_finds_nobody_disturbs_nothing(told: Callable[..., None]) 
         assert world.events("plan_chosen", "recovered", "action_started") == []  # nor is it an incident
         assert world.coordinator.replays.proven == 5
         groups = {order.rehearsal.group for order in rehearsals(world)}
-        assert groups == {"row-0", "row-1", "column-0", "column-1"}
+        assert groups == {"replica-0", "replica-1", "across1-0", "across1-1"}
 
     told(story)
 
