@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from mainstay import __version__
 from service import health
+from service.admission import endpoints as admission
 from service.auth import endpoints as auth
 from service.auth import loops as auth_loops
 from service.auth.guard import COOKIE
@@ -67,7 +68,9 @@ from service.telemetry.parts import build_ingest
 from service.validation import endpoints as validation
 from service.validation import localisation_endpoints as localisations
 from service.validation import loops as validation_loops
+from service.validation import selection_endpoints as selections
 from service.validation import sweep_endpoints as sweeps
+from service.validation.selector import Selector
 
 _log: Final = logging.getLogger(__name__)
 Extra = Callable[[Services], AbstractContextManager[object]]
@@ -89,7 +92,9 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policies.router,
     validation.router,
     sweeps.router,
+    selections.router,
     localisations.router,
+    admission.router,
     overview.router,
     sources.router,
     stream.router,
@@ -136,6 +141,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         ingest=ingest,
         history=History(ingest.ring, ingest.store, ingest.catalogues),
         layout=LayoutCache(database),
+        selector=Selector(),
     )
 
 

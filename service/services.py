@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
+from service.admission.facts import Occupancy
 from service.incidents.accounts import Accounts
 from service.kit.wake import Wakers
 from service.validation.waiting import WaitingNodes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from service.telemetry.progress import ProgressStore
     from service.telemetry.ring import Ring
     from service.telemetry.steps import StepStore
+    from service.validation.selector import Selector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,11 @@ class Services:
     ingest: Ingest
     history: History
     layout: LayoutCache
+    selector: Selector
     wakers: Wakers = field(default_factory=Wakers)
     waiting: WaitingNodes = field(default_factory=WaitingNodes)
     accounts: Accounts = field(default_factory=Accounts)
+    occupancy: Occupancy = field(default_factory=Occupancy)
 
     @property
     def ring(self) -> Ring:

@@ -170,6 +170,13 @@ class ValidationSettings(BaseModel):
     keep_runs: int = Field(default=20, ge=1, description="Runs of a sweep that its answer lists.")
 
 
+class AdmissionSettings(BaseModel):
+    """The gate for schedulers."""
+
+    suite: str = Field(default="quick", description="The weakest suite whose pass counts in full.")
+    max_age_hours: float = Field(default=168.0, gt=0, description="A check older than this counts less, h.")
+
+
 class CelerySettings(BaseModel):
     """Tasks and sweeps."""
 
@@ -213,6 +220,7 @@ class Settings(BaseSettings):
     remediation: RemediationSettings = RemediationSettings()
     retention: RetentionSettings = RetentionSettings()
     validation: ValidationSettings = ValidationSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     sources: SourceSettings = SourceSettings()
     exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()

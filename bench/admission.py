@@ -1,0 +1,153 @@
+"""The gate, live: how long a scheduler waits for the answer about 1,024 nodes, over real HTTP.
+
+``python -m bench.admission [--json FILE]``. The service is a process of its own; a fleet of 2,048 nodes, a tenth of it
+with something amiss, and a job of 8,192 ranks are stored beforehand. Beside it, in turns: ``/healthz``, what the same
+machine needs for an answer that asks nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+
+from bench.report import Row, publish, target_file
+from service.fleet.models import DeviceRow, NodeRow
+from service.jobs.models import JobRow
+from service.kit import migrate
+from service.kit.db import Database
+from service.validation.models import NodeVerdictRow
+
+NODES: Final = 2048
+ASKED: Final = 1024
+TIMES: Final = 400
+LIMIT_MS: Final = 10.0
+
+
+def fill(url: str, now: float) -> None:
+    """A fleet as it is: most of it healthy and validated, some of it not."""
+    database = Database(url)
+    migrate.upgrade(database)
+    draw = random.Random(5)
+    with database.session() as session:
+        for i in range(NODES):
+            name, good = f"n{i:04}", draw.random() > 0.1
+            state = "healthy" if good else draw.choice(["suspect", "draining", "quarantined", "unknown"])
+            seen = {"first_seen_at": now, "last_seen_at": now + 86_400, "cohort": "h100"}
+            session.add(NodeRow(name=name, state=state, **seen))
+            verdict = "pass" if good else draw.choice(["pass", "warn", "fail", "unknown"])
+            at = now - draw.random() * 5e5
+            session.add(NodeVerdictRow(node=name, verdict=verdict, power=1, suite="quick", validation_id="v", at=at))
+        session.flush()
+        for i in range(NODES):
+            for g in range(8):
+                device = {"kind": "gpu", "model": "H100", "present": True, "first_seen_at": now, "last_seen_at": now}
+                session.add(DeviceRow(node=f"n{i:04}", id=f"gpu{g}", index=g, **device))
+        ranks = [{"rank": r, "node": f"n{ASKED + r // 8:04}"} for r in range(8192)]
+        places = {"topology": {"world_size": 8192, "ranks": ranks}, "protection": {}}
+        times = {"started_at": now, "last_seen_at": now, "finished_at": None}
+        session.add(JobRow(id="big", name="big", state="running", generation=1, command="", **places, **times))
+    database.close()
+
+
+@contextmanager
+def served(folder: Path, url: str) -> Iterator[httpx.Client]:
+    """A service process on a free port."""
+    command = [sys.executable, "-m", "mainstay", "serve", "--port", "0"]
+    environment = os.environ | {"MAINSTAY_DATA_DIR": str(folder), "MAINSTAY_DATABASE_URL": url}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        address = _address(folder / "log", process)
+        token = (folder / "admin-token").read_text().strip()
+        with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
+    import re
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
+            return found.group()
+        time.sleep(0.05)
+    raise SystemExit(f"the service did not start:\n{log.read_text()[-2000:]}")
+
+
+def measure(client: httpx.Client) -> dict[str, list[float]]:
+    """Milliseconds of each question, asked in turns."""
+    draw = random.Random(7)
+    names = [f"n{i:04}" for i in range(NODES)]
+
+    def one(**changes: Any) -> Callable[[], httpx.Response]:
+        nodes = draw.sample(names, ASKED)
+        return lambda: client.post("/v1/admission", json={"job": "llm", "nodes": nodes, **changes})
+
+    questions: dict[str, Callable[[], Callable[[], httpx.Response]]] = {
+        "plain": one,
+        "with GPU counts and 32 spares": lambda: one(gpus_per_node=8, spares=32),
+        "healthz": lambda: lambda: client.get("/healthz"),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in questions}
+    for turn in range(TIMES + 20):
+        for name, make in questions.items():
+            ask = make()
+            begun = time.perf_counter()
+            answer = ask()
+            seconds = time.perf_counter() - begun
+            answer.raise_for_status()
+            if turn >= 20:
+                taken[name].append(1e3 * seconds)
+    return taken
+
+
+def rows(taken: dict[str, list[float]], store: str) -> list[Row]:
+    floor = float(np.median(taken["healthz"]))
+    made = []
+    for name in ("plain", "with GPU counts and 32 spares"):
+        p50, p99 = np.percentile(taken[name], [50, 99])
+        made.append(
+            Row(
+                claim=f"admission of {ASKED} nodes, {name}, {store}: p99",
+                figure=float(p99),
+                unit="ms",
+                target=f"<= {LIMIT_MS:g}",
+                holds=bool(p99 <= LIMIT_MS),
+                kind="live",
+                baseline=f"healthz p50 {floor:.2f} ms, p99 {np.percentile(taken['healthz'], 99):.2f} ms",
+                n=len(taken[name]),
+                note=f"p50 {p50:.2f} ms; fleet of {NODES}, one in ten with something amiss",
+            )
+        )
+    return made
+
+
+def main() -> None:
+    file = target_file("admission")
+    folder = Path(tempfile.mkdtemp(prefix="mainstay-bench-admission-"))
+    try:
+        url = f"sqlite:///{folder / 'store.db'}"
+        fill(url, time.time())
+        with served(folder, url) as client:
+            publish("admission", rows(measure(client), "SQLite"), file)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The gate on the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+from probes.words import HealthState, Verdict
+from service.admission.rules import Code, Decision
+from service.kit.schemas import Count, Input, JsonNumber, Name, Output, ShortText
+
+MAX_NODES = 100_000
+
+
+class AdmissionIn(Input):
+    """A job that wants to start on these nodes."""
+
+    job: Name
+    nodes: Annotated[list[Name], Field(min_length=1, max_length=MAX_NODES)]
+    gpus_per_node: Annotated[Count, Field(ge=1, le=1024)] | None = None
+    suite: Annotated[ShortText, Field(min_length=1)] | None = None
+    """The weakest suite whose pass counts in full; null: as configured."""
+    max_age_hours: Annotated[float, Field(gt=0, le=87_600), JsonNumber] | None = None
+    """A check older than this counts less; null: as configured."""
+    spares: Annotated[Count, Field(le=10_000)] | None = None
+    """How many spare nodes to name; null: as many as are denied."""
+    preempt: Annotated[bool, Strict()] = False
+    """Call off validations that run on these nodes: they give their GPUs back within five seconds."""
+    preflight: Annotated[bool, Strict()] = False
+    """Order the suite on every node that is denied for want of a valid check; ask again when they have ended."""
+
+
+class ReasonRead(Output):
+    code: Code
+    decision: Decision
+    text: str
+
+
+class NodeAdmission(Output):
+    """A node of which there is something to say."""
+
+    node: str
+    decision: Decision
+    reasons: list[ReasonRead]
+    state: HealthState | None
+    verdict: Verdict | None
+    suite: str | None
+    validated_at: float | None
+
+
+class AdmissionRead(Output):
+    job: str
+    decision: Decision
+    """deny if any node is denied, else allow_degraded if any is degraded, else allow."""
+    reason: str
+    allowed: int
+    """Nodes of which there is nothing to say: they are not listed."""
+    nodes: list[NodeAdmission]
+    """The others, denied ones first."""
+    spares: list[str]
+    """Nodes that could stand in: of the same cohorts, allowed without reservation, and free."""
+    preflight: list[str]
+    """Ids of the validations that were ordered."""
+    preempted: list[str]
+    """Ids of the validations that were called off."""
+    at: float

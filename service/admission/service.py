@@ -1,0 +1,111 @@
+"""The gate: may this job start on these nodes?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from service.admission.facts import Asked, Occupancy, candidates, gather
+from service.admission.rules import BADNESS, Code, Decision, Known, Reason, Wish, reasons, worst
+from service.admission.schemas import AdmissionIn, AdmissionRead, NodeAdmission, ReasonRead
+from service.kit.db import AnySession, WriteSession
+from service.settings import Settings
+from service.validation import orders
+from service.validation import service as validations
+from service.validation.suites import require_suite
+
+WANTS_CHECK: Final = {Code.NEVER_VALIDATED, Code.VALIDATION_UNKNOWN, Code.VALIDATION_WEAK, Code.VALIDATION_OLD}
+"""What a pre-flight could mend."""
+
+
+def decide(
+    session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now: float, settings: Settings
+) -> AdmissionRead:
+    """Judge every node by what is stored, and name spares.
+
+    Raises:
+        UnknownSuiteError: the suite that is asked for does not exist.
+    """
+    asked = Asked(now=now, silent_after=settings.fleet.silent_after, job=body.job, gpus=body.gpus_per_node is not None)
+    wish = _wish(body, now, settings)
+    known = gather(session, body.nodes, occupancy, asked)
+    told = {name: reasons(known.get(name), wish) for name in dict.fromkeys(body.nodes)}
+    nodes = [_node(name, known.get(name), why) for name, why in told.items() if why]
+    nodes.sort(key=lambda node: (-BADNESS[node.decision], node.node))
+    denied = sum(node.decision is Decision.DENY for node in nodes)
+    wanted = denied if body.spares is None else body.spares
+    return AdmissionRead(
+        job=body.job,
+        decision=worst(node.decision for node in nodes),
+        reason=_headline(len(told), told),
+        allowed=len(told) - len(nodes),
+        nodes=nodes,
+        spares=_spares(session, known, told, occupancy, asked, wish, wanted),
+        preflight=[],
+        preempted=[],
+        at=now,
+    )
+
+
+def _wish(body: AdmissionIn, now: float, settings: Settings) -> Wish:
+    suite = body.suite or settings.admission.suite
+    hours = settings.admission.max_age_hours if body.max_age_hours is None else body.max_age_hours
+    return Wish(now=now, suite=require_suite(suite).name, max_age_seconds=hours * 3600.0, gpus=body.gpus_per_node)
+
+
+def _node(name: str, known: Known | None, why: Sequence[Reason]) -> NodeAdmission:
+    return NodeAdmission(
+        node=name,
+        decision=worst(reason.decision for reason in why),
+        reasons=[ReasonRead.model_validate(reason) for reason in why],
+        state=None if known is None else known.state,
+        verdict=None if known is None else known.verdict,
+        suite=known.suite or None if known is not None else None,
+        validated_at=None if known is None else known.validated_at,
+    )
+
+
+def _spares(  # noqa: PLR0917 - one private caller
+    session: AnySession,
+    known: Mapping[str, Known],
+    told: Mapping[str, Sequence[Reason]],
+    occupancy: Occupancy,
+    asked: Asked,
+    wish: Wish,
+    wanted: int,
+) -> list[str]:
+    if not wanted:
+        return []
+    cohorts = {one.cohort for one in known.values()}
+    found = candidates(session, cohorts, occupancy, asked)
+    return [one.node for one in found if one.node not in told and not reasons(one, wish)][:wanted]
+
+
+def _headline(asked: int, told: Mapping[str, Sequence[Reason]]) -> str:
+    """One sentence: how many, and for what."""
+    bad = {name: why for name, why in told.items() if why}
+    if not bad:
+        return f"all {asked} nodes are healthy and validated"
+    codes = Counter(reason.code for why in bad.values() for reason in why)
+    words = ", ".join(f"{code.value.replace('_', ' ')} {count}" for code, count in codes.most_common())
+    return f"{len(bad)} of {asked} nodes are not simply allowed: {words}"
+
+
+def act(
+    session: WriteSession, body: AdmissionIn, answer: AdmissionRead, *, now: float, settings: Settings
+) -> AdmissionRead:
+    """Carry out what the request asks for beside an answer: pre-emption, pre-flight."""
+    preempted: list[str] = []
+    preflight: list[str] = []
+    if body.preempt:
+        why = f"job {body.job} wants the node"
+        rows = orders.preempt(session, body.nodes, why, now=now, settings=settings)
+        preempted = [row.id for row in rows]
+    if body.preflight:
+        suite = body.suite or settings.admission.suite
+        for node in answer.nodes:
+            codes = {reason.code for reason in node.reasons}
+            if codes & WANTS_CHECK and not codes & {Code.UNKNOWN_NODE, Code.BEING_VALIDATED, Code.BUSY}:
+                preflight.append(validations.order(session, settings, node=node.node, suite=suite, now=now).id)
+    return answer.model_copy(update={"preempted": preempted, "preflight": preflight})

@@ -1,0 +1,156 @@
+"""The gate over REST: what schedulers see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from service.fleet.models import NodeRow
+from service.validation.models import NodeVerdictRow
+
+Json = dict[str, Any]
+GPUS = [
+    {"id": f"gpu{i}", "index": i, "kind": "gpu", "model": "H100", "serial": None, "uuid": f"u{i}", "memory_bytes": 1}
+    for i in range(8)
+]
+
+
+@pytest.fixture
+def fleet(service_anywhere: Any, report: Json) -> Callable[..., None]:
+    """Make nodes that are healthy and validated, or as ``changes`` say."""
+
+    def make(
+        *names: str, verdict: str | None = "pass", gpus: int = 8, state: str = "healthy", hours: float = 1
+    ) -> None:
+        services = service_anywhere.services
+        now = services.clock.now()
+        for name in names:
+            devices = [*report["devices"], *({**gpu, "uuid": f"{name}-{gpu['id']}"} for gpu in GPUS[:gpus])]
+            said = service_anywhere.client().put(f"/v1/nodes/{name}", json=report | {"devices": devices})
+            assert said.status_code == 200, said.text
+        with services.database.session() as session:
+            seen = {"state": state, "last_seen_at": now}
+            session.execute(update(NodeRow).where(NodeRow.name.in_(names)).values(**seen))
+            if verdict is not None:
+                at = now - 3600 * hours
+                session.add_all(
+                    NodeVerdictRow(node=name, verdict=verdict, power=1, suite="quick", validation_id="v", at=at)
+                    for name in names
+                )
+
+    return make
+
+
+@pytest.fixture
+def ask(service_anywhere: Any) -> Callable[..., Json]:
+    client: httpx.Client = service_anywhere.client()
+
+    def send(*nodes: str, **changes: Any) -> Json:
+        answer = client.post("/v1/admission", json={"job": "llm", "nodes": nodes, **changes})
+        assert answer.status_code == 200, answer.text
+        told: Json = answer.json()
+        return told
+
+    return send
+
+
+def codes(told: Json, node: str) -> list[str]:
+    (found,) = (one for one in told["nodes"] if one["node"] == node)
+    return [reason["code"] for reason in found["reasons"]]
+
+
+def test_good_nodes_are_allowed(fleet: Any, ask: Any) -> None:
+    fleet("n1", "n2")
+    told = ask("n1", "n2", gpus_per_node=8)
+    assert (told["decision"], told["allowed"], told["nodes"], told["spares"]) == ("allow", 2, [], [])
+    assert told["reason"] == "all 2 nodes are healthy and validated"
+
+
+def test_one_bad_node_denies_the_job_and_spares_are_named(fleet: Any, ask: Any) -> None:
+    fleet("n1", "n3", "n4")
+    fleet("n2", verdict="fail")
+    fleet("n5", verdict="warn")
+    fleet("n6", state="draining")
+    told = ask("n1", "n2", "nobody")
+    assert (told["decision"], told["allowed"]) == ("deny", 1)
+    assert {one["node"]: one["decision"] for one in told["nodes"]} == {"n2": "deny", "nobody": "deny"}
+    assert codes(told, "nobody") == ["unknown_node"]
+    assert told["spares"] == ["n3", "n4"], "as many as are denied, and only those that are simply allowed"
+    assert ask("n1", spares=1)["spares"] == ["n3"]
+
+
+def test_what_is_old_or_weak_is_degraded(fleet: Any, ask: Any) -> None:
+    fleet("n1", hours=200)
+    told = ask("n1")
+    assert told["decision"] == "allow_degraded"
+    assert codes(told, "n1") == ["validation_old"]
+    assert ask("n1", max_age_hours=300)["decision"] == "allow"
+    assert codes(ask("n1", max_age_hours=300, suite="deep"), "n1") == ["validation_weak"]
+
+
+def test_a_node_that_was_never_validated_is_no_healthy_node(fleet: Any, ask: Any, service_anywhere: Any) -> None:
+    fleet("n1", verdict=None)
+    told = ask("n1", preflight=True)
+    assert (told["decision"], codes(told, "n1")) == ("deny", ["never_validated"])
+    (ordered,) = told["preflight"]
+    made = service_anywhere.client().get(f"/v1/validations/{ordered}").json()
+    assert (made["node"], made["suite"], made["state"]) == ("n1", "quick", "queued")
+    again = ask("n1", preflight=True)
+    assert codes(again, "n1") == ["never_validated", "being_validated"]
+    assert again["preflight"] == [], "one is on its way"
+
+
+def test_validations_give_way_to_a_job(fleet: Any, ask: Any, service_anywhere: Any) -> None:
+    fleet("n1")
+    client = service_anywhere.client()
+    made = client.post("/v1/validations", json={"node": "n1", "suite": "deep"}).json()
+    told = ask("n1", preempt=True)
+    assert codes(told, "n1") == ["being_validated"]
+    assert told["preempted"] == [made["id"]]
+    read = client.get(f"/v1/validations/{made['id']}").json()
+    assert (read["state"], read["verdict"]) == ("done", "unknown")
+    assert "job llm wants the node" in read["reason"]
+
+
+def test_a_node_with_too_few_gpus_is_denied(fleet: Any, ask: Any) -> None:
+    fleet("n1", gpus=7)
+    assert ask("n1")["decision"] == "allow", "nobody asked how many"
+    assert codes(ask("n1", gpus_per_node=8), "n1") == ["too_few_gpus"]
+
+
+def test_a_busy_node_is_no_spare(fleet: Any, ask: Any, service_anywhere: Any) -> None:
+    fleet("n1", "n2", "n3")
+    client = service_anywhere.client()
+    ranks = [{"rank": 0, "dp": 0, "pp": 0, "tp": 0, "node": "n2", "device": None, "pid": None, "state": "running"}]
+    job = {
+        "name": "x", "state": "running", "generation": 1, "command": "t",
+        "topology": {"dp": 1, "pp": 1, "tp": 1, "world_size": 1, "ranks": ranks},
+        "protection": {"slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []},
+        "steps_total": 9, "last_step": 1, "started_at": service_anywhere.services.clock.now(), "finished_at": None,
+    }  # fmt: skip
+    assert client.put("/v1/jobs/other", json=job).status_code == 200
+    told = ask("n1", "n2", spares=5)
+    assert codes(told, "n2") == ["busy"]
+    assert told["spares"] == ["n3"]
+    assert ask("n2", job="other")["decision"] == "allow", "its own ranks are in nobody's way"
+    moved = job | {"generation": 2, "topology": job["topology"] | {"ranks": [ranks[0] | {"node": "n3"}]}}  # type: ignore[operator]
+    assert client.put("/v1/jobs/other", json=moved).status_code == 200
+    assert ask("n2")["decision"] == "allow", "it has moved away"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"nodes": []}, {"nodes": ["a b"]}, {"job": ""}, {"gpus_per_node": 0}, {"max_age_hours": -1}, {"surprise": 1},
+     {"suite": "slow"}],
+)  # fmt: skip
+def test_bad_input_is_refused(service: Any, change: Json) -> None:
+    answer = service.client().post("/v1/admission", json={"job": "llm", "nodes": ["n1"], **change})
+    assert answer.status_code == 422, answer.text
+
+
+def test_a_reader_may_not_ask(service: Any) -> None:
+    assert service.client("").post("/v1/admission", json={"job": "llm", "nodes": ["n1"]}).status_code == 401

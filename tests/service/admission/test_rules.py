@@ -1,0 +1,97 @@
+"""The rules of the gate: every one alone, and the short way that leaves them out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.words import HealthState, Verdict
+from service.admission.rules import RULES, Code, Decision, Known, Wish, _fine, reasons, worst
+
+NOW = 1_800_000_000.0
+WISH = Wish(now=NOW, suite="standard", max_age_seconds=3600.0, gpus=8)
+GOOD = Known(
+    node="n1",
+    state=HealthState.HEALTHY,
+    silent=False,
+    verdict=Verdict.PASS,
+    suite="standard",
+    power=2,
+    validated_at=NOW - 60,
+    gpus=8,
+)
+DENY, DEGRADED = Decision.DENY, Decision.ALLOW_DEGRADED
+
+
+def test_of_a_good_node_there_is_nothing_to_say() -> None:
+    assert reasons(GOOD, WISH) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "decision"),
+    [
+        ({"silent": True}, Code.SILENT, DENY),
+        ({"state": HealthState.UNKNOWN}, Code.STATE, DENY),
+        ({"state": HealthState.DRAINING}, Code.STATE, DENY),
+        ({"state": HealthState.QUARANTINED}, Code.STATE, DENY),
+        ({"state": HealthState.VALIDATING}, Code.STATE, DENY),
+        ({"state": HealthState.SUSPECT}, Code.SUSPECT, DEGRADED),
+        ({"evicting": "XID 79"}, Code.FINDING, DENY),
+        ({"verdict": None, "suite": "", "power": 0, "validated_at": None}, Code.NEVER_VALIDATED, DENY),
+        ({"verdict": Verdict.FAIL}, Code.VALIDATION_FAILED, DENY),
+        ({"verdict": Verdict.UNKNOWN}, Code.VALIDATION_UNKNOWN, DENY),
+        ({"verdict": Verdict.WARN}, Code.VALIDATION_WARNED, DEGRADED),
+        ({"power": 1, "suite": "quick"}, Code.VALIDATION_WEAK, DEGRADED),
+        ({"validated_at": NOW - 3601}, Code.VALIDATION_OLD, DEGRADED),
+        ({"pending": True}, Code.BEING_VALIDATED, DENY),
+        ({"gpus": 7}, Code.TOO_FEW_GPUS, DENY),
+        ({"jobs": ("other",)}, Code.BUSY, DEGRADED),
+    ],
+)
+def test_each_rule_alone(change: dict[str, Any], code: Code, decision: Decision) -> None:
+    (reason,) = reasons(replace(GOOD, **change), WISH)
+    assert (reason.code, reason.decision) == (code, decision)
+    assert reason.text
+
+
+def test_a_name_without_a_node_is_denied() -> None:
+    (reason,) = reasons(None, WISH)
+    assert (reason.code, reason.decision) == (Code.UNKNOWN_NODE, DENY)
+
+
+def test_all_that_is_amiss_is_said_at_once() -> None:
+    bad = replace(GOOD, silent=True, verdict=Verdict.FAIL, gpus=0)
+    assert {reason.code for reason in reasons(bad, WISH)} == {Code.SILENT, Code.VALIDATION_FAILED, Code.TOO_FEW_GPUS}
+
+
+def test_the_most_careful_decision_counts() -> None:
+    assert worst([]) is Decision.ALLOW
+    assert worst([Decision.ALLOW, DEGRADED]) is DEGRADED
+    assert worst([DENY, DEGRADED]) is DENY
+
+
+@given(
+    st.builds(
+        Known,
+        node=st.just("n1"),
+        state=st.sampled_from(HealthState),
+        silent=st.booleans(),
+        verdict=st.sampled_from([*Verdict, None]),
+        suite=st.sampled_from(["", "quick", "standard", "deep"]),
+        power=st.integers(0, 3),
+        validated_at=st.sampled_from([None, NOW, NOW - 3600, NOW - 3601]),
+        pending=st.booleans(),
+        gpus=st.sampled_from([None, 7, 8, 9]),
+        evicting=st.sampled_from(["", "XID 79"]),
+        jobs=st.sampled_from([(), ("a",)]),
+    )
+)
+def test_the_short_way_says_yes_only_where_no_rule_speaks(known: Known) -> None:
+    spoken = [reason for rule in RULES if (reason := rule(known, WISH)) is not None]
+    if _fine(known, WISH):
+        assert spoken == []
+    assert reasons(known, WISH) == tuple(spoken)
