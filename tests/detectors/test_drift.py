@@ -55,7 +55,7 @@ def example(seed: int) -> Samples:
     return data
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 def test_a_ramp_is_found_more_than_a_day_before_it_ends(seed: int) -> None:
     """Doubling every eight hours from one error in 20 h; after 80 h it is 51 an hour, and then the card fails."""
     data = fleet(seed, 80)
@@ -85,6 +85,7 @@ def test_pcie_errors_that_set_in_are_found_within_hours(name: str) -> None:
     assert 12 * HOUR <= finding.time - data.t[0] <= 14 * HOUR
 
 
+@pytest.mark.slow
 def test_cards_that_always_differed_are_learned() -> None:
     """Rates from nothing to 20 an hour, a heavy tail: one is not another's standard."""
     data = fleet(0, 48, gpus=64)
@@ -95,6 +96,7 @@ def test_cards_that_always_differed_are_learned() -> None:
     assert say(data) == []
 
 
+@pytest.mark.slow
 def test_a_burst_is_one_event() -> None:
     data = fleet(0, 48, per_hour=0.0)
     rng = np.random.default_rng(1)
@@ -119,6 +121,7 @@ def test_missing_readings_and_a_counter_that_begins_anew_are_no_events() -> None
     assert say(data) == []
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_rate_is_usual_again() -> None:
     data = fleet(0, 84)
     put(data, ECC, 5, np.where((since(data) > 12) & (since(data) < 20), 30.0, 0.05))

@@ -181,6 +181,7 @@ def test_a_signal_that_was_never_delivered_is_not_judged(name: str) -> None:
     assert say(data) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_healthy_day_has_no_alarm(seed: int) -> None:
     data = hosts(seed, count=50, ticks=8640, step=10.0)

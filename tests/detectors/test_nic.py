@@ -277,6 +277,7 @@ def day(seed: int, *, nodes: int = 64, rails: int = 8, hours: int = 24) -> Sampl
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_healthy_day_has_no_alarm(seed: int) -> None:
     found = say(day(seed))

@@ -48,8 +48,8 @@ def test_no_secret_is_stored(service) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Basic eDp5", "Bearer nope", "bearer mst_admin_x"])
-def test_a_bad_authorization_is_401_and_says_how(service, header: str) -> None:
-    answer = service.client("").get("/v1/auth/me", headers={"Authorization": header} if header else {})
+def test_a_bad_authorization_is_401_and_says_how(lasting_service, header: str) -> None:
+    answer = lasting_service.client("").get("/v1/auth/me", headers={"Authorization": header} if header else {})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
     assert slug(answer) == "unauthorized"
@@ -121,11 +121,11 @@ def test_tokens_expire_even_in_the_cache(start) -> None:
         {"name": "x\x00", "scopes": ["read"]}, {"name": "x", "scopes": ["read"], "node": "a b"},
     ],
 )  # fmt: skip
-def test_bad_tokens_are_not_made(service, body: dict[str, object]) -> None:
-    answer = service.client().post("/v1/auth/tokens", json=body)
+def test_bad_tokens_are_not_made(lasting_service, body: dict[str, object]) -> None:
+    answer = lasting_service.client().post("/v1/auth/tokens", json=body)
     assert answer.status_code == 422
     assert slug(answer) == "invalid"
-    assert len(service.client().get("/v1/auth/tokens").json()["items"]) == 1
+    assert len(lasting_service.client().get("/v1/auth/tokens").json()["items"]) == 1
 
 
 # sessions

@@ -52,6 +52,12 @@ def test_the_switches_above_a_node_are_kept_and_told(service_anywhere, report) -
     assert node.get("/v1/nodes/n1").json()["switches"] == ["leaf-3", "spine-1"]
 
 
+@pytest.fixture(scope="module")
+def unheard(lasting_service) -> httpx.Client:
+    """A client of a node of which nothing is accepted."""
+    return lasting_service.node_client("n1")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -60,24 +66,22 @@ def test_the_switches_above_a_node_are_kept_and_told(service_anywhere, report) -
         {"devices": [gpu(0, id="a b")]},
     ],
 )  # fmt: skip
-def test_bad_reports_are_refused_whole(service, report, change: dict[str, object]) -> None:
+def test_bad_reports_are_refused_whole(lasting_service, unheard, report, change: dict[str, object]) -> None:
     import json
 
-    node = service.node_client("n1")
     body = json.dumps({**report, **change})  # ASCII escapes, so that even a lone surrogate can be sent
-    answer = node.put("/v1/nodes/n1", content=body, headers={"Content-Type": "application/json"})
+    answer = unheard.put("/v1/nodes/n1", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["loc"][0] == "body"
-    assert service.client().get("/v1/nodes/n1").json()["hostname"] == ""
+    assert lasting_service.client().get("/v1/nodes/n1").json()["hostname"] == ""
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_json_numbers_that_are_none_are_refused(service, report, number: str) -> None:
+def test_json_numbers_that_are_none_are_refused(unheard, report, number: str) -> None:
     import json
 
-    node = service.node_client("n1")
     body = json.dumps(report).replace("1700000000.0", number)
-    answer = node.put("/v1/nodes/n1", content=body, headers={"Content-Type": "application/json"})
+    answer = unheard.put("/v1/nodes/n1", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert "started_at" in answer.text
 
@@ -203,5 +207,5 @@ def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, f
 
 
 @pytest.mark.parametrize("signal", ["nonsense", "loss", ""])
-def test_snapshots_of_what_is_not_there_are_refused(service, signal: str) -> None:
-    assert service.client().get("/v1/fleet/snapshot", params={"signal": signal}).status_code == 422
+def test_snapshots_of_what_is_not_there_are_refused(lasting_service, signal: str) -> None:
+    assert lasting_service.client().get("/v1/fleet/snapshot", params={"signal": signal}).status_code == 422

@@ -39,8 +39,8 @@ def forged(values: object) -> str:
     ["x", "!!!!", "é", forged([1]), forged({"a": 1}), forged(["nan", "x"]), forged([float("nan"), "x"]),
      forged([1e300, "x"]), forged([1.0, "\x00"]), forged([True, "x"]), "A" * 499],
 )  # fmt: skip
-def test_a_forged_cursor_is_refused(service, cursor: str) -> None:
-    answer = service.client().get("/v1/auth/tokens", params={"cursor": cursor})
+def test_a_forged_cursor_is_refused(lasting_service, cursor: str) -> None:
+    answer = lasting_service.client().get("/v1/auth/tokens", params={"cursor": cursor})
     assert answer.status_code == 422
     assert answer.json()["type"] == "urn:mainstay:problem:bad-cursor"
 

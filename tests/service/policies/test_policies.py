@@ -284,6 +284,13 @@ def api(service: Any) -> httpx.Client:
     return client
 
 
+@pytest.fixture(scope="module")
+def untouched(lasting_service: Any) -> httpx.Client:
+    """The same of a service that nothing is pushed to."""
+    client: httpx.Client = lasting_service.client()
+    return client
+
+
 def put(api: httpx.Client, overrides: str = MILD, mode: str = "shadow", reason: str = "because") -> httpx.Response:
     return api.put("/v1/policies/xid/overrides", json={"overrides": overrides, "mode": mode, "reason": reason})
 
@@ -345,12 +352,12 @@ def refused(answer: httpx.Response, status: int, slug: str, *words: str) -> None
     ],
 )
 @pytest.mark.parametrize("path", ["overrides", "test"])
-def test_bad_overrides_are_named(api: httpx.Client, path: str, overrides: str, words: str) -> None:
+def test_bad_overrides_are_named(untouched: httpx.Client, path: str, overrides: str, words: str) -> None:
     more = {} if path == "test" else {"mode": "shadow", "reason": "r"}
     method = "POST" if path == "test" else "PUT"
-    answer = api.request(method, f"/v1/policies/xid/{path}", json={"overrides": overrides, **more})
+    answer = untouched.request(method, f"/v1/policies/xid/{path}", json={"overrides": overrides, **more})
     refused(answer, 422, "bad-policy", words)
-    assert api.get("/v1/policies/xid/versions").json()["items"] == []
+    assert untouched.get("/v1/policies/xid/versions").json()["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -364,8 +371,8 @@ def test_bad_overrides_are_named(api: httpx.Client, path: str, overrides: str, w
         {"overrides": 7, "mode": "shadow", "reason": "r"},
     ],
 )
-def test_bad_bodies_are_refused(api: httpx.Client, body: dict[str, Any]) -> None:
-    refused(api.put("/v1/policies/xid/overrides", json=body), 422, "invalid")
+def test_bad_bodies_are_refused(untouched: httpx.Client, body: dict[str, Any]) -> None:
+    refused(untouched.put("/v1/policies/xid/overrides", json=body), 422, "invalid")
 
 
 def test_what_is_not_there_and_what_is_so_already(api: httpx.Client) -> None:

@@ -182,15 +182,15 @@ def test_a_stopping_service_ends_its_streams(service) -> None:
 
 
 @pytest.mark.parametrize("topics", ["", "nothing", "node,nothing", "node;drop"])
-def test_unknown_topics_are_refused(service, topics: str) -> None:
-    answer = service.client().get("/v1/watch", params={"topics": topics})
+def test_unknown_topics_are_refused(lasting_service, topics: str) -> None:
+    answer = lasting_service.client().get("/v1/watch", params={"topics": topics})
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])
-def test_a_strange_last_event_id_is_refused(service, last: str) -> None:
-    assert service.client().get("/v1/watch", headers={"Last-Event-ID": last}).status_code == 422
+def test_a_strange_last_event_id_is_refused(lasting_service, last: str) -> None:
+    assert lasting_service.client().get("/v1/watch", headers={"Last-Event-ID": last}).status_code == 422
 
 
 def test_watching_needs_a_token(service) -> None:
