@@ -27,7 +27,7 @@ from detectors.base import Bools, Floats
 from detectors.fabric import Ints
 from detectors.localise.cohort import Cohort, usual
 from detectors.localise.model import Outcome, PairResult, Settings
-from detectors.localise.topology import Kind, Map, Piece
+from detectors.localise.topology import OWN, Kind, Map, Piece
 
 ENOUGH = 10.0
 """Odds to name a piece, in nats, as for the fabric's suspects: 20,000 to 1 against every other story."""
@@ -43,6 +43,8 @@ HUNG = -6.0
 """Level of a transfer that does not end: slower by more than any that does (400 times)."""
 UNEVEN = 0.1
 """A fault slows what passes it alike within this share of its effect."""
+HANGS_ALIKE = 0.1
+"""Except that what hangs hangs alike: the width of that level."""
 STEP = 1.15
 """Ratio of neighbouring levels that are tried: finer than ``UNEVEN`` lets them be told apart."""
 PRIOR = {Kind.NODE: 1e-2, Kind.NIC: 1e-2, Kind.GPU: 1e-2, Kind.UPLINK: 1e-3, Kind.CABLE: 1e-3, Kind.SWITCH: 1e-3}
@@ -123,7 +125,7 @@ class Ways:
 def _prior(piece: Piece, good: Collection[str]) -> float:
     if piece.kind is Kind.PATH:
         return PRIOR_PATH
-    if piece.kind in {Kind.NODE, Kind.NIC, Kind.GPU} and piece.name[0] in good:
+    if piece.kind in OWN and piece.name[0] in good:
         return PRIOR_GOOD
     return PRIOR[piece.kind]
 
@@ -252,7 +254,7 @@ class Story:
             rival = self._grown(others, alike)
             mild = self._worth(others) + float(self._of(piece, others)[: self.bad].max())
             odds = worth - max(self._worth(rival), mild)
-            if odds >= ENOUGH and _one_thing([pieces[p] for p in alike]):
+            if odds >= ENOUGH and _one_thing([pieces[p] for p in alike]) and self._witnessed(piece):
                 seen.odds[pieces[piece]] = odds
                 seen.level[pieces[piece]] = float(self.levels[at])
                 seen.classes[pieces[piece]] = tuple(pieces[p] for p in alike)
@@ -260,6 +262,14 @@ class Story:
                 seen.suspects |= {pieces[p] for p in (*alike, *(rival.keys() - others.keys()))}
         self._clear(seen)
         return seen
+
+    def _witnessed(self, piece: int) -> bool:
+        """Whether what is between nodes is told by pairs that have no node in common: else it may be that node."""
+        if self.ways.pieces[piece].kind in OWN | {Kind.PATH}:
+            return True
+        slow = [row for row in self.ways.of(piece) if self.level[row] == self.members[piece]]
+        ends = [{r.a.node, r.b.node} for r in (self.ways.results[row] for row in slow)]
+        return bool(ends) and not set.intersection(*ends)
 
     def _clear(self, seen: Seen) -> None:
         gain = self._gain(self.members)
@@ -273,7 +283,7 @@ class Story:
 
 def _one_thing(pieces: Sequence[Piece]) -> bool:
     """Whether pieces that cannot be told apart belong together, so that naming them blames no bystander."""
-    own = [piece for piece in pieces if piece.kind in {Kind.NODE, Kind.NIC, Kind.GPU}]
+    own = [piece for piece in pieces if piece.kind in OWN]
     if own:
         return len({piece.name[0] for piece in own}) == 1 and len(own) == len(pieces)
     return all(set(piece.name) & set(pieces[0].name) for piece in pieces)
@@ -282,6 +292,7 @@ def _one_thing(pieces: Sequence[Piece]) -> bool:
 def _fit(residual: Floats, levels: Floats, noise: float) -> Floats:
     """[M, K] log-likelihood: normal around the level, or anything once in a while; 0 for what is unknown."""
     wide = np.sqrt(noise**2 + (UNEVEN * levels) ** 2)
+    wide[-1] = HANGS_ALIKE
     unknown = np.isnan(residual)
     normal = -(((np.where(unknown, 0.0, residual)[:, None] - levels) / wide) ** 2) / 2 - np.log(
         wide * math.sqrt(2 * math.pi)

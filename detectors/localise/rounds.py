@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from detectors.localise.model import Pair, Settings
 from detectors.localise.standing import Standing, Status, crossings, ends, fabric_pieces
-from detectors.localise.topology import Kind, Map, Piece, Place
+from detectors.localise.topology import Kind, Piece, Place
 
 T = TypeVar("T")
 CONTROLS = 6
@@ -42,10 +42,12 @@ def circle(count: int, turn: int) -> list[tuple[int, int]]:
 class Lanes:
     """What is taken in the round that is being planned."""
 
-    def __init__(self, chart: Map, flows: int) -> None:
-        self.chart = chart
+    def __init__(self, standing: Standing, flows: int, turn: int) -> None:
+        self.chart = standing.chart
         self.pairs: list[Pair] = []
+        self._suspects = standing.suspects
         self._flows = flows
+        self._turn = turn
         self._taken: set[tuple[str, str, str]] = set()
         self._load: Counter[Piece] = Counter()
 
@@ -55,8 +57,10 @@ class Lanes:
 
     def via(self, a: Place, b: Place) -> str | None:
         """A spine with room for the transfer, empty where there is no choice; None: no room."""
-        vias = self.chart.vias(a, b)
-        for via in vias or ("",):
+        vias = _turned(list(self.chart.vias(a, b)), self._turn)
+        leaves = (self.chart.leaf(a), self.chart.leaf(b))
+        vias.sort(key=lambda via: any(Piece(Kind.CABLE, (leaf, via)) in self._suspects for leaf in leaves))
+        for via in vias or [""]:
             if self._room(a, b, via):
                 return via
         return None
@@ -94,7 +98,7 @@ class Planner:
         self.turn = turn
         self.wanted = wanted
         """Nodes to be told about."""
-        self.lanes = Lanes(standing.chart, settings.flows)
+        self.lanes = Lanes(standing, settings.flows, turn)
         self._crossed = 0
         self._rails: list[dict[Place, Status]] = [
             {place: status for place in rail if (status := standing.status(place)) is not Status.AWAY}
@@ -150,22 +154,30 @@ class Planner:
         """Enter the best free partner for a place."""
         if not self.lanes.free(place):
             return False
-        leaf = self.standing.chart.leaf(place)
-        doubtful = Piece(Kind.SWITCH, (leaf,)) in self.standing.suspects
-        fit = (Status.GOOD, Status.UNKNOWN)
         candidates = [
-            (
-                self.standing.met[ends(place, other)],
-                fit.index(status),
-                (self.standing.chart.leaf(other) != leaf) is not doubtful,
-                other.node not in self.standing.trusted,
-                other,
-            )
+            (self._rank(place, other, status), other)
             for other, status in _turned(list(rail.items()), self.turn)
-            if status in fit and other.node != place.node and self.lanes.free(other)
+            if other.node != place.node and self.lanes.free(other)
         ]
-        candidates.sort(key=lambda candidate: candidate[:4])
-        return any(met < REPEATS and self.lanes.take(place, other) for met, *_, other in candidates)
+        ranked = sorted(((rank, other) for rank, other in candidates if rank is not None), key=lambda one: one[0])
+        return any(self.lanes.take(place, other) for _, other in ranked)
+
+    def _rank(self, place: Place, other: Place, status: Status) -> tuple[int, ...] | None:
+        """How bad a partner is, in order of what matters; None: it would tell nothing.
+
+        A switch in doubt is left out of the way, an uplink or cable in doubt too: by a partner under the same leaf,
+        even one that is accused itself where the doubt is shared.
+        """
+        leaf = self.standing.chart.leaf(place)
+        same = self.standing.chart.leaf(other) == leaf
+        uplink = self._doubt(leaf)
+        switch = Piece(Kind.SWITCH, (leaf,)) in self.standing.suspects
+        fit = [Status.GOOD, Status.UNKNOWN, *([Status.ACCUSED] if same and uplink else [])]
+        met = self.standing.met[ends(place, other)]
+        if status not in fit or met >= REPEATS:
+            return None
+        off = (not same) if uplink or not switch else same
+        return (met, off and (uplink or switch), fit.index(status), off, other.node not in self.standing.trusted)
 
     # what is between the leaves
 
