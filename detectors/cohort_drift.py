@@ -25,6 +25,10 @@ LEAST_SHIFT = 0.01
 """A shift of the whole cohort that matters: half of what may fail one device, since it hits all of them at once."""
 
 
+MOST_HIDDEN = 0.05
+"""A slowdown that a comparison must be able to rule out before it says that nothing moved."""
+
+
 class TooFewDevicesError(ValueError):
     """Nothing can be said of a cohort of so few devices."""
 
@@ -55,6 +59,11 @@ class CohortShift:
         return self.worse or self.better
 
     @property
+    def sure(self) -> bool:
+        """Something was seen, or a slowdown of 5 % is ruled out; otherwise nobody can tell."""
+        return self.moved or bool(self.slower) or self.high <= MOST_HIDDEN
+
+    @property
     def cause(self) -> Cause | None:
         """The update (driver, firmware, library), if it is to blame."""
         return Cause.DEPENDENCY if self.worse else None
@@ -68,8 +77,10 @@ class CohortShift:
             said = f"{of} became slower by {self.shift:.1%} ({range_}): blame the update, not the nodes"
         elif self.better:
             said = f"{of} became faster by {-self.shift:.1%} ({range_}): learn the criteria again"
-        else:
+        elif self.high <= MOST_HIDDEN:
             said = f"{of} did not move as a whole ({self.shift:+.1%}, {range_})"
+        else:
+            said = f"too few or too noisy to tell: {of} moved by {self.shift:+.1%} ({range_})"
         return said + (f"; slower by themselves: {', '.join(self.slower)}" if self.slower else "")
 
 

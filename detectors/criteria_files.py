@@ -118,7 +118,11 @@ def _shift(key: Key, before: Sequence[Sample], after: Sequence[Sample], budget: 
         except ValueError as error:
             reason = f"broken: {error}"
         else:
-            verdict, reason = Verdict.FAIL if shift.worse or shift.slower else Verdict.PASS, shift.words
+            reason = shift.words
+            if shift.worse or shift.slower:
+                verdict = Verdict.FAIL
+            elif shift.sure:
+                verdict = Verdict.PASS
     cohort, benchmark, metric = key
     return MetricShift(cohort=cohort, benchmark=benchmark, metric=metric, verdict=verdict, reason=reason, shift=shift)
 

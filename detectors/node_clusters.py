@@ -45,10 +45,10 @@ class SlowGroup:
 
     @property
     def words(self) -> str:
-        """``4 of 4 devices of node c002-5 are slow``."""
+        """``4 of 4 devices of c002-5 are slow``."""
         if len(self.devices) == 1:
             return f"{self.devices[0]} is slow"
-        where = f"rack {self.rack}" if self.rack is not None else f"node {self.node}"
+        where = f"rack {self.rack}" if self.rack is not None else self.node
         return f"{len(self.devices)} of {self.of} devices of {where} are slow"
 
 

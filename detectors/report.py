@@ -78,9 +78,9 @@ def _judged_by(one: Criterion) -> tuple[str, str]:
     """The slowdown of which 95 % are found, where that is known, and what decides."""
     kept = one.distribution
     if kept is None:
-        return "-", "value" if one.better is Better.EQUAL else "limits"
+        return "-", "value" if one.better is Better.EQUAL else "median"
     left_out = f", {kept.excluded} slow runs left out" if kept.excluded else ""
-    return f"{kept.detectable:.1%}", f"similarity {kept.alpha:.3f}{left_out}"
+    return f"{kept.detectable:.1%}", f"median, similarity {kept.alpha:.3f}{left_out}"
 
 
 def _shown(value: float | None, criterion: Criterion) -> str:

@@ -70,6 +70,7 @@ def test_a_faster_cohort_wants_new_criteria() -> None:
 def test_nothing_is_blamed_where_nothing_moved() -> None:
     said = [compare(cohort(16, 2 * seed), cohort(16, 2 * seed + 1), Better.LOWER) for seed in range(200)]
     assert not any(shift.moved or shift.slower for shift in said)
+    assert all(shift.sure for shift in said)
 
 
 def test_two_populations_without_a_common_device() -> None:
@@ -87,6 +88,8 @@ def test_too_few_devices_say_nothing() -> None:
     few = compare(cohort(5), cohort(5, 1, slowdown=0.5), Better.LOWER)
     assert not few.moved, "five devices fix no median at a budget of 0.5 %"
     assert few.low == -1.0
+    assert not few.sure, "unknown, not healthy"
+    assert few.words.startswith("too few or too noisy to tell")
 
 
 @pytest.mark.parametrize("bad", [[], [0.0], [np.nan]])

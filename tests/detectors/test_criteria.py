@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.criteria import (
@@ -24,6 +25,8 @@ from detectors.criteria import (
     samples_of,
     worst,
 )
+from detectors.limits import Distribution
+from detectors.validator import Validator
 from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State, SuiteResult
 from probes.words import Verdict
 
@@ -252,3 +255,66 @@ def test_criteria_and_verdicts_survive_json() -> None:
 def test_a_criterion_that_could_not_judge_is_not_made(over: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="criterion b/m"):
         criterion(**over)
+
+
+def test_a_distribution_sees_what_the_median_does_not() -> None:
+    kept = Distribution(
+        reference=(99.0, 100.0, 101.0), alpha=0.95, warn_alpha=0.97, repeatability=None, detectable=0.05, excluded=0
+    )
+    known = criterion(distribution=kept)
+    assert verdict(100.0, 100.0, 100.0, known=known) is Verdict.PASS
+    judged = judge([result(metric(100.0, 100.0, 60.0))], [known], cohort=COHORT)
+    assert judged.verdict is Verdict.FAIL
+    assert "but some repetitions are slow: similarity 0.868, the limit is 0.950" in judged.reason
+    assert verdict(100.0, 100.0, 89.0, known=known) is Verdict.WARN
+    assert verdict(79.0, known=known) is Verdict.FAIL, "the median's limits still hold"
+    assert verdict(100.0, math.nan, known=known) is Verdict.UNKNOWN
+
+
+@settings(deadline=None)
+@given(st.lists(positive, min_size=1, max_size=6), st.integers(0, 5), st.floats(1, 1e6), directions)
+def test_a_worse_repetition_never_gets_a_better_verdict(
+    values: list[float], which: int, factor: float, better: Better
+) -> None:
+    center = float(np.median(values))
+    kept = Distribution(
+        reference=(0.9 * center, center), alpha=0.9, warn_alpha=0.95, repeatability=None, detectable=0.1, excluded=0
+    )
+    limits = (0.9, 0.95) if better is Better.HIGHER else (1.1, 1.05)
+    side = {"low": limits[0] * center, "high": None} if better is Better.HIGHER else {"low": None, "high": 1.1 * center}
+    known = criterion(better, **side, warn=limits[1] * center, distribution=kept)
+    worse = list(values)
+    worse[which % len(values)] *= factor if better is Better.LOWER else 1 / factor
+    one, other = (verdict(*of, known=known, better=better) for of in (values, worse))
+    assert BADNESS[other] >= BADNESS[one] or min(worse) <= 0
+
+
+def test_learning_distributions_survives_json_and_passes_its_own_runs() -> None:
+    runs = [sample(*(100 + 0.1 * i + 0.2 * j for j in range(8))) for i in range(12)]
+    learned = learn(runs, estimator=Validator)
+    assert msgspec.json.decode(msgspec.json.encode(learned), type=Criteria) == learned
+    assert learned.criteria[0].source == "learned:Validator"
+    assert {verdict(*run.values, known=learned.criteria[0]) for run in runs} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reference": []}, {"reference": [0.0]}, {"alpha": 0.99}, {"warn_alpha": 1.0}, {"alpha": 0.0}]
+)
+def test_a_distribution_that_could_not_judge_is_refused(wrong: dict[str, Any]) -> None:
+    learned = learn([sample(*(100 + 0.1 * i + 0.2 * j for j in range(8))) for i in range(12)], estimator=Validator)
+    document = msgspec.to_builtins(learned)
+    document["criteria"][0]["distribution"] |= wrong
+    with pytest.raises(msgspec.ValidationError, match="distribution"):
+        msgspec.convert(document, Criteria, strict=False)
+
+
+def test_the_budget_is_a_machines_whatever_its_devices() -> None:
+    """Eight GPUs are eight verdicts: each gets an eighth, and its limit lies further out."""
+    random = np.random.default_rng(0)
+    runs = [sample(100 * math.exp(0.03 * random.standard_normal())) for _ in range(40)]
+    one = [replace(run, device=f"node{i}/cuda:0") for i, run in enumerate(runs)]
+    eight = [replace(run, device=f"node{i // 8}/cuda:{i % 8}") for i, run in enumerate(runs)]
+    limits = [learn(of).criteria[0].low for of in (one, eight)]
+    assert limits == sorted(limits, reverse=True, key=lambda limit: limit or 0.0)
+    assert limits[0] != limits[1]
+    assert learn(runs).criteria[0].low == limits[0], "machines not known: one verdict a metric"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from detectors.criteria import Criteria, JudgedSuite
@@ -152,6 +153,111 @@ def test_validate_refuses_bad_input_before_it_measures(arguments: tuple[str, str
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert words in done.stderr
+
+
+def fleet(
+    folder: Path, name: str, seed: int, *, slow: dict[str, float] | None = None, noise: float = 0.003
+) -> list[Path]:
+    """Six hosts of four GPUs that keep their differences: a steady metric and one that repeats badly."""
+    lasting, random, files = np.random.default_rng(5), np.random.default_rng(seed), []
+    for host in (f"node-{i}" for i in range(6)):
+        results = []
+        for device in (f"cuda:{i}" for i in range(4)):
+            level = 1e14 * np.exp(0.005 * lasting.standard_normal()) / (slow or {}).get(f"{host}/{device}", 1.0)
+            steady = level * np.exp(noise * random.standard_normal(7))
+            rough = 1e-5 * np.exp(0.12 * random.standard_normal(7))
+            metrics = (
+                MetricValues(name="bf16", unit="FLOP/s", better=Better.HIGHER, values=tuple(map(float, steady))),
+                MetricValues(name="wake", unit="s", better=Better.LOWER, values=tuple(map(float, rough))),
+            )
+            results.append(
+                BenchmarkResult(
+                    benchmark="gemm", state=State.OK, error=None, seconds=1.0, device=device, metrics=metrics
+                )
+            )
+        document = SuiteResult(
+            suite="quick",
+            started_at=1.0,
+            finished_at=2.0,
+            host=host,
+            device="H100 x4",
+            cohort="4x-H100",
+            software="torch",
+            benchmarks=tuple(results),
+        )
+        files.append(folder / f"{name}-{host}.json")
+        files[-1].write_bytes(msgspec.json.encode(document))
+    return files
+
+
+EVERYBODY = {f"node-{host}/cuda:{gpu}": 1.03 for host in range(6) for gpu in range(4)}
+
+
+def test_fit_takes_distributions_where_they_repeat_and_limits_elsewhere(tmp_path: Path) -> None:
+    files = [*fleet(tmp_path, "a", 1), *fleet(tmp_path, "b", 2)]
+    out = tmp_path / "criteria.json"
+    sources = {}
+    for method in ("auto", "cdf", "robust"):
+        done = mainstay("criteria", "fit", *files, "--out", out, "--method", method)
+        assert done.returncode == 0, done.stderr
+        learned = msgspec.json.decode(out.read_bytes(), type=Criteria)
+        sources[method] = {one.metric: one.source.removeprefix("learned:") for one in learned.criteria}
+        refused = [one.reason for one in learned.refused]
+        assert all("0.98 makes a gate" in reason for reason in refused)
+        assert len(refused) == (method == "cdf")
+    assert sources == {
+        "auto": {"bf16": "Validator", "wake": "RobustLimits"},
+        "cdf": {"bf16": "Validator"},
+        "robust": {"bf16": "RobustLimits", "wake": "RobustLimits"},
+    }
+
+
+def test_check_says_what_slow_devices_share(tmp_path: Path) -> None:
+    out = tmp_path / "criteria.json"
+    assert mainstay("criteria", "fit", *fleet(tmp_path, "a", 1), "--out", out).returncode == 0
+    slow = fleet(tmp_path, "b", 2, slow={f"node-3/cuda:{gpu}": 1.1 for gpu in range(4)})
+    done = mainstay("criteria", "check", *slow, "--criteria", out)
+    assert done.returncode == 1
+    assert done.stdout.endswith("4 of 4 devices of node-3 are slow: look for one fault that they share, not for 4.\n")
+
+
+@pytest.mark.parametrize(
+    ("slow", "code", "words"),
+    [
+        ({}, 0, "did not move as a whole"),
+        (EVERYBODY, 1, "blame the update, not the nodes"),
+        ({"node-2/cuda:1": 1.08}, 1, "slower by themselves: node-2/cuda:1"),
+    ],
+    ids=["nothing", "everybody", "one"],
+)
+def test_drift_tells_an_update_from_a_device(tmp_path: Path, slow: dict[str, float], code: int, words: str) -> None:
+    before, after = fleet(tmp_path, "a", 1), fleet(tmp_path, "b", 2, slow=slow)
+    done = mainstay("criteria", "drift", "--before", *before, "--after", *after, "--json")
+    steady = msgspec.json.decode(done.stdout)[0]
+    assert words in steady["reason"]
+    assert steady["verdict"] == ("fail" if code else "pass")
+    assert done.returncode in ((code,) if code else (0, 4)), "the rough metric may be too noisy to tell"
+
+
+def test_drift_of_too_few_is_unknown(tmp_path: Path) -> None:
+    before, after = fleet(tmp_path, "a", 1)[:1], fleet(tmp_path, "b", 2)[:1]
+    done = mainstay("criteria", "drift", "--before", *before, "--after", *after)
+    assert done.returncode == 4
+    assert "4 devices before and 4 after" in done.stdout
+    gone = mainstay("criteria", "drift", "--before", *before, "--after", tmp_path / "none.json")
+    assert gone.returncode == 2
+    assert len(gone.stderr.splitlines()) == 1
+
+
+def test_repeatability_names_what_is_no_gate(tmp_path: Path) -> None:
+    once = fleet(tmp_path, "a", 1)
+    done = mainstay("criteria", "repeatability", *once)
+    assert done.returncode == 4, "nothing was repeated"
+    twice = mainstay("criteria", "repeatability", *once, *fleet(tmp_path, "b", 2), "--json")
+    steady, rough = msgspec.json.decode(twice.stdout)
+    assert (steady["verdict"], rough["verdict"]) == ("pass", "fail")
+    assert rough["similarity"] < 0.98 < steady["similarity"]
+    assert twice.returncode == 1
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def test_a_slow_node_is_one_finding() -> None:
     (one,) = group(slow, places())
     assert (one.node, one.rack, len(one.devices), one.of) == ("n5", None, 4, 4)
     assert one.chance < 1e-4
-    assert one.words == "4 of 4 devices of node n5 are slow"
+    assert one.words == "4 of 4 devices of n5 are slow"
 
 
 def test_most_of_a_node_is_enough_where_it_cannot_be_chance() -> None:
@@ -80,7 +80,7 @@ def test_findings_name_the_node_or_the_device() -> None:
     slow = {f"n5-{gpu}" for gpu in range(4)} | {"n20-1"}
     whole, alone = findings(group(slow, places()), time=7.0, slowdowns={"n5-0": 0.04, "n5-1": 0.06})
     assert (whole.entity.node, whole.entity.device, whole.cause) == ("n5", None, Cause.HOST)
-    assert whole.evidence.summary == "4 of 4 devices of node n5 are slow, by up to 6.0%."
+    assert whole.evidence.summary == "4 of 4 devices of n5 are slow, by up to 6.0%."
     assert (alone.entity.node, alone.entity.device, alone.cause) == ("n20", "n20-1", None)
     assert {one.kind for one in (whole, alone)} == {FindingKind.COMPUTE_SLOW}
     assert {one.time for one in (whole, alone)} == {7.0}

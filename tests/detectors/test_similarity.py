@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.similarity import distances, medoid, shortfalls, similarity, two_sided
@@ -27,12 +27,14 @@ def by_definition(observed: np.ndarray, reference: np.ndarray, better: Better) -
     return area / xs[-1]
 
 
+@settings(deadline=None)
 @given(values, values, directions)
 def test_it_is_the_definition(observed: np.ndarray, reference: np.ndarray, better: Better) -> None:
     expected = by_definition(observed, reference, better)
     assert distances([observed], reference, better)[0] == pytest.approx(expected, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(values, values)
 def test_both_sides_make_the_whole(observed: np.ndarray, reference: np.ndarray) -> None:
     sides = [distances([observed], reference, better)[0] for better in (Better.LOWER, Better.HIGHER)]
@@ -63,6 +65,7 @@ def test_a_better_sample_is_no_distance_away(better: Better) -> None:
     assert shortfalls([faster], reference, better)[0] == 0.0
 
 
+@settings(deadline=None)
 @given(values, values, directions, st.data())
 def test_a_worse_value_never_lies_nearer(
     observed: np.ndarray, reference: np.ndarray, better: Better, data: st.DataObject
@@ -75,6 +78,7 @@ def test_a_worse_value_never_lies_nearer(
     assert after >= before - 1e-12
 
 
+@settings(deadline=None)
 @given(values, values, directions)
 def test_what_judges_is_never_below_the_definition(observed: np.ndarray, reference: np.ndarray, better: Better) -> None:
     judged = shortfalls([observed], reference, better)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import lib_gpu_variability as longhorn
@@ -118,6 +118,7 @@ def test_a_fingerprint_is_right_or_wrong() -> None:
     ]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(min_value=50, max_value=400), min_size=1, max_size=10), st.data())
 def test_a_worse_value_never_gets_a_better_verdict(values: list[float], data: st.DataObject) -> None:
     better = data.draw(st.sampled_from([Better.LOWER, Better.HIGHER]))
