@@ -1,8 +1,8 @@
 """What measuring may cost: a hundredth of a step. It measures itself, and thins what is dear until it costs no more.
 
-Thinned first is the norm of the gradients, then the sections of a step (forward, backward, optimizer), to every 2nd,
-4th, … 16th step. Never thinned are step time, compute time, waits, calls begun and ended, and whether values are
-finite.
+Thinned first is the norm of the gradients, then the details of a step (forward, backward, optimizer; how long each
+transfer took), to every 2nd, 4th, … 16th step. Never thinned are step time, compute time, waits, calls begun and ended,
+and whether values are finite.
 What was spent and how far things are thinned are signals of the step, so that nobody takes silence for health.
 """
 
@@ -22,6 +22,8 @@ _STEPS: Final = 15
 """Steps whose median is believed: neighbours on the machine disturb single ones."""
 _LEAST: Final = 8
 """Steps before anything is thinned: the first ones connect, allocate and compile."""
+_EVERY: Final = 4
+"""Steps after which it thinks again: thinking costs too."""
 _EASE: Final = 0.8
 """Thin less only where that would cost at most this share of what is allowed: else it goes to and fro."""
 
@@ -59,6 +61,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.norm, self.sections = Stride(), Stride()
+        self._learned = 0
         self._steps, self._rest, self._norms, self._sections = (deque[float](maxlen=_STEPS) for _ in range(4))
 
     @property
@@ -73,7 +76,7 @@ class Budget:
             step: wall time, commit to commit.
             spent: seconds in all.
             norm: of these, on the gradient norm; None where none was taken.
-            sections: of these, on sections; None where they were left out or may not be.
+            sections: of these, on the step's details; None where they were left out or may not be.
         """
         if not step > 0.0:
             return
@@ -82,7 +85,8 @@ class Budget:
         for number, memory in ((norm, self._norms), (sections, self._sections)):
             if number is not None:
                 memory.append(number)
-        if len(self._steps) < _LEAST:
+        self._learned += 1
+        if self._learned < _LEAST or self._learned % _EVERY:
             return
         usual = statistics.median(self._steps)
         left = SHARE * usual - statistics.median(self._rest)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import socket
-import statistics
 import struct
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +23,8 @@ _STAMP: Final = struct.Struct("<qqqd")
 """Sender, tag, number of the transfer with this tag, when it was ready."""
 _MOST_STAMPS: Final = 4096
 """Kept for transfers that are not received yet; more means that somebody sends what nobody receives."""
+_MOST_UNREAD: Final = 8
+"""The kernel keeps ten datagrams for a socket that is not read."""
 
 
 @dataclass(slots=True)
@@ -44,6 +45,8 @@ class Links:
         self._stamps: dict[tuple[int, int, int], float] = {}
         self._addresses: dict[int, bytes] = {}
         self._pairs: dict[int, _Pair] = {}
+        self._unread = 0
+        """Transfers whose stamps were not looked for."""
         self._near: set[int] = set()
         """Ranks that have given a stamp: of them nothing is told without one."""
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -58,22 +61,22 @@ class Links:
             self._socket.close()
             self._socket = None
 
-    def sent(self, peer: int, tag: int, ready: float) -> None:
-        """This rank is ready to send to ``peer``."""
+    def sent(self, peer: int, tag: int, ready: float, *, tell: bool = True) -> None:
+        """This rank is ready to send to ``peer``; ``tell`` it when."""
         number = self._sent[peer, tag] = self._sent.get((peer, tag), 0) + 1
-        if self._socket is not None:
+        if tell and self._socket is not None:
             with contextlib.suppress(OSError):  # it is on another host, or too busy to take stamps
                 self._socket.sendto(_STAMP.pack(self._rank, tag, number, ready), self._address(peer))
 
     def received(self, peer: int, tag: int, ready: float, ended: float, nbytes: int, *, exact: bool) -> None:
-        """A transfer from ``peer`` has ended; ``exact``: at ``ended``, not at some time before."""
+        """A transfer from ``peer`` has ended; ``exact``: at ``ended``, not some time before, and it is to be told."""
         number = self._received[peer, tag] = self._received.get((peer, tag), 0) + 1
-        self._drain()
-        told = self._stamps.pop((peer, tag, number), None)
         pair = self._pairs.setdefault(peer, _Pair())
         pair.nbytes += nbytes
         if not exact:
+            self._unread += 1
             return
+        told = self._stamp((peer, tag, number))
         if told is None:
             if peer not in self._near:
                 pair.bounds.append(ended - ready)
@@ -82,25 +85,33 @@ class Links:
 
     def cut(self) -> tuple[dict[int, float], dict[int, float]]:
         """Seconds and bytes by sending rank since the last call."""
+        if self._unread >= _MOST_UNREAD:  # else the socket is full of stamps that nobody wants
+            self._stamp((-1, -1, -1))
+            self._unread = 0
         pairs, self._pairs = self._pairs, {}
         seconds = {}
         for peer, pair in pairs.items():
             if pair.exact:
-                seconds[peer] = statistics.median(pair.exact)
+                seconds[peer] = _median(pair.exact)
             elif pair.bounds:
                 seconds[peer] = min(pair.bounds)
         return seconds, {peer: float(pair.nbytes) for peer, pair in pairs.items()}
 
-    def _drain(self) -> None:
-        if self._socket is None:
-            return
+    def _stamp(self, wanted: tuple[int, int, int]) -> float | None:
+        """When the sender was ready, as far as it has told. Stops there: each look at the socket costs."""
+        told = self._stamps.pop(wanted, None)
+        if told is not None or self._socket is None:
+            return told
         with contextlib.suppress(OSError, struct.error):
             while True:
                 rank, tag, number, ready = _STAMP.unpack(self._socket.recv(_STAMP.size))
+                self._near.add(rank)
+                if (rank, tag, number) == wanted:
+                    return float(ready)
                 if len(self._stamps) >= _MOST_STAMPS:
                     self._stamps.clear()
                 self._stamps[rank, tag, number] = ready
-                self._near.add(rank)
+        return None
 
     def _address(self, rank: int) -> bytes:
         """An abstract name: no file is left behind."""
@@ -108,3 +119,9 @@ class Links:
             name = hashlib.blake2b(f"{self._name}/{rank}".encode(), digest_size=16).hexdigest()
             self._addresses[rank] = b"\0mainstay-" + name.encode()
         return self._addresses[rank]
+
+
+def _median(values: list[float]) -> float:
+    """As ``statistics`` has it, in a fifth of the time."""
+    values, half = sorted(values), len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
