@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -79,8 +80,6 @@ def served(folder: Path, url: str) -> Iterator[httpx.Client]:
 
 
 def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
-    import re
-
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
