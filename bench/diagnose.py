@@ -37,7 +37,7 @@ REPEATS = 5
 DEFECTIVE = 0.02
 """Share of nodes with one metric 30 % slow."""
 SUPERBENCH_SECONDS = 9.7
-"""SuperBench's own diagnosis of 2,048 nodes x 159 metrics on two cores, as measured for our reference, not here."""
+"""SuperBench's own diagnosis of 2,048 nodes x 159 metrics on two idle cores, measured elsewhere: it needs pandas."""
 BENCHMARKS = ("mem-bw/h2d_bw", "mem-bw/d2h_bw", "gemm-flops/fp16_flops", "gemm-flops/bf16_tc_flops", "ib-loopback/w_bw")
 
 

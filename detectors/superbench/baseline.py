@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.base import Floats
-from detectors.superbench.names import InputError, select, stripped, without_rank
+from detectors.superbench.names import InputError, select, shown, stripped, without_rank
 from detectors.superbench.results import Results
 from detectors.superbench.rules import Function, Rule, RuleFile
 
@@ -42,11 +42,22 @@ def read_baseline(text: str | bytes) -> dict[str, object]:
 
 
 def look_up(baseline: Baseline, metric: str) -> object:
-    """The baseline of a metric: its own, or that of all ranks; None if there is none."""
+    """The baseline of a metric: its own, or that of all ranks; None if there is none.
+
+    A number in quotes is a number: SuperBench writes small ones so (``"1.2e-05"``), and then aborts on its own file.
+    """
     for name in (metric, without_rank(metric), stripped(metric)):
         if name in baseline:
-            return baseline[name]
+            value = baseline[name]
+            return _unquoted(value) if isinstance(value, str) else value
     return None
+
+
+def _unquoted(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def why_unusable(value: object, metric: str) -> str | None:
@@ -54,7 +65,7 @@ def why_unusable(value: object, metric: str) -> str | None:
     if value is None:
         return "has no baseline"
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return f"has the baseline {value!r}, which is no finite number"
+        return f"has the baseline {shown(value)}, which is no finite number"
     if value == 0 and EXACT not in metric:
         return "has the baseline 0, against which no variance can be computed"
     return None

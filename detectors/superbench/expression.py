@@ -18,7 +18,7 @@ import numpy as np
 
 from detectors.base import Bools, Floats
 from detectors.superbench.interpret import FUNCTIONS, METHODS, Unjudgeable, scalar
-from detectors.superbench.names import InputError
+from detectors.superbench.names import InputError, shown
 from detectors.superbench.vectorised import NotVectorised, vectorised
 
 LONGEST: Final = 2000
@@ -116,7 +116,7 @@ def parse(text: str) -> Criterion:
     arguments = function.args
     extra = [*arguments.posonlyargs, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg, *arguments.defaults]
     if len(arguments.args) != 1 or any(one is not None for one in extra):
-        raise InputError(f"{_short(text)} must be a lambda of exactly one argument")
+        raise InputError(f"{shown(text)} must be a lambda of exactly one argument")
     argument = arguments.args[0].arg
     _check(function.body, argument)
     return Criterion(text, argument, function.body)
@@ -128,17 +128,12 @@ def _lambda(text: str) -> ast.Lambda:
             warnings.simplefilter("ignore", SyntaxWarning)  # such as "x is 0": odd, not wrong
             tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
-        raise InputError(f"{_short(text)} cannot be read: {error.msg}") from error
+        raise InputError(f"{shown(text)} cannot be read: {error.msg}") from error
     except (ValueError, MemoryError, RecursionError) as error:
-        raise InputError(f"{_short(text)} cannot be read: {error or 'nested too deeply'}") from error
+        raise InputError(f"{shown(text)} cannot be read: {error or 'nested too deeply'}") from error
     if not isinstance(tree.body, ast.Lambda):
-        raise InputError(f"{_short(text)} must be a lambda, such as 'lambda x: x < -0.05'")
+        raise InputError(f"{shown(text)} must be a lambda, such as 'lambda x: x < -0.05'")
     return tree.body
-
-
-def _short(text: str) -> str:
-    """At most a line of a terminal."""
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 def _check(body: ast.expr, argument: str) -> None:

@@ -83,9 +83,21 @@ def select(entries: Iterable[str], metrics: Sequence[str], benchmarks: dict[str,
     return Selection(tuple(sorted(chosen)), dead)
 
 
+def plain(text: str) -> str:
+    """A text on one line, without what moves a terminal's cursor."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def quoted(text: str) -> str:
-    """A text as it stands in the file, on one line: with ``repr`` every backslash of an expression would be two."""
-    return "'" + "".join(one if one.isprintable() else repr(one)[1:-1] for one in text) + "'"
+    """A text as it stands in the file: with ``repr`` every backslash of an expression would be two."""
+    return f"'{plain(text)}'"
+
+
+def shown(value: object) -> str:
+    """A value of a file for a message: short, whatever it holds (by aliases, a little YAML can be a huge value)."""
+    if isinstance(value, str):
+        return quoted(value if len(value) <= 80 else f"{value[:77]}...")
+    return repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
 
 
 def compiled(entry: str) -> re.Pattern[str]:

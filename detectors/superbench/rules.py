@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from detectors.superbench.expression import Criterion, parse
-from detectors.superbench.names import InputError
+from detectors.superbench.names import InputError, shown
 
 LARGEST: Final = 1 << 20
 """Characters of a rule file: the published ones have 2,000."""
@@ -125,7 +125,7 @@ def _rule(name: str, raw: Any) -> Rule:
         raise InputError(f"rule {name!r} must be a mapping, not {type(raw).__name__}")
     store = raw.get("store", False)
     if not isinstance(store, bool):
-        raise InputError(f"rule {name!r}: store must be true or false, not {store!r}")
+        raise InputError(f"rule {name!r}: store must be true or false, not {shown(store)}")
     stores_values = store and raw.get("criteria") is None
     function = None if stores_values else _function(name, raw)
     return Rule(
@@ -144,24 +144,22 @@ def _function(name: str, raw: dict[str, Any]) -> Function:
     if said is None:
         hint = " (store: false is the default: such a rule judges)" if raw.get("store") is False else ""
         raise InputError(f"rule {name!r}: function is missing{hint}")
-    try:
-        return Function(said)
-    except ValueError:
-        known = ", ".join(Function)
-        raise InputError(f"rule {name!r}: function {said!r} is unknown; there are {known}") from None
+    if not isinstance(said, str) or said not in set(Function):  # an enum's own error writes out whatever it is given
+        raise InputError(f"rule {name!r}: function {shown(said)} is unknown; there are {', '.join(Function)}")
+    return Function(said)
 
 
 def _criterion(name: str, raw: dict[str, Any], function: Function | None) -> Criterion:
     said = raw.get("criteria")
     if not isinstance(said, str):
-        what = "is missing" if said is None else f"must be a text, not {said!r}"
+        what = "is missing" if said is None else f"must be a text, not {shown(said)}"
         raise InputError(f"rule {name!r}: criteria {what}")
     try:
         criterion = parse(said)
     except InputError as error:
         raise InputError(f"rule {name!r}: criteria {error}") from error
     if function is not Function.MULTI_RULES and not criterion.judges():
-        raise InputError(f"rule {name!r}: criteria {said!r} must answer True or False for a number")
+        raise InputError(f"rule {name!r}: criteria {shown(said)} must answer True or False for a number")
     return criterion
 
 
@@ -175,7 +173,7 @@ def category_of(name: str, raw: dict[str, Any]) -> str:
         raise InputError(f"rule {name!r}: categories is missing")
     category = raw["categories"]
     if category is not None and not isinstance(category, str):
-        raise InputError(f"rule {name!r}: categories must be one text, not {category!r}")
+        raise InputError(f"rule {name!r}: categories must be one text, not {shown(category)}")
     return category or ""
 
 

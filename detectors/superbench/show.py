@@ -14,6 +14,7 @@ from rich.text import Text
 
 from detectors.superbench.diagnose import Diagnosis
 from detectors.superbench.lint import Finding, coverage
+from detectors.superbench.names import plain
 from detectors.superbench.output import not_accepted, words
 from probes.words import Verdict
 
@@ -37,7 +38,7 @@ def render(diagnosis: Diagnosis, findings: Sequence[Finding]) -> RenderableType:
         parts += [_nodes(diagnosis, alone), Text("")]
     if diagnosis.unknown_of_all:
         parts.append(Text("No node could be judged in full: of the rules above some see nothing.", style="magenta"))
-    return Group(*parts, Text(f"{coverage(diagnosis)}.", style="dim"), headline(diagnosis))
+    return Group(*parts, Text(f"{plain(coverage(diagnosis))}.", style="dim"), headline(diagnosis))
 
 
 def _own(diagnosis: Diagnosis, node: int) -> bool:
@@ -58,7 +59,10 @@ def _nodes(diagnosis: Diagnosis, places: list[int]) -> Table:
         category = said.category if diagnosis.verdicts[place] is Verdict.FAIL else ""
         verdict = diagnosis.verdicts[place]
         table.add_row(
-            Text(verdict.upper(), _STYLES[verdict]), Text(diagnosis.results.nodes[place]), Text(category), Text(why)
+            Text(verdict.upper(), _STYLES[verdict]),
+            Text(plain(diagnosis.results.nodes[place])),
+            Text(plain(category)),
+            Text(plain(why)),
         )
     return table
 
@@ -80,7 +84,7 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
     table.add_column("finding", no_wrap=True)
     table.add_column("what is wrong", overflow="fold")
     for one in findings:
-        table.add_row(Text(one.rule or "(file)"), Text(one.code, "yellow"), Text(one.message))
+        table.add_row(Text(plain(one.rule) or "(file)"), Text(one.code, "yellow"), Text(plain(one.message)))
     return table
 
 

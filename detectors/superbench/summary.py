@@ -18,7 +18,7 @@ import numpy as np
 
 from detectors.base import Floats
 from detectors.superbench.baseline import rounded
-from detectors.superbench.names import InputError, select, without_rank
+from detectors.superbench.names import InputError, select, shown, without_rank
 from detectors.superbench.output import Table, html_of
 from detectors.superbench.results import Results
 from detectors.superbench.rules import category_of, load_mapping, metrics_of
@@ -74,7 +74,7 @@ def _statistics(name: str, said: Any) -> tuple[str, ...]:
     for one in listed or [said]:
         if not isinstance(one, str) or not (one in _STATISTICS or _PERCENTILE.fullmatch(one)):
             known = ", ".join(_STATISTICS)
-            raise InputError(f"rule {name!r}: statistics {one!r} is none of {known}, p1 to p99")
+            raise InputError(f"rule {name!r}: statistics {shown(one)} is none of {known}, p1 to p99")
     return tuple(listed)
 
 
@@ -84,7 +84,7 @@ def _aggregate(name: str, said: Any) -> bool | re.Pattern[str]:
     try:
         pattern = re.compile(said) if isinstance(said, str) else None
     except re.error as error:
-        raise InputError(f"rule {name!r}: aggregate {said!r} is no regular expression: {error}") from error
+        raise InputError(f"rule {name!r}: aggregate {shown(said)} is no regular expression: {error}") from error
     if pattern is None or pattern.groups == 0:
         raise InputError(f"rule {name!r}: aggregate must be true, false or a regular expression with a group")
     return pattern

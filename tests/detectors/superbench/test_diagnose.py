@@ -109,7 +109,7 @@ def test_a_defective_node_stays_defective_when_something_else_is_missing() -> No
     [
         ({}, "has no baseline"),
         ({"mem-bw/h2d_bw": 0}, "has the baseline 0"),
-        ({"mem-bw/h2d_bw": "26"}, "which is no finite number"),
+        ({"mem-bw/h2d_bw": "fast"}, "which is no finite number"),
         ({"mem-bw/h2d_bw": None}, "has no baseline"),
         ({"mem-bw/h2d_bw": True}, "which is no finite number"),
         ({"mem-bw/h2d_bw": float("inf")}, "which is no finite number"),
@@ -189,6 +189,11 @@ def test_a_broken_expression_is_refused_with_its_rule() -> None:
 def test_each_rank_may_have_its_own_baseline() -> None:
     own = BASELINE | {"mem-bw/h2d_bw:1": 18.0}
     assert judged(SLOW, rules=rule_file(r=MEMORY), baseline=own).verdicts == (PASS,)
+
+
+def test_a_quoted_baseline_is_a_number() -> None:
+    """SuperBench writes "1.2e-05", and aborts when it reads it."""
+    assert judged({}, SLOW, rules=rule_file(r=MEMORY), baseline={"mem-bw/h2d_bw": "2.6e1"}).verdicts == (PASS, FAIL)
 
 
 def test_the_order_of_nodes_and_metrics_does_not_matter() -> None:

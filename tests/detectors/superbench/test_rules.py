@@ -92,5 +92,16 @@ def test_rules_that_read_each_other_are_refused() -> None:
         rule_file(a=COMBINED | {"store": True})
 
 
+def test_a_small_file_cannot_become_a_huge_message() -> None:
+    """Nine levels of ten aliases each: a billion when written out."""
+    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10))
+    for field in ("categories", "criteria", "function", "store", "metrics"):
+        fields = MEMORY | {field: "PLACE"}
+        content = "l0: &l0 [lol]\n" + levels + text(r=fields).replace("PLACE", "*l9")
+        with pytest.raises(InputError, match=field) as refusal:
+            read_rules(content)
+        assert len(str(refusal.value)) < 200
+
+
 def test_keys_that_stand_twice_are_remembered() -> None:
     assert read_rules(text(r=MEMORY) + "    r:\n" + text(r=MEMORY).split("    r:\n")[1]).twice == ("r (line 10)",)
