@@ -73,17 +73,6 @@ def test_one_rank(job: Job, undisturbed: Path) -> None:
     assert (exited["rank"], exited["data"]["signal"], exited["data"]["pid"]) == (victim, 9, before[victim])
 
 
-def test_two_ranks_one_after_the_other(job: Job, undisturbed: Path) -> None:
-    with job:
-        job.wait_step(6)
-        job.kill(1)
-        job.wait_recoveries(1)
-        job.wait_step(14)
-        job.kill(2)
-        job.wait_recoveries(2)
-        assert_ended_well(job, undisturbed)
-
-
 def test_a_second_rank_while_the_first_is_being_restored(job: Job, undisturbed: Path) -> None:
     with job:
         job.wait_step(6)

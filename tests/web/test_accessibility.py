@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from playwright.sync_api import Browser, Page
 
 from service.demo.stack import Stack
-from tests.web.axe import broken_pages, violations
+from tests.web.axe import COLOURS, GUIDELINES, broken_pages, violations
 from tests.web.story import JOB
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
@@ -28,9 +30,11 @@ PAGES = (
 
 
 @pytest.mark.timeout(240)  # twelve pages, each checked whole
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_breaks_the_accessibility_guidelines(browser: Browser, dashboard: Stack, scheme: str) -> None:
-    assert broken_pages(browser, dashboard, PAGES, scheme=scheme) == {}
+@pytest.mark.parametrize(("scheme", "rules"), [("light", GUIDELINES), ("dark", COLOURS)], ids=["light", "dark"])
+def test_no_page_breaks_the_accessibility_guidelines(
+    browser: Browser, dashboard: Stack, scheme: str, rules: Any
+) -> None:
+    assert broken_pages(browser, dashboard, PAGES, scheme=scheme, rules=rules) == {}
 
 
 def test_a_form_and_a_dialog_are_reachable_too(page: Page) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.demo.stack import Stack
 from tests.web import judged
-from tests.web.axe import broken_pages
+from tests.web.axe import COLOURS, GUIDELINES, broken_pages
 from tests.web.story import JOB, kill, send
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
@@ -212,8 +212,11 @@ def test_incidents_are_filtered_by_cause(page: Page) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 390), ("light", 1920)])
+@pytest.mark.parametrize(
+    ("scheme", "width", "rules"),
+    [("light", 1280, GUIDELINES), ("dark", 1280, COLOURS), ("dark", 390, GUIDELINES), ("light", 1920, GUIDELINES)],
+)
 def test_a_judged_run_breaks_no_accessibility_guideline(
-    browser: Browser, dashboard: Stack, scheme: str, width: int
+    browser: Browser, dashboard: Stack, scheme: str, width: int, rules: Any
 ) -> None:
-    assert broken_pages(browser, dashboard, TABS, scheme=scheme, width=width, prepare=judged.judged) == {}
+    assert broken_pages(browser, dashboard, TABS, scheme=scheme, width=width, prepare=judged.judged, rules=rules) == {}
