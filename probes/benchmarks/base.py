@@ -58,6 +58,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """How many of these the machine has: GPUs, or the processor cores that this process may use."""
     index: int | None = None
     """Which GPU; None means all of them, or the host."""
+    numa_nodes: int = 1
+    """Memory nodes of the host."""
     software: str = ""
 
     @property

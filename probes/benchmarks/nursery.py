@@ -23,6 +23,7 @@ import msgspec
 
 from probes.benchmarks.base import Benchmark, Device
 from probes.benchmarks.contention import Processor
+from probes.benchmarks.numa import processors_by_node
 from probes.benchmarks.result import BenchmarkResult, State, disturbed
 from probes.benchmarks.suites import BENCHMARKS
 
@@ -123,10 +124,13 @@ def describe_device(wanted: str) -> Device:
     if wanted != "cpu" and torch.cuda.is_available():
         version = f"{software}, CUDA {torch.version.cuda}"
         model = torch.cuda.get_device_name(0)
-        return Device(kind="cuda", model=model, count=torch.cuda.device_count(), software=version)
+        count = torch.cuda.device_count()
+        return Device(kind="cuda", model=model, count=count, numa_nodes=len(processors_by_node()), software=version)
     if wanted == "cuda":
         raise ValueError("torch sees no GPU on this machine")
-    return Device(kind="cpu", model=_processor(), count=len(os.sched_getaffinity(0)), software=software)
+    cores = len(os.sched_getaffinity(0))
+    nodes = len(processors_by_node())
+    return Device(kind="cpu", model=_processor(), count=cores, numa_nodes=nodes, software=software)
 
 
 def _processor() -> str:

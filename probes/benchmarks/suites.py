@@ -23,7 +23,9 @@ from probes.benchmarks.gemm import Gemm
 from probes.benchmarks.host_memory import HostMemory
 from probes.benchmarks.launch import Launch
 from probes.benchmarks.memory import Memory
+from probes.benchmarks.numa_copy import NumaCopy
 from probes.benchmarks.overlap import Overlap
+from probes.benchmarks.peer import Peer
 from probes.benchmarks.result import Metric
 from probes.benchmarks.train import Train, TrainCompiled
 
@@ -35,9 +37,11 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
         Memory,
         HostMemory,
         Copy,
+        NumaCopy,
         Launch,
         AllReduce,
         Collectives,
+        Peer,
         Overlap,
         Disk,
         Train,
@@ -50,7 +54,7 @@ here."""
 
 TYPICAL: Mapping[Kind, Device] = {
     "cpu": Device(kind="cpu", model="any", count=2),
-    "cuda": Device(kind="cuda", model="any", count=8),
+    "cuda": Device(kind="cuda", model="any", count=8, numa_nodes=2),
 }
 """The machines that stated times are of: two processor cores, eight GPUs."""
 
