@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "policy": ("detectors.policy.cli:policy", "node", "What GPU error codes mean; overrides checked, tried, pushed."),
     "record": ("detectors.recording.cli:record", "service", "What a service saw, as files that can be replayed."),
     "replay": ("detectors.recording.cli:replay", "service", "The detectors over a recording: what they find in it."),
+    "select": ("detectors.selector.cli:select", "node", "Which checks nodes need before a job, and why."),
     "hangs": ("detectors.hangs_cli:hangs", "node", "Flight-recorder dumps in, the ranks that hold up the job out."),
     "localise": (
         "detectors.localise.cli:localise",

@@ -16,6 +16,7 @@ from service.stream import models as stream
 from service.telemetry import models as telemetry
 from service.validation import localisation_models as localisations
 from service.validation import models as validation
+from service.validation import selection_models as selections
 
 __all__ = [
     "Base",
@@ -28,6 +29,7 @@ __all__ = [
     "localisations",
     "policies",
     "remediation",
+    "selections",
     "sources",
     "stream",
     "telemetry",

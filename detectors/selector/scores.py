@@ -69,7 +69,8 @@ def _in_sight(time: Floats, seen: Bools, at: Floats, *, before: Bools) -> Floats
     ends, counts = np.unique(time[~seen], return_counts=True)
     left = len(time) - np.searchsorted(np.sort(time), ends, side="left")
     # an incident at the same moment came first
-    left = left - np.array([np.sum(seen & (time == end)) for end in ends])
+    failed = np.sort(time[seen])
+    left = left - (np.searchsorted(failed, ends, side="right") - np.searchsorted(failed, ends, side="left"))
     curve = np.concatenate([[1.0], np.cumprod(1.0 - counts / np.maximum(left, 1))])
     place = np.where(before, np.searchsorted(ends, at, side="left"), np.searchsorted(ends, at, side="right"))
     return np.asarray(curve[place], np.float64)

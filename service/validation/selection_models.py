@@ -1,0 +1,32 @@
+"""Plans of the Selector as they were made: what was to run, and why each benchmark was in or out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.kit.db import Base, UnixTime
+from service.validation.selection_schemas import Trigger
+
+_TRIGGERS = ", ".join(f"'{trigger}'" for trigger in Trigger)
+
+
+class SelectionRow(Base):
+    """One decision. Never changed."""
+
+    __tablename__ = "selections"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    trigger: Mapped[str] = mapped_column(String(16))
+    suite: Mapped[str] = mapped_column(String(200))
+    nodes: Mapped[list[str]]
+    run_on: Mapped[list[str]]
+    job_hours: Mapped[float]
+    target_risk: Mapped[float]
+    record: Mapped[dict[str, Any]]
+    """``detectors.selector.audit.Record`` as JSON."""
+
+    __table_args__ = (CheckConstraint(f"trigger IN ({_TRIGGERS})", name="trigger"), Index(None, "created_at", "id"))

@@ -1,0 +1,84 @@
+"""Plans of the Selector on the wire."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from service.kit.schemas import Input, JsonNumber, Name, Output, ShortText
+
+
+class Trigger(StrEnum):
+    """Why somebody asks."""
+
+    JOB = "job"  # a job is about to be placed on these nodes
+    ADDED = "added"  # the nodes are new
+    REPAIR = "repair"  # they come back from a repair
+    INCIDENT = "incident"  # something happened to them
+    PERIODIC = "periodic"
+    MANUAL = "manual"
+
+
+class ValidationPlanCreate(Input):
+    nodes: Annotated[list[Name], Field(min_length=1, max_length=4096)]
+    job_hours: Annotated[float, Field(gt=0, le=8760), JsonNumber]
+    target_risk: Annotated[float, Field(ge=0, le=1), JsonNumber] = 0.1
+    """Highest risk of an incident in the job."""
+    trigger: Trigger = Trigger.MANUAL
+    suite: Annotated[ShortText, Field(min_length=1)] = "standard"
+    """Its benchmarks are the candidates, and all of them run where too little is known."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len(set(self.nodes)) != len(self.nodes):
+            raise ValueError("a node is named twice")
+        return self
+
+
+class ConsideredRead(Output):
+    benchmark: str
+    chosen: bool
+    seconds: float
+    gain: float
+    gain_per_second: float
+    risk_before: float
+    risk_after: float
+    finds: int
+    alone: int
+    why: str
+
+
+class NodeRiskRead(Output):
+    node: str
+    p: float
+    covered: float
+    checked: bool
+
+
+class ValidationPlanRead(Output):
+    id: str
+    created_at: float
+    trigger: Trigger
+    suite: str
+    nodes: list[str]
+    job_hours: float
+    target_risk: float
+    benchmarks: list[str]
+    """To run, in this order; empty: no check is needed."""
+    run_on: list[str]
+    """The nodes to run them on; the others may start as they are."""
+    learned: bool
+    """False: too little history, so the whole suite runs."""
+    reached: bool
+    why: str
+    model: str
+    defects: int
+    risk_before: float
+    risk_after: float
+    risk_full: float
+    seconds: float
+    full_seconds: float
+    considered: list[ConsideredRead]
+    node_risks: list[NodeRiskRead]

@@ -1,0 +1,139 @@
+"""The Selector over the store: what to run before a job, decided from what happened here, and kept with its reasons.
+
+Where too little has happened the whole suite runs: unknown is never healthy, and never a reason to skip.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import select
+
+from detectors.selector.whatif import BenchmarkCost, Decision, Experience, Occasion, Past, Wanted, decide, learn_from
+from probes.benchmarks.suites import SuiteInfo
+from service.fleet.service import require_node
+from service.kit.db import AnySession, WriteSession
+from service.kit.ids import new_id
+from service.kit.problem import NotFoundError
+from service.validation import node_past
+from service.validation.models import ValidationRow
+from service.validation.schemas import ValidationState
+from service.validation.selection_models import SelectionRow
+from service.validation.selection_schemas import ValidationPlanCreate, ValidationPlanRead
+from service.validation.suites import require_suite
+
+RELEARN_SECONDS: Final = 3600.0
+"""How old what was learned may be. Rates take days to show; what happened to the asked nodes is read each time."""
+_COSTS_FROM: Final = 500
+"""Newest validations that say what a suite really takes."""
+
+
+class UnknownPlanError(NotFoundError):
+    slug, title = "unknown-validation-plan", "Unknown validation plan"
+
+
+@dataclass
+class Selector:
+    """What was learned of the fleet, a suite at a time; one thread learns, the others wait for it."""
+
+    _known: dict[str, tuple[float, Experience]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def decide(self, session: AnySession, body: ValidationPlanCreate, now: float) -> Decision:
+        """Decide; writes nothing.
+
+        Raises:
+            UnknownNodeError, UnknownSuiteError: there is no such thing.
+        """
+        suite = require_suite(body.suite)
+        for name in body.nodes:
+            require_node(session, name)
+        known = self._experience(session, suite, now)
+        here = _past(session, suite, now, body.nodes)
+        occasion = Occasion(at=now, nodes=tuple(body.nodes), job_hours=body.job_hours)
+        return decide(here, known, occasion, Wanted(target_risk=body.target_risk))
+
+    def _experience(self, session: AnySession, suite: SuiteInfo, now: float) -> Experience:
+        with self._lock:
+            at, known = self._known.get(suite.name, (float("-inf"), None))
+            if known is None or not 0 <= now - at < RELEARN_SECONDS or known.learned is None:
+                known = learn_from(_past(session, suite, now))
+                self._known[suite.name] = (now, known)
+            return known
+
+
+def _past(session: AnySession, suite: SuiteInfo, now: float, nodes: Sequence[str] | None = None) -> Past:
+    claims = {b.name: tuple(defect.value for defect in b.defects) for b in suite.benchmarks}
+    found = node_past.read(session, now, nodes)
+    factor = _factor(session, suite)
+    costs = tuple(
+        BenchmarkCost(name=b.name, seconds=max(b.expected_seconds, 0.1) * factor, catches=claims[b.name])
+        for b in suite.benchmarks
+    )
+    return Past(
+        benchmarks=costs,
+        nodes=tuple(node_past.history(past, now) for past in found if past.row.first_seen_at < now),
+        defects=tuple(defect for past in found for defect in node_past.defects(past, claims, now)),
+    )
+
+
+def _factor(session: AnySession, suite: SuiteInfo) -> float:
+    """What the suite takes here against what is stated of it: the median over whole validations; 1 without any."""
+    rows = session.execute(
+        select(ValidationRow.started_at, ValidationRow.finished_at)
+        .where(
+            ValidationRow.state == ValidationState.DONE,
+            ValidationRow.suite == suite.name,
+            ValidationRow.started_at.is_not(None),
+            ValidationRow.benchmarks.is_(None),
+        )
+        .order_by(ValidationRow.created_at.desc())
+        .limit(_COSTS_FROM)
+    )
+    taken = sorted(finished - started for started, finished in rows if finished is not None and finished > started)
+    stated = sum(b.expected_seconds for b in suite.benchmarks)
+    return taken[len(taken) // 2] / stated if taken and stated > 0 else 1.0
+
+
+def keep(session: WriteSession, body: ValidationPlanCreate, decision: Decision, now: float) -> SelectionRow:
+    """Store a decision with all its reasons."""
+    row = SelectionRow(
+        id=new_id(),
+        created_at=now,
+        trigger=body.trigger.value,
+        suite=body.suite,
+        nodes=list(body.nodes),
+        run_on=list(decision.nodes),
+        job_hours=body.job_hours,
+        target_risk=body.target_risk,
+        record=msgspec.to_builtins(decision.record),
+    )
+    session.add(row)
+    return row
+
+
+def require(session: AnySession, plan_id: str) -> SelectionRow:
+    """The plan.
+
+    Raises:
+        UnknownPlanError: there is none with this id.
+    """
+    row = session.get(SelectionRow, plan_id)
+    if row is None:
+        raise UnknownPlanError(f"no validation plan has the id {plan_id!r}")
+    return row
+
+
+def read(row: SelectionRow) -> ValidationPlanRead:
+    """The plan as answered."""
+    record: dict[str, Any] = dict(row.record)
+    told = {
+        "id": row.id, "created_at": row.created_at, "trigger": row.trigger, "suite": row.suite, "nodes": row.nodes,
+        "run_on": row.run_on, "job_hours": row.job_hours, "target_risk": row.target_risk,
+        "node_risks": record.pop("nodes"),
+    }  # fmt: skip
+    return ValidationPlanRead.model_validate(record | told)

@@ -1,0 +1,203 @@
+"""The survival models against figures of lifelines 0.30.3, against known distributions, and against bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.selector import scores
+from detectors.selector.survival import Cox, Exponential, KaplanMeier, NotEnoughError
+
+# Forty rows with ties, censoring and late entry, drawn once; hours end at a half, so that incidents tie.
+RNG = np.random.default_rng(5)
+X = np.round(RNG.normal(size=(40, 2)), 2)
+ENTRY = np.round(np.where(RNG.random(40) < 0.4, RNG.uniform(0, 3, 40), 0.0), 1)
+STOP = np.round(ENTRY + 1 + RNG.exponential(8 * np.exp(-0.8 * X[:, 0])), 0) + 0.5
+SEEN = RNG.random(40) < 0.75
+ALL = {"cox": Cox, "kaplan-meier": KaplanMeier, "exponential": Exponential}
+
+
+@pytest.mark.parametrize(
+    ("entry", "coefficients", "likelihood"),
+    [
+        (ENTRY, (1.0613522862952207, -0.12650119670201315), -76.83276241709754),
+        (None, (0.9883727868334354, -0.1554452954853006), -77.94700987690433),
+    ],
+    ids=["late entry", "from the start"],
+)
+def test_cox_agrees_with_lifelines(entry: object, coefficients: tuple[float, ...], likelihood: float) -> None:
+    model = Cox(penalty=0.0).fit(X, STOP, SEEN, entry)
+    assert model.coef_ == pytest.approx(coefficients, rel=1e-8)
+    assert model.log_likelihood_ == pytest.approx(likelihood, rel=1e-12)
+
+
+def test_kaplan_meier_agrees_with_lifelines_at_incidents() -> None:
+    model = KaplanMeier().fit(X, STOP, SEEN, ENTRY)
+    for hours, survival in ((2.5, 0.88479263), (5.5, 0.70262944), (10.5, 0.45514458)):
+        assert model.predict_survival(X[:1], hours) == pytest.approx(survival, abs=1e-8)
+
+
+def test_efron_is_breslow_where_nothing_ties() -> None:
+    stop = STOP + np.arange(40) * 1e-4
+    efron, breslow = (Cox(ties=ties, penalty=0.0).fit(X, stop, SEEN, ENTRY) for ties in ("efron", "breslow"))
+    assert efron.coef_ == pytest.approx(breslow.coef_, rel=1e-9)
+    assert Cox(ties="breslow", penalty=0.0).fit(X, STOP, SEEN).coef_ != pytest.approx(
+        Cox(penalty=0.0).fit(X, STOP, SEEN).coef_
+    )
+
+
+def test_the_gradient_is_zero_at_the_fit() -> None:
+    """Whatever the data: no small change of a coefficient makes the incidents likelier."""
+    model = Cox(penalty=0.0).fit(X, STOP, SEEN, ENTRY)
+    from detectors.selector.hazard import spells
+    from detectors.selector.survival import _Partial
+
+    likelihood = _Partial(spells(STOP, SEEN, ENTRY), X, efron=True)
+    gradient, information = likelihood.slopes(model.coef_)
+    assert np.abs(gradient).max() < 1e-6
+    for j in range(2):  # and the information is the slope of the gradient
+        step = np.eye(2)[j] * 1e-5
+        change = (likelihood.slopes(model.coef_ + step)[0] - likelihood.slopes(model.coef_ - step)[0]) / 2e-5
+        assert -change == pytest.approx(information[j], rel=1e-4, abs=1e-6)
+
+
+def test_cox_finds_the_coefficients_that_made_the_data() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4000, 3))
+    beta = np.array([0.8, -0.5, 0.0])
+    time = 100 * (rng.exponential(size=4000) / np.exp(x @ beta)) ** (1 / 1.5)  # Weibull: the baseline is free
+    end = rng.uniform(20, 300, 4000)
+    model = Cox().fit(x, np.minimum(time, end), time <= end)
+    assert model.coef_ == pytest.approx(beta, abs=0.06)
+    horizon = 60.0
+    truth = np.exp(-((horizon / 100) ** 1.5) * np.exp(x @ beta))
+    assert np.abs(model.predict_survival(x, horizon) - truth).mean() < 0.02
+
+
+def test_late_entry_removes_the_bias_of_survivors() -> None:
+    """Nodes that were watched only after 50 hours say nothing about the first 50."""
+    rng = np.random.default_rng(2)
+    time = rng.exponential(100, 20_000)
+    entry = np.where(rng.random(20_000) < 0.7, 50.0, 0.0)
+    watched = time > entry
+    x = np.zeros((int(watched.sum()), 1))
+    late = KaplanMeier().fit(x, time[watched], np.ones(len(x)), entry[watched])
+    blind = KaplanMeier().fit(x, time[watched], np.ones(len(x)))
+    assert late.predict_survival(x[:1], 50.0) == pytest.approx(np.exp(-0.5), abs=0.02)
+    assert blind.predict_survival(x[:1], 50.0) > 0.75
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_model_keeps_its_word(name: str) -> None:
+    """Survival falls from 1 and never rises; the conditional risk is the ratio of survivals, and never zero."""
+    model = ALL[name]().fit(X, STOP, SEEN, ENTRY)
+    hours = np.linspace(0, 300, 200)
+    curve = np.array([model.predict_survival(X[:5], h) for h in hours])
+    assert curve[0] == pytest.approx(1.0)
+    assert (np.diff(curve, axis=0) <= 0).all()
+    for survived in (0.0, 7.3, 200.0, 1e5):
+        risk = model.conditional(X[:5], survived, 3.0)
+        assert ((risk > 0) & (risk < 1)).all(), "no node is ever free of risk, however long it has held"
+    ratio = 1 - model.predict_survival(X[:5], 10.0) / model.predict_survival(X[:5], 4.0)
+    assert model.conditional(X[:5], 4.0, 6.0) == pytest.approx(ratio)
+
+
+def test_the_exponential_forgets() -> None:
+    model = Exponential().fit(X, STOP, SEEN, ENTRY)
+    assert model.conditional(X[:1], 0.0, 5.0) == pytest.approx(model.conditional(X[:1], 999.0, 5.0))
+    assert model.hazard_ is not None
+    assert model.hazard_.tail == pytest.approx(SEEN.sum() / (STOP - ENTRY).sum())
+
+
+def test_separated_and_repeated_covariates_stay_finite() -> None:
+    x = np.column_stack([np.repeat([0.0, 1.0], 20), np.repeat([0.0, 1.0], 20), np.full(40, 7.0)])
+    stop = np.concatenate([np.full(20, 100.0), np.linspace(1, 20, 20)])
+    model = Cox().fit(x, stop, np.repeat([False, True], 20))
+    assert model.coef_ is not None
+    assert np.isfinite(model.coef_).all()
+    assert model.coef_[0] == pytest.approx(model.coef_[1])
+    assert model.coef_[2] == 0.0
+
+
+def test_a_value_never_seen_counts_as_the_last_one_seen() -> None:
+    model = Cox().fit(X, STOP, SEEN)
+    high = X.max(axis=0)
+    assert model.conditional([high * 1e6], 1.0, 1.0) == pytest.approx(
+        model.conditional([high * [1, 1]], 1.0, 1.0), rel=0.5
+    )
+    assert model.relative([[1e9, 0.0]]) == pytest.approx(model.relative([[high[0], 0.0]]))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("stop", "seen", "entry", "said"),
+    [
+        ([1.0, 2.0], [1, 1], [0.0, 2.0], "row 1"),
+        ([1.0, np.nan], [1, 1], None, "finite"),
+        ([1.0], [1], None, None),
+        ([1.0, -1.0], [1, 1], None, "row 1"),
+        ([1.0, 2.0], [1], None, "one length"),
+    ],
+)
+def test_bad_times_are_refused_in_words(
+    name: str, stop: list[float], seen: list[int], entry: object, said: str | None
+) -> None:
+    x = np.zeros((len(stop), 1))
+    if said is None:
+        ALL[name]().fit(x, stop, seen, entry)
+        return
+    with pytest.raises(ValueError, match=said):
+        ALL[name]().fit(x, stop, seen, entry)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_without_an_incident_nothing_is_learned(name: str) -> None:
+    with pytest.raises(NotEnoughError, match="no incident"):
+        ALL[name]().fit([[0.0]], [5.0], [False])
+
+
+def test_bad_covariates_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match=r"x\[1, 0\] is not a finite number"):
+        Cox().fit([[0.0], [np.nan]], [1, 2], [1, 1])
+    with pytest.raises(ValueError, match="shape"):
+        Cox().fit([[0.0]], [1, 2], [1, 1])
+    with pytest.raises(ValueError, match="fitted on 2"):
+        Cox().fit(X, STOP, SEEN).relative([[1.0]])
+    with pytest.raises(ValueError, match="not fitted"):
+        Cox().relative([[1.0]])
+
+
+# scores
+
+
+def test_concordance_counts_comparable_pairs() -> None:
+    assert scores.concordance([3, 2, 1], [1, 2, 3], [1, 1, 1]) == 1.0
+    assert scores.concordance([1, 2, 3], [1, 2, 3], [1, 1, 1]) == 0.0
+    assert scores.concordance([5, 5, 5], [1, 2, 3], [1, 1, 1]) == 0.5
+    # the censored row outlives only what failed before it: (0,1) and (0,2) and (1 ... nobody)
+    assert scores.concordance([3, 9, 1], [1, 2, 3], [1, 0, 1]) == 0.5
+    assert np.isnan(scores.concordance([1, 2], [1, 2], [0, 0]))
+
+
+def test_brier_without_censoring_is_the_mean_squared_error() -> None:
+    p, time = np.array([0.9, 0.2, 0.5]), np.array([5.0, 50.0, 8.0])
+    assert scores.brier(p, time, [1, 1, 1], 10.0) == pytest.approx(((0.9 - 1) ** 2 + 0.2**2 + 0.5**2) / 3)
+
+
+def test_brier_with_censoring_is_unbiased() -> None:
+    """Half of the rows lost at random on the way: the score stays what it is with all of them."""
+    rng = np.random.default_rng(3)
+    rate = rng.gamma(2.0, 0.005, 40_000)
+    time = rng.exponential(1 / rate)
+    lost = rng.exponential(120.0, 40_000)
+    p = 1 - np.exp(-rate * 72.0)
+    whole = scores.brier(p, time, np.ones(40_000), 72.0)
+    part = scores.brier(p, np.minimum(time, lost), time <= lost, 72.0)
+    assert part == pytest.approx(whole, abs=0.004)
+
+
+def test_scores_refuse_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        scores.concordance([1.0], [1.0, 2.0], [1, 1])
+    with pytest.raises(ValueError, match="one column"):
+        scores.integrated_brier([[0.1]], [1.0], [1], [1.0, 2.0])
