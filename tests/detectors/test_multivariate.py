@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from detectors.multivariate import MachineModel, ewma, filled
+from detectors.multivariate_views import Level, Unrest
+from detectors.spot import standing
 
 DAYS = 1440
 
@@ -26,9 +28,34 @@ def model() -> MachineModel:
     return MachineModel().fit(healthy(0))
 
 
-def test_healthy_days_stay_below_the_threshold(model: MachineModel) -> None:
-    over = model.score_samples(healthy(1, 8 * DAYS)) > model.threshold_
-    assert np.count_nonzero(np.diff(over.astype(int)) == 1) <= 8
+def risen(over: np.ndarray) -> int:
+    return int(np.count_nonzero(np.diff(over.astype(int)) == 1))
+
+
+def test_healthy_days_stay_below_both_thresholds(model: MachineModel) -> None:
+    scores = model.stream().update(healthy(1, 8 * DAYS))
+    assert risen(scores.rank > model.threshold_) <= 8
+    assert risen(standing(scores.unrest) >= model.alarm_threshold_) <= 8
+
+
+def test_restlessness_alarms_within_minutes_and_rests_at_a_new_level(model: MachineModel) -> None:
+    x = healthy(5, DAYS)
+    x[300:, 4] += 2.0
+    x[900:1000, 5:8] += np.random.default_rng(2).normal(0, 1.5, (100, 3))
+    loud = standing(model.stream().update(x).unrest) >= model.alarm_threshold_
+    assert loud[900:910].any()
+    assert loud[920:1000].mean() > 0.9
+    assert not loud[400:900].any(), "a level that stays is no alarm for ever"
+    named = np.argsort(-model.contributions(x)[900:1000].mean(axis=0))[:3]
+    assert set(named.tolist()) == {5, 6, 7}
+
+
+def test_stillness_is_no_unrest_and_a_scaled_load_has_a_level() -> None:
+    rows = np.random.default_rng(0).normal(0.0, 1.0, (500, 4))
+    view = Unrest().fit(rows)
+    assert view.score(np.full((1, 4), -5.0)) == 0.0
+    assert view.score(np.array([[4.0, 0.0, 0.0, 0.0]])) == pytest.approx(4.0, rel=0.2)
+    np.testing.assert_allclose(Level().fit(rows).score(np.array([[3.0, 0.0, 0.0, 4.0]])), 25 / 4)
 
 
 @pytest.mark.parametrize("fault", ["level", "restless", "unlike", "stuck"])
@@ -54,8 +81,9 @@ def test_samples_are_scored_from_their_past_alone_in_whatever_chunks(model: Mach
     x = healthy(3, 500)
     x[np.random.default_rng(0).random(x.shape) < 0.05] = np.nan
     whole = model.score_samples(x)
+    assert len(model.stream().update(x[:0]).unrest) == 0
     stream = model.stream()
-    parts = [stream.update(x[start : start + step]) for start, step in ((0, 1), (1, 1), (2, 7), (9, 0), (9, 491))]
+    parts = [stream.update(x[start : start + step]).rank for start, step in ((0, 1), (1, 1), (2, 7), (9, 0), (9, 491))]
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9)
     x[400:] = 50.0
     np.testing.assert_array_equal(model.score_samples(x)[:400], whole[:400])
@@ -70,6 +98,7 @@ def test_missing_values_are_their_last_known_ones() -> None:
 
 def test_the_average_is_that_of_the_formula() -> None:
     np.testing.assert_allclose(ewma(np.array([4.0, 0.0]), 3.0, 0.0), [2.0, 1.0])
+    np.testing.assert_allclose(ewma(np.array([[4.0, 2.0], [0.0, 1.0]]), 3.0, np.array([0.0, 2.0])), [[2, 2], [1, 1.5]])
 
 
 def test_too_little_is_refused() -> None:
