@@ -16,6 +16,7 @@ from probes.benchmarks.result import Better
 from probes.words import Verdict
 from service.kit.db import AnySession, WriteSession
 from service.kit.problem import NotFoundError
+from service.validation import cohorts
 from service.validation.models import CriterionRow, ResultRow, ValidationRow
 from service.validation.schemas import CriterionDetail, CriterionRead, DistributionRead, JudgedRun
 
@@ -33,8 +34,16 @@ class UnknownCriterionError(NotFoundError):
 
 
 def of_cohort(session: AnySession, cohort: str) -> list[pure.Criterion]:
-    rows = session.scalars(select(CriterionRow).where(CriterionRow.cohort == cohort))
-    return [to_criterion(row) for row in rows]
+    """What a run of this cohort is judged by: its own criteria, and those of its hardware where it has none."""
+    own, general = (
+        {(row.benchmark, row.metric): to_criterion(row) for row in _rows(session, name)}
+        for name in (cohort, cohorts.hardware(cohort))
+    )
+    return [msgspec.structs.replace(criterion, cohort=cohort) for criterion in (general | own).values()]
+
+
+def _rows(session: AnySession, cohort: str) -> Iterable[CriterionRow]:
+    return session.scalars(select(CriterionRow).where(CriterionRow.cohort == cohort))
 
 
 def to_criterion(row: CriterionRow) -> pure.Criterion:
@@ -87,7 +96,7 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.Sample]:
         .limit(LEARN_FROM)
     )
     if cohort is not None:
-        statement = statement.where(ResultRow.cohort == cohort)
+        statement = statement.where(cohorts.within(ResultRow.cohort, cohort))
     for row, finished_at, node in session.execute(statement):
         yield pure.Sample(
             benchmark=row.benchmark,

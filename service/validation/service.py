@@ -25,6 +25,7 @@ from service.kit.problem import NotFoundError, UnprocessableError
 from service.settings import Settings
 from service.stream.changes import Topic, record_change
 from service.validation import criteria
+from service.validation.cohorts import cohort_of
 from service.validation.latch import Latch, latched
 from service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
 from service.validation.schemas import ResultsIn, ValidationState
@@ -135,10 +136,11 @@ def accept(
         return row
     node = require_node(session, row.node)
     results = msgspec.convert([b.model_dump(mode="json") for b in body.benchmarks], tuple[BenchmarkResult, ...])
+    cohort = cohort_of(session, node)
     judged = pure.judge(
         results,
-        criteria.of_cohort(session, node.cohort),
-        cohort=node.cohort,
+        criteria.of_cohort(session, cohort),
+        cohort=cohort,
         expected=expected_benchmarks(row.suite, row.benchmarks),
     )
     row.verdict, row.reason = judged.verdict.value, judged.reason
@@ -146,7 +148,7 @@ def accept(
         row.verdict = pure.worst((judged.verdict, Verdict.UNKNOWN)).value
         row.reason = f"{body.error} ({judged.reason})"
     row.started_at, row.finished_at = body.started_at, body.finished_at
-    session.add_all(_results(row, node.cohort, results, judged))
+    session.add_all(_results(row, cohort, results, judged))
     _end(session, row, now=now, settings=settings)
     return row
 

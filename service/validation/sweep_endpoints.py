@@ -17,6 +17,7 @@ from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name, ShortText
 from service.services import ServicesDep
 from service.validation import criteria, sweeps
+from service.validation.cohorts import within
 from service.validation.models import CriterionRow, SweepRow
 from service.validation.schemas import (
     CriteriaIn,
@@ -87,14 +88,14 @@ def delete_sweep(sweep_id: Id, _: Actor, session: Writing) -> Response:
 def list_criteria(
     _: Reader, session: Reading, page: Paging, cohort: Annotated[ShortText | None, Query()] = None
 ) -> CriterionPage:
-    """Criteria by cohort, benchmark and metric."""
+    """Criteria by cohort, benchmark and metric. A cohort that names hardware only includes those of every driver."""
     return _page(session, page, cohort)
 
 
 def _page(session: AnySession, page: Paging, cohort: str | None) -> CriterionPage:
     statement = select(CriterionRow)
     if cohort is not None:
-        statement = statement.where(CriterionRow.cohort == cohort)
+        statement = statement.where(within(CriterionRow.cohort, cohort))
     keys = (CriterionRow.cohort, CriterionRow.benchmark, CriterionRow.metric)
     rows, cursor = paginate(session, statement, keys=keys, page=page, descending=False)
     return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=cursor)

@@ -210,6 +210,30 @@ def test_criteria_are_learned_from_stored_results(admin: httpx.Client, node: Any
     assert validate(admin, node)["verdict"] == "fail"
 
 
+def test_criteria_of_another_driver_do_not_count(admin: httpx.Client, node: Any, report: Json, criteria: Any) -> None:
+    """Those learned under a driver hold for it; those of the hardware alone for every driver without its own."""
+    gpu = {"id": "gpu0", "index": 0, "kind": "gpu", "model": "H100", "serial": None, "uuid": None, "memory_bytes": None}
+
+    def update(driver: str) -> None:
+        body = report | {"devices": [*report["devices"], gpu | {"facts": {"driver": driver, "vbios": "96.00"}}]}
+        assert node.client.put(f"/v1/nodes/{node.name}", json=body).status_code == 200
+
+    update("550.90")
+    for count in range(6):
+        node.scale = 1.0 + 0.005 * count
+        validate(admin, node)
+    learned = admin.post("/v1/criteria:learn", json={"cohort": "cpu"}).json()["items"]
+    assert {one["cohort"] for one in learned} == {"cpu; driver 550.90; vbios 96.00"}
+    assert admin.get("/v1/criteria", params={"cohort": "cpu"}).json()["items"] == learned
+    assert validate(admin, node)["verdict"] == "pass"
+    update("560.35")
+    judged = validate(admin, node)
+    assert judged["verdict"] == "unknown"
+    assert "cpu; driver 560.35; vbios 96.00" in judged["reason"]
+    admin.put("/v1/criteria", json={"items": criteria("quick")})
+    assert validate(admin, node)["verdict"] == "pass"
+
+
 def test_a_criterion_is_drawn_from_its_distribution(admin: httpx.Client, node: Any) -> None:
     for count in range(6):
         node.scale = 1.0 + 0.005 * count
