@@ -83,7 +83,7 @@ class SickWatch:
         digests = x[0, signals.index("parameters_digest")] if "parameters_digest" in signals else x[0, 0] * np.nan
         if self._agree(digests, mesh) and epoch > (self.agreed or 0):
             self.agreed = epoch
-        self._take(findings)
+        self._take(findings, epoch)
 
     def _form(self) -> tuple[int, Mesh, tuple[Entity, ...], tuple[str, ...]]:
         c = self._c
@@ -99,7 +99,7 @@ class SickWatch:
         whole = bool(np.isfinite(digests).all()) and len(digests) == len(labels)
         return whole and all(len(np.unique(digests[labels == label])) == 1 for label in np.unique(labels))
 
-    def _take(self, findings: Sequence[Finding]) -> None:
+    def _take(self, findings: Sequence[Finding], epoch: int) -> None:
         """Ask for replays where what was found calls for them; what one step shows at several ranks is one matter."""
         sick = [f for f in findings if f.active and f.kind in _KINDS]
         sick = [f for f in sick if f.kind is not FindingKind.NAN or f.severity is Severity.CRITICAL]
@@ -112,16 +112,16 @@ class SickWatch:
         self._c.replays.ask(
             Suspicion(
                 reason=worst.evidence.summary,
-                before=self._sound_before(worst, split=bool(split)),
+                before=self._sound_before(worst, epoch, split=bool(split)),
                 odd=frozenset(f.entity.rank for f in split if f.entity.rank is not None),
             )
         )
 
-    def _sound_before(self, finding: Finding, *, split: bool) -> int:
-        """The newest epoch that is sound as far as the finding tells."""
+    def _sound_before(self, finding: Finding, epoch: int, *, split: bool) -> int:
+        """The newest epoch that is sound as far as the finding, made at ``epoch``, tells."""
         if split:
             return self.agreed or 0
-        return max(0, int(finding.evidence.numbers.get("step", 1.0)) - 1)
+        return max(0, int(finding.evidence.numbers.get("step", epoch)) - 1)
 
     def went_back(self, epoch: int) -> None:
         """The job begins again at ``epoch``."""

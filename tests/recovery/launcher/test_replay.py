@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from detectors.finding import Entity, Evidence, Finding, FindingKind
+from probes.words import Severity
 from recovery.launcher import replay
 from recovery.launcher.options import DIGESTS_APART, OnSick, OptionsError, RunOptions, parse
 from recovery.launcher.replay import Suspicion
@@ -246,6 +248,35 @@ def test_replicas_whose_digests_differ_call_for_a_replay(told: Callable[..., Non
         assert [c["rank"] for c in event["data"]["culprits"]] == [2]
 
     told(story, on_sick=OnSick.REPLAY, **three(options))
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "severity", "before"),
+    [
+        (FindingKind.LOSS_SPIKE, {"loss": 9.0}, Severity.WARNING, 7),
+        (FindingKind.NAN, {"step": 4.0}, Severity.CRITICAL, 3),
+        (FindingKind.NAN, {"step": 4.0}, Severity.WARNING, None),  # a single overflow that the optimizer skips
+        (FindingKind.SDC_SUSPECT, {"step": 8.0, "digests_differ": 1.0}, Severity.CRITICAL, 6),
+    ],
+)
+def test_how_far_back_a_finding_tells_to_go(
+    told: Callable[..., None], kind: FindingKind, numbers: dict[str, float], severity: Severity, before: int | None
+) -> None:
+    async def story(world: Any) -> None:
+        asked: list[Suspicion] = []
+        world.coordinator.replays.ask = asked.append
+        watch = world.coordinator.sick
+        watch.agreed = 6
+        finding = Finding(
+            kind=kind, entity=Entity(job="job", rank=1), time=1.0, severity=severity, detector="sick", confidence=0.9,
+            evidence=Evidence(summary="Sick.", numbers=numbers),
+        )  # fmt: skip
+        watch._take([finding], 8)
+        assert [suspicion.before for suspicion in asked] == ([] if before is None else [before])
+        watch.went_back(5)
+        assert watch.agreed is None
+
+    told(story)
 
 
 def test_options(tmp_path: Any) -> None:
