@@ -11,6 +11,7 @@ What finds a defect is correlated: a mild one is missed by all, a severe one see
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -120,6 +121,8 @@ class Node:
     latent: Latent | None = None
     incidents: list[tuple[float, float]] = field(default_factory=list)
     """(hours at, hours back), struck or found in time."""
+    own: Counter[str] = field(default_factory=Counter)
+    """Classes of its past defects."""
     checks: list[float] = field(default_factory=list)
     errors: dict[str, list[float]] = field(default_factory=lambda: {"xid": [], "ecc": []})
 
@@ -198,13 +201,13 @@ class Fleet:
 
     def hazard(self, place: int, node: Node, at: float) -> float:
         """Defects an hour."""
-        rate = node.frailty * (1 + node.repairs) ** WEAR / self.gap
+        rate = node.frailty * math.pow(1 + node.repairs, WEAR) / self.gap
         if self.form == "memoryless":
             return 1 / self.gap
-        rate *= {"a": 1.0, "b": 1.8, "c": 0.5}[node.cohort] * math.exp(self.covariate[place])
+        rate *= {"a": 1.0, "b": 1.8, "c": 0.5}[node.cohort] * math.exp(float(self.covariate[place]))
         if self.form == "weibull":  # worst just after a repair
             age = max(at - node.back, 1.0)
-            rate *= 0.6 * (age / 400.0) ** -0.4
+            rate *= 0.6 * math.pow(age / 400.0, -0.4)
         if self.form == "steps" and node.cohort == "a" and at > self.hours / 2:
             rate *= 3.0
         return rate
@@ -270,6 +273,7 @@ class Fleet:
     def _repair(self, node: Node, at: float, found: frozenset[str], ran: frozenset[str]) -> None:
         assert node.latent is not None
         self.records.append(DefectRecord(defect=self.shop.classes[node.latent.defect], found=found, ran=ran))
+        node.own[self.shop.classes[node.latent.defect]] += 1
         back = at + float(node.rng.lognormal(math.log(12.0), 0.5))
         node.incidents.append((at, back))
         for times in node.errors.values():  # a node that is down says nothing

@@ -183,8 +183,8 @@ def _cheaper(problem: Problem, found: Choice) -> Choice | None:
     sets = np.stack(tries, axis=1)
     risks = problem.residuals(problem.coverage.of_many(sets))
     costs = np.where(risks <= found.goal + _SLACK, problem.seconds @ sets, np.inf)
-    place = int(np.argmin(costs))
-    return _choice(problem, sets[:, place], found.goal) if costs[place] < found.seconds else None
+    least = int(np.argmin(costs))
+    return _choice(problem, sets[:, least], found.goal) if costs[least] < found.seconds else None
 
 
 def _choice(problem: Problem, chosen: Bools, goal: float) -> Choice:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Select, select
+from sqlalchemy import select
 
 from detectors.correlate import Config as Correlation
 from detectors.finding import FindingKind
@@ -107,7 +107,8 @@ def read(session: AnySession, now: float, nodes: Collection[str] | None = None) 
     return list(found.values())
 
 
-def _only(statement: Select[Any], column: Any, nodes: Collection[str] | None) -> Select[Any]:
+def _only(statement: Any, column: Any, nodes: Collection[str] | None) -> Any:
+    """The statement, about some nodes only."""
     return statement if nodes is None else statement.where(column.in_(nodes))
 
 
@@ -124,9 +125,14 @@ def _troubles(session: AnySession, found: Mapping[str, Past], since: float, node
         )
         .order_by(FindingRow.time, FindingRow.id)
     )
+    if nodes is not None:
+        theirs = select(FindingRow.incident_id).where(FindingRow.node.in_(nodes), FindingRow.time >= since)
+        statement = statement.where(FindingRow.incident_id.in_(theirs))
     of: dict[tuple[str, str], Trouble] = {}
     struck: dict[str, set[str]] = defaultdict(set)
     for node, incident, time, kind, *over in session.execute(statement):
+        if node is None or incident is None:
+            continue
         struck[incident].add(node)  # all nodes of an incident count, whoever is asked about
         if node in found and (nodes is None or node in nodes):
             end = next((at for at in over if at is not None), None)

@@ -94,7 +94,7 @@ def _factor(session: AnySession, suite: SuiteInfo) -> float:
         .order_by(ValidationRow.created_at.desc())
         .limit(_COSTS_FROM)
     )
-    taken = sorted(finished - started for started, finished in rows if finished is not None and finished > started)
+    taken = sorted(finished - started for started, finished in rows if started and finished and finished > started)
     stated = sum(b.expected_seconds for b in suite.benchmarks)
     return taken[len(taken) // 2] / stated if taken and stated > 0 else 1.0
 
