@@ -13,6 +13,8 @@ from typing import Any, Final
 _NANOSECOND: Final = 1e-9
 _UNSEEN: Final = 10e-6
 """Seconds off a core that are not looked into: interrupts, and the clocks' own disagreement."""
+_TRIES: Final = 4
+"""Looks, until the thread kept its core from one to the next."""
 
 
 class ThreadClock:
@@ -39,22 +41,25 @@ class ThreadClock:
 
     def delay(self) -> float:
         """Seconds that the thread has waited for a core since it began; 0.0 where the kernel does not say."""
-        return self._delay_at(time.perf_counter())
+        return self.read()[1]
 
     def own(self) -> float:
         """Wall time less run delay, from an arbitrary origin."""
-        now = time.perf_counter()
-        return now - self._delay_at(now)
+        now, delay = self.read()
+        return now - delay
 
-    def _delay_at(self, now: float) -> float:
-        if self._file is None:
-            return 0.0
-        away = now - time.clock_gettime(self._processor)
-        if away - self._away > _UNSEEN:
+    def read(self) -> tuple[float, float]:
+        """Wall time (``time.perf_counter``), and the seconds that the thread has waited for a core until then."""
+        now = time.perf_counter()
+        for _ in range(_TRIES if self._file is not None else 0):
+            away = now - time.clock_gettime(self._processor)
+            if away - self._away <= _UNSEEN:
+                break
             # "on-cpu-ns run-delay-ns timeslices"
-            self._delay = int(os.pread(self._file, 64, 0).split()[1]) * _NANOSECOND
+            self._delay = int(os.pread(self._file, 64, 0).split()[1]) * _NANOSECOND  # type: ignore[arg-type]
             self._away = away
-        return self._delay
+            now = time.perf_counter()  # the thread may have lost its core since the last look: then look again
+        return now, self._delay
 
     def close(self) -> None:
         if self._file is not None:

@@ -303,14 +303,14 @@ class Traffic:
         entered = time.perf_counter()
         call = self._open.pop(id(work), None) or _UNKNOWN
         after = self.stream.wait(call.kind) if self.stream is not None else None
-        delay, begun = self.clock.delay(), time.perf_counter()
+        begun, delay = self.clock.read()
         self.current = Call(call.name, call.kind, call.peer, begun)
         try:
             result = original(work, *args, **kwargs)
         finally:
             self.current = None
-            now = time.perf_counter()
-            seconds = now - begun - (self.clock.delay() - delay)
+            now, since = self.clock.read()
+            seconds = now - begun - (since - delay)
             self.waited[call.kind] = self.waited.get(call.kind, 0.0) + seconds
             self.waited_total += seconds
         if after is None:

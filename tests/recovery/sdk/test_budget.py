@@ -42,10 +42,10 @@ def test_the_norm_is_thinned_first() -> None:
 @pytest.mark.parametrize("sections", [0.1, 0.6, 3.0])
 @pytest.mark.parametrize("rest", [0.1, 0.4])
 def test_it_stays_within_its_share(norm: float, sections: float, rest: float) -> None:
-    costs = {"norm": norm * SHARE, "sections": sections * SHARE, "rest": rest * SHARE}
-    budget = lived(**costs)
-    assert share(budget, **costs) <= SHARE
-    assert costs["norm"] / budget.norm.value <= NORM_SHARE
+    norm, sections, rest = (cost * SHARE for cost in (norm, sections, rest))
+    budget = lived(norm=norm, sections=sections, rest=rest)
+    assert share(budget, norm=norm, sections=sections, rest=rest) <= SHARE
+    assert norm / budget.norm.value <= NORM_SHARE
 
 
 def test_nothing_is_thinned_by_first_steps_or_single_ones() -> None:
@@ -120,8 +120,8 @@ def test_the_norm_of_what_is_exchanged_is_that_of_the_gradients() -> None:
     assert not meter.traffic.on_exchange([torch.full((3,), 1e9)])  # something else: then the gradients themselves
     meter.before_update()
     meter.end(1, 2, digests=False)
-    (record,) = meter.take()
-    assert isinstance(record, StepRecord)
+    (other,) = meter.take()
+    assert isinstance(other, StepRecord)
     own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    assert record.signals["gradient_norm"] == pytest.approx(float(own.norm()), rel=1e-6)
+    assert other.signals["gradient_norm"] == pytest.approx(float(own.norm()), rel=1e-6)
     meter.close()
