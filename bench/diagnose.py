@@ -97,7 +97,9 @@ def run(fleet: Fleet) -> tuple[float, float, set[str]]:
     return wall, busy, {row["index"] for row in json.loads(out.read_text())}
 
 
-def time_row(claim: str, nodes: int, metrics: int, limit: float, share: float = DEFECTIVE) -> Row:
+def time_row(
+    claim: str, nodes: int, metrics: int, limit: float, share: float = DEFECTIVE, *, promised: bool = True
+) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         fleet = simulate(Path(folder), nodes, metrics, share)
         size = (fleet.folder / "results.jsonl").stat().st_size / 1e6
@@ -105,13 +107,14 @@ def time_row(claim: str, nodes: int, metrics: int, limit: float, share: float = 
     wall, busy = statistics.median(one[0] for one in runs), statistics.median(one[1] for one in runs)
     right = all(labelled == fleet.slow for _, _, labelled in runs)
     note = (
-        f"{wall / limit:.2f} of the limit; {busy:.2f} s of processor time; {size:.0f} MB of results; "
+        f"{wall / limit:.2f} of {limit:g} s; {busy:.2f} s of processor time; {size:.0f} MB of results; "
         f"{len(fleet.slow)} slow nodes, {'all found, none besides' if right else 'LABELS DIFFER FROM THE TRUTH'}; "
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     baseline = f"SuperBench {SUPERBENCH_SECONDS} s (not in this run)" if nodes == 2048 else ""
     return Row(
-        claim=claim, figure=wall, unit="s", target=f"<= {limit:g}", holds=right and wall <= limit, kind="simulated",
+        claim=claim, figure=wall, unit="s", target=f"<= {limit:g}" if promised else "-",
+        holds=right and wall <= limit if promised else None, kind="simulated",
         baseline=baseline, n=REPEATS, note=note,
     )  # fmt: skip
 
@@ -165,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         clean_row(),
         time_row("2,048 nodes x 159 metrics, files to diagnosis", 2048, 159, 2.0),
         time_row("10,000 nodes x 200 metrics, files to diagnosis", 10_000, 200, 10.0),
-        time_row("10,000 nodes x 200 metrics, every node defective", 10_000, 200, 10.0, share=1.0),
+        time_row("10,000 nodes x 200 metrics, every node defective", 10_000, 200, 10.0, share=1.0, promised=False),
     ]
     publish("diagnose", rows, file)
 

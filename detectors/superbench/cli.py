@@ -43,11 +43,12 @@ from probes.words import Verdict
 EXIT_CODES: Final = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
 BAD_INPUT: Final = 2
 INCOMPLETE: Final = 4
-_HELP: Final = """SuperBench's results, rules and baseline in; which nodes are defective out.
+_HELP: Final = "SuperBench's results, rules and baseline in; which nodes are defective out."
+_CODES: Final = (
+    """Exit code: 0 every node passes; 1 some are defective; 2 bad input; 4 some are unknown and none is defective."""
+)
 
-Exit code: 0 every node passes; 1 some are defective; 2 bad input; 4 some are unknown and none is defective."""
-
-diagnose = App(name="diagnose", help=_HELP)
+diagnose = App(name="diagnose", help=_HELP, help_epilogue=_CODES)
 P = ParamSpec("P")
 T = TypeVar("T")
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
