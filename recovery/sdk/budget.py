@@ -1,8 +1,8 @@
 """What measuring may cost: a hundredth of a step. It measures itself, and thins what is dear until it costs no more.
 
-Thinned first is the norm of the gradients, then the details of a step (forward, backward, optimizer; how long each
-transfer took), to every 2nd, 4th, … 16th step. Never thinned are step time, compute time, waits, calls begun and ended,
-and whether values are finite.
+Thinned first is the norm of the gradients, then the sections of a step (forward, backward, optimizer), to every 2nd,
+4th, … 16th step. Never thinned are step time, compute time, waits, calls begun and ended, transfer times (a link that
+turned slow while few were known would be taken for a usual one), and whether values are finite.
 What was spent and how far things are thinned are signals of the step, so that nobody takes silence for health.
 """
 
@@ -76,7 +76,7 @@ class Budget:
             step: wall time, commit to commit.
             spent: seconds in all.
             norm: of these, on the gradient norm; None where none was taken.
-            sections: of these, on the step's details; None where they were left out or may not be.
+            sections: of these, on sections; None where they were left out or may not be.
         """
         if not step > 0.0:
             return

@@ -61,15 +61,15 @@ class Links:
             self._socket.close()
             self._socket = None
 
-    def sent(self, peer: int, tag: int, ready: float, *, tell: bool = True) -> None:
-        """This rank is ready to send to ``peer``; ``tell`` it when."""
+    def sent(self, peer: int, tag: int, ready: float) -> None:
+        """This rank is ready to send to ``peer``."""
         number = self._sent[peer, tag] = self._sent.get((peer, tag), 0) + 1
-        if tell and self._socket is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):  # it is on another host, or too busy to take stamps
                 self._socket.sendto(_STAMP.pack(self._rank, tag, number, ready), self._address(peer))
 
     def received(self, peer: int, tag: int, ready: float, ended: float, nbytes: int, *, exact: bool) -> None:
-        """A transfer from ``peer`` has ended; ``exact``: at ``ended``, not some time before, and it is to be told."""
+        """A transfer from ``peer`` has ended; ``exact``: at ``ended``, not at some time before."""
         number = self._received[peer, tag] = self._received.get((peer, tag), 0) + 1
         pair = self._pairs.setdefault(peer, _Pair())
         pair.nbytes += nbytes

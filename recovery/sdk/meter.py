@@ -94,7 +94,7 @@ class StepMeter:
         self.blocked = 0.0
         self.training = False
         """Whether steps are being made: not while groups form and state is restored."""
-        self._spent_before = self._timed_before = 0.0
+        self._spent_before = 0.0
         self._phase: StepPhase | None = None
         self._seen: StepPhase | None = None
         self._steps = 0
@@ -169,8 +169,7 @@ class StepMeter:
         if self._device is not None:
             self._device.begin_step()
         self.gradients.begin(due=self.budget.norm.due(epoch))
-        self.hooks.timing = self.traffic.timing = not self._thins or self.budget.sections.due(epoch)
-        self._timed_before = self.traffic.timed
+        self.hooks.timing = not self._thins or self.budget.sections.due(epoch)
         self.spent += time.perf_counter() - entered
 
     def before_update(self) -> None:
@@ -224,8 +223,8 @@ class StepMeter:
         total = self.spent + self.hooks.spent + self.traffic.spent
         spent, self._spent_before = total - self._spent_before, total
         norm = self.gradients.seconds if self.gradients.seconds > 0.0 else None
-        details = self.hooks.seconds + self.traffic.timed - self._timed_before
-        sections = details if self._thins and self.hooks.timing and details > 0.0 else None
+        timed = self._thins and self.hooks.timing and self.hooks.seconds > 0.0
+        sections = self.hooks.seconds if timed else None
         self.budget.learn(step, spent, norm, sections)
         return {"measuring_seconds": spent, "measured_every": float(self.budget.every)}
 

@@ -155,10 +155,6 @@ class Traffic:
         self.waited_total = 0.0
         self.spent = 0.0
         """Seconds of the thread in here, less those inside the calls. Only grows."""
-        self.timing = True
-        """Whether this step's transfers are timed."""
-        self.timed = 0.0
-        """Of ``spent``, the seconds that this took. Only grows."""
         self.on_exchange: Callable[[Sequence[Any]], bool] | None = None
         """Called before a collective among replicas (a dp or world group) with the tensors that it sums, if it sums;
         forgotten when it gives False."""
@@ -280,8 +276,7 @@ class Traffic:
         nbytes = _nbytes(args[0]) if name == "recv" else 0
         opened = Open(name, kind, tally, peer, tag, nbytes, time.perf_counter())
         if name == "send" and peer is not None and self.links is not None:
-            self.links.sent(peer, tag, opened.begun, tell=self.timing)
-            self.timed += (time.perf_counter() - opened.begun) if self.timing else 0.0
+            self.links.sent(peer, tag, opened.begun)
         return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
     def _begin(self, opened: Open, entered: float, begin: Callable[[], Any]) -> Any:
@@ -318,9 +313,7 @@ class Traffic:
         else:
             self._passing.append((after(), call))
         if call.nbytes and call.peer is not None and self.links is not None:
-            timed, exact = time.perf_counter(), self.timing and seconds > ARRIVED_BEFORE
-            self.links.received(call.peer, call.tag, call.begun, now, call.nbytes, exact=exact)
-            self.timed += (time.perf_counter() - timed) if self.timing else 0.0
+            self.links.received(call.peer, call.tag, call.begun, now, call.nbytes, exact=seconds > ARRIVED_BEFORE)
         self.spent += time.perf_counter() - now + begun - entered
         return result
 
