@@ -1,6 +1,6 @@
 """A simulated fabric with faults that are known: what a pair would measure, and what a collective would do.
 
-Not the judge's model: a fault's effect differs from pair to pair, nodes differ a little for good, a cable between
+More than the judge models: a fault's effect differs from pair to pair, nodes differ a little for good, a cable between
 switches slows all that takes it, lost packets hurt large messages only, and some answers never come.
 """
 
