@@ -118,7 +118,8 @@ class Replays:
 
     def went_back(self, epoch: int) -> None:
         """The job begins again at ``epoch``."""
-        self._last = min(self._last, epoch)
+        if self._last - epoch > max(STEPS, self._c.options.replay_every // 2):
+            self._last = epoch  # a step or two back, as after every replay, must not make the same one due again
         self.proven = min(self.proven, epoch)
 
     def _why_not(self, suspicion: Suspicion) -> str:

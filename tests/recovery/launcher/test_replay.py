@@ -227,6 +227,17 @@ def test_the_timetable(told: Callable[..., None]) -> None:
         event = await world.until_event("replayed")
         assert event["data"]["epoch"] in {6, 7}
 
+        replays = world.coordinator.replays
+        asked: list[Suspicion] = []
+        replays.ask = asked.append
+        replays._last = 12
+        replays.went_back(11)
+        replays.committed(12)
+        assert asked == []  # it has just been made
+        replays.went_back(6)
+        replays.committed(12)
+        assert len(asked) == 1
+
     told(story, replay_every=6)
 
 
