@@ -9,6 +9,9 @@ time at six scorers, the second at three ensembles for the rank and two statisti
 ASD (labels used freely) and on faults planted into SMD's training parts. Alarms by unrest alone were kept over unrest
 together with ``window`` at that second look, so the recall leans on these four machines by that one choice of two. The
 ensemble's figure was within 0.006 of its two rivals'. The culprits' ranking was chosen on ASD.
+That look showed unrest to find 0.64 of the events at 0.35 false alarms a day by single samples; counting the budget in
+alarms (``standing``) came after it, was judged on ASD, and is worth two events here. The finished model was then run
+three times, with nothing chosen between the runs.
 """
 
 from __future__ import annotations
@@ -84,6 +87,9 @@ class Judged:
     rank: Floats
     alarm: Floats
     threshold: float
+    """By how often two of three healthy samples pass it."""
+    single: float
+    """By how often one does: higher, and what the budget means to an alarm that waits for no second sample."""
 
 
 Scorer = Callable[[Machine], Judged]
@@ -97,14 +103,14 @@ def fitted(machine: Machine) -> MachineModel:
 def ours(machine: Machine) -> Judged:
     model = fitted(machine)
     scores = model.stream().update(machine.test)
-    return Judged(scores.rank, scores.unrest, model.alarm_threshold_)
+    return Judged(scores.rank, scores.unrest, model.alarm_threshold_, _single(model.healthy_.unrest))
 
 
 def rank_alone(machine: Machine) -> Judged:
     """The same model with alarms from the rank: what the split into two is worth."""
     model = fitted(machine)
     rank = model.score_samples(machine.test)
-    return Judged(rank, rank, model.threshold_)
+    return Judged(rank, rank, model.threshold_, _single(model.healthy_.rank))
 
 
 def _standard(machine: Machine) -> tuple[Floats, Floats]:
@@ -113,7 +119,11 @@ def _standard(machine: Machine) -> tuple[Floats, Floats]:
 
 
 def _with_threshold(train: Floats, test: Floats) -> Judged:
-    return Judged(test, test, tail(standing(train)).threshold(BUDGET / A_DAY))
+    return Judged(test, test, tail(standing(train)).threshold(BUDGET / A_DAY), _single(train))
+
+
+def _single(healthy: Floats) -> float:
+    return tail(healthy).threshold(BUDGET / A_DAY)
 
 
 def at_random(machine: Machine) -> Judged:
@@ -161,6 +171,7 @@ class Result:
     auc: float
     vus: float
     verdict: Verdict
+    single: Verdict
 
     @property
     def false_a_day(self) -> float:
@@ -171,9 +182,10 @@ def measure(scorer: Scorer, data: list[Machine]) -> list[Result]:
     results = []
     for machine in data:
         judged = scorer(machine)
-        verdict = judge(alarms(judged.alarm, judged.threshold), ranges_of(machine.labels))
-        vus = vus_pr(machine.labels, judged.rank, WINDOW)
-        results.append(Result(machine=machine, auc=auc_pr(machine.labels, judged.rank), vus=vus, verdict=verdict))
+        events = ranges_of(machine.labels)
+        verdict, single = (judge(alarms(judged.alarm, at), events) for at in (judged.threshold, judged.single))
+        auc, vus = auc_pr(machine.labels, judged.rank), vus_pr(machine.labels, judged.rank, WINDOW)
+        results.append(Result(machine=machine, auc=auc, vus=vus, verdict=verdict, single=single))
     return results
 
 
@@ -200,6 +212,12 @@ def curve(data: list[Machine]) -> str:
         false = np.mean([v.false / (len(m.test) / A_DAY) for v, m in zip(verdicts, data, strict=True)])
         points.append(f"{budget:g}: {found:.2f} at {false:.2f}")
     return "; ".join(points)
+
+
+def by_single(results: list[Result]) -> str:
+    found = sum(len(r.single.delays) for r in results) / sum(r.single.events for r in results)
+    false = np.mean([r.single.false / (len(r.machine.test) / A_DAY) for r in results])
+    return f"{found:.2f} at {false:.2f}"
 
 
 def attribution(data: list[Machine]) -> list[float]:
@@ -261,7 +279,8 @@ def rows(
         Row(claim="AUC-PR, mean of machines", figure=auc["MachineModel"], unit="", target="", holds=None,
             kind="replayed", n=n, baseline="; ".join(f"{name} {auc[name]:.3f}" for name in others)),
         Row(claim="events found", figure=found, unit="", target=">= 0.65", holds=found >= 0.65, kind="replayed",
-            n=events, baseline=peers, note="recall at false alarms a machine-day, thresholds set alike"),
+            n=events, baseline=peers, note="recall at false alarms a machine-day; with thresholds by single samples: "
+            + "; ".join(f"{name} {by_single(results)}" for name, results in everyone.items())),
         Row(claim="false alarms a machine-day", figure=false, unit="", target="<= 0.5", holds=false <= 0.5,
             kind="replayed", n=n, note=f"budget asked: events found at false alarms: {budgets}"),
         Row(claim="median delay", figure=float(np.median(delays)), unit="samples", target="", holds=None,
