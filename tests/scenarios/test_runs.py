@@ -9,6 +9,8 @@ from detectors.recording.replay import replay
 from tests.scenarios.runs.faults import FAULTS, QUIET, Fault, Outcome, outcome
 from tests.scenarios.runs.world import World
 
+pytestmark = pytest.mark.slow  # two seconds each, and many of them
+
 
 def play(fault: Fault, seed: int, **shape: float) -> Outcome:
     world = World(seed=seed, **shape)  # type: ignore[arg-type]
@@ -22,14 +24,13 @@ def told(result: Outcome) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", range(2))
 def test_a_fault_is_found_and_nobody_else_is_blamed(name: str, seed: int) -> None:
     result = play(FAULTS[name], seed)
     assert result.seconds is not None, f"missed; said instead: {told(result)}"
     assert not result.wrong, told(result)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(QUIET))
 @pytest.mark.parametrize("nature", [{}, {"last_stage": 1.6}, {"lengths": 0.1}, {"dp": 2, "pp": 1, "tp": 1}], ids=str)
 def test_healthy_runs_are_left_alone(name: str, nature: dict[str, float]) -> None:
@@ -37,7 +38,6 @@ def test_healthy_runs_are_left_alone(name: str, nature: dict[str, float]) -> Non
     assert not result.wrong, told(result)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_lost_samples_skewed_clocks_and_stuck_timers_change_nothing(name: str) -> None:
     result = play(FAULTS[name], 5, missing=0.05, skew=0.05, stuck=0.01)
