@@ -2,9 +2,10 @@
 
 Replayed: TACC Longhorn's V100s, half of the nodes to learn from, the other half judged, drawn twenty times. Three ways:
 
-- *population*: against the cohort. What a device that has no past can be judged by.
-- *own past*: a device's later half of runs against its earlier half; the limit is learned from the other devices.
-- *both*: fails by either, each with half of the budget; judged are the later runs. This is what the goal is held to.
+- *population*: all runs of a GPU, all slowed, against the cohort. What a device that has no past can be judged by.
+- *own past*: a device's later half of runs, slowed, against its earlier half; the limit is learned from other devices.
+- *chosen*: whichever of the two says, from the learning half alone, that it detects the smaller slowdown
+  (``detectable``). This is what the goal is held to.
 
 ``python -m bench.validator [--json FILE]``; the data are looked for in ``MAINSTAY_TEST_DATA`` or beside the project.
 """
@@ -73,6 +74,8 @@ class Replay:
     ways: dict[str, Tally] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     """Reasons, one a split in which the population criterion was refused."""
+    chosen: list[str] = field(default_factory=list)
+    """The way chosen, one a split."""
     nodes: int = 0
     nodes_found: int = 0
     outliers: list[float] = field(default_factory=list)
@@ -87,8 +90,9 @@ def replay(name: str) -> Replay:
     gpus = load(name)
     found = Replay(name=name, gpus=gpus, healthy=is_healthy(gpus))
     for learned, judged in splits(gpus, TIMES):
-        _population(found, learned, judged)
-        _both(found, learned, judged)
+        population = _population(found, learned, judged)
+        past = _own_past(found, learned, judged)
+        _choose(found, population, past)
         _fixed(found, learned, judged)
     return found
 
@@ -97,13 +101,13 @@ def _healthy(found: Replay, judged: Sequence[int]) -> list[Gpu]:
     return [found.gpus[i] for i in judged if found.healthy[i]]
 
 
-def _population(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> None:
+def _population(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> Validator | None:
     gpus = found.gpus
     try:
         validator = Validator(BUDGET).fit([gpus[i].times for i in learned], LOWER)
     except NotAGateError as error:
         found.refused.append(str(error))
-        return
+        return None
     for slowdown in SLOWDOWNS:
         flagged = _fails(validator, [gpu.times * (1 + slowdown) for gpu in _healthy(found, judged)])
         found.way("population").add(slowdown, flagged)
@@ -119,6 +123,7 @@ def _population(found: Replay, learned: Sequence[int], judged: Sequence[int]) ->
     whole = {one.node for one in groups if len(one.devices) == one.of > 1}
     found.nodes += len(slow_nodes(gpus))
     found.nodes_found += len(slow_nodes(gpus) & whole)
+    return validator
 
 
 def _fails(validator: Validator, runs: Sequence[Floats]) -> list[bool]:
@@ -129,23 +134,26 @@ def _failed(verdicts: Sequence[Verdict]) -> list[bool]:
     return [verdict is Verdict.FAIL for verdict in verdicts]
 
 
-def _both(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> None:
-    """Own past alone with the whole budget, and either way with half of it."""
+def _own_past(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> OwnPast:
     before, after = zip(*(found.gpus[i].halves for i in learned), strict=True)
-    past = OwnPast(BUDGET).fit(before, after, LOWER)
-    half = OwnPast(BUDGET / 2).fit(before, after, LOWER)
-    try:
-        population = Validator(BUDGET / 2).fit(after, LOWER)
-    except NotAGateError:
-        population = None
+    nodes = [found.gpus[i].node for i in learned]
+    past = OwnPast(BUDGET).fit(before, after, LOWER, nodes)
     healthy = _healthy(found, judged)
     for slowdown in SLOWDOWNS:
         late = [gpu.halves[1] * (1 + slowdown) for gpu in healthy]
         early = [gpu.halves[0] for gpu in healthy]
         found.way("own past").add(slowdown, _failed(past.predict(early, late)))
-        if population is not None:
-            either = np.array(_failed(half.predict(early, late))) | np.array(_fails(population, late))
-            found.way("both").add(slowdown, either)
+    return past
+
+
+def _choose(found: Replay, population: Validator | None, past: OwnPast) -> None:
+    """Count the last split for the way that promises more; a metric that is no gate gets neither."""
+    if population is None:
+        return
+    own = past.thresholds_.detectable < population.thresholds_.detectable
+    found.chosen.append("own past" if own else "population")
+    for slowdown in SLOWDOWNS:
+        found.way("chosen").shares[slowdown].append(found.way(found.chosen[-1]).shares[slowdown][-1])
 
 
 def _fixed(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> None:
@@ -180,17 +188,18 @@ def replay_rows(found: Replay) -> list[Row]:
 
 
 def _claims(found: Replay, name: str, count: int) -> list[Row]:
-    both = found.way("both")
+    chosen = found.way("chosen")
+    by = ", ".join(f"{way} in {found.chosen.count(way)} of {TIMES} splits" for way in sorted(set(found.chosen)))
     peers = ("alpha 0.95", "median + 3 MAD", "fixed 10 %")
     rows = [
-        Row(claim=f"{name}: healthy GPUs flagged, cohort or own past", figure=both.at(0.0), unit="", target="<= 0.005",
-            holds=both.at(0.0) <= BUDGET, kind="replayed", n=TIMES * count // 2,
+        Row(claim=f"{name}: healthy GPUs flagged", figure=chosen.at(0.0), unit="", target="<= 0.005",
+            holds=chosen.at(0.0) <= BUDGET, kind="replayed", n=TIMES * count // 2, note=f"judged by {by}",
             baseline="; ".join(f"{way} {found.way(way).at(0.0):.4f}" for way in peers)),
     ]  # fmt: skip
     for slowdown, least in TARGETS.items():
-        recall = both.at(slowdown)
+        recall = chosen.at(slowdown)
         rows.append(
-            Row(claim=f"{name}: recall at {slowdown:.0%}, cohort or own past", figure=recall, unit="",
+            Row(claim=f"{name}: recall at {slowdown:.0%}", figure=recall, unit="",
                 target=f">= {least:.2f}", holds=recall >= least, kind="replayed", n=TIMES * count // 2,
                 baseline="; ".join(f"{way} {found.way(way).at(slowdown):.2f}" for way in peers))
         )  # fmt: skip

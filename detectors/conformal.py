@@ -116,39 +116,40 @@ def _tail_reach(worse: Floats) -> float:
     return start + (later - start) / math.log(0.1 / 0.03) * math.log(len(worse))
 
 
-def thresholds(views: Views, repeatability: float, budget: float) -> Thresholds:
+def thresholds(views: Views, repeatability: float, budget: float, independent: int | None = None) -> Thresholds:
     """The limits that healthy samples pass with probability ``budget`` and, for warnings, ten times that.
 
     Args:
         views: of samples taken to be healthy.
         repeatability: mean one-sided distance between repeats; NaN if unknown.
         budget: chance that a healthy sample fails; each of both scores gets half.
+        independent: how many samples are independent of each other; None: all. Four GPUs that ran one job together
+            moved together, and show no more than one of them would.
 
     Raises:
         NotAGateError: healthy samples scatter so much that a limit would prove nothing.
     """
     floor = max(LEAST, TIMES * float(np.nan_to_num(repeatability)))
     return Thresholds(
-        median=_threshold(views.median, floor, budget / 2, heavy=False),
-        whole=_threshold(views.whole, floor, budget / 2, heavy=True),
+        median=_threshold(views.median, floor, budget / 2, independent or len(views.median), heavy=False),
+        whole=_threshold(views.whole, floor, budget / 2, independent or len(views.whole), heavy=True),
     )
 
 
-def _threshold(scores: Scores, floor: float, budget: float, *, heavy: bool) -> Threshold:
+def _threshold(scores: Scores, floor: float, budget: float, n: int, *, heavy: bool) -> Threshold:
     scale = robust_scale(scores.signed)
     if scale > MAX_SCATTER:
         raise NotAGateError(f"runs scatter by {scale:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
-    fail = min(MOST, max(floor, _quantile(scores, scale, budget, heavy=heavy)))
-    warn = min(fail, max(LEAST, _quantile(scores, scale, min(0.1, WARN_FACTOR * budget), heavy=heavy)))
+    fail = min(MOST, max(floor, _quantile(scores, scale, budget, n, heavy=heavy)))
+    warn = min(fail, max(LEAST, _quantile(scores, scale, min(0.1, WARN_FACTOR * budget), n, heavy=heavy)))
     needed = min(fail - float(np.quantile(scores.signed, 0.05)), 0.99)
     return Threshold(fail=fail, warn=warn, detectable=needed / (1.0 - needed))
 
 
-def _quantile(scores: Scores, scale: float, budget: float, *, heavy: bool) -> float:
-    n = len(scores)
+def _quantile(scores: Scores, scale: float, budget: float, n: int, *, heavy: bool) -> float:
     rank = math.ceil((n + 1) * (1.0 - budget))
     if rank <= n:
-        return float(np.sort(scores.worse)[rank - 1])
+        return float(np.sort(scores.worse)[math.ceil(rank * len(scores) / n) - 1])
     center = float(np.median(scores.signed))
     overlap = float(np.median(scores.worse - np.maximum(scores.signed, 0.0)))
     """What noise adds to a one-sided distance where curves cross."""

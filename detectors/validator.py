@@ -187,13 +187,16 @@ class OwnPast(Estimator):
         """A device fails at this similarity to its past or less."""
         return 1.0 - self.thresholds_.whole.fail
 
-    def fit(self, before: Sequence[Run], after: Sequence[Run], better: Better) -> Self:
+    def fit(
+        self, before: Sequence[Run], after: Sequence[Run], better: Better, nodes: Sequence[str] | None = None
+    ) -> Self:
         """Learn from devices that did not change but for a minority.
 
         Args:
             before: [devices] earlier runs of each, as one array.
             after: [devices] later runs of the same.
             better: which way the metric improves.
+            nodes: [devices] where each is, if those of one node ran together: then only nodes are independent.
 
         Raises:
             NotAGateError: no limit can be learned from them.
@@ -207,7 +210,8 @@ class OwnPast(Estimator):
         slower, faster = (int(np.count_nonzero(sign * changes > conformal.LEAST)) for sign in (1.0, -1.0))
         if slower - faster > conformal.MOST_EXCLUDED * len(unchanged):  # noise alone moves as many up as down
             raise NotAGateError(f"{slower} of {len(unchanged)} devices became slower: look at the update")
-        self.thresholds_ = conformal.thresholds(views[unchanged], math.nan, self.false_alarms)
+        apart = None if nodes is None else len({node for node, same in zip(nodes, unchanged, strict=True) if same})
+        self.thresholds_ = conformal.thresholds(views[unchanged], math.nan, self.false_alarms, apart)
         self.better_, self.healthy_, self.views_ = better, unchanged, views
         return self
 
