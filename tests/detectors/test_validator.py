@@ -203,3 +203,15 @@ class TestLonghorn:
         assert repeatability([run for _, run in single], [name for name, _ in single]).is_gate is False
         with pytest.raises(NotAGateError, match="makes a gate"):
             Validator().fit([gpu.times for gpu in gpus], Better.LOWER)
+
+
+def test_devices_that_ran_together_are_one_witness() -> None:
+    """Four GPUs of a node in one job move together: the limit must know of 10 nodes, not of 40 GPUs."""
+    random = np.random.default_rng(4)
+    before = devices(40, between=0.0)
+    moved = np.repeat(np.exp(0.02 * random.standard_normal(10)), 4)
+    after = [run * by for run, by in zip(before, moved, strict=True)]
+    nodes = [f"node{i // 4}" for i in range(40)]
+    apart, together = (OwnPast().fit(before, after, Better.LOWER, of).thresholds_ for of in (None, nodes))
+    assert together.median.fail > apart.median.fail
+    assert together.whole.fail > apart.whole.fail
