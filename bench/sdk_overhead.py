@@ -205,7 +205,7 @@ def turn_rows(case: Case) -> list[Row]:
     thinned = f"norms in {norms:.0%} of the steps" + (f", what is thinned most every {every:.0f}" if every > 1 else "")
     return [
         _turn_row(f"{name}: counted inside the SDK, of the step's wall time", low_own, len(pairs),
-                  f"{1000 * low_own * wall_ms:.0f} us of {wall_ms:.1f} ms, others' turns on the core included; {thinned}",
+                  f"{1000 * low_own * wall_ms:.0f} us of {wall_ms:.1f} ms, others' turns included; {thinned}",
                   holds=True),
         _turn_row(f"{name}: the same of the step's processor time", own, len(pairs), f"of {cpu_ms:.1f} ms"),
         _turn_row(f"{name}: processor time, beside the same step without", busy, len(pairs),
