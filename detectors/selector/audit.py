@@ -125,7 +125,7 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
         nodes: names.
         why: what is missing.
     """
-    said = "part of the whole suite: nothing is known that would allow to leave it out"
+    said = "too little is known to leave it out"
     return Record(
         benchmarks=tuple(benchmarks),
         seconds=float(sum(seconds)),
@@ -182,7 +182,7 @@ def _left_out(problem: Problem, choice: Choice, place: int) -> Considered:
     elif choice.reached:
         why = "the target is reached without it"
     else:
-        why = "takes no risk off these nodes"
+        why = "not worth its time on these nodes" if gain > 0 else "takes no risk off these nodes"
     return _considered(problem, choice, place, (choice.risk, choice.risk - max(gain, 0.0)), why)
 
 
@@ -200,15 +200,15 @@ def _sentence(problem: Problem, choice: Choice, before: float, made: Plan) -> st
     if not choice.chosen.any():
         if choice.reached:
             return f"no check needed: a risk of {before:.2%} is under the target of {choice.goal:.2%}"
-        return (
-            f"no benchmark takes anything off the risk of {before:.2%}, which is over the target of {choice.goal:.2%}"
-        )
+        return f"no benchmark is worth its time against a risk of {before:.2%}, over the target of {choice.goal:.2%}"
     share = choice.seconds / problem.cost(problem.all())
     did = f"{int(choice.chosen.sum())} of {len(choice.chosen)} benchmarks ({share:.0%} of the time of all)"
     did += f" on {int(made.checked.sum())} of {len(made.checked)} nodes"
     if choice.reached:
         return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}, under the target of {choice.goal:.2%}"
-    return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}; no set reaches {choice.goal:.2%}"
+    full = problem.on(np.ones(len(made.checked), bool)).residual(problem.all())
+    rest = "no set reaches" if full > choice.goal else "it is not worth the time to reach"
+    return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}; {rest} {choice.goal:.2%}"
 
 
 def _nodes(problem: Problem, made: Plan, names: Sequence[str]) -> tuple[NodeRisk, ...]:

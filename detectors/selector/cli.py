@@ -56,6 +56,7 @@ def plan(
     target_risk: float | None = None,
     keep: float | None = None,
     spare_nodes: bool = True,
+    worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
     """What to run before a job, on which nodes, and why each benchmark is in the plan or not.
@@ -76,12 +77,14 @@ def plan(
         Instead: share of what all benchmarks on all nodes find that must still be found, 0 to 1.
     spare_nodes
         Whether nodes of little risk may be left alone.
+    worth
+        Node-hours that an averted incident is worth: what costs more than it averts is not run, target or not.
     as_json
         Print JSON, and nothing else, on standard output.
     """
     from detectors.selector.whatif import Occasion, decide, learn_from
 
-    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes)
+    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth)
     names = tuple(h.node for h in past.nodes) if nodes is None else tuple(n.strip() for n in nodes.split(","))
     start = max((h.until for h in past.nodes), default=0.0) if at is None else at
     if not hours > 0:
@@ -108,6 +111,7 @@ def whatif(
     target_risk: float | None = None,
     keep: float | None = None,
     spare_nodes: bool = True,
+    worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
     """What a policy would have found, missed and spent on every occasion of the past, knowing only what was known then.
@@ -122,12 +126,14 @@ def whatif(
         Instead: share of what all benchmarks on all nodes find that must still be found, 0 to 1.
     spare_nodes
         Whether nodes of little risk may be left alone.
+    worth
+        Node-hours that an averted incident is worth: what costs more than it averts is not run, target or not.
     as_json
         Print JSON, and nothing else, on standard output.
     """
     from detectors.selector.whatif import replay
 
-    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes)
+    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth)
     if not past.occasions:
         raise InputError(f"{history}: no occasion to decide anew")
     try:
@@ -152,7 +158,7 @@ def _past(file: Path) -> Past:
     return past
 
 
-def _wanted(target_risk: float | None, keep: float | None, *, spare: bool) -> Wanted:
+def _wanted(target_risk: float | None, keep: float | None, *, spare: bool, worth: float | None) -> Wanted:
     from detectors.selector.whatif import Wanted
 
     for name, value in (("--target-risk", target_risk), ("--keep", keep)):
@@ -160,7 +166,10 @@ def _wanted(target_risk: float | None, keep: float | None, *, spare: bool) -> Wa
             raise InputError(f"{name} is {value:g}: give a share between 0 and 1")
     if target_risk is not None and keep is not None:
         raise InputError("give --target-risk or --keep, not both")
-    return Wanted(target_risk=0.1 if target_risk is keep is None else target_risk, keep=keep, spare_nodes=spare)
+    if worth is not None and not 0 < worth < float("inf"):
+        raise InputError(f"--worth is {worth:g}: give node-hours above 0")
+    target = 0.1 if target_risk is keep is None else target_risk
+    return Wanted(target_risk=target, keep=keep, spare_nodes=spare, worth=worth)
 
 
 def _told(outcome: Outcome) -> str:

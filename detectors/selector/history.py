@@ -63,6 +63,9 @@ class NodeHistory:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.since) and self.until >= self.since):
             raise ValueError(f"node {self.node}: watched until {self.until:g}, before it was watched ({self.since:g})")
+        for what, times in (("remediations", self.remediations), ("checks", self.checks), *self.errors.items()):
+            if any(later < earlier for earlier, later in pairwise(times)):
+                raise ValueError(f"node {self.node}: {what} are not in order of time")
         free_at = -math.inf
         for incident in self.incidents:
             if incident.at < free_at or (incident.back_at is not None and incident.back_at < incident.at):

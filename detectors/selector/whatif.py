@@ -7,6 +7,7 @@ that the past found and the policy would not is counted as missed, once, on the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -33,6 +34,10 @@ class BenchmarkCost(msgspec.Struct, frozen=True, kw_only=True):
     """On one node."""
     catches: tuple[str, ...] | None = None
     """Classes of defect that it is made to find; None: any."""
+
+    def __post_init__(self) -> None:
+        if not (self.name and 0 < self.seconds < np.inf):
+            raise ValueError(f"benchmark {self.name!r} costs {self.seconds:g} s: it needs a name and a time above 0")
 
 
 class PastDefect(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,12 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     defects: tuple[PastDefect, ...] = ()
     occasions: tuple[Occasion, ...] = ()
 
+    def __post_init__(self) -> None:
+        for what, names in (("benchmark", [b.name for b in self.benchmarks]), ("node", [h.node for h in self.nodes])):
+            twice = [name for name, n in Counter(names).items() if n > 1]
+            if twice:
+                raise ValueError(f"{what} {twice[0]!r} is there twice")
+
     def until(self, at: float) -> Past:
         """What was known just before ``at``."""
         known = tuple(as_known(h, at) for h in self.nodes if h.since < at)
@@ -77,6 +88,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     keep: float | None = None
     """Share of what the full set finds that must still be found."""
     spare_nodes: bool = True
+    worth: float | None = None
+    """Node-hours that an averted incident is worth; what costs more than it averts is then not run. None: any cost."""
 
 
 class Experience(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +167,13 @@ def decide(past: Past, known: Experience, occasion: Occasion, wanted: Wanted) ->
         p=known.learned.risk(histories, occasion.at, occasion.job_hours),
         shares=np.stack([shares_of(known.coverage, _own(past, name)) for name in nodes]),
     )
-    made = planning.make(problem, target=wanted.target_risk, keep=wanted.keep, spare_nodes=wanted.spare_nodes)
+    made = planning.make(
+        problem,
+        target=wanted.target_risk,
+        keep=wanted.keep,
+        spare_nodes=wanted.spare_nodes,
+        worth=None if wanted.worth is None else wanted.worth * HOUR,
+    )
     said = record(problem, made, nodes, model=_model(known.learned))
     return Decision(record=said, nodes=tuple(name for name, on in zip(nodes, made.checked, strict=True) if on))
 

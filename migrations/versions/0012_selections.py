@@ -29,6 +29,7 @@ def upgrade() -> None:
         sa.Column("run_on", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("job_hours", sa.Double(), nullable=False),
         sa.Column("target_risk", sa.Double(), nullable=False),
+        sa.Column("worth_node_hours", sa.Double(), nullable=True),
         sa.Column("record", sa.JSON(none_as_null=True), nullable=False),
         sa.CheckConstraint(
             "trigger IN ('job', 'added', 'repair', 'incident', 'periodic', 'manual')", name=op.f("ck_selections_trigger")

@@ -26,6 +26,7 @@ class SelectionRow(Base):
     run_on: Mapped[list[str]]
     job_hours: Mapped[float]
     target_risk: Mapped[float]
+    worth_node_hours: Mapped[float | None]
     record: Mapped[dict[str, Any]]
     """``detectors.selector.audit.Record`` as JSON."""
 

@@ -26,6 +26,8 @@ class ValidationPlanCreate(Input):
     job_hours: Annotated[float, Field(gt=0, le=8760), JsonNumber]
     target_risk: Annotated[float, Field(ge=0, le=1), JsonNumber] = 0.1
     """Highest risk of an incident in the job."""
+    worth_node_hours: Annotated[float, Field(gt=0, le=1e6), JsonNumber] | None = None
+    """What an averted incident is worth; what costs more than it averts is not run, target or not. Null: any cost."""
     trigger: Trigger = Trigger.MANUAL
     suite: Annotated[ShortText, Field(min_length=1)] = "standard"
     """Its benchmarks are the candidates, and all of them run where too little is known."""
@@ -65,6 +67,7 @@ class ValidationPlanRead(Output):
     nodes: list[str]
     job_hours: float
     target_risk: float
+    worth_node_hours: float | None
     benchmarks: list[str]
     """To run, in this order; empty: no check is needed."""
     run_on: list[str]

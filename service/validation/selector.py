@@ -55,7 +55,7 @@ class Selector:
         known = self._experience(session, suite, now)
         here = _past(session, suite, now, body.nodes)
         occasion = Occasion(at=now, nodes=tuple(body.nodes), job_hours=body.job_hours)
-        return decide(here, known, occasion, Wanted(target_risk=body.target_risk))
+        return decide(here, known, occasion, Wanted(target_risk=body.target_risk, worth=body.worth_node_hours))
 
     def _experience(self, session: AnySession, suite: SuiteInfo, now: float) -> Experience:
         with self._lock:
@@ -110,6 +110,7 @@ def keep(session: WriteSession, body: ValidationPlanCreate, decision: Decision, 
         run_on=list(decision.nodes),
         job_hours=body.job_hours,
         target_risk=body.target_risk,
+        worth_node_hours=body.worth_node_hours,
         record=msgspec.to_builtins(decision.record),
     )
     session.add(row)
@@ -134,6 +135,7 @@ def read(row: SelectionRow) -> ValidationPlanRead:
     told = {
         "id": row.id, "created_at": row.created_at, "trigger": row.trigger, "suite": row.suite, "nodes": row.nodes,
         "run_on": row.run_on, "job_hours": row.job_hours, "target_risk": row.target_risk,
+        "worth_node_hours": row.worth_node_hours,
         "node_risks": record.pop("nodes"),
     }  # fmt: skip
     return ValidationPlanRead.model_validate(record | told)

@@ -103,6 +103,8 @@ def test_incidents_that_overlap_are_refused_in_words() -> None:
         node((10, 20), (15, 16))
     with pytest.raises(ValueError, match="watched until"):
         NodeHistory(node="n", since=10.0, until=5.0)
+    with pytest.raises(ValueError, match="node n: xid are not in order"):
+        node(errors={"xid": (at(5), at(3))})
 
 
 # learning
@@ -191,6 +193,16 @@ def test_what_never_ran_is_unknowable() -> None:
     assert 0 < outcome.unknowable <= outcome.missed
 
 
+def test_what_costs_more_than_it_averts_is_not_run() -> None:
+    past = fleet(nodes=12)
+    occasion = Occasion(at=at(2400), nodes=("n0", "n1"))
+    known = learn_from(past)
+    dear, cheap = (decide(past, known, occasion, Wanted(target_risk=0.0, worth=hours)) for hours in (0.001, 1000.0))
+    assert dear.record.benchmarks == dear.nodes == ()
+    assert "not worth its time" in dear.record.considered[0].why
+    assert cheap.nodes == ("n0", "n1")
+
+
 # the command line
 
 
@@ -233,10 +245,13 @@ def test_whatif_prints_what_would_have_been(file: Path, capsys: pytest.CaptureFi
         (["plan", "{file}", "--target-risk", "2"], "--target-risk is 2"),
         (["plan", "{file}", "--target-risk", "0.1", "--keep", "0.9"], "not both"),
         (["plan", "{file}", "--hours", "0"], "--hours is 0"),
+        (["plan", "{file}", "--worth", "0"], "--worth is 0"),
         (["plan", "{file}", "--nodes", "n0,n0"], "each once"),
         (["plan", "nowhere.json"], "nowhere.json: No such file"),
         (["whatif", "{bad}"], "Expected"),
         (["whatif", "{empty}"], "no benchmark"),
+        (["plan", "{free}"], "benchmark 'a' costs 0 s"),
+        (["plan", "{twice}"], "benchmark 'a' is there twice"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -244,8 +259,12 @@ def test_bad_input_is_one_clear_line(
 ) -> None:
     bad, empty = tmp_path / "bad.json", tmp_path / "empty.json"
     bad.write_text('{"benchmarks": [{"name": 3}]}')
+    one = {"name": "a", "seconds": 1}
+    free, twice = tmp_path / "free.json", tmp_path / "twice.json"
+    free.write_text(json.dumps({"benchmarks": [one | {"seconds": 0}], "nodes": []}))
+    twice.write_text(json.dumps({"benchmarks": [one, one], "nodes": []}))
     empty.write_text('{"benchmarks": [], "nodes": []}')
-    assert call(*(a.format(file=file, bad=bad, empty=empty) for a in arguments)) == 2
+    assert call(*(a.format(file=file, bad=bad, empty=empty, free=free, twice=twice) for a in arguments)) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -128,6 +128,7 @@ def test_a_node_that_fails_often_is_checked_by_what_found_its_defects(services: 
 def test_a_lenient_target_needs_no_check(services: Services) -> None:
     fleet(services)
     assert decide(services, "n01", target_risk=1.0).record.benchmarks == ()
+    assert decide(services, "n01", target_risk=0.0, worth_node_hours=1e-4).record.benchmarks == ()
 
 
 def test_a_node_without_a_past_gets_the_whole_suite_in_a_fleet_with_one(services: Services) -> None:
@@ -214,6 +215,7 @@ def test_a_plan_is_answered_and_can_be_read_again(admin: httpx.Client, service: 
         ({"nodes": ["n1", "n1"]}, 422, "invalid"),
         ({"job_hours": 0}, 422, "invalid"),
         ({"target_risk": 1.5}, 422, "invalid"),
+        ({"worth_node_hours": 0}, 422, "invalid"),
         ({"suite": "slow"}, 422, "unknown-suite"),
         ({"trigger": "whim"}, 422, "invalid"),
     ],
