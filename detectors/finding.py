@@ -47,6 +47,7 @@ class FindingKind(StrEnum):
     CLOCK_SKEW = "clock_skew"
     FABRIC_DOWN = "fabric_down"
     HEALTH_REPORT = "health_report"
+    VALIDATION_FAILED = "validation_failed"
     # advice that is not a fault
     STAGE_IMBALANCE = "stage_imbalance"
     SEQUENCE_IMBALANCE = "sequence_imbalance"

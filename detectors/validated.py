@@ -1,0 +1,99 @@
+"""A validation that failed, as one finding: what is broken, where, and by how much.
+
+Invariant: one finding a node, whatever number of its metrics and devices failed; it names the device only where all
+that failed is on one. GPUs that are slow together have a chassis, a host or a power supply in common.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from detectors.criteria import FALSE_ALARMS
+from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from detectors.verdict import MetricVerdict
+from probes.benchmarks.defects import Defect
+from probes.benchmarks.suites import BENCHMARKS
+from probes.words import Remedy, Severity, Verdict
+
+NAME: Final = "validator"
+SHOWN: Final = 3
+"""Metrics in the sentence; the others are counted."""
+
+CAUSES: Final = {
+    Defect.COMPUTE: Cause.FAULTY_GPU,
+    Defect.THERMAL: Cause.GPU_THERMAL,
+    Defect.GPU_MEMORY: Cause.GPU_MEMORY,
+    Defect.NUMERICS: Cause.SILENT_CORRUPTION,
+    Defect.HOST_LINK: Cause.GPU_LINK,
+    Defect.GPU_LINK: Cause.GPU_LINK,
+    Defect.FABRIC: Cause.NIC,
+    Defect.NETWORK: Cause.NETWORK,
+    Defect.HOST_CPU: Cause.HOST,
+    Defect.HOST_MEMORY: Cause.HOST,
+    Defect.STORAGE: Cause.STORAGE,
+    Defect.SOFTWARE: Cause.DEPENDENCY,
+}
+"""What a class of defect is in the words of an incident."""
+
+
+def finding(node: str, suite: str, verdicts: Sequence[MetricVerdict], *, time: float) -> Finding | None:
+    """The finding of a validation; None where nothing failed: what could not be measured blames nobody.
+
+    Args:
+        node: that was validated.
+        suite: by name.
+        verdicts: of its metrics.
+        time: Unix seconds, when it ended.
+    """
+    failed = [verdict for verdict in verdicts if verdict.verdict is Verdict.FAIL]
+    if not failed:
+        return None
+    devices = sorted({verdict.device for verdict in failed if verdict.device})
+    defect = blamed(failed)
+    cause = None if defect is None else CAUSES[defect]
+    if len(devices) > 1 and cause is Cause.FAULTY_GPU:
+        cause = Cause.HOST
+    wrong = any(verdict.unit == "" for verdict in failed)
+    numbers = {"failed": float(len(failed)), "metrics": float(len(verdicts)), "devices": float(len(devices))}
+    if (worst := _worst(failed)) is not None:
+        numbers["slowdown"] = worst
+    return Finding(
+        kind=FindingKind.VALIDATION_FAILED,
+        entity=Entity(node=node),
+        time=time,
+        severity=Severity.CRITICAL if wrong else Severity.WARNING,
+        detector=NAME,
+        confidence=1.0 - FALSE_ALARMS,
+        evidence=Evidence(summary=_words(suite, failed, len(verdicts), devices), numbers=numbers),
+        remedy=Remedy.INSPECT if wrong else Remedy.WATCH,
+        cause=cause,
+    )
+
+
+def blamed(failed: Sequence[MetricVerdict]) -> Defect | None:
+    """The class of defect that most of the failing benchmarks find best; wrong bits come before slowness."""
+    if any(verdict.unit == "" for verdict in failed):
+        return Defect.NUMERICS
+    names = {verdict.benchmark for verdict in failed} & BENCHMARKS.keys()
+    votes = Counter(BENCHMARKS[name].defects[0] for name in sorted(names))
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def _worst(failed: Sequence[MetricVerdict]) -> float | None:
+    """How much slower than typical the worst metric is, as a share."""
+    gaps = []
+    for verdict in failed:
+        typical = None if verdict.criterion is None else verdict.criterion.center
+        if typical and verdict.value and verdict.unit:
+            ratio = typical / verdict.value
+            gaps.append(max(ratio, 1.0 / ratio) - 1.0)
+    return max(gaps, default=None)
+
+
+def _words(suite: str, failed: Sequence[MetricVerdict], of: int, devices: Sequence[str]) -> str:
+    where = f" on {devices[0]}" if len(devices) == 1 else f" on {len(devices)} devices" if devices else ""
+    told = "; ".join(f"{v.benchmark} {v.metric}: {v.reason}" for v in failed[:SHOWN])
+    more = f" (and {len(failed) - SHOWN} more)" if len(failed) > SHOWN else ""
+    return f"Validation {suite} failed in {len(failed)} of {of} metrics{where}: {told}{more}."
