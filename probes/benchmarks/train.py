@@ -114,7 +114,7 @@ def one_step(config: Train.Config, device: Device, *, compiled: bool = False) ->
         with torch.autocast(device.kind, torch.bfloat16, enabled=device.kind == "cuda"):
             logits = run(tokens[:, :-1])
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss
@@ -144,7 +144,8 @@ def model_of(config: Train.Config) -> torch.nn.Module:
             query, key, value = parts.permute(2, 0, 3, 1, 4)
             seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.out(seen.transpose(1, 2).reshape(b, t, width))
-            return x + self.down(nn.functional.gelu(self.up(self.between(x))))
+            out: torch.Tensor = x + self.down(nn.functional.gelu(self.up(self.between(x))))
+            return out
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -161,6 +162,7 @@ def model_of(config: Train.Config) -> torch.nn.Module:
             x = self.embedding(tokens) + self.places.weight[: tokens.shape[1]]
             for block in self.blocks:
                 x = block(x)
-            return self.last(x) @ self.embedding.weight.T
+            logits: torch.Tensor = self.last(x) @ self.embedding.weight.T
+            return logits
 
     return Model()

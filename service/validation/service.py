@@ -24,7 +24,7 @@ from service.kit.ids import new_id
 from service.kit.problem import NotFoundError, UnprocessableError
 from service.settings import Settings
 from service.stream.changes import Topic, record_change
-from service.validation import criteria
+from service.validation import criteria, telling
 from service.validation.cohorts import cohort_of
 from service.validation.latch import Latch, latched
 from service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
@@ -149,7 +149,7 @@ def accept(
         row.reason = f"{body.error} ({judged.reason})"
     row.started_at, row.finished_at = body.started_at, body.finished_at
     session.add_all(_results(row, cohort, results, judged))
-    _end(session, row, now=now, settings=settings)
+    _end(session, row, now=now, settings=settings, judged=judged)
     return row
 
 
@@ -225,11 +225,19 @@ def _results(
     return rows
 
 
-def _end(session: WriteSession, row: ValidationRow, *, now: float, settings: Settings) -> None:
+def _end(
+    session: WriteSession,
+    row: ValidationRow,
+    *,
+    now: float,
+    settings: Settings,
+    judged: pure.Judgement | None = None,
+) -> None:
     """What follows from an end, however it came."""
     _latch(session, row, now)
     tell(session, row)
     session.flush()
+    telling.ended(session, row, judged, now=now, settings=settings)
     returning.ended(session, row, now=now, settings=settings)
     health.reconsider(session, [row.node], now=now, silent_after=settings.fleet.silent_after)
 

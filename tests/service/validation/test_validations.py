@@ -284,3 +284,22 @@ def test_stated_criteria_replace_and_are_checked(service: Any, admin: httpx.Clie
     body = {"name": "operator", "kind": "user", "scopes": ["act"]}
     operator = service.client(admin.post("/v1/auth/tokens", json=body).json()["token"])
     problem(operator.put("/v1/criteria", json={"items": []}), 403, "scope-missing")
+
+
+def test_a_failure_opens_one_incident_which_ends_with_the_next_pass(
+    admin: httpx.Client, node: Any, criteria: Any
+) -> None:
+    admin.put("/v1/criteria", json={"items": criteria("quick")})
+    node.scale = 0.5
+    validate(admin, node)
+    validate(admin, node)
+    (incident,) = admin.get("/v1/incidents").json()["items"]
+    assert (incident["node"], incident["kinds"]) == ("n1", ["validation_failed"])
+    found = admin.get(f"/v1/incidents/{incident['id']}").json()["findings"]
+    assert "Validation quick failed in" in found[0]["evidence"]["summary"]
+    assert admin.get("/v1/nodes/n1").json()["state"] == "suspect"
+    validate(admin, node, error="the daemon was stopped")
+    assert admin.get(f"/v1/incidents/{incident['id']}").json()["findings"][0]["active"], "unknown takes nothing back"
+    node.scale = 1.0
+    validate(admin, node)
+    assert not any(one["active"] for one in admin.get(f"/v1/incidents/{incident['id']}").json()["findings"])
