@@ -19,7 +19,8 @@ from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name
 from service.services import Services, ServicesDep
-from service.validation import localisation, orders, reading, service
+from service.validation import comparison, localisation, orders, reading, service
+from service.validation.comparison import ComparisonRead
 from service.validation.models import ValidationRow
 from service.validation.pair_schemas import PairOrderRead
 from service.validation.schemas import (
@@ -81,6 +82,8 @@ def list_validations(
     *,
     node: Annotated[Name | None, Query()] = None,
     sweep: Annotated[Name | None, Query()] = None,
+    run: Annotated[Name | None, Query(description="A run of a sweep.")] = None,
+    results: Annotated[bool, Query(description="False leaves the results out, as for a run over many nodes.")] = True,
 ) -> ValidationPage:
     """Validations, newest first."""
     statement = select(ValidationRow)
@@ -88,14 +91,27 @@ def list_validations(
         statement = statement.where(ValidationRow.node == node)
     if sweep is not None:
         statement = statement.where(ValidationRow.sweep_id == sweep)
+    if run is not None:
+        statement = statement.where(ValidationRow.run_id == run)
     rows, cursor = paginate(session, statement, keys=(ValidationRow.created_at, ValidationRow.id), page=page)
-    return ValidationPage(items=reading.read_many(session, rows), next_cursor=cursor)
+    return ValidationPage(items=reading.read_many(session, rows, with_results=results), next_cursor=cursor)
 
 
 @router.get("/validations/{id}", operation_id="get_validation")  # noqa: FAST003 - Id is its alias
 def get_validation(validation_id: Id, _: Reader, session: Reading) -> ValidationRead:
     """One validation with its results."""
     return reading.read_many(session, [service.require(session, validation_id)])[0]
+
+
+@router.get("/validations/{id}/comparison", operation_id="compare_validation")  # noqa: FAST003 - Id is its alias
+def compare_validation(
+    validation_id: Id,
+    _: Reader,
+    session: Reading,
+    before: Annotated[Name | None, Query(description="An earlier validation; else the last that measured.")] = None,
+) -> ComparisonRead:
+    """A node before and after a repair or an update: each metric against its own past, as its cohort wanders."""
+    return comparison.read(session, validation_id, before)
 
 
 @router.post("/validations/{id}/results", operation_id="post_results")  # noqa: FAST003 - Id is its alias
