@@ -13,7 +13,7 @@ import numpy as np
 
 from detectors.selector.hazard import Bools
 from detectors.selector.risk import Problem
-from detectors.selector.select import Choice, greedy, quick
+from detectors.selector.select import Choice, quick, search
 
 _SHARES = (0.75, 0.5, 0.375, 0.25, 0.125, 0.0625)
 """Shares of the nodes, the riskiest first, that are tried."""
@@ -55,41 +55,40 @@ def make(
         thorough: search longer, see ``select.greedy``.
 
     Raises:
-        ValueError: see ``Problem.goal``.
+        ValueError: see ``Problem.bound``.
     """
-    goal = problem.goal(target, keep)
+    bound = problem.bound(target, keep)
     if worth is not None:
-        return _worthwhile(problem, goal, worth, spare_nodes=spare_nodes)
-    everywhere = Plan(greedy(problem, target=goal, thorough=thorough), np.ones(len(problem.p), bool))
+        return _worthwhile(problem, bound, worth, spare_nodes=spare_nodes)
+    everywhere = Plan(search(problem, bound, thorough=thorough), np.ones(len(problem.p), bool))
     if not everywhere.choice.chosen.any():
         return Plan(everywhere.choice, np.zeros(len(problem.p), bool))
     if not everywhere.choice.reached or not spare_nodes:
         return everywhere
-    best = _trimmed(problem, everywhere, goal)
+    best = _trimmed(problem, everywhere, bound)
     for checked in _riskiest(problem):
-        found = quick(problem.on(checked), goal)
+        found = quick(problem.on(checked), bound)
         if found.reached:
-            best = min(best, _trimmed(problem, Plan(found, checked), goal), key=lambda plan: plan.node_seconds)
-    refined = Plan(greedy(problem.on(best.checked), target=goal, thorough=thorough), best.checked)
+            best = min(best, _trimmed(problem, Plan(found, checked), bound), key=lambda plan: plan.node_seconds)
+    refined = Plan(search(problem.on(best.checked), bound, thorough=thorough), best.checked)
     return min(best, refined, key=lambda plan: plan.node_seconds)
 
 
-def _worthwhile(problem: Problem, goal: float, worth: float, *, spare_nodes: bool) -> Plan:
-    """The plan of most benefit: risk taken away down to the goal, times what that is worth, less what it costs."""
+def _worthwhile(problem: Problem, bound: float, worth: float, *, spare_nodes: bool) -> Plan:
+    """The plan of most benefit: incidents averted down to the bound, times what one is worth, less what it costs."""
     if not worth > 0:
         raise ValueError(f"an averted incident must be worth more than {worth:g} node-seconds")
-    n, before = len(problem.p), problem.residual(problem.none())
-    nobody = np.zeros(n, bool)
-    best = Plan(Choice(problem.none(), before, 0.0, goal), nobody)
+    n, before = len(problem.p), problem.hazard(problem.none())
+    best = Plan(Choice(problem.none(), before, 0.0, bound), np.zeros(n, bool))
     benefit = 0.0
     for checked in (np.ones(n, bool), *(_riskiest(problem) if spare_nodes else ())):
-        found = quick(problem.on(checked), goal, least_rate=float(checked.sum()) / worth)
+        found = quick(problem.on(checked), bound, least_rate=float(checked.sum()) / worth)
         if not found.chosen.any():
             continue
         plan = Plan(found, checked)
         if spare_nodes:
-            plan = _trimmed(problem, plan, max(goal, found.risk)) if found.reached else _paying(problem, plan, worth)
-        gained = worth * (before - max(plan.choice.risk, goal)) - plan.node_seconds
+            plan = _trimmed(problem, plan, bound) if found.reached else _paying(problem, plan, worth)
+        gained = worth * (before - max(plan.choice.hazard, bound)) - plan.node_seconds
         if gained > benefit:
             best, benefit = plan, gained
     return best
@@ -98,11 +97,11 @@ def _worthwhile(problem: Problem, goal: float, worth: float, *, spare_nodes: boo
 def _paying(problem: Problem, plan: Plan, worth: float) -> Plan:
     """Leave alone the nodes on which the chosen benchmarks cost more than they are worth."""
     taken = problem.p * (problem.shares @ problem.coverage.of(plan.choice.chosen))
-    checked = plan.checked & (worth * taken * (1 - plan.choice.risk) >= plan.choice.seconds)
+    checked = plan.checked & (worth * taken >= plan.choice.seconds)
     if not checked.any():
         return plan
-    risk = problem.on(checked).residual(plan.choice.chosen)
-    return Plan(Choice(plan.choice.chosen, risk, plan.choice.seconds, plan.choice.goal), checked)
+    hazard = problem.on(checked).hazard(plan.choice.chosen)
+    return Plan(Choice(plan.choice.chosen, hazard, plan.choice.seconds, plan.choice.bound), checked)
 
 
 def _order(problem: Problem) -> list[int]:
@@ -119,21 +118,21 @@ def _riskiest(problem: Problem) -> Iterator[Bools]:
         yield checked
 
 
-def _trimmed(problem: Problem, plan: Plan, goal: float) -> Plan:
-    """Leave alone as many of the checked nodes, the least risky first, as the goal allows: by halving."""
+def _trimmed(problem: Problem, plan: Plan, bound: float) -> Plan:
+    """Leave alone as many of the checked nodes, the least risky first, as the bound allows: by halving."""
     order = [i for i in _order(problem) if plan.checked[i]]
-    low, high = 1, len(order)  # high nodes reach the goal
+    low, high = 1, len(order)  # high nodes reach the bound
     covered = problem.coverage.of(plan.choice.chosen)[:, None]
 
-    def risk(k: int) -> float:
+    def hazard(k: int) -> float:
         some = np.zeros(len(problem.p), bool)
         some[order[:k]] = True
-        return float(problem.on(some).residuals(covered)[0])
+        return float(problem.on(some).hazards(covered)[0])
 
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if risk(middle) <= goal + 1e-12 else (middle + 1, high)
+        low, high = (low, middle) if hazard(middle) <= bound + 1e-12 * (1 + bound) else (middle + 1, high)
     checked = np.zeros(len(problem.p), bool)
     checked[order[:high]] = True
-    choice = Choice(plan.choice.chosen, risk(high), plan.choice.seconds, goal)
+    choice = Choice(plan.choice.chosen, hazard(high), plan.choice.seconds, bound)
     return Plan(choice, checked)

@@ -6,6 +6,7 @@ benchmark finds is taken off the node before the job starts; what it misses stri
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -53,11 +54,22 @@ class Problem:
 
     def residuals(self, covered: Floats) -> Floats:
         """[set] R of sets with these coverages [class, set]."""
+        return np.asarray(-np.expm1(-self.hazards(covered)), np.float64)
+
+    def hazards(self, covered: Floats) -> Floats:
+        """[set] -log(1 - R), about the number of incidents to expect: what is searched by.
+
+        Of a large job R is 1 whatever one does about it; this still falls with every defect that is found.
+        """
         taken = self.shares @ covered
         if self.checked is not None:
             taken = taken * self.checked[:, None]
         left = self.p[:, None] * (1.0 - taken)
-        return np.asarray(-np.expm1(np.sum(np.log1p(-np.minimum(left, 1 - 1e-15)), axis=0)), np.float64)
+        return np.asarray(-np.sum(np.log1p(-np.minimum(left, 1 - 1e-15)), axis=0), np.float64)
+
+    def hazard(self, chosen: Bools) -> float:
+        """-log(1 - R) of one set [benchmark]."""
+        return float(self.hazards(self.coverage.of(chosen)[:, None])[0])
 
     def cost(self, chosen: Bools) -> float:
         """Seconds that one node spends on a set."""
@@ -73,8 +85,8 @@ class Problem:
     def all(self) -> Bools:
         return np.ones(len(self.seconds), bool)
 
-    def goal(self, target: float | None, keep: float | None) -> float:
-        """The risk to reach: a number, or what keeps a share of all that the full set takes away.
+    def bound(self, target: float | None, keep: float | None) -> float:
+        """The -log(1 - R) to reach: that of a risk, or what keeps a share of all that the full set takes away.
 
         Of n defects that the full set found, a set may have missed so many that (missed + 1) / (n + 2) is still within
         the allowance: the cheapest of many sets is also the one whose misses happened not to show.
@@ -88,8 +100,8 @@ class Problem:
         if wanted is None or not 0 <= wanted <= 1:
             raise ValueError(f"{wanted} is no share between 0 and 1")
         if target is not None:
-            return target
-        before, after = self.residual(self.none()), self.residual(self.all())
+            return float("inf") if target == 1 else -math.log1p(-target)
+        before, after = self.hazard(self.none()), self.hazard(self.all())
         n = self.coverage.findable
         spared = max(0.0, (1 - wanted) * (n + 2) - 1) / max(n, 1)
         return before - (1 - spared) * (before - after)

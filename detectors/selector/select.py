@@ -7,6 +7,7 @@ redundant is dropped, and single benchmarks are exchanged for cheaper ones. The 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -24,7 +25,7 @@ _PAIRS_LIMIT: Final = 24
 _NODES_LIMIT: Final = 512
 """Nodes up to which that takes well under a second."""
 _SLACK: Final = 1e-12
-"""Rounding of a risk."""
+"""Rounding, of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,25 @@ class Choice:
 
     chosen: Bools
     """[benchmark]."""
-    risk: float
-    """What is left after it."""
+    hazard: float
+    """-log(1 - risk) that is left after it."""
     seconds: float
-    goal: float
+    bound: float
+    """The hazard to reach."""
+
+    @property
+    def risk(self) -> float:
+        """What is left after it."""
+        return -math.expm1(-self.hazard)
+
+    @property
+    def goal(self) -> float:
+        """The risk to reach."""
+        return -math.expm1(-self.bound)
 
     @property
     def reached(self) -> bool:
-        return self.risk <= self.goal + _SLACK
+        return self.hazard <= _loose(self.bound)
 
 
 def greedy(
@@ -57,32 +69,34 @@ def greedy(
         thorough: start from pairs too, at some four times the work.
 
     Raises:
-        ValueError: see ``Problem.goal``.
+        ValueError: see ``Problem.bound``.
     """
-    goal = problem.goal(target, keep)
-    if problem.residual(problem.none()) <= goal + _SLACK:
-        return _choice(problem, problem.none(), goal)
-    best = _grow(problem, problem.none(), goal)
-    if not best.reached:
+    return search(problem, problem.bound(target, keep), thorough=thorough)
+
+
+def search(problem: Problem, bound: float, *, thorough: bool) -> Choice:
+    """The greedy search for a hazard to reach."""
+    best = _grow(problem, problem.none(), bound)
+    if not best.reached or not best.chosen.any():
         return best
     best = _polish(problem, best)
     for start in _starts(problem, thorough=thorough):
         if problem.cost(start) < best.seconds:
-            grown = _grow(problem, start, goal, below=best.seconds)
+            grown = _grow(problem, start, bound, below=best.seconds)
             if grown.reached and grown.seconds < best.seconds:
                 best = _polish(problem, grown)
     return best
 
 
-def quick(problem: Problem, goal: float, *, least_rate: float = 0.0) -> Choice:
+def quick(problem: Problem, bound: float, *, least_rate: float = 0.0) -> Choice:
     """The greedy search from nothing, with what is redundant dropped; no other starts.
 
     Args:
         problem: what is to be decided.
-        goal: risk to reach.
-        least_rate: risk per second that a benchmark must take away to be worth it, even if the goal is not reached.
+        bound: hazard to reach.
+        least_rate: hazard per second that a benchmark must take away to be worth it, even if the bound is not reached.
     """
-    found = _grow(problem, problem.none(), goal, least_rate=least_rate)
+    found = _grow(problem, problem.none(), bound, least_rate=least_rate)
     return _polish(problem, found) if found.reached and found.chosen.any() else found
 
 
@@ -90,35 +104,36 @@ def exact(problem: Problem, *, target: float | None = None, keep: float | None =
     """The cheapest set of all 2^n: the oracle that the greedy search is measured against.
 
     Raises:
-        ValueError: more than ``EXACT_LIMIT`` benchmarks; or see ``Problem.goal``.
+        ValueError: more than ``EXACT_LIMIT`` benchmarks; or see ``Problem.bound``.
     """
     n = len(problem.seconds)
     if n > EXACT_LIMIT:
         raise ValueError(f"{n} benchmarks have too many sets to look at all of them: {EXACT_LIMIT} at most")
-    goal = problem.goal(target, keep)
+    bound = problem.bound(target, keep)
     sets = (np.arange(2**n)[None, :] >> np.arange(n)[:, None] & 1).astype(bool)  # [benchmark, set]
     cost = problem.seconds @ sets
     order = np.argsort(cost, kind="stable")
     for start in range(0, len(order), 1024):
         some = order[start : start + 1024]
-        risks = problem.residuals(problem.coverage.of_many(sets[:, some]))
-        good = np.flatnonzero(risks <= goal + _SLACK)
+        hazards = problem.hazards(problem.coverage.of_many(sets[:, some]))
+        good = np.flatnonzero(hazards <= _loose(bound))
         if good.size:
-            return _choice(problem, sets[:, some[good[0]]], goal)
-    return _choice(problem, problem.all(), goal)
+            return _choice(problem, sets[:, some[good[0]]], bound)
+    return _choice(problem, problem.all(), bound)
 
 
 def in_order(problem: Problem, chosen: Bools) -> list[tuple[int, float, float]]:
     """A set in the order in which it pays: (benchmark, risk before it, risk after it), best first."""
     done, left = problem.none(), chosen.copy()
-    risk = problem.residual(done)
+    hazard = problem.hazard(done)
     steps: list[tuple[int, float, float]] = []
     while left.any():
-        risks = _with_each(problem, done)
-        rates = np.where(left, (risk - risks) / problem.seconds, -np.inf)
+        hazards = _with_each(problem, done)
+        rates = np.where(left, (hazard - hazards) / problem.seconds, -np.inf)
         place = int(np.argmax(rates))
-        steps.append((place, risk, float(risks[place])))
-        risk = float(risks[place])
+        after = float(hazards[place])
+        steps.append((place, -math.expm1(-hazard), -math.expm1(-after)))
+        hazard = after
         done[place], left[place] = True, False
     return steps
 
@@ -135,26 +150,31 @@ def _starts(problem: Problem, *, thorough: bool) -> Iterator[Bools]:
 
 
 def _with_each(problem: Problem, chosen: Bools) -> Floats:
-    """[benchmark] risk after the set with each benchmark added."""
+    """[benchmark] hazard after the set with each benchmark added."""
     sets = chosen[:, None] | np.eye(len(chosen), dtype=bool)
-    return problem.residuals(problem.coverage.of_many(sets))
+    return problem.hazards(problem.coverage.of_many(sets))
 
 
-def _grow(problem: Problem, start: Bools, goal: float, *, below: float = np.inf, least_rate: float = 0.0) -> Choice:
-    """Add what takes most risk away per second until the goal, or ``below`` seconds, is reached."""
+def _grow(problem: Problem, start: Bools, bound: float, *, below: float = np.inf, least_rate: float = 0.0) -> Choice:
+    """Add what takes most hazard away per second until the bound, or ``below`` seconds, is reached."""
     chosen = start.copy()
-    risk, cost = problem.residual(chosen), problem.cost(chosen)
-    while risk > goal + _SLACK and cost < below:
-        risks = _with_each(problem, chosen)
-        gain = np.where(chosen, 0.0, risk - risks)
-        # what lies beyond the goal is worth nothing: else a dear benchmark that does too much would win the last place
-        rate = np.minimum(gain, risk - goal) / problem.seconds
+    hazard, cost = problem.hazard(chosen), problem.cost(chosen)
+    while hazard > _loose(bound) and cost < below:
+        hazards = _with_each(problem, chosen)
+        gain = np.where(chosen, 0.0, hazard - hazards)
+        # what lies beyond the bound is worth nothing: else a dear benchmark that does too much would win the last place
+        rate = np.minimum(gain, hazard - bound) / problem.seconds
         place = int(np.argmax(rate))
-        if gain[place] <= _SLACK or rate[place] < least_rate:
+        if gain[place] <= _SLACK * hazard or rate[place] < least_rate:
             break
         chosen[place] = True
-        risk, cost = float(risks[place]), cost + float(problem.seconds[place])
-    return Choice(chosen, risk, cost, goal)
+        hazard, cost = float(hazards[place]), cost + float(problem.seconds[place])
+    return Choice(chosen, hazard, cost, bound)
+
+
+def _loose(bound: float) -> float:
+    """The bound with room for rounding."""
+    return bound + _SLACK * (1 + bound)
 
 
 def _polish(problem: Problem, found: Choice) -> Choice:
@@ -181,11 +201,11 @@ def _cheaper(problem: Problem, found: Choice) -> Choice | None:
     if not tries:
         return None
     sets = np.stack(tries, axis=1)
-    risks = problem.residuals(problem.coverage.of_many(sets))
-    costs = np.where(risks <= found.goal + _SLACK, problem.seconds @ sets, np.inf)
+    hazards = problem.hazards(problem.coverage.of_many(sets))
+    costs = np.where(hazards <= _loose(found.bound), problem.seconds @ sets, np.inf)
     least = int(np.argmin(costs))
-    return _choice(problem, sets[:, least], found.goal) if costs[least] < found.seconds else None
+    return _choice(problem, sets[:, least], found.bound) if costs[least] < found.seconds else None
 
 
-def _choice(problem: Problem, chosen: Bools, goal: float) -> Choice:
-    return Choice(chosen.copy(), problem.residual(chosen), problem.cost(chosen), goal)
+def _choice(problem: Problem, chosen: Bools, bound: float) -> Choice:
+    return Choice(chosen.copy(), problem.hazard(chosen), problem.cost(chosen), bound)

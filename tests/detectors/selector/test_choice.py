@@ -213,6 +213,19 @@ def test_what_is_not_worth_its_time_is_not_run() -> None:
         plan.make(problem, target=0.0, worth=0.0)
 
 
+def test_a_job_too_large_to_be_safe_is_still_checked() -> None:
+    """R is 1 whatever is done; the incidents to expect are not."""
+    problem = one_class(*[0.05] * 4096)
+    assert problem.residual(problem.all()) == pytest.approx(1.0)
+    for made in (
+        plan.make(problem, target=0.1),
+        plan.make(problem, keep=0.9),
+        plan.make(problem, target=0.1, worth=1e5),
+    ):
+        assert made.choice.chosen.any()
+        assert made.checked.mean() > 0.8
+
+
 # audit
 
 
