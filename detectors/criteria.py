@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from detectors.blame import blame, in_words
 from detectors.limits import LimitEstimator, Limits, NotAGateError, RobustLimits
 from detectors.validator import judge_run
 from detectors.verdict import Criteria, Criterion, JudgedSuite, Judgement, MetricVerdict, Refusal
@@ -215,7 +216,9 @@ def judge(
     absent = sorted(set(expected) - {result.benchmark for result in results})
     verdicts += [_unknown(name, "", WHOLE, "the benchmark is missing from the result") for name in absent]
     overall = worst(verdict.verdict for verdict in verdicts)
-    return Judgement(verdict=overall, reason=_headline(overall, verdicts), verdicts=tuple(verdicts))
+    points_to = blame(verdicts, results)
+    reason = "; ".join(filter(None, (_headline(overall, verdicts), in_words(points_to))))
+    return Judgement(verdict=overall, reason=reason, verdicts=tuple(verdicts), points_to=points_to)
 
 
 def judge_suite(result: SuiteResult, criteria: Criteria, *, expected: Collection[str] = ()) -> JudgedSuite:
@@ -230,7 +233,9 @@ def judge_suite(result: SuiteResult, criteria: Criteria, *, expected: Collection
     verdict, reason = judged.verdict, judged.reason
     if result.error is not None:
         verdict, reason = worst((verdict, Verdict.UNKNOWN)), f"{result.error} ({reason})"
-    return JudgedSuite(**msgspec.structs.asdict(result), verdict=verdict, reason=reason, verdicts=judged.verdicts)
+    return JudgedSuite(
+        **msgspec.structs.asdict(result), **msgspec.structs.asdict(judged) | {"verdict": verdict, "reason": reason}
+    )
 
 
 def _judge_result(result: BenchmarkResult, known: _Known) -> Iterator[MetricVerdict]:

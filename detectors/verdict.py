@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from detectors.limits import Distribution
+from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, SuiteResult
 from probes.words import Verdict
 
@@ -85,6 +86,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     verdicts: tuple[MetricVerdict, ...]
+    points_to: tuple[Defect, ...] = ()
+    """The classes of defect that fit best (``blame``); none if nothing failed."""
 
 
 class JudgedSuite(SuiteResult, frozen=True, kw_only=True):
@@ -93,3 +96,4 @@ class JudgedSuite(SuiteResult, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     verdicts: tuple[MetricVerdict, ...]
+    points_to: tuple[Defect, ...] = ()

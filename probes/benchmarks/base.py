@@ -93,6 +93,9 @@ class Benchmark(ABC):
     """Run once for every GPU of the machine; False: once for all of them, or for the host."""
     together: ClassVar[bool] = False
     """Run on all GPUs at once: it loads nothing that they share (links, processor, disk)."""
+    optional: ClassVar[bool] = False
+    """Needs what a machine need not have (a program, an RDMA port): where it cannot run, a suite leaves it out and says
+    so, unless it is asked for by name."""
     set_up_seconds: ClassVar[float] = 0.5
     """What one run takes beside measuring: allocation, warm-up, a context on the GPU."""
 
@@ -135,6 +138,12 @@ class Benchmark(ABC):
     @abstractmethod
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         """What will be reported on such a device, in this order."""
+
+    @classmethod
+    def points_to(cls, metric: str) -> tuple[Defect, ...]:
+        """What a failure of ``metric`` points to, best first: all that the benchmark finds, unless metrics differ."""
+        del metric
+        return cls.defects
 
     def where(self, device: Device) -> str:
         """What the result calls the device: torch's name, unless the benchmark tests something else."""

@@ -60,6 +60,13 @@ class Burn(Benchmark):
             Metric(name=f"{kind}_repeat", unit="", better=Better.EQUAL),
         )
 
+    @classmethod
+    def points_to(cls, metric: str) -> tuple[Defect, ...]:
+        """A rate that is low throughout is slow arithmetic; one that falls, or a low clock, is power or cooling."""
+        if metric.endswith("_rate"):
+            return (Defect.COMPUTE, Defect.THERMAL)
+        return (Defect.NUMERICS,) if metric.endswith("_repeat") else (Defect.THERMAL,)
+
     def expected_seconds(self, device: Device) -> float:
         del device
         return self.set_up_seconds + 1.1 * self.config.seconds
