@@ -22,9 +22,9 @@ from service.validation.schemas import (
 )
 
 
-def read_many(session: AnySession, rows: Sequence[ValidationRow]) -> list[ValidationRead]:
-    """Validations with their results; one further query whatever their number."""
-    results = _results(session, [row.id for row in rows])
+def read_many(session: AnySession, rows: Sequence[ValidationRow], *, with_results: bool = True) -> list[ValidationRead]:
+    """Validations with their results, unless these are not wanted; one further query whatever their number."""
+    results = _results(session, [row.id for row in rows] if with_results else [])
     return [_read(row, results[row.id]) for row in rows]
 
 

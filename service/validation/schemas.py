@@ -115,6 +115,8 @@ class ResultCriterion(Output):
 
 
 class ValidationResult(Output):
+    cohort: str
+    """Whose criteria judged it: the machine's hardware and software at that time."""
     benchmark: str
     device: str
     metric: str

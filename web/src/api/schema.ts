@@ -4,6 +4,28 @@
  */
 
 export interface paths {
+    "/v1/admission": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Admit
+         * @description May this job start on these nodes? Answered from stored verdicts, states and findings, within milliseconds.
+         *
+         *     ``allow``, ``allow_degraded`` or ``deny``, with every reason, and spares for what is denied.
+         */
+        post: operations["admit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/auth/me": {
         parameters: {
             query?: never;
@@ -101,7 +123,7 @@ export interface paths {
         };
         /**
          * List Criteria
-         * @description Criteria by cohort, benchmark and metric.
+         * @description Criteria by cohort, benchmark and metric. A cohort that names hardware only includes those of every driver.
          */
         get: operations["list_criteria"];
         /**
@@ -109,6 +131,26 @@ export interface paths {
          * @description State criteria; those of the same benchmark, metric and cohort are replaced. Answers what was stored.
          */
         put: operations["put_criteria"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/criteria/detail": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Criterion
+         * @description One criterion with its reference sample and the newest runs, as they are drawn beside each other.
+         */
+        get: operations["get_criterion"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -626,6 +668,93 @@ export interface paths {
         get: operations["get_job_steps"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/localisations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Localisations
+         * @description Localisations, newest first, without their rounds.
+         */
+        get: operations["list_localisations"];
+        put?: never;
+        /**
+         * Create Localisation
+         * @description Find out which of these nodes, or what between them, is slow or hangs.
+         *
+         *     Pairs of them and of known-good partners measure each other in rounds; the nodes must be idle. Ask here again for
+         *     the verdict.
+         */
+        post: operations["create_localisation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/localisations/orders/{id}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Post Pair Result
+         * @description What one side of a pair measured, from the node that had the order. The first answer counts.
+         */
+        post: operations["post_pair_result"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/localisations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Localisation
+         * @description Rounds, pairs, what they measured, and the verdict with its evidence.
+         */
+        get: operations["get_localisation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/localisations/{id}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Localisation
+         * @description End it without a verdict; one that has ended stays as it is.
+         */
+        post: operations["cancel_localisation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1308,6 +1437,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/validation-plans": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Validation Plan
+         * @description Decide what to run before a job, from the nodes' past. Orders nothing: post validations for ``run_on``.
+         */
+        post: operations["create_validation_plan"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/validation-plans/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Validation Plan
+         * @description One plan with its reasons, as it was made.
+         */
+        get: operations["get_validation_plan"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/validations": {
         parameters: {
             query?: never;
@@ -1323,7 +1492,7 @@ export interface paths {
         put?: never;
         /**
          * Create Validation
-         * @description Order a suite on a node. The node fetches the order by itself; ask here again for the verdict.
+         * @description Order a suite, or a part of one, on a node, which fetches it by itself; ask here again for the verdict.
          */
         post: operations["create_validation"];
         delete?: never;
@@ -1352,6 +1521,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/validations/{id}/comparison": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare Validation
+         * @description A node before and after a repair or an update: each metric against its own past, as its cohort wanders.
+         */
+        get: operations["compare_validation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/validations/{id}/progress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Post Progress
+         * @description How far a validation is, from the node that runs it. What has ended already is not changed by it.
+         */
+        post: operations["post_progress"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/validations/{id}/results": {
         parameters: {
             query?: never;
@@ -1366,6 +1575,46 @@ export interface paths {
          * @description Results of a validation, from the node that was to run it. The first results count; a repetition is harmless.
          */
         post: operations["post_results"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/validations/{id}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Validation
+         * @description Call a validation off: the node gives its GPUs back within five seconds and keeps what it measured.
+         */
+        post: operations["cancel_validation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/validations:preempt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preempt Validations
+         * @description Call off whatever runs or waits on these nodes, as a scheduler does that wants them for a job.
+         */
+        post: operations["preempt_validations"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1416,6 +1665,54 @@ export interface components {
             /** State */
             state: string;
         };
+        /**
+         * AdmissionIn
+         * @description A job that wants to start on these nodes.
+         */
+        AdmissionIn: {
+            /** Gpus Per Node */
+            gpus_per_node?: number | null;
+            /** Job */
+            job: string;
+            /** Max Age Hours */
+            max_age_hours?: number | null;
+            /** Nodes */
+            nodes: string[];
+            /**
+             * Preempt
+             * @default false
+             */
+            preempt: boolean;
+            /**
+             * Preflight
+             * @default false
+             */
+            preflight: boolean;
+            /** Spares */
+            spares?: number | null;
+            /** Suite */
+            suite?: string | null;
+        };
+        /** AdmissionRead */
+        AdmissionRead: {
+            /** Allowed */
+            allowed: number;
+            /** At */
+            at: number;
+            decision: components["schemas"]["service__admission__rules__Decision"];
+            /** Job */
+            job: string;
+            /** Nodes */
+            nodes: components["schemas"]["NodeAdmission"][];
+            /** Preempted */
+            preempted: string[];
+            /** Preflight */
+            preflight: string[];
+            /** Reason */
+            reason: string;
+            /** Spares */
+            spares: string[];
+        };
         /** AlternativeRead */
         AlternativeRead: {
             /** Cost Seconds */
@@ -1440,6 +1737,12 @@ export interface components {
         };
         /** BenchmarkRead */
         BenchmarkRead: {
+            /** Catches */
+            catches: string;
+            /** Defects */
+            defects: components["schemas"]["Defect"][];
+            /** Expected Seconds */
+            expected_seconds: number;
             /** Metrics */
             metrics: components["schemas"]["MetricRead"][];
             /** Name */
@@ -1523,6 +1826,68 @@ export interface components {
          * @enum {string}
          */
         Cause: "faulty_gpu" | "gpu_memory" | "gpu_sram" | "gpu_system_processor" | "gpu_thermal" | "gpu_link" | "silent_corruption" | "network" | "nic" | "host" | "storage" | "maintenance" | "software" | "dependency" | "collective_timeout" | "operator" | "workload";
+        /** ChangeRead */
+        ChangeRead: {
+            /** After */
+            after: number | null;
+            /** Before */
+            before: number | null;
+            /** Benchmark */
+            benchmark: string;
+            better: components["schemas"]["Better"];
+            /** Device */
+            device: string;
+            /** Metric */
+            metric: string;
+            /** Reason */
+            reason: string;
+            /** Unit */
+            unit: string;
+            verdict: components["schemas"]["Verdict"];
+            /** Worse */
+            worse: number | null;
+        };
+        /**
+         * Code
+         * @description Why a node is not simply allowed.
+         * @enum {string}
+         */
+        Code: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy";
+        /** ComparisonRead */
+        ComparisonRead: {
+            /** After */
+            after: string;
+            /** Before */
+            before: string;
+            /** Changes */
+            changes: components["schemas"]["ChangeRead"][];
+            /** Node */
+            node: string;
+            verdict: components["schemas"]["Verdict"];
+        };
+        /** ConsideredRead */
+        ConsideredRead: {
+            /** Alone */
+            alone: number;
+            /** Benchmark */
+            benchmark: string;
+            /** Chosen */
+            chosen: boolean;
+            /** Finds */
+            finds: number;
+            /** Gain */
+            gain: number;
+            /** Gain Per Second */
+            gain_per_second: number;
+            /** Risk After */
+            risk_after: number;
+            /** Risk Before */
+            risk_before: number;
+            /** Seconds */
+            seconds: number;
+            /** Why */
+            why: string;
+        };
         /** CriteriaIn */
         CriteriaIn: {
             /** Items */
@@ -1532,6 +1897,37 @@ export interface components {
         CriteriaLearn: {
             /** Cohort */
             cohort?: string | null;
+        };
+        /** CriterionDetail */
+        CriterionDetail: {
+            /** Allowed */
+            allowed: number[];
+            /** Benchmark */
+            benchmark: string;
+            better: components["schemas"]["Better"];
+            /** Center */
+            center: number | null;
+            /** Cohort */
+            cohort: string;
+            distribution: components["schemas"]["DistributionRead"] | null;
+            /** High */
+            high: number | null;
+            /** Learned At */
+            learned_at: number;
+            /** Low */
+            low: number | null;
+            /** Metric */
+            metric: string;
+            /** N */
+            n: number;
+            /** Runs */
+            runs: components["schemas"]["JudgedRun"][];
+            /** Source */
+            source: string;
+            /** Unit */
+            unit: string;
+            /** Warn */
+            warn: number | null;
         };
         /**
          * CriterionIn
@@ -1550,6 +1946,7 @@ export interface components {
             center?: number | null;
             /** Cohort */
             cohort: string;
+            distribution?: components["schemas"]["DistributionIn"] | null;
             /** High */
             high: number | null;
             /** Low */
@@ -1612,6 +2009,28 @@ export interface components {
             /** Warn */
             warn: number | null;
         };
+        /** CulpritRead */
+        CulpritRead: {
+            /** Also */
+            also: string[];
+            /** Evidence */
+            evidence: components["schemas"]["WitnessRead"][];
+            kind: components["schemas"]["Kind"];
+            /** Name */
+            name: string[];
+            /** Nodes */
+            nodes: string[];
+            /** Odds */
+            odds: number;
+            /** Sizes */
+            sizes: number[];
+            /** Spared */
+            spared: number[];
+            /** Speed */
+            speed: number | null;
+            /** Summary */
+            summary: string;
+        };
         /** DcgmTargetCreate */
         DcgmTargetCreate: {
             /**
@@ -1659,22 +2078,6 @@ export interface components {
             url: string;
         };
         /**
-         * Decision
-         * @description One thing that the machine decided by itself.
-         */
-        Decision: {
-            /** Incident */
-            incident: string;
-            /** Job */
-            job: string | null;
-            /** Plan */
-            plan: string | null;
-            /** Text */
-            text: string;
-            /** Time */
-            time: number;
-        };
-        /**
          * DecisionBody
          * @description Why a person accepts or dismisses a proposal.
          */
@@ -1682,6 +2085,11 @@ export interface components {
             /** Reason */
             reason: string;
         };
+        /**
+         * Defect
+         * @enum {string}
+         */
+        Defect: "compute" | "thermal" | "gpu_memory" | "numerics" | "host_link" | "gpu_link" | "fabric" | "network" | "host_cpu" | "host_memory" | "storage" | "software";
         /**
          * DetectorRead
          * @description A detector's own account. One that learns or abstains has judged nothing: that is no sign of health.
@@ -1772,6 +2180,45 @@ export interface components {
             serial: string | null;
             /** Uuid */
             uuid: string | null;
+        };
+        /**
+         * DistributionIn
+         * @description A reference sample, as ``mainstay criteria fit`` learns it: the whole run is compared with it.
+         */
+        DistributionIn: {
+            /** Alpha */
+            alpha: number;
+            /**
+             * Detectable
+             * @default 0
+             */
+            detectable: number;
+            /**
+             * Excluded
+             * @default 0
+             */
+            excluded: number;
+            /** Reference */
+            reference: number[];
+            /** Repeatability */
+            repeatability?: number | null;
+            /** Warn Alpha */
+            warn_alpha: number;
+        };
+        /** DistributionRead */
+        DistributionRead: {
+            /** Alpha */
+            alpha: number;
+            /** Detectable */
+            detectable: number;
+            /** Excluded */
+            excluded: number;
+            /** Reference */
+            reference: number[];
+            /** Repeatability */
+            repeatability: number | null;
+            /** Warn Alpha */
+            warn_alpha: number;
         };
         /** DrainBody */
         DrainBody: {
@@ -1983,7 +2430,7 @@ export interface components {
          * @description Kinds of finding. The enumeration may grow, never change meaning.
          * @enum {string}
          */
-        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
+        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
         /**
          * FindingPage
          * @description Findings, newest first.
@@ -2340,11 +2787,34 @@ export interface components {
          * @enum {string}
          */
         JobState: "running" | "recovering" | "finished" | "failed";
+        /**
+         * JudgedRun
+         * @description One run's values, to be drawn beside the reference.
+         */
+        JudgedRun: {
+            /** Device */
+            device: string;
+            /** Finished At */
+            finished_at: number | null;
+            /** Node */
+            node: string;
+            /** Validation Id */
+            validation_id: string;
+            /** Values */
+            values: number[];
+            verdict: components["schemas"]["Verdict"];
+        };
         /** JudgementRead */
         JudgementRead: {
             /** Detectors */
             detectors: components["schemas"]["DetectorRead"][];
         };
+        /**
+         * Kind
+         * @description Kinds of piece, the part that is exchanged in a repair. ``part`` is the fabric's word for the same.
+         * @enum {string}
+         */
+        Kind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
         /**
          * LayoutRead
          * @description The stable order of the fleet: a snapshot has one byte a slot.
@@ -2354,6 +2824,85 @@ export interface components {
             slots: components["schemas"]["SlotRead"][];
             /** Version */
             version: string;
+        };
+        /** LocalisationCancel */
+        LocalisationCancel: {
+            /**
+             * Reason
+             * @default the nodes are wanted for work
+             */
+            reason: string;
+        };
+        /** LocalisationCreate */
+        LocalisationCreate: {
+            /** Addresses */
+            addresses?: {
+                [key: string]: string;
+            };
+            /** Nodes */
+            nodes: string[];
+            /** Partners */
+            partners?: string[] | null;
+            /** Why */
+            why: string;
+        };
+        /**
+         * LocalisationPage
+         * @description Localisations, newest first, without their rounds.
+         */
+        LocalisationPage: {
+            /** Items */
+            items: components["schemas"]["LocalisationSummary"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** LocalisationRead */
+        LocalisationRead: {
+            /** Created At */
+            created_at: number;
+            /** Finished At */
+            finished_at: number | null;
+            /** Id */
+            id: string;
+            /** Nodes */
+            nodes: string[];
+            /** Partners */
+            partners: string[];
+            /** Reason */
+            reason: string;
+            /** Round */
+            round: number;
+            /** Rounds */
+            rounds: components["schemas"]["RoundRead"][];
+            state: components["schemas"]["LocalisationState"];
+            verdict: components["schemas"]["VerdictRead"] | null;
+            /** Why */
+            why: string;
+        };
+        /**
+         * LocalisationState
+         * @enum {string}
+         */
+        LocalisationState: "running" | "done" | "cancelled";
+        /** LocalisationSummary */
+        LocalisationSummary: {
+            /** Created At */
+            created_at: number;
+            /** Finished At */
+            finished_at: number | null;
+            /** Id */
+            id: string;
+            /** Nodes */
+            nodes: string[];
+            /** Partners */
+            partners: string[];
+            /** Reason */
+            reason: string;
+            /** Round */
+            round: number;
+            state: components["schemas"]["LocalisationState"];
+            /** Why */
+            why: string;
         };
         /**
          * Me
@@ -2393,6 +2942,23 @@ export interface components {
             expected_version?: number | null;
             /** Reason */
             reason: string;
+        };
+        /**
+         * NodeAdmission
+         * @description A node of which there is something to say.
+         */
+        NodeAdmission: {
+            decision: components["schemas"]["service__admission__rules__Decision"];
+            /** Node */
+            node: string;
+            /** Reasons */
+            reasons: components["schemas"]["ReasonRead"][];
+            state: components["schemas"]["HealthState"] | null;
+            /** Suite */
+            suite: string | null;
+            /** Validated At */
+            validated_at: number | null;
+            verdict: components["schemas"]["Verdict"] | null;
         };
         /**
          * NodePage
@@ -2494,17 +3060,42 @@ export interface components {
             /** Version */
             version: string;
         };
+        /** NodeRiskRead */
+        NodeRiskRead: {
+            /** Checked */
+            checked: boolean;
+            /** Covered */
+            covered: number;
+            /** Node */
+            node: string;
+            /** P */
+            p: number;
+        };
+        /** NodesPreemption */
+        NodesPreemption: {
+            /** Nodes */
+            nodes: string[];
+            /**
+             * Reason
+             * @default the machine is wanted for work
+             */
+            reason: string;
+        };
         /** OrderRead */
         OrderRead: {
+            /** Benchmarks */
+            benchmarks: string[];
             /** Deadline At */
             deadline_at: number;
             /** Id */
             id: string;
             /**
              * Kind
-             * @constant
+             * @enum {string}
              */
-            kind: "validate";
+            kind: "validate" | "cancel";
+            /** Reason */
+            reason: string;
             /** Suite */
             suite: string;
             /** Validation Id */
@@ -2513,7 +3104,7 @@ export interface components {
         /** OrdersRead */
         OrdersRead: {
             /** Items */
-            items: components["schemas"]["OrderRead"][];
+            items: (components["schemas"]["OrderRead"] | components["schemas"]["PairOrderRead"])[];
         };
         /** OverridesIn */
         OverridesIn: {
@@ -2534,7 +3125,7 @@ export interface components {
             /** Data Age Seconds */
             data_age_seconds: number | null;
             /** Decided */
-            decided: components["schemas"]["Decision"][];
+            decided: components["schemas"]["service__overview__schemas__Decision"][];
             /** Devices */
             devices: number;
             /** Jobs */
@@ -2554,6 +3145,76 @@ export interface components {
          * @enum {string}
          */
         Owner: "machine" | "person" | "outside";
+        /**
+         * PairOrderRead
+         * @description An order to measure with a peer; see ``probes.benchmarks.pairing``.
+         */
+        PairOrderRead: {
+            /** Address */
+            address: string;
+            /** Benchmark */
+            benchmark: string;
+            /** Deadline At */
+            deadline_at: number;
+            /** Gpu */
+            gpu: string;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @constant
+             */
+            kind: "pair";
+            /** Nic */
+            nic: string;
+            /** Peer */
+            peer: string;
+            /** Port */
+            port: number;
+            role: components["schemas"]["Role"];
+            /** Seconds */
+            seconds: number;
+            /** Sizes */
+            sizes: number[];
+            /** Validation Id */
+            validation_id: string;
+        };
+        /**
+         * PairRead
+         * @description A pair of a round, with what it measured.
+         */
+        PairRead: {
+            /** A */
+            a: string;
+            /** B */
+            b: string;
+            /** Bandwidth */
+            bandwidth: {
+                [key: string]: number;
+            };
+            /** Nics */
+            nics: string[];
+            /** Note */
+            note: string;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "measuring" | "ok" | "hung" | "missing";
+            /** Via */
+            via: string;
+        };
+        /**
+         * PairReportIn
+         * @description What one side of a pair answers; ``result`` is checked by the probes' own types.
+         */
+        PairReportIn: {
+            /** Finished At */
+            finished_at: number;
+            result: components["schemas"]["BenchmarkResultIn"];
+            /** Started At */
+            started_at: number;
+        };
         /**
          * PairsRead
          * @description Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
@@ -2708,6 +3369,17 @@ export interface components {
             version: number;
         };
         /**
+         * Preemption
+         * @description Call validations off: the machine is wanted for work.
+         */
+        Preemption: {
+            /**
+             * Reason
+             * @default the machine is wanted for work
+             */
+            reason: string;
+        };
+        /**
          * Problem
          * @description RFC 9457 problem document.
          */
@@ -2831,6 +3503,13 @@ export interface components {
         ReasonBody: {
             /** Reason */
             reason: string;
+        };
+        /** ReasonRead */
+        ReasonRead: {
+            code: components["schemas"]["Code"];
+            decision: components["schemas"]["service__admission__rules__Decision"];
+            /** Text */
+            text: string;
         };
         /**
          * RecoveryPage
@@ -2980,6 +3659,18 @@ export interface components {
             /** Suite */
             suite: string;
         };
+        /**
+         * Role
+         * @enum {string}
+         */
+        Role: "listen" | "connect";
+        /** RoundRead */
+        RoundRead: {
+            /** Number */
+            number: number;
+            /** Pairs */
+            pairs: components["schemas"]["PairRead"][];
+        };
         /** RuleRead */
         RuleRead: {
             /** Name */
@@ -3126,10 +3817,49 @@ export interface components {
          */
         Stance: "idle" | "learning" | "judging" | "abstains";
         /**
+         * StandingIn
+         * @description How far a validation is: what the node says of it while it runs.
+         */
+        StandingIn: {
+            /** Benchmark */
+            benchmark: string;
+            /** Device */
+            device: string;
+            /** Done */
+            done: string[];
+            /** Index */
+            index: number;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "running" | "done";
+            /** Total */
+            total: number;
+        };
+        /** StandingRead */
+        StandingRead: {
+            /** Benchmark */
+            benchmark: string;
+            /** Device */
+            device: string;
+            /** Done */
+            done: string[];
+            /** Index */
+            index: number;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "running" | "done";
+            /** Total */
+            total: number;
+        };
+        /**
          * State
          * @enum {string}
          */
-        State: "ok" | "error" | "timeout" | "unsupported";
+        State: "ok" | "error" | "timeout" | "unsupported" | "preempted";
         /**
          * StepsRead
          * @description Per-rank step times as columns: ``step_time_seconds[r][k]`` belongs to ``ranks[r]`` and ``steps[k]``.
@@ -3193,6 +3923,12 @@ export interface components {
         };
         /** SweepCreate */
         SweepCreate: {
+            /** At Once */
+            at_once?: number | null;
+            /** Benchmarks */
+            benchmarks?: string[] | null;
+            /** Cohort */
+            cohort?: string | null;
             /**
              * Enabled
              * @default true
@@ -3202,10 +3938,19 @@ export interface components {
             name: string;
             /** Nodes */
             nodes?: string[] | null;
+            /** Per Switch */
+            per_switch?: number | null;
+            /**
+             * Retries
+             * @default 0
+             */
+            retries: number;
             /** Schedule */
             schedule?: string | null;
             /** Suite */
             suite: string;
+            /** Timeout Seconds */
+            timeout_seconds?: number | null;
         };
         /**
          * SweepPage
@@ -3219,6 +3964,12 @@ export interface components {
         };
         /** SweepRead */
         SweepRead: {
+            /** At Once */
+            at_once: number | null;
+            /** Benchmarks */
+            benchmarks: string[] | null;
+            /** Cohort */
+            cohort: string | null;
             /** Created At */
             created_at: number;
             /** Enabled */
@@ -3233,12 +3984,18 @@ export interface components {
             next_run_at: number | null;
             /** Nodes */
             nodes: string[] | null;
+            /** Per Switch */
+            per_switch: number | null;
+            /** Retries */
+            retries: number;
             /** Runs */
             runs: components["schemas"]["SweepRun"][];
             /** Schedule */
             schedule: string | null;
             /** Suite */
             suite: string;
+            /** Timeout Seconds */
+            timeout_seconds: number | null;
         };
         /** SweepRun */
         SweepRun: {
@@ -3425,6 +4182,12 @@ export interface components {
             time: number;
             to_state: components["schemas"]["HealthState"];
         };
+        /**
+         * Trigger
+         * @description Why somebody asks.
+         * @enum {string}
+         */
+        Trigger: "job" | "added" | "repair" | "incident" | "periodic" | "manual";
         /** TryOut */
         TryOut: {
             /** Overrides */
@@ -3445,6 +4208,8 @@ export interface components {
         };
         /** ValidationCreate */
         ValidationCreate: {
+            /** Benchmarks */
+            benchmarks?: string[] | null;
             /** Node */
             node: string;
             /** Suite */
@@ -3460,20 +4225,98 @@ export interface components {
             /** Next Cursor */
             next_cursor: string | null;
         };
+        /** ValidationPlanCreate */
+        ValidationPlanCreate: {
+            /** Job Hours */
+            job_hours: number;
+            /** Nodes */
+            nodes: string[];
+            /**
+             * Suite
+             * @default standard
+             */
+            suite: string;
+            /**
+             * Target Risk
+             * @default 0.1
+             */
+            target_risk: number;
+            /** @default manual */
+            trigger: components["schemas"]["Trigger"];
+            /** Worth Node Hours */
+            worth_node_hours?: number | null;
+        };
+        /** ValidationPlanRead */
+        ValidationPlanRead: {
+            /** Benchmarks */
+            benchmarks: string[];
+            /** Considered */
+            considered: components["schemas"]["ConsideredRead"][];
+            /** Created At */
+            created_at: number;
+            /** Defects */
+            defects: number;
+            /** Full Seconds */
+            full_seconds: number;
+            /** Id */
+            id: string;
+            /** Job Hours */
+            job_hours: number;
+            /** Learned */
+            learned: boolean;
+            /** Model */
+            model: string;
+            /** Node Risks */
+            node_risks: components["schemas"]["NodeRiskRead"][];
+            /** Nodes */
+            nodes: string[];
+            /** Reached */
+            reached: boolean;
+            /** Risk After */
+            risk_after: number;
+            /** Risk Before */
+            risk_before: number;
+            /** Risk Full */
+            risk_full: number;
+            /** Run On */
+            run_on: string[];
+            /** Seconds */
+            seconds: number;
+            /** Suite */
+            suite: string;
+            /** Target Risk */
+            target_risk: number;
+            trigger: components["schemas"]["Trigger"];
+            /** Why */
+            why: string;
+            /** Worth Node Hours */
+            worth_node_hours: number | null;
+        };
         /** ValidationRead */
         ValidationRead: {
+            /** Attempt */
+            attempt: number;
+            /** Benchmarks */
+            benchmarks: string[] | null;
+            /** Cancelled At */
+            cancelled_at: number | null;
             /** Created At */
             created_at: number;
             /** Finished At */
             finished_at: number | null;
+            /** Held */
+            held: boolean;
             /** Id */
             id: string;
             /** Node */
             node: string;
+            progress: components["schemas"]["StandingRead"] | null;
             /** Reason */
             reason: string;
             /** Results */
             results: components["schemas"]["ValidationResult"][];
+            /** Run */
+            run: string | null;
             /** Started At */
             started_at: number | null;
             state: components["schemas"]["ValidationState"];
@@ -3487,6 +4330,8 @@ export interface components {
         ValidationResult: {
             /** Benchmark */
             benchmark: string;
+            /** Cohort */
+            cohort: string;
             criterion: components["schemas"]["ResultCriterion"] | null;
             /** Device */
             device: string;
@@ -3511,6 +4356,23 @@ export interface components {
          * @enum {string}
          */
         Verdict: "pass" | "warn" | "fail" | "unknown";
+        /** VerdictRead */
+        VerdictRead: {
+            /** Culprits */
+            culprits: components["schemas"]["CulpritRead"][];
+            /** Good */
+            good: string[];
+            /** Noise */
+            noise: number | null;
+            /** Rounds */
+            rounds: number;
+            /** Settled */
+            settled: boolean;
+            /** Unknown */
+            unknown: {
+                [key: string]: string;
+            };
+        };
         /** VersionChoice */
         VersionChoice: {
             /** Reason */
@@ -3524,6 +4386,38 @@ export interface components {
          * @enum {string}
          */
         VersionMode: "draft" | "shadow" | "active" | "retired";
+        /** WitnessRead */
+        WitnessRead: {
+            /** A */
+            a: string;
+            /** B */
+            b: string;
+            /** Ratio */
+            ratio: number | null;
+            /** Round */
+            round: number;
+        };
+        /**
+         * Decision
+         * @enum {string}
+         */
+        service__admission__rules__Decision: "allow" | "allow_degraded" | "deny";
+        /**
+         * Decision
+         * @description One thing that the machine decided by itself.
+         */
+        service__overview__schemas__Decision: {
+            /** Incident */
+            incident: string;
+            /** Job */
+            job: string | null;
+            /** Plan */
+            plan: string | null;
+            /** Text */
+            text: string;
+            /** Time */
+            time: number;
+        };
     };
     responses: {
         /** @description Bad request (RFC 9457) */
@@ -3624,6 +4518,37 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    admit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdmissionIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdmissionRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     get_me: {
         parameters: {
             query?: never;
@@ -3837,6 +4762,36 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_criterion: {
+        parameters: {
+            query: {
+                cohort: string;
+                benchmark: string;
+                metric: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CriterionDetail"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -4734,6 +5689,167 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_localisations: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalisationPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_localisation: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LocalisationCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalisationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_pair_result: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PairReportIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalisationSummary"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_localisation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalisationRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    cancel_localisation: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LocalisationCancel"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalisationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -5857,11 +6973,78 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    create_validation_plan: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ValidationPlanCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationPlanRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_validation_plan: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationPlanRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_validations: {
         parameters: {
             query?: {
                 node?: string | null;
                 sweep?: string | null;
+                /** @description A run of a sweep. */
+                run?: string | null;
+                /** @description False leaves the results out, as for a run over many nodes. */
+                results?: boolean;
                 limit?: number;
                 cursor?: string | null;
             };
@@ -5949,6 +7132,68 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    compare_validation: {
+        parameters: {
+            query?: {
+                /** @description An earlier validation; else the last that measured. */
+                before?: string | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ComparisonRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_progress: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StandingIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     post_results: {
         parameters: {
             query?: never;
@@ -5977,6 +7222,71 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    cancel_validation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Preemption"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    preempt_validations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodesPreemption"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];

@@ -60,7 +60,7 @@ export const invalidates: Record<Topic, readonly string[]> = {
   incident: ["incidents", "overview", "nodes", "jobs", "remediations", "findings", "judgement"],
   node: ["nodes", "overview", "layout", "snapshot", "remediations"],
   job: ["jobs", "overview", "steps"],
-  validation: ["validations", "sweeps", "nodes"],
+  validation: ["validations", "sweeps", "localisations", "nodes"],
   event: ["events", "incidents", "overview"],
   remediation: ["remediations", "overview", "incidents"],
   telemetry: ["telemetry", "snapshot", "steps"],

@@ -7,7 +7,7 @@ import { parseJobSearch } from "@/features/jobs/search";
 import { parseNodeSearch } from "@/features/nodes/search";
 import { parsePolicySearch } from "@/features/policies/search";
 import { parseRemediationSearch } from "@/features/remediation/search";
-import { parseValidationSearch } from "@/features/validation/search";
+import { parseCriterionSearch, parseRunSearch, parseValidationSearch } from "@/features/validation/search";
 import { localPath, type RawSearch } from "@/lib/search";
 import { NotFound } from "./not-found";
 import { RouteError } from "./route-error";
@@ -104,6 +104,29 @@ const validationResult = createRoute({
   component: lazyRouteComponent(() => import("@/features/validation/result-page"), "ResultPage"),
 });
 
+const sweep = createRoute({
+  getParentRoute: () => shell,
+  path: "/validation/sweeps/$id",
+  validateSearch: parseRunSearch,
+  component: lazyRouteComponent(() => import("@/features/validation/run-page"), "RunPage"),
+});
+
+const criterion = createRoute({
+  getParentRoute: () => shell,
+  path: "/validation/criterion",
+  validateSearch: parseCriterionSearch,
+  component: lazyRouteComponent(() => import("@/features/validation/criterion-page"), "CriterionPage"),
+});
+
+const localisation = createRoute({
+  getParentRoute: () => shell,
+  path: "/validation/localisations/$id",
+  component: lazyRouteComponent(
+    () => import("@/features/localisation/localisation-page"),
+    "LocalisationPage",
+  ),
+});
+
 const pages = [
   overview,
   fleet,
@@ -116,6 +139,9 @@ const pages = [
   remediation,
   validation,
   validationResult,
+  sweep,
+  criterion,
+  localisation,
   policy,
 ];
 

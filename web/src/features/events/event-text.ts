@@ -154,7 +154,9 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
     case "stack_dump":
       return { tone: "validating", glyph: "bars" };
     case "replayed":
-      return event.data.outcome === "found" ? { tone: "quarantined", glyph: "cross" } : { tone: "validating", glyph: "bars" };
+      return event.data.outcome === "found"
+        ? { tone: "quarantined", glyph: "cross" }
+        : { tone: "validating", glyph: "bars" };
     case "plan_chosen":
       return { tone: "draining", glyph: "half" };
     case "action_started":

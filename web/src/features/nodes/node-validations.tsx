@@ -1,7 +1,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { validationsQuery } from "@/features/validation/queries";
-import { stateText } from "@/features/validation/words";
+import { standingText } from "@/features/validation/words";
 import { usePolling } from "@/lib/live";
 import { lookOf, verdict } from "@/lib/states";
 import { Age } from "@/ui/age";
@@ -40,10 +40,10 @@ export function NodeValidations({ node, onRun }: { node: string; onRun: () => vo
       <ul>
         {items?.slice(0, 6).map((item) => (
           <li key={item.id} className="flex items-center gap-3 border-line border-t px-4 py-2 text-sm">
-            {item.state === "done" ? (
+            {item.state === "done" || item.state === "expired" ? (
               <StatePill look={lookOf(verdict, item.verdict)} quiet />
             ) : (
-              <span className="text-ink-2 text-xs">{stateText[item.state]}</span>
+              <span className="text-ink-2 text-xs">{standingText(item)}</span>
             )}
             <Link to="/validation/$id" params={{ id: item.id }} className="font-medium hover:underline">
               {item.suite}

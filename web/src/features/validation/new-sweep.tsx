@@ -1,12 +1,15 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useState } from "react";
+import { type FormEvent, type InputHTMLAttributes, type ReactNode, useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
+import type { Suite } from "@/api/types";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { Field, Input } from "@/ui/field";
 import { ErrorNotice } from "@/ui/notice";
 import { Select } from "@/ui/select";
+import { Cohorts } from "./cohorts";
 import { suitesQuery, validationKeys } from "./queries";
+import { emptySweep, type SweepFields, sweepBody } from "./sweep-form";
 
 interface Props {
   open: boolean;
@@ -26,31 +29,16 @@ export function NewSweep({ open, onOpenChange }: Props) {
   );
 }
 
-const names = (text: string) => text.split(/[\s,]+/).filter(Boolean);
-
 function Form({ done }: { done: () => void }) {
   const suites = useQuery(suitesQuery());
-  const [name, setName] = useState("nightly");
-  const [chosen, setSuite] = useState<string>();
-  const [schedule, setSchedule] = useState("0 3 * * *");
-  const [nodes, setNodes] = useState("");
+  const [fields, setFields] = useState(emptySweep);
   const [headers] = useState(idempotencyKey);
   const queryClient = useQueryClient();
-  const suite = chosen ?? suites.data?.[0]?.name;
+  const suite = suites.data?.find((one) => one.name === fields.suite) ?? suites.data?.[0];
+  const set = (change: Partial<SweepFields>) => setFields((old) => ({ ...old, ...change }));
   const make = useMutation({
     mutationFn: (suiteName: string) =>
-      unwrap(
-        client.POST("/v1/sweeps", {
-          headers,
-          body: {
-            name: name.trim(),
-            suite: suiteName,
-            schedule: schedule.trim() || null,
-            nodes: names(nodes).length > 0 ? names(nodes) : null,
-            enabled: true,
-          },
-        }),
-      ),
+      unwrap(client.POST("/v1/sweeps", { headers, body: sweepBody({ ...fields, suite: suiteName }) })),
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.sweeps });
       done();
@@ -59,57 +47,110 @@ function Form({ done }: { done: () => void }) {
 
   function submit(event: FormEvent) {
     event.preventDefault();
-    if (suite) make.mutate(suite);
+    if (suite) make.mutate(suite.name);
   }
 
+  function line(label: string, name: keyof SweepFields, hint?: ReactNode, more?: MoreOfInput) {
+    return (
+      <Field label={label} hint={hint}>
+        {(id) => (
+          <Input
+            id={id}
+            value={fields[name]}
+            onChange={(event) => set({ [name]: event.target.value })}
+            {...more}
+          />
+        )}
+      </Field>
+    );
+  }
+
+  const whole = (min: number, max?: number): MoreOfInput => ({
+    type: "number",
+    inputMode: "numeric",
+    min,
+    max,
+    step: 1,
+  });
   return (
     <form onSubmit={submit} className="flex flex-col gap-4">
-      <Field label="Name">
-        {(id) => <Input id={id} required value={name} onChange={(event) => setName(event.target.value)} />}
-      </Field>
+      {line("Name", "name", undefined, { required: true })}
       {suite && (
-        <div>
-          <Select
-            label="Suite"
-            value={suite}
-            onChange={setSuite}
-            groups={[
-              { options: (suites.data ?? []).map((s) => ({ value: s.name, label: `Suite ${s.name}` })) },
-            ]}
-          />
-        </div>
+        <SuitePart
+          suites={suites.data ?? []}
+          suite={suite}
+          part={fields.benchmarks}
+          onSuite={(name) => set({ suite: name, benchmarks: [] })}
+          onPart={(benchmarks) => set({ benchmarks })}
+        />
       )}
-      <Field label="Schedule" hint="Cron, or “every 3600s”. Empty: by hand only.">
-        {(id) => (
-          <Input
-            id={id}
-            value={schedule}
-            onChange={(event) => setSchedule(event.target.value)}
-            className="font-mono"
-          />
-        )}
-      </Field>
-      <Field
-        label="Nodes"
-        hint="Names, separated by spaces or commas. Empty: all nodes, also those that enrol later."
-      >
-        {(id) => (
-          <Input
-            id={id}
-            value={nodes}
-            onChange={(event) => setNodes(event.target.value)}
-            className="font-mono"
-          />
-        )}
-      </Field>
+      {line("Schedule", "schedule", "Cron in UTC, or “every 3600s”. Empty: by hand only.", {
+        className: "font-mono",
+      })}
+      {line(
+        "Nodes",
+        "nodes",
+        "Names, separated by spaces or commas. Empty: all nodes, also those that enrol later.",
+        { className: "font-mono" },
+      )}
+      {line("Cohort", "cohort", "Only nodes of this hardware. Empty: any.", { list: "cohorts" })}
+      <Cohorts id="cohorts" />
+      <div className="grid grid-cols-2 gap-x-4 gap-y-3">
+        {line("At once", "atOnce", "Nodes; empty: no limit.", whole(1))}
+        {line("Under one switch", "perSwitch", "Nodes; empty: no limit.", whole(1))}
+        {line("Further attempts", "retries", "Where nothing was measured.", whole(0, 10))}
+        {line("Time-out, minutes", "timeoutMinutes", "Empty: by the suite's stated time.", {
+          ...whole(1, 240),
+          step: "any",
+        })}
+      </div>
       {suites.isError && <ErrorNotice error={suites.error} />}
       {make.isError && <ErrorNotice error={make.error} />}
       <div className="flex justify-end gap-2">
         <Button onClick={done}>Cancel</Button>
-        <Button type="submit" kind="primary" busy={make.isPending} disabled={!suite || !name.trim()}>
+        <Button type="submit" kind="primary" busy={make.isPending} disabled={!suite || !fields.name.trim()}>
           Make sweep
         </Button>
       </div>
     </form>
+  );
+}
+
+type MoreOfInput = InputHTMLAttributes<HTMLInputElement>;
+
+interface PartProps {
+  suites: Suite[];
+  suite: Suite;
+  part: readonly string[];
+  onSuite: (name: string) => void;
+  onPart: (benchmarks: string[]) => void;
+}
+
+function SuitePart({ suites, suite, part, onSuite, onPart }: PartProps) {
+  const toggle = (name: string) =>
+    onPart(part.includes(name) ? part.filter((one) => one !== name) : [...part, name]);
+  return (
+    <div className="flex flex-col items-start gap-2">
+      <Select
+        label="Suite"
+        value={suite.name}
+        onChange={onSuite}
+        groups={[{ options: suites.map((s) => ({ value: s.name, label: `Suite ${s.name}` })) }]}
+      />
+      <details className="w-full text-sm">
+        <summary className="w-max cursor-pointer text-ink-2 text-xs hover:text-ink">
+          {part.length === 0 ? "The whole suite" : `${part.length} of ${suite.benchmarks.length} benchmarks`}
+        </summary>
+        <fieldset className="mt-1.5 grid grid-cols-2 gap-x-4 gap-y-1">
+          <legend className="sr-only">Benchmarks</legend>
+          {suite.benchmarks.map(({ name, catches }) => (
+            <label key={name} title={catches} className="flex items-center gap-2 font-mono text-xs">
+              <input type="checkbox" checked={part.includes(name)} onChange={() => toggle(name)} />
+              {name}
+            </label>
+          ))}
+        </fieldset>
+      </details>
+    </div>
   );
 }

@@ -1,18 +1,29 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { client, unwrap } from "@/api/client";
+import { ProblemError } from "@/api/problem";
+import type { Validation } from "@/api/types";
 
 export interface ValidationFilter {
   node?: string;
   sweep?: string;
 }
 
+export interface CriterionKey {
+  cohort: string;
+  benchmark: string;
+  metric: string;
+}
+
 export const validationKeys = {
   all: ["validations"] as const,
   list: (filter: ValidationFilter) => ["validations", "list", filter] as const,
   one: (id: string) => ["validations", "one", id] as const,
+  run: (id: string) => ["validations", "run", id] as const,
   suites: ["suites"] as const,
   sweeps: ["sweeps"] as const,
+  sweep: (id: string) => ["sweeps", "one", id] as const,
   criteria: ["criteria"] as const,
+  criterion: (key: CriterionKey) => ["criteria", "one", key] as const,
 };
 
 export const suitesQuery = () =>
@@ -46,6 +57,26 @@ export const validationQuery = (id: string) =>
     queryFn: ({ signal }) => unwrap(client.GET("/v1/validations/{id}", { signal, params: { path: { id } } })),
   });
 
+/** Most nodes of a run that are listed: outliers first needs them all at hand. */
+export const MOST_OF_RUN = 4000;
+
+/** The validations of one run, without their results. `more`: there are others beyond what is listed. */
+export const runQuery = (run: string) =>
+  queryOptions({
+    queryKey: validationKeys.run(run),
+    queryFn: async ({ signal }) => {
+      const items: Validation[] = [];
+      let cursor: string | undefined;
+      do {
+        const query = { run, results: false, limit: 500, cursor };
+        const page = await unwrap(client.GET("/v1/validations", { signal, params: { query } }));
+        items.push(...page.items);
+        cursor = page.next_cursor ?? undefined;
+      } while (cursor && items.length < MOST_OF_RUN);
+      return { items, more: cursor !== undefined };
+    },
+  });
+
 export const sweepsQuery = () =>
   queryOptions({
     queryKey: validationKeys.sweeps,
@@ -53,9 +84,42 @@ export const sweepsQuery = () =>
       (await unwrap(client.GET("/v1/sweeps", { signal, params: { query: { limit: 200 } } }))).items,
   });
 
+export const sweepQuery = (id: string) =>
+  queryOptions({
+    queryKey: validationKeys.sweep(id),
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/sweeps/{id}", { signal, params: { path: { id } } })),
+  });
+
 export const criteriaQuery = () =>
   queryOptions({
     queryKey: validationKeys.criteria,
     queryFn: async ({ signal }) =>
       (await unwrap(client.GET("/v1/criteria", { signal, params: { query: { limit: 500 } } }))).items,
+  });
+
+export const criterionQuery = (key: CriterionKey) =>
+  queryOptions({
+    queryKey: validationKeys.criterion(key),
+    queryFn: ({ signal }) =>
+      unwrap(client.GET("/v1/criteria/detail", { signal, params: { query: { ...key } } })),
+  });
+
+/** The criterion that judges a cohort: its own, or that of its hardware under any driver. Null: there is neither. */
+export const judgingQuery = (key: CriterionKey) =>
+  queryOptions({
+    queryKey: [...validationKeys.criterion(key), "judging"],
+    staleTime: 60_000,
+    queryFn: async ({ signal }) => {
+      const hardware = key.cohort.split("; ")[0] ?? key.cohort;
+      for (const cohort of new Set([key.cohort, hardware])) {
+        const query = { ...key, cohort };
+        const asked = unwrap(client.GET("/v1/criteria/detail", { signal, params: { query } }));
+        const found = await asked.catch((error: unknown) => {
+          if (error instanceof ProblemError && error.problem.status === 404) return null;
+          throw error;
+        });
+        if (found) return found;
+      }
+      return null;
+    },
   });

@@ -1,22 +1,23 @@
 /** One validation: every metric against its criterion, and for each verdict the reason. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import type { Validation, ValidationResult } from "@/api/types";
-import { bandGeometry } from "@/charts/criterion";
-import { CriterionBand } from "@/charts/criterion-band";
-import { cx } from "@/lib/cx";
-import { duration, humanize, quantity, shortId, signalLabel } from "@/lib/format";
+import type { Validation } from "@/api/types";
+import { age, duration, humanize, plural, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, verdict } from "@/lib/states";
 import { Age } from "@/ui/age";
 import { CopyMenu, CopyText, curl } from "@/ui/copy";
+import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
 import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { StatePill } from "@/ui/state-pill";
+import { CallOff } from "./call-off";
+import { MetricRow } from "./metric-row";
 import { validationQuery } from "./queries";
-import { byBenchmark, settled, stateText } from "./words";
+import { Standing, StandingBar } from "./standing";
+import { byBenchmark, settled, stateText, worst } from "./words";
 
 const route = getRouteApi("/shell/validation/$id");
 
@@ -36,31 +37,36 @@ export function ResultPage() {
           Validation
         </Link>
       }
-      mark={
-        validation &&
-        (settled(validation) ? (
-          <StatePill look={lookOf(verdict, validation.verdict)} />
-        ) : (
-          <StatePill
-            look={{
-              label: stateText[validation.state],
-              tone: "validating",
-              glyph: "half",
-              about: "Not finished",
-            }}
-          />
-        ))
-      }
+      mark={validation && <Mark validation={validation} />}
       meta={validation && <Meta validation={validation} />}
-      actions={<CopyMenu commands={[curl(`/v1/validations/${id}`)]} />}
+      actions={
+        <>
+          {validation && <CallOff validation={validation} />}
+          <CopyMenu commands={[curl(`/v1/validations/${id}`)]} />
+        </>
+      }
     >
       <QueryView query={query}>{(data) => <Body validation={data} />}</QueryView>
     </Page>
   );
 }
 
+function Mark({ validation }: { validation: Validation }) {
+  if (settled(validation)) return <StatePill look={lookOf(verdict, validation.verdict)} />;
+  return (
+    <StatePill
+      look={{
+        label: validation.held ? "Held" : stateText[validation.state],
+        tone: "validating",
+        glyph: "half",
+        about: "Not finished",
+      }}
+    />
+  );
+}
+
 function Meta({ validation }: { validation: Validation }) {
-  const { started_at, finished_at } = validation;
+  const { started_at, finished_at, sweep, run, benchmarks, attempt } = validation;
   return (
     <>
       <Link
@@ -71,6 +77,20 @@ function Meta({ validation }: { validation: Validation }) {
       >
         {validation.node}
       </Link>
+      {sweep !== null && (
+        <Link
+          to="/validation/sweeps/$id"
+          params={{ id: sweep }}
+          search={{ run: run ?? undefined }}
+          className="text-accent hover:underline"
+        >
+          of a sweep
+        </Link>
+      )}
+      {benchmarks !== null && (
+        <span title={benchmarks.join(", ")}>{plural(benchmarks.length, "benchmark")} of the suite</span>
+      )}
+      {attempt > 1 && <span>attempt {attempt}</span>}
       <span>
         asked <Age at={validation.created_at} />
       </span>
@@ -85,23 +105,17 @@ function Body({ validation }: { validation: Validation }) {
   const devices = new Set(validation.results.map((result) => result.device)).size;
   return (
     <>
-      {validation.reason && (
-        <p className={cx("max-w-4xl", settled(validation) ? "text-ink" : "text-ink-2")}>
-          {validation.reason}
-        </p>
-      )}
+      <Reason validation={validation} />
+      {!settled(validation) && <Underway validation={validation} />}
       {groups.length === 0 ? (
-        <Panel>
-          <Empty title={settled(validation) ? "No result came back." : "No result yet."}>
-            {validation.state === "queued" &&
-              "The node has not fetched the order. It asks every few seconds while it lives."}
-            {validation.state === "taken" && "The node has the order and is about to start."}
-            {validation.state === "running" &&
-              "The benchmarks are running; results come all at once at the end."}
-            {validation.state === "expired" &&
-              "The node did not fetch or finish the order in time, so nothing is known."}
-          </Empty>
-        </Panel>
+        settled(validation) && (
+          <Panel>
+            <Empty title="No result came back.">
+              {validation.state === "expired" &&
+                "The node did not fetch or finish the order in time, so nothing is known."}
+            </Empty>
+          </Panel>
+        )
       ) : (
         <Panel
           flush
@@ -110,9 +124,17 @@ function Body({ validation }: { validation: Validation }) {
         >
           {groups.map((group) => (
             <section key={group.benchmark} className="border-line border-t px-4 py-2">
-              <h3 className="py-1 font-mono text-ink-2 text-xs">{group.benchmark}</h3>
+              <h3 className="flex items-center gap-3 py-1 font-mono text-ink-2 text-xs">
+                {group.benchmark}
+                <StatePill look={lookOf(verdict, worst(group.results))} quiet />
+              </h3>
               {group.results.map((result) => (
-                <MetricRow key={`${result.device}/${result.metric}`} result={result} named={devices > 1} />
+                <MetricRow
+                  key={`${result.device}/${result.metric}`}
+                  result={result}
+                  validation={validation.id}
+                  named={devices > 1}
+                />
               ))}
             </section>
           ))}
@@ -122,71 +144,59 @@ function Body({ validation }: { validation: Validation }) {
   );
 }
 
-function MetricRow({ result, named }: { result: ValidationResult; named: boolean }) {
-  const { criterion } = result;
-  const text = (value: number | null | undefined) => quantity(value, result.unit);
+/** Why; where nothing could be told, as loudly as a failure: unknown is no pass. */
+function Reason({ validation }: { validation: Validation }) {
+  if (!validation.reason) return null;
+  if (!settled(validation) || validation.verdict !== "unknown")
+    return <p className="max-w-4xl text-ink text-sm first-letter:uppercase">{validation.reason}</p>;
   return (
-    <div className="grid grid-cols-[12rem_6.5rem_minmax(8rem,14rem)_5.5rem_minmax(0,1fr)] items-center gap-x-4 py-1.5 text-sm">
-      <span className="truncate" title={result.metric}>
-        {named && <span className="num mr-2 text-ink-3 text-xs">{result.device}</span>}
-        {signalLabel(result.metric)}
+    <div className="flex max-w-4xl items-start gap-3 rounded-md bg-unknown-soft px-3 py-2.5 text-sm">
+      <span className="mt-1">
+        <Glyph name="question" tone="unknown" />
       </span>
-      <span className="num text-right font-medium">{text(result.value)}</span>
-      <div className="num text-2xs text-ink-3">
-        <CriterionBand
-          low={criterion?.low ?? null}
-          high={criterion?.high ?? null}
-          value={result.value}
-          verdict={result.verdict}
-          label={`${result.metric}: ${text(result.value)}, accepted ${text(criterion?.low)} to ${text(criterion?.high)}`}
-        />
-        <Limits
-          low={criterion?.low ?? null}
-          high={criterion?.high ?? null}
-          value={result.value}
-          text={text}
-        />
+      <div>
+        <p className="font-medium text-ink">
+          {validation.cancelled_at === null ? "Not known to be fit" : "Called off, so not known to be fit"}
+        </p>
+        <p className="text-ink-2 first-letter:uppercase">{validation.reason}</p>
       </div>
-      <StatePill look={lookOf(verdict, result.verdict)} quiet />
-      <span className="min-w-0 text-ink-2 text-xs">
-        {result.reason}
-        {criterion && (
-          <span className="text-ink-3">
-            {" "}
-            ({criterion.source}, n = {criterion.n})
-          </span>
-        )}
-      </span>
     </div>
   );
 }
 
-interface LimitsProps {
-  low: number | null;
-  high: number | null;
-  value: number | null;
-  text: (value: number) => string;
-}
+const waits: Record<Validation["state"], string> = {
+  queued: "The node has not fetched the order. It asks every few seconds while it lives.",
+  taken: "The node has the order and is about to start.",
+  running: "Results come all at once at the end.",
+  done: "",
+  expired: "",
+};
 
-/** The limits, each under its edge of the band; one where both are the same. */
-function Limits({ low, high, value, text }: LimitsProps) {
-  const band = bandGeometry(low, high, value);
-  if (!band) return null;
-  const at = (share: number) => ({ left: `${Math.min(0.82, Math.max(0, share - 0.08)) * 100}%` });
+function Underway({ validation }: { validation: Validation }) {
+  const { progress } = validation;
   return (
-    <p className="relative h-3.5 whitespace-nowrap">
-      {low !== null && (
-        <span className="absolute" style={at(band.from)}>
-          {high === null ? "≥ " : ""}
-          {text(low)}
-        </span>
-      )}
-      {high !== null && high !== low && (
-        <span className="absolute" style={at(band.to)}>
-          {low === null ? "≤ " : ""}
-          {text(high)}
-        </span>
-      )}
-    </p>
+    <Panel title="Progress" about={<Standing validation={validation} />}>
+      <div className="flex flex-col gap-2 text-sm">
+        <StandingBar validation={validation} />
+        {progress !== null && progress.done.length > 0 && (
+          <p className="text-ink-2">
+            Ended: <span className="font-mono text-xs">{[...new Set(progress.done)].join(", ")}</span>
+          </p>
+        )}
+        <p className="text-ink-3 text-xs">
+          {validation.held
+            ? "It is held back until others of its run have ended, so that they do not measure each other."
+            : waits[validation.state]}
+          {validation.cancelled_at !== null && (
+            <>
+              {" "}
+              Called off <Age at={validation.cancelled_at} />; the node gives up within five seconds.
+            </>
+          )}
+          {validation.started_at !== null &&
+            ` Running for ${age(Date.now() / 1000 - validation.started_at)}.`}
+        </p>
+      </div>
+    </Panel>
   );
 }

@@ -11,25 +11,17 @@ import { Glyph } from "@/ui/glyph";
 import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { SkeletonRows } from "@/ui/skeleton";
-import { StatePill } from "@/ui/state-pill";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
 import { type ValidationFilter, validationsQuery } from "./queries";
-import { settled, stateText, tally } from "./words";
+import { Standing } from "./standing";
+import { tally } from "./words";
 
 const column = columnsFor<Validation>();
 
 const columns: Column<Validation>[] = column.columns([
   column.accessor("verdict", {
     header: "Verdict",
-    cell: ({ row }) =>
-      settled(row.original) ? (
-        <StatePill look={lookOf(verdict, row.original.verdict)} quiet />
-      ) : (
-        <span className="inline-flex items-center gap-1.5 text-ink-2 text-xs">
-          <Glyph name="half" tone="validating" size={10} />
-          {stateText[row.original.state]}
-        </span>
-      ),
+    cell: ({ row }) => <Standing validation={row.original} />,
   }),
   column.accessor("node", {
     header: "Node",

@@ -1,14 +1,12 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
+import { Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
-import type { Sweep, SweepRun } from "@/api/types";
+import type { Sweep } from "@/api/types";
 import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { lookOf, verdict } from "@/lib/states";
 import { Age, Until } from "@/ui/age";
 import { Button } from "@/ui/button";
-import { Glyph } from "@/ui/glyph";
 import { Empty, ErrorNotice } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
@@ -16,6 +14,8 @@ import { SkeletonRows } from "@/ui/skeleton";
 import { useToast } from "@/ui/toast";
 import { NewSweep } from "./new-sweep";
 import { sweepsQuery, validationKeys } from "./queries";
+import { RunCounts } from "./run-counts";
+import { heldText } from "./words";
 
 export function Sweeps() {
   const query = useQuery({ ...sweepsQuery(), refetchInterval: usePolling(10_000) });
@@ -52,6 +52,7 @@ export function Sweeps() {
 function SweepRow({ sweep }: { sweep: Sweep }) {
   const queryClient = useQueryClient();
   const say = useToast();
+  const navigate = useNavigate();
   const run = useMutation({
     mutationFn: () =>
       unwrap(
@@ -61,6 +62,7 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
       void queryClient.invalidateQueries({ queryKey: validationKeys.sweeps });
       void queryClient.invalidateQueries({ queryKey: validationKeys.all });
       say(`${sweep.name} started`);
+      void navigate({ to: "/validation/sweeps/$id", params: { id: sweep.id }, search: {} });
     },
   });
   return (
@@ -68,21 +70,20 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
       <div className="grid items-center gap-x-6 gap-y-2 lg:grid-cols-[minmax(0,2fr)_minmax(0,2fr)_minmax(0,3fr)_auto]">
         <div className="min-w-0">
           <Link
-            to="/validation"
-            search={{ sweep: sweep.id, tab: "results" }}
+            to="/validation/sweeps/$id"
+            params={{ id: sweep.id }}
+            search={{}}
             className="font-medium text-ink hover:underline"
           >
             {sweep.name}
           </Link>
-          <p className="text-ink-3 text-xs">
-            suite {sweep.suite} on {sweep.nodes === null ? "all nodes" : plural(sweep.nodes.length, "node")}
-          </p>
+          <p className="text-ink-3 text-xs">{scope(sweep)}</p>
         </div>
         <div className="text-ink-2">
           {sweep.enabled ? <Until at={sweep.next_run_at} /> : "paused"}
           <p className="font-mono text-ink-3 text-xs">{sweep.schedule ?? "by hand only"}</p>
         </div>
-        <Runs runs={sweep.runs} />
+        <Runs sweep={sweep} />
         <Button icon="play" busy={run.isPending} onClick={() => run.mutate()}>
           Run now
         </Button>
@@ -96,37 +97,36 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
   );
 }
 
-const kinds = ["fail", "warn", "unknown", "pass"] as const;
-
-function Runs({ runs }: { runs: SweepRun[] }) {
-  const last = runs[0];
+function Runs({ sweep }: { sweep: Sweep }) {
+  const last = sweep.runs[0];
   if (!last) return <span className="text-ink-3">never ran</span>;
-  const pending = last.counts.pending;
   return (
-    <div>
-      <p className="num flex flex-wrap items-center gap-x-4 gap-y-1">
-        {kinds.map((kind) => {
-          const look = lookOf(verdict, kind);
-          const count = last.counts[kind];
-          if (count === 0) return null;
-          return (
-            <span key={kind} className="inline-flex items-center gap-1.5">
-              <Glyph name={look.glyph} tone={look.tone} size={11} />
-              {count} {look.label.toLowerCase()}
-            </span>
-          );
-        })}
-        {pending > 0 && (
-          <span className="inline-flex items-center gap-1.5 text-ink-2">
-            <Glyph name="half" tone="validating" size={11} />
-            {pending} pending
-          </span>
-        )}
-      </p>
+    <div className="min-w-0">
+      <RunCounts counts={last.counts} />
       <p className="text-ink-3 text-xs">
-        {last.finished_at === null ? "running since " : "ran "}
-        <Age at={last.finished_at ?? last.started_at} />, {plural(runs.length, "run")} on record
+        <Link
+          to="/validation/sweeps/$id"
+          params={{ id: sweep.id }}
+          search={{ run: last.id }}
+          className="text-accent hover:underline"
+        >
+          {last.finished_at === null ? "running since " : "ran "}
+          <Age at={last.finished_at ?? last.started_at} suffix={last.finished_at === null ? "" : undefined} />
+        </Link>
+        {sweep.runs.length > 1 && `, ${plural(sweep.runs.length, "run")} on record`}
       </p>
     </div>
   );
+}
+
+/** What the schedule leaves open: which part of the suite, on whom, how many at a time. */
+function scope(sweep: Sweep): string {
+  const { nodes, cohort, benchmarks, suite } = sweep;
+  return [
+    benchmarks === null ? `suite ${suite}` : `${plural(benchmarks.length, "benchmark")} of suite ${suite}`,
+    `on ${nodes === null ? "all nodes" : plural(nodes.length, "node")}${cohort === null ? "" : ` of ${cohort}`}`,
+    (sweep.at_once !== null || sweep.per_switch !== null) && heldText(sweep),
+  ]
+    .filter(Boolean)
+    .join(", ");
 }

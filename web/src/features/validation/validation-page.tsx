@@ -1,6 +1,9 @@
 /** Validation: what was proved about the nodes, what will be, and by which suites. */
 import { getRouteApi } from "@tanstack/react-router";
 import { useState } from "react";
+import { AdmissionPanel } from "@/features/admission/admission-panel";
+import { Localisations } from "@/features/localisation/localisations";
+import { Plans } from "@/features/validation-plans/plans";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Page } from "@/ui/page";
@@ -12,14 +15,17 @@ import { Suites } from "./suites";
 import { Sweeps } from "./sweeps";
 
 const route = getRouteApi("/shell/validation");
-const tabs: { value: ValidationTab; label: string }[] = [
+const tabs: { value: ValidationTab; label: string; title?: string }[] = [
   { value: "results", label: "Results" },
   { value: "sweeps", label: "Sweeps" },
   { value: "suites", label: "Suites and criteria" },
+  { value: "localisation", label: "Localisation", title: "Which node, link or switch is slow?" },
+  { value: "admission", label: "May it start?", title: "May a job start on these nodes?" },
+  { value: "plans", label: "What to check", title: "Which checks do these nodes need before a job?" },
 ];
 
 export function ValidationPage() {
-  const { tab = "results", node, sweep } = route.useSearch();
+  const { tab = "results", node, sweep, plan } = route.useSearch();
   const navigate = route.useNavigate();
   const [running, setRunning] = useState(false);
   return (
@@ -27,12 +33,6 @@ export function ValidationPage() {
       title="Validation"
       actions={
         <>
-          <Segmented
-            label="View"
-            value={tab}
-            onChange={(next) => void navigate({ search: (old) => ({ ...old, tab: next }), replace: true })}
-            options={tabs}
-          />
           <CopyMenu
             commands={[
               curl("/v1/validations"),
@@ -45,6 +45,14 @@ export function ValidationPage() {
         </>
       }
     >
+      <div className="-my-1 max-w-full overflow-x-auto py-1">
+        <Segmented
+          label="View"
+          value={tab}
+          onChange={(next) => void navigate({ search: (old) => ({ ...old, tab: next }), replace: true })}
+          options={tabs}
+        />
+      </div>
       {tab === "results" && (
         <Results
           filter={{ node, sweep }}
@@ -53,6 +61,11 @@ export function ValidationPage() {
       )}
       {tab === "sweeps" && <Sweeps />}
       {tab === "suites" && <Suites />}
+      {tab === "localisation" && <Localisations />}
+      {tab === "admission" && <AdmissionPanel />}
+      {tab === "plans" && (
+        <Plans id={plan} onPlan={(made) => void navigate({ search: (old) => ({ ...old, plan: made }) })} />
+      )}
       <RunValidation open={running} onOpenChange={setRunning} />
     </Page>
   );

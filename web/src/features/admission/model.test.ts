@@ -1,0 +1,29 @@
+import { expect, it } from "vitest";
+import type { NodeAdmission } from "@/api/types";
+import { deniedUnknown } from "./model";
+
+type Reason = NodeAdmission["reasons"][number];
+const node = (decision: NodeAdmission["decision"], ...codes: Reason["code"][]): NodeAdmission => ({
+  node: codes.join(),
+  decision,
+  reasons: codes.map((code) => ({
+    code,
+    decision: code === "validation_old" ? "allow_degraded" : "deny",
+    text: "",
+  })),
+  state: null,
+  verdict: null,
+  suite: null,
+  validated_at: null,
+});
+
+it("tells those that are only unknown from those known to be bad", () => {
+  expect(
+    deniedUnknown([
+      node("deny", "never_validated"),
+      node("deny", "silent", "validation_old"),
+      node("deny", "never_validated", "finding"),
+      node("allow_degraded", "validation_old"),
+    ]),
+  ).toBe(2);
+});

@@ -1,0 +1,59 @@
+import { describe, expect, it } from "vitest";
+import type { LocalisationVerdict, Pair } from "@/api/types";
+import { noiseText, pairOrder, roundText, speedOf, verdictText } from "./model";
+
+const pair = (state: Pair["state"], bandwidth: Record<string, number> = {}): Pair => ({
+  a: "a",
+  b: "b",
+  nics: ["", ""],
+  via: "",
+  state,
+  bandwidth,
+  note: "",
+});
+const verdict = (more: Partial<LocalisationVerdict>): LocalisationVerdict => ({
+  culprits: [],
+  good: [],
+  unknown: {},
+  rounds: 3,
+  noise: 0.012,
+  settled: true,
+  ...more,
+});
+
+describe("pairs", () => {
+  it("tells the speed of the largest message, which is no text order", () => {
+    expect(speedOf(pair("ok", { "1024": 1, "67108864": 9, "65536": 5 }))).toBe(9);
+    expect(speedOf(pair("hung"))).toBeNull();
+  });
+
+  it("shows what hung first, then the unknown, then the slowest", () => {
+    const order = [pair("ok", { "1": 9 }), pair("missing"), pair("ok", { "1": 2 }), pair("hung")].sort(
+      pairOrder,
+    );
+    expect(order.map((p) => `${p.state} ${speedOf(p) ?? "-"}`)).toEqual([
+      "hung -",
+      "missing -",
+      "ok 2",
+      "ok 9",
+    ]);
+  });
+
+  it("counts a missing answer as answered, one under way not", () => {
+    expect(roundText({ number: 2, pairs: [pair("ok"), pair("missing"), pair("measuring")] })).toBe(
+      "Round 2: 2 of 3 pairs answered",
+    );
+  });
+});
+
+describe("the verdict", () => {
+  it("never reads unknown as well", () => {
+    expect(verdictText(verdict({ good: ["a", "b"] }))).toBe(
+      "Nobody is slow: all pairs measured alike after 3 rounds.",
+    );
+    expect(verdictText(verdict({ unknown: { a: "no answer" } }))).toBe(
+      "Nobody is named after 3 rounds, and 1 node stays unknown.",
+    );
+    expect(noiseText(verdict({ noise: null }))).toContain("unknown");
+  });
+});

@@ -1,0 +1,140 @@
+/** Which checks do these nodes need before a job, and why: asking orders nothing. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
+import { client, idempotencyKey, unwrap } from "@/api/client";
+import { suitesQuery } from "@/features/validation/queries";
+import { Button } from "@/ui/button";
+import { Field, Input, TextArea } from "@/ui/field";
+import { Empty, ErrorNotice } from "@/ui/notice";
+import { Panel } from "@/ui/panel";
+import { QueryView } from "@/ui/query-view";
+import { Select } from "@/ui/select";
+import { type PlanFields, planBody } from "./model";
+import { PlanView } from "./plan-view";
+import { planKeys, planQuery } from "./queries";
+
+interface Props {
+  id: string | undefined;
+  onPlan: (id: string) => void;
+}
+
+export function Plans({ id, onPlan }: Props) {
+  return (
+    <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_minmax(0,3fr)]">
+      <Ask onPlan={onPlan} />
+      {id === undefined ? (
+        <Panel title="Plan">
+          <Empty title="Nothing was asked yet.">
+            The plan weighs, from the nodes' past, what each benchmark takes off the risk against what it
+            costs. Where too little is known the whole suite runs.
+          </Empty>
+        </Panel>
+      ) : (
+        <Shown id={id} />
+      )}
+    </div>
+  );
+}
+
+function Shown({ id }: { id: string }) {
+  const query = useQuery(planQuery(id));
+  return (
+    <div className="flex min-w-0 flex-col gap-4">
+      <QueryView query={query}>{(plan) => <PlanView plan={plan} />}</QueryView>
+    </div>
+  );
+}
+
+function Ask({ onPlan }: { onPlan: (id: string) => void }) {
+  const suites = useQuery(suitesQuery());
+  const queryClient = useQueryClient();
+  const [fields, setFields] = useState<PlanFields>({
+    nodes: "",
+    jobHours: "24",
+    targetPercent: "10",
+    worthNodeHours: "",
+    suite: "standard",
+  });
+  const set = (change: Partial<PlanFields>) => setFields((old) => ({ ...old, ...change }));
+  const body = planBody(fields);
+  const make = useMutation({
+    mutationFn: () => unwrap(client.POST("/v1/validation-plans", { body, headers: idempotencyKey() })),
+    onSuccess: (plan) => {
+      queryClient.setQueryData(planKeys.one(plan.id), plan);
+      onPlan(plan.id);
+    },
+  });
+
+  function submit(event: FormEvent) {
+    event.preventDefault();
+    if (body.nodes.length > 0) make.mutate();
+  }
+
+  function amount(label: string, name: keyof PlanFields, hint: string, max: number, required = true) {
+    return (
+      <Field label={label} hint={hint}>
+        {(id) => (
+          <Input
+            id={id}
+            type="number"
+            inputMode="decimal"
+            min={0}
+            max={max}
+            step="any"
+            required={required}
+            value={fields[name]}
+            onChange={(event) => set({ [name]: event.target.value })}
+          />
+        )}
+      </Field>
+    );
+  }
+
+  return (
+    <Panel title="What to check" about="asking orders nothing">
+      <form onSubmit={submit} className="flex flex-col gap-4">
+        <Field label="Nodes" hint="Names, separated by spaces, commas or lines.">
+          {(id) => (
+            <TextArea
+              id={id}
+              required
+              value={fields.nodes}
+              onChange={(event) => set({ nodes: event.target.value })}
+              className="font-mono"
+            />
+          )}
+        </Field>
+        {amount("Job, hours", "jobHours", "How long it is to run.", 8760)}
+        {amount("Risk accepted, %", "targetPercent", "Of an incident during the job.", 100)}
+        {amount(
+          "Worth, node-hours",
+          "worthNodeHours",
+          "What an averted incident is worth. Empty: any cost.",
+          1e6,
+          false,
+        )}
+        <div>
+          <Select
+            label="Candidates"
+            value={fields.suite}
+            onChange={(suite) => set({ suite })}
+            groups={[
+              {
+                options: (suites.data ?? [{ name: fields.suite }]).map((s) => ({
+                  value: s.name,
+                  label: `Benchmarks of suite ${s.name}`,
+                })),
+              },
+            ]}
+          />
+        </div>
+        {make.isError && <ErrorNotice error={make.error} />}
+        <div className="flex justify-end">
+          <Button type="submit" kind="primary" busy={make.isPending} disabled={body.nodes.length === 0}>
+            Plan
+          </Button>
+        </div>
+      </form>
+    </Panel>
+  );
+}

@@ -1,0 +1,176 @@
+/** One metric against its criterion; its distribution beside the reference, where one was learned. */
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { useState } from "react";
+import type { CriterionDetail, ValidationResult } from "@/api/types";
+import { bandGeometry } from "@/charts/criterion";
+import { CriterionBand } from "@/charts/criterion-band";
+import { EcdfChart } from "@/charts/ecdf-chart";
+import { plural, quantity, signalLabel } from "@/lib/format";
+import { lookOf, verdict } from "@/lib/states";
+import { Icon } from "@/ui/icon";
+import { QueryView } from "@/ui/query-view";
+import { Skeleton } from "@/ui/skeleton";
+import { StatePill } from "@/ui/state-pill";
+import { judgingQuery } from "./queries";
+import { WHOLE } from "./words";
+
+interface Props {
+  result: ValidationResult;
+  validation: string;
+  /** More than one device was measured, so each row names its own. */
+  named: boolean;
+}
+
+export function MetricRow({ result, validation, named }: Props) {
+  const { criterion } = result;
+  const judged = criterion !== null && criterion.low !== criterion.high; // a fingerprint has no distribution
+  const [open, setOpen] = useState(judged && (result.verdict === "fail" || result.verdict === "warn"));
+  const text = (value: number | null | undefined) => quantity(value, result.unit);
+  return (
+    <div>
+      <div className="grid grid-cols-[13rem_6.5rem_minmax(8rem,14rem)_5.5rem_minmax(0,1fr)_2rem] items-center gap-x-4 gap-y-1 py-1.5 text-sm max-lg:grid-cols-[minmax(0,1fr)_auto_2rem]">
+        <span className="min-w-0 truncate max-lg:whitespace-normal" title={result.metric}>
+          {named && <span className="num mr-2 text-ink-3 text-xs">{result.device}</span>}
+          {result.metric === WHOLE ? "The whole benchmark" : signalLabel(result.metric)}
+        </span>
+        <span className="num text-right font-medium">{text(result.value)}</span>
+        <div className="num text-2xs text-ink-3 max-lg:order-last max-lg:col-span-3">
+          <CriterionBand
+            low={criterion?.low ?? null}
+            high={criterion?.high ?? null}
+            value={result.value}
+            verdict={result.verdict}
+            label={`${result.metric === WHOLE ? result.benchmark : result.metric}: ${text(result.value)}, accepted ${text(criterion?.low)} to ${text(criterion?.high)}`}
+          />
+          <Limits
+            low={criterion?.low ?? null}
+            high={criterion?.high ?? null}
+            value={result.value}
+            text={text}
+          />
+        </div>
+        <span className="max-lg:row-start-2">
+          <StatePill look={lookOf(verdict, result.verdict)} quiet />
+        </span>
+        <span className="min-w-0 text-ink-2 text-xs max-lg:col-span-2 max-lg:row-start-2 max-lg:pl-20">
+          {result.reason}
+          {criterion && (
+            <span className="text-ink-3">
+              {" "}
+              ({criterion.source}, n = {criterion.n})
+            </span>
+          )}
+        </span>
+        {judged ? (
+          <button
+            type="button"
+            aria-expanded={open}
+            aria-label={`Distribution of ${result.metric} of ${result.device}`}
+            onClick={() => setOpen(!open)}
+            className="inline-flex size-7 items-center justify-center rounded-md text-ink-3 hover:bg-hover hover:text-ink max-lg:col-start-3 max-lg:row-start-1"
+          >
+            <span className={open ? "" : "-rotate-90"}>
+              <Icon name="down" size={14} />
+            </span>
+          </button>
+        ) : (
+          <span />
+        )}
+      </div>
+      {open && <Distribution result={result} validation={validation} />}
+    </div>
+  );
+}
+
+function Distribution({ result, validation }: { result: ValidationResult; validation: string }) {
+  const { cohort, benchmark, metric } = result;
+  const query = useQuery(judgingQuery({ cohort, benchmark, metric }));
+  return (
+    <div className="pt-1 pb-3">
+      <QueryView query={query} loading={<Skeleton className="h-36" />}>
+        {(detail) =>
+          detail === null ? (
+            <p className="text-ink-3 text-xs">
+              The criterion that judged it is not on record any more; its limits stand above.
+            </p>
+          ) : (
+            <Drawn detail={detail} result={result} validation={validation} />
+          )
+        }
+      </QueryView>
+    </div>
+  );
+}
+
+interface DrawnProps {
+  detail: CriterionDetail;
+  result: ValidationResult;
+  validation: string;
+}
+
+function Drawn({ detail, result, validation }: DrawnProps) {
+  const run = detail.runs.find((one) => one.validation_id === validation && one.device === result.device);
+  const values = run?.values ?? (result.value === null ? [] : [result.value]);
+  const { distribution, unit } = detail;
+  const { low, high } = result.criterion ?? detail; // what judged it then, whatever was learned since
+  return (
+    <>
+      <EcdfChart
+        label={`${result.metric} of ${result.device} beside its reference`}
+        unit={unit || result.unit}
+        reference={distribution?.reference ?? []}
+        runs={[
+          { key: "this", name: "this run", values, tone: lookOf(verdict, result.verdict).tone, main: true },
+        ]}
+        low={low}
+        high={high}
+      />
+      <p className="mt-1 text-ink-3 text-xs">
+        {distribution
+          ? `The dark line is the reference, ${plural(distribution.reference.length, "value")} of a run that stands for healthy ones; a run fails at a similarity of ${distribution.alpha} or less. `
+          : "No reference sample: limits alone judge it. "}
+        {run === undefined && values.length > 0
+          ? "Its repetitions are not at hand any more, so only what was judged is drawn. "
+          : `${plural(values.length, "value")} of this run. `}
+        <Link
+          to="/validation/criterion"
+          search={{ cohort: detail.cohort, benchmark: detail.benchmark, metric: detail.metric }}
+          className="text-accent hover:underline"
+        >
+          The criterion
+        </Link>
+      </p>
+    </>
+  );
+}
+
+interface LimitsProps {
+  low: number | null;
+  high: number | null;
+  value: number | null;
+  text: (value: number) => string;
+}
+
+/** The limits, each under its edge of the band; one where both are the same. */
+function Limits({ low, high, value, text }: LimitsProps) {
+  const band = bandGeometry(low, high, value);
+  if (!band) return null;
+  const at = (share: number) => ({ left: `${Math.min(0.82, Math.max(0, share - 0.08)) * 100}%` });
+  return (
+    <p className="relative h-3.5 whitespace-nowrap">
+      {low !== null && (
+        <span className="absolute" style={at(band.from)}>
+          {high === null ? "≥ " : ""}
+          {text(low)}
+        </span>
+      )}
+      {high !== null && high !== low && (
+        <span className="absolute" style={at(band.to)}>
+          {low === null ? "≤ " : ""}
+          {text(high)}
+        </span>
+      )}
+    </p>
+  );
+}

@@ -1,0 +1,47 @@
+import { describe, expect, it } from "vitest";
+import { emptySweep, names, sweepBody } from "./sweep-form";
+
+describe("the form of a sweep", () => {
+  it("leaves out what was left empty", () => {
+    expect(sweepBody({ ...emptySweep, name: " nightly ", suite: "quick", schedule: " " })).toEqual({
+      name: "nightly",
+      suite: "quick",
+      schedule: null,
+      nodes: null,
+      enabled: true,
+      cohort: null,
+      benchmarks: null,
+      at_once: null,
+      per_switch: null,
+      retries: 0,
+      timeout_seconds: null,
+    });
+  });
+
+  it("says minutes as seconds and amounts as numbers", () => {
+    const body = sweepBody({
+      ...emptySweep,
+      suite: "deep",
+      nodes: "b, a\nb",
+      cohort: "h100",
+      benchmarks: ["gemm"],
+      atOnce: "4",
+      perSwitch: "1",
+      retries: "2",
+      timeoutMinutes: "1.5",
+    });
+    expect(body).toMatchObject({
+      nodes: ["b", "a"],
+      cohort: "h100",
+      benchmarks: ["gemm"],
+      at_once: 4,
+      per_switch: 1,
+      retries: 2,
+      timeout_seconds: 90,
+    });
+  });
+
+  it("takes each name once", () => {
+    expect(names(" a,b  a\n")).toEqual(["a", "b"]);
+  });
+});
