@@ -1,8 +1,8 @@
 """The gate, live: how long a scheduler waits for the answer about 1,024 nodes, over real HTTP.
 
-``python -m bench.admission [--json FILE]``. The service is a process of its own; a fleet of 2,048 nodes, a tenth of it
-with something amiss, and a job of 8,192 ranks are stored beforehand. Beside it, in turns: ``/healthz``, what the same
-machine needs for an answer that asks nothing.
+``python -m bench.admission [--json FILE]``. The service is a process of its own. Stored beforehand: a fleet of 2,048
+nodes, a tenth of it with something amiss, and a job of 6,144 ranks on nodes that are not asked for. Beside it, in
+turns: ``/healthz``, what the same machine needs for an answer that asks nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from service.kit.db import Database
 from service.validation.models import NodeVerdictRow
 
 NODES: Final = 2048
+FREE: Final = 1280
 ASKED: Final = 1024
 TIMES: Final = 400
 LIMIT_MS: Final = 10.0
@@ -55,8 +56,8 @@ def fill(url: str, now: float) -> None:
             for g in range(8):
                 device = {"kind": "gpu", "model": "H100", "present": True, "first_seen_at": now, "last_seen_at": now}
                 session.add(DeviceRow(node=f"n{i:04}", id=f"gpu{g}", index=g, **device))
-        ranks = [{"rank": r, "node": f"n{ASKED + r // 8:04}"} for r in range(8192)]
-        places = {"topology": {"world_size": 8192, "ranks": ranks}, "protection": {}}
+        ranks = [{"rank": r, "node": f"n{FREE + r // 8:04}"} for r in range(8 * (NODES - FREE))]
+        places = {"topology": {"world_size": len(ranks), "ranks": ranks}, "protection": {}}
         times = {"started_at": now, "last_seen_at": now, "finished_at": None}
         session.add(JobRow(id="big", name="big", state="running", generation=1, command="", **places, **times))
     database.close()
@@ -91,7 +92,7 @@ def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
 def measure(client: httpx.Client) -> dict[str, list[float]]:
     """Milliseconds of each question, asked in turns."""
     draw = random.Random(7)
-    names = [f"n{i:04}" for i in range(NODES)]
+    names = [f"n{i:04}" for i in range(FREE)]
 
     def one(**changes: Any) -> Callable[[], httpx.Response]:
         nodes = draw.sample(names, ASKED)

@@ -4,147 +4,203 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import JSON, Text, bindparam, cast, func, select
+from sqlalchemy import JSON, Text, and_, bindparam, case, cast, func, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from detectors.finding import FindingKind
 from probes.words import HealthState, Verdict
-from service.admission.rules import Known
+from service.admission.rules import Known, Wish
 from service.fleet.models import DeviceRow, NodeRow
 from service.fleet.situation import EVICTING
 from service.incidents.models import FindingRow
 from service.jobs.models import JobRow
 from service.jobs.repository import RUNNING
 from service.kit.db import AnySession
+from service.validation.latch import power_of
 from service.validation.models import NodeVerdictRow, ValidationRow
 from service.validation.service import PENDING
 
 _STATES = {state.value: state for state in HealthState}
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
-_LOST = (FindingKind.GPU_LOST.value,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Who asks, and when."""
-
-    now: float
-    """Unix seconds."""
-    silent_after: float
-    """Seconds without a word after which a node is silent."""
-    job: str = ""
-    """That wants the nodes; its own ranks make no node busy."""
-    gpus: bool = False
-    """Also count the GPUs that work."""
+_PENDING_NODES = select(ValidationRow.node).distinct().where(ValidationRow.state.in_(PENDING))
+_EVICTING_FINDINGS = (
+    select(FindingRow.node, FindingRow.evidence)
+    .where(FindingRow.active, FindingRow.remedy.in_(EVICTING), FindingRow.kind != FindingKind.NODE_LOST.value)
+    .order_by(FindingRow.time.desc())
+)
+"""Few nodes have one: all are read. The oldest of a node stands."""
+_LOST_GPUS = (
+    select(FindingRow.node, FindingRow.device)
+    .distinct()
+    .where(FindingRow.active, FindingRow.kind == FindingKind.GPU_LOST.value)
+)
+_FACTS = select(
+    NodeRow.name, NodeRow.state, NodeRow.cohort, NodeRow.stopped_at, NodeRow.last_seen_at,
+    NodeVerdictRow.verdict, NodeVerdictRow.suite, NodeVerdictRow.power, NodeVerdictRow.at,
+).outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)  # fmt: skip
 
 
 @dataclass
 class Occupancy:
     """Which running jobs have ranks on a node. A job's places change with its generation only, so they are kept."""
 
+    _keys: tuple[tuple[str, int], ...] = ()
     _places: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    _by_node: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def by_node(self, session: AnySession) -> dict[str, list[str]]:
-        """Node -> ids of running jobs."""
+    def by_node(self, session: AnySession) -> Mapping[str, tuple[str, ...]]:
+        """Node -> ids of running jobs. Not to be changed."""
         running = select(JobRow.id, JobRow.generation).where(JobRow.state.in_(RUNNING)).order_by(JobRow.id)
-        keys = [(job, generation) for job, generation in session.execute(running)]
+        keys = tuple((job, generation) for job, generation in session.execute(running))
         with self._lock:
-            known = {key: places for key in keys if (places := self._places.get(key)) is not None}
-        for key in keys:
-            if key not in known:
-                topology = session.scalar(select(JobRow.topology).where(JobRow.id == key[0])) or {"ranks": []}
-                known[key] = frozenset(place["node"] for place in topology["ranks"])
-        with self._lock:
-            self._places = known
+            if keys == self._keys:
+                return self._by_node
+            known = dict(self._places)
+        places = {key: known.get(key) or _places(session, key[0]) for key in keys}
         found: dict[str, list[str]] = defaultdict(list)
-        for (job, _), nodes in known.items():
+        for (job, _), nodes in places.items():
             for node in nodes:
                 found[node].append(job)
-        return found
+        with self._lock:
+            self._keys, self._places = keys, places
+            self._by_node = {node: tuple(jobs) for node, jobs in found.items()}
+            return self._by_node
 
 
-def gather(session: AnySession, names: Sequence[str], occupancy: Occupancy, asked: Asked) -> dict[str, Known]:
-    """Node -> what is known of it; names without a node are absent."""
-    return _known(session, _among(session, NodeRow.name, tuple(dict.fromkeys(names))), occupancy, asked)
+def _places(session: AnySession, job: str) -> frozenset[str]:
+    topology = session.scalar(select(JobRow.topology).where(JobRow.id == job)) or {"ranks": []}
+    return frozenset(place["node"] for place in topology["ranks"])
 
 
-def candidates(session: AnySession, cohorts: Collection[str], occupancy: Occupancy, asked: Asked) -> list[Known]:
-    """Nodes of these cohorts that are healthy and have a pass, by name."""
-    rule = (
-        NodeRow.cohort.in_(sorted(cohorts))
-        & (NodeRow.state == HealthState.HEALTHY.value)
-        & NodeRow.name.in_(select(NodeVerdictRow.node).where(NodeVerdictRow.verdict == Verdict.PASS.value))
-    )
-    known = _known(session, rule, occupancy, asked)
-    return [known[name] for name in sorted(known)]
+class Survey:
+    """What is stored, for one question.
 
+    The many nodes of which there is nothing to say are left out by the database; a test holds that against the rules.
 
-def _among(session: AnySession, column: Any, names: Sequence[str]) -> ColumnElement[bool]:
-    """``column in names`` with one parameter: an expanding list of a thousand costs more than the query."""
-    given = bindparam("names", json.dumps(names), Text, unique=True)
-    if session.get_bind().dialect.name == "postgresql":
-        inside: Any = select(func.json_array_elements_text(cast(given, JSON)))
-    else:
-        inside = select(func.json_each(given).table_valued("value").c.value)
-    found: ColumnElement[bool] = column.in_(inside)
-    return found
+    Args:
+        session: to read with.
+        names: of the nodes that are asked for, each once.
+        wish: what is asked of each.
+        job: that asks; its own ranks make no node busy.
+        occupancy: which jobs run where.
+    """
 
+    def __init__(self, session: AnySession, names: Sequence[str], wish: Wish, job: str, occupancy: Occupancy) -> None:
+        self._session = session
+        self._names = names
+        self._wish = wish
+        self._pending = set(session.scalars(_PENDING_NODES))
+        self._evicting = {
+            node: evidence["summary"] for node, evidence in session.execute(_EVICTING_FINDINGS) if node is not None
+        }
+        self._lost = Counter(node for node, _ in session.execute(_LOST_GPUS))
+        busy = occupancy.by_node(session)
+        self._busy = {node: jobs for node, jobs in busy.items() if jobs != (job,)}
+        self._job = job
+        self._special = {*self._pending, *self._evicting, *self._busy, *self._lost} - {None}
+        """Nodes of which other tables have something to say."""
 
-def _known(session: AnySession, rule: ColumnElement[bool], occupancy: Occupancy, asked: Asked) -> dict[str, Known]:
-    statement = (
-        select(
-            NodeRow.name, NodeRow.state, NodeRow.cohort, NodeRow.stopped_at, NodeRow.last_seen_at,
-            NodeVerdictRow.verdict, NodeVerdictRow.suite, NodeVerdictRow.power, NodeVerdictRow.at,
+    def notable(self) -> dict[str, Known]:
+        """Of the nodes that are asked for, those of which there may be something to say."""
+        special = sorted(self._special.intersection(self._names))
+        statement = _FACTS.where(
+            self._among(self._names), or_(self._fine() == 0, self._among(special)) if special else self._fine() == 0
         )
-        .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
-        .where(rule)
-    )  # fmt: skip
-    pending = set(session.scalars(select(ValidationRow.node).distinct().where(ValidationRow.state.in_(PENDING))))
-    evicting = _evicting(session)
-    busy = occupancy.by_node(session)
-    working = _gpus(session, rule) if asked.gpus else {}
-    return {
-        name: Known(
+        gpus = self._gpus() if self._wish.gpus is not None else {}
+        return {row[0]: self._known(*row, gpus=gpus.get(row[0], 0)) for row in self._session.execute(statement)}
+
+    def unknown(self) -> set[str]:
+        """Names without a node."""
+        count = self._session.scalar(select(func.count()).select_from(NodeRow).where(self._among(self._names)))
+        if count == len(self._names):
+            return set()
+        return set(self._names) - set(self._session.scalars(select(NodeRow.name).where(self._among(self._names))))
+
+    def spares(self, wanted: int) -> list[str]:
+        """Free nodes of the cohorts that are asked for, of which there is nothing to say, by name."""
+        cohorts = select(NodeRow.cohort).where(self._among(self._names)).distinct()
+        statement = (
+            select(NodeRow.name)
+            .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
+            .where(
+                NodeRow.cohort.in_(cohorts),
+                self._fine() == 1,
+                ~self._among(sorted(self._special.union(self._names))),
+            )
+            .order_by(NodeRow.name)
+            .limit(wanted)
+        )
+        return list(self._session.scalars(statement))
+
+    def _among(self, names: Sequence[str]) -> ColumnElement[bool]:
+        """``name in names`` with one parameter: an expanding list of a thousand costs more than the query."""
+        given = bindparam("names", json.dumps(names), Text, unique=True)
+        if self._session.get_bind().dialect.name == "postgresql":
+            inside: Any = select(func.json_array_elements_text(cast(given, JSON)))
+        else:
+            inside = select(func.json_each(given).table_valued("value").c.value)
+        return NodeRow.name.in_(inside)
+
+    def _fine(self) -> ColumnElement[int]:
+        """1 where no rule over these tables speaks, else 0: ``rules._fine`` in SQL. What is missing is not fine."""
+        wish = self._wish
+        fine = and_(
+            NodeRow.state == HealthState.HEALTHY.value,
+            NodeRow.stopped_at.is_(None),
+            NodeRow.last_seen_at >= wish.now - wish.silent_after,
+            NodeVerdictRow.verdict == Verdict.PASS.value,
+            NodeVerdictRow.power >= power_of(wish.suite),
+            NodeVerdictRow.at >= wish.now - wish.max_age_seconds,
+        )
+        if wish.gpus is not None:
+            gpus = select(func.count()).where(
+                DeviceRow.node == NodeRow.name, DeviceRow.kind == "gpu", DeviceRow.present
+            )
+            fine = and_(fine, gpus.correlate(NodeRow).scalar_subquery() >= wish.gpus)
+        return case((fine, 1), else_=0)
+
+    def _gpus(self) -> dict[str, int]:
+        """Node -> GPUs that are present and not lost."""
+        statement = (
+            select(DeviceRow.node, func.count())
+            .join(NodeRow, NodeRow.name == DeviceRow.node)
+            .where(self._among(self._names), DeviceRow.kind == "gpu", DeviceRow.present)
+            .group_by(DeviceRow.node)
+        )
+        return {node: count - self._lost[node] for node, count in self._session.execute(statement)}
+
+    def _known(  # noqa: PLR0917 - the columns of one row
+        self,
+        name: str,
+        state: str,
+        cohort: str,
+        stopped: float | None,
+        seen: float | None,
+        verdict: str | None,
+        suite: str | None,
+        power: int | None,
+        at: float | None,
+        *,
+        gpus: int,
+    ) -> Known:
+        wish = self._wish
+        return Known(
             node=name,
             state=_STATES[state],
-            silent=stopped is not None or seen is None or asked.now - seen > asked.silent_after,
+            silent=stopped is not None or seen is None or wish.now - seen > wish.silent_after,
             cohort=cohort,
             verdict=None if verdict is None else _VERDICTS[verdict],
             suite=suite or "",
             power=power or 0,
             validated_at=at,
-            pending=name in pending,
-            gpus=working.get(name, 0) if asked.gpus else None,
-            evicting=evicting.get(name, ""),
-            jobs=tuple(other for other in busy.get(name, ()) if other != asked.job),
+            pending=name in self._pending,
+            gpus=gpus if wish.gpus is not None else None,
+            evicting=self._evicting.get(name, ""),
+            jobs=tuple(other for other in self._busy.get(name, ()) if other != self._job),
         )
-        for name, state, cohort, stopped, seen, verdict, suite, power, at in session.execute(statement)
-    }
-
-
-def _evicting(session: AnySession) -> dict[str, str]:
-    """Node -> the first active finding that wants work off it. Few nodes have one: all are read."""
-    statement = (
-        select(FindingRow.node, FindingRow.evidence)
-        .where(FindingRow.active, FindingRow.remedy.in_(EVICTING), FindingRow.kind != FindingKind.NODE_LOST.value)
-        .order_by(FindingRow.time.desc())
-    )
-    return {node: evidence["summary"] for node, evidence in session.execute(statement) if node is not None}
-
-
-def _gpus(session: AnySession, rule: ColumnElement[bool]) -> dict[str, int]:
-    lost = select(FindingRow.node, FindingRow.device).where(FindingRow.active, FindingRow.kind.in_(_LOST))
-    gone = {(node, device) for node, device in session.execute(lost)}
-    statement = (
-        select(DeviceRow.node, func.count())
-        .join(NodeRow, NodeRow.name == DeviceRow.node)
-        .where(rule, DeviceRow.kind == "gpu", DeviceRow.present)
-        .group_by(DeviceRow.node)
-    )
-    return {node: count - sum(where == node for where, _ in gone) for node, count in session.execute(statement)}

@@ -72,6 +72,8 @@ class Wish:
     """What the job asks of each node."""
 
     now: float
+    silent_after: float
+    """Seconds without a word after which a node is silent."""
     suite: str
     """The weakest suite whose pass counts in full."""
     max_age_seconds: float

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from service.admission.facts import Asked, Occupancy, candidates, gather
+from service.admission.facts import Occupancy, Survey
 from service.admission.rules import BADNESS, Code, Decision, Known, Reason, Wish, reasons, worst
 from service.admission.schemas import AdmissionIn, AdmissionRead, NodeAdmission, ReasonRead
 from service.kit.db import AnySession, WriteSession
@@ -27,21 +27,25 @@ def decide(
     Raises:
         UnknownSuiteError: the suite that is asked for does not exist.
     """
-    asked = Asked(now=now, silent_after=settings.fleet.silent_after, job=body.job, gpus=body.gpus_per_node is not None)
     wish = _wish(body, now, settings)
-    known = gather(session, body.nodes, occupancy, asked)
-    told = {name: reasons(known.get(name), wish) for name in dict.fromkeys(body.nodes)}
-    nodes = [_node(name, known.get(name), why) for name, why in told.items() if why]
-    nodes.sort(key=lambda node: (-BADNESS[node.decision], node.node))
+    names = tuple(dict.fromkeys(body.nodes))
+    survey = Survey(session, names, wish, body.job, occupancy)
+    told: dict[str, NodeAdmission] = {}
+    for name, known in survey.notable().items():
+        if why := reasons(known, wish):
+            told[name] = _node(name, known, why)
+    for name in survey.unknown():
+        told[name] = _node(name, None, reasons(None, wish))
+    nodes = sorted(told.values(), key=lambda node: (-BADNESS[node.decision], node.node))
     denied = sum(node.decision is Decision.DENY for node in nodes)
     wanted = denied if body.spares is None else body.spares
     return AdmissionRead(
         job=body.job,
         decision=worst(node.decision for node in nodes),
-        reason=_headline(len(told), told),
-        allowed=len(told) - len(nodes),
+        reason=_headline(len(names), nodes),
+        allowed=len(names) - len(nodes),
         nodes=nodes,
-        spares=_spares(session, known, told, occupancy, asked, wish, wanted),
+        spares=survey.spares(wanted) if wanted else [],
         preflight=[],
         preempted=[],
         at=now,
@@ -51,7 +55,13 @@ def decide(
 def _wish(body: AdmissionIn, now: float, settings: Settings) -> Wish:
     suite = body.suite or settings.admission.suite
     hours = settings.admission.max_age_hours if body.max_age_hours is None else body.max_age_hours
-    return Wish(now=now, suite=require_suite(suite).name, max_age_seconds=hours * 3600.0, gpus=body.gpus_per_node)
+    return Wish(
+        now=now,
+        silent_after=settings.fleet.silent_after,
+        suite=require_suite(suite).name,
+        max_age_seconds=hours * 3600.0,
+        gpus=body.gpus_per_node,
+    )
 
 
 def _node(name: str, known: Known | None, why: Sequence[Reason]) -> NodeAdmission:
@@ -66,30 +76,13 @@ def _node(name: str, known: Known | None, why: Sequence[Reason]) -> NodeAdmissio
     )
 
 
-def _spares(  # noqa: PLR0917 - one private caller
-    session: AnySession,
-    known: Mapping[str, Known],
-    told: Mapping[str, Sequence[Reason]],
-    occupancy: Occupancy,
-    asked: Asked,
-    wish: Wish,
-    wanted: int,
-) -> list[str]:
-    if not wanted:
-        return []
-    cohorts = {one.cohort for one in known.values()}
-    found = candidates(session, cohorts, occupancy, asked)
-    return [one.node for one in found if one.node not in told and not reasons(one, wish)][:wanted]
-
-
-def _headline(asked: int, told: Mapping[str, Sequence[Reason]]) -> str:
+def _headline(asked: int, nodes: Sequence[NodeAdmission]) -> str:
     """One sentence: how many, and for what."""
-    bad = {name: why for name, why in told.items() if why}
-    if not bad:
+    if not nodes:
         return f"all {asked} nodes are healthy and validated"
-    codes = Counter(reason.code for why in bad.values() for reason in why)
+    codes = Counter(reason.code for node in nodes for reason in node.reasons)
     words = ", ".join(f"{code.value.replace('_', ' ')} {count}" for code, count in codes.most_common())
-    return f"{len(bad)} of {asked} nodes are not simply allowed: {words}"
+    return f"{len(nodes)} of {asked} nodes are not simply allowed: {words}"
 
 
 def act(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import update
 
-from service.fleet.models import NodeRow
+from service.admission.facts import Survey
+from service.admission.rules import Wish, reasons
+from service.app import build_services, close_services
+from service.fleet.models import DeviceRow, NodeRow
+from service.kit.clock import ManualClock
+from service.services import Services
+from service.settings import Settings
 from service.validation.models import NodeVerdictRow
 
 Json = dict[str, Any]
@@ -154,3 +161,50 @@ def test_bad_input_is_refused(service: Any, change: Json) -> None:
 
 def test_a_reader_may_not_ask(service: Any) -> None:
     assert service.client("").post("/v1/admission", json={"job": "llm", "nodes": ["n1"]}).status_code == 401
+
+
+@pytest.fixture
+def still(make_settings: Callable[..., Settings], database_url: str) -> Iterator[Services]:
+    """Services whose loops do not run: nothing moves between two looks."""
+    made = build_services(make_settings(database_url=database_url), ManualClock(1_800_000_000.0))
+    yield made
+    close_services(made)
+
+
+def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services) -> None:
+    """A fleet of every kind of node: the quick way answers as the rules do, asked of every node."""
+    services = still
+    now = services.clock.now()
+    draw = random.Random(3)
+    with services.database.session() as session:
+        for i in range(300):
+            seen = draw.choice([None, now, now, now, now - 1, now - 3600])
+            stopped = draw.choice([None] * 5 + [now])
+            state = draw.choice(["healthy"] * 9 + ["suspect", "draining", "unknown"])
+            fields = {"first_seen_at": now, "last_seen_at": seen, "stopped_at": stopped, "cohort": "c"}
+            session.add(NodeRow(name=f"n{i}", state=state, **fields))
+            session.flush()
+            if draw.random() < 0.9:
+                verdict = draw.choice(["pass"] * 9 + ["warn", "fail", "unknown"])
+                at = now - draw.choice([0, 0, 3599, 3601])
+                power = draw.randint(1, 3)
+                session.add(
+                    NodeVerdictRow(node=f"n{i}", verdict=verdict, power=power, suite="s", validation_id="v", at=at)
+                )
+            for g in range(draw.choice([7, 8, 8, 8, 9])):
+                device = {"kind": "gpu", "model": "m", "present": True, "first_seen_at": now, "last_seen_at": now}
+                session.add(DeviceRow(node=f"n{i}", id=f"gpu{g}", index=g, **device))
+    names = [f"n{i}" for i in range(300)]
+    wish = Wish(now=now, silent_after=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
+    with services.database.reading() as session:
+        quick = Survey(session, names, wish, "j", services.occupancy)
+        found = {name: reasons(known, wish) for name, known in quick.notable().items()}
+        each = {}
+        for name in names:
+            survey = Survey(session, [name], wish, "j", services.occupancy)
+            survey._special = {name}  # nothing is left out
+            each |= {one: reasons(known, wish) for one, known in survey.notable().items()}
+        assert {name: why for name, why in found.items() if why} == {name: why for name, why in each.items() if why}
+        assert 20 < sum(not why for why in each.values()) < 200, "of both kinds"
+        good = sorted(name for name, why in each.items() if not why)
+        assert Survey(session, good[:3], wish, "j", services.occupancy).spares(5) == good[3:8]

@@ -13,7 +13,7 @@ from probes.words import HealthState, Verdict
 from service.admission.rules import RULES, Code, Decision, Known, Wish, _fine, reasons, worst
 
 NOW = 1_800_000_000.0
-WISH = Wish(now=NOW, suite="standard", max_age_seconds=3600.0, gpus=8)
+WISH = Wish(now=NOW, silent_after=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
 GOOD = Known(
     node="n1",
     state=HealthState.HEALTHY,
