@@ -31,11 +31,11 @@ PARTS = (
 _LIMIT_SECONDS = 900.0
 
 
-def part(name: str) -> Iterator[Row]:
-    """The rows of one bench, run as a user would."""
+def part(name: str, *arguments: str) -> Iterator[Row]:
+    """The rows of one bench, run as a user would; with ``arguments`` it is not what is kept as its results."""
     with tempfile.TemporaryDirectory() as place:
         target = Path(place) / "rows.json"
-        command = [sys.executable, "-m", f"bench.{name}", "--json", str(target)]
+        command = [sys.executable, "-m", f"bench.{name}", "--json", str(target), *arguments]
         try:
             done = subprocess.run(command, check=False, timeout=_LIMIT_SECONDS, capture_output=True, text=True)
         except subprocess.TimeoutExpired:
@@ -45,7 +45,8 @@ def part(name: str) -> Iterator[Row]:
             yield _failed(name, (done.stderr.strip().splitlines() or ["no rows"])[-1])
             return
         text = target.read_text()
-    (RESULTS / f"{name}.json").write_text(text)
+    if not arguments:
+        (RESULTS / f"{name}.json").write_text(text)
     yield from (Row(**row) for row in json.loads(text))
 
 

@@ -43,8 +43,8 @@ def blame(
     """The classes that fit a judged run best: one, several if they fit equally well, none if nothing speaks.
 
     Metrics of one benchmark on one device that point to the same classes are one witness, however many they are. A
-    failing witness counts 1 / place for each class in its list, a passing one a quarter of that against it. What could
-    not be measured although it should have been (hung, crashed, left out a metric that healthy machines report) speaks
+    failing witness counts 1 / place for each class in its list, a passing one a quarter of that against it. Wrong bits
+    count twice, as no noise flips one, and nothing contradicts them: a rare one is seen once. What could not be measured although it should have been (hung, crashed, left out a metric that healthy machines report) speaks
     for software; a metric without a criterion, or preempted, does not speak.
 
     Args:
@@ -57,7 +57,10 @@ def blame(
     named: set[Defect] = set()
     for points, failed in _witnesses(verdicts, states, claims):
         for place, defect in enumerate(points, 1):
-            score[defect] += 1.0 / place if failed else -CONTRADICTS / place
+            if defect is Defect.NUMERICS:
+                score[defect] += 2.0 if failed else 0.0
+            else:
+                score[defect] += 1.0 / place if failed else -CONTRADICTS / place
         named |= set(points) if failed else set()
     best = max((score[defect] for defect in named), default=0.0)
     return tuple(defect for defect in Defect if defect in named and score[defect] >= best - _EVEN)

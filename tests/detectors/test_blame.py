@@ -74,6 +74,11 @@ def test_two_that_fit_equally_well_are_both_named() -> None:
     assert in_words(()) == ""
 
 
+def test_wrong_bits_outweigh_what_noise_may_have_done() -> None:
+    """Seen once by one benchmark, beside a slow disk; the other fingerprints were right."""
+    assert blame(run({"gemm/bf16_n8192_repeat": FAIL, "disk/*": FAIL})) == (Defect.NUMERICS,)
+
+
 def test_a_processor_has_neither_gpu_memory_nor_gpu_links() -> None:
     assert blame(run({"memory/*": FAIL}, CPU)) == (Defect.HOST_MEMORY,)
     assert blame(run({"allreduce/*": FAIL}, CPU)) == (Defect.NETWORK,)

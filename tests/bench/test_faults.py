@@ -1,0 +1,186 @@
+"""The injector injects what it says, and the bench counts what it was given."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from bench import lib_inject, sdc, validation_faults
+from bench.lib_flip import FlipBit, flip
+from bench.lib_inject import FAULTS
+from bench.validation_faults import CLEAN, SUITE, Run, judge_all, order, rows
+from detectors.criteria import learn, samples_of
+from probes.benchmarks.base import Device
+from probes.benchmarks.defects import Defect
+from probes.benchmarks.launch import Launch
+from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State
+from probes.benchmarks.runner import Home, run_benchmarks
+from probes.words import Verdict
+
+CPU = Device(kind="cpu", model="test", count=1)
+
+
+def test_a_flip_changes_one_bit_of_one_element() -> None:
+    matrix = torch.ones(3, 4)
+    flip(matrix, 17, 3)
+    wrong = matrix.flatten().tolist()
+    assert [i for i, value in enumerate(wrong) if value != 1.0] == [17 % 12]
+    bits = struct.unpack("<I", struct.pack("<f", wrong[5]))[0] ^ struct.unpack("<I", struct.pack("<f", 1.0))[0]
+    assert bits == 1 << 3
+
+
+@pytest.mark.parametrize(
+    ("matrix", "bit"), [(torch.ones(2, 2, dtype=torch.float64), 0), (torch.ones(2, 2), 23), (torch.ones(2, 3).T, 0)]
+)
+def test_what_cannot_be_flipped_is_refused(matrix: torch.Tensor, bit: int) -> None:
+    with pytest.raises(ValueError, match="bit"):
+        flip(matrix, 0, bit)
+
+
+def test_the_product_that_is_flipped_may_be_one_of_backward() -> None:
+    def gradient(mode: FlipBit) -> torch.Tensor:
+        weight = torch.eye(3, requires_grad=True)
+        with mode:
+            return torch.autograd.grad((torch.ones(2, 3) @ weight).square().sum(), weight)[0]
+
+    counting = FlipBit()
+    clean = gradient(counting)
+    assert counting.seen == 2
+    assert int((gradient(FlipBit(1, 4, 22)) != clean).sum()) == 1  # the product is the gradient itself
+
+
+def test_clean_steps_repeat_and_a_flip_is_seen_at_the_next_check() -> None:
+    training = sdc.Training()
+    steps = 3 * sdc.INTERVAL
+    chain = sdc.record(training, steps)
+    assert chain.prints == sdc.record(sdc.Training(), steps).prints
+    assert len(set(chain.prints)) == 3
+    random = sdc.np.random.default_rng(0)
+    flips = [sdc.inject(training, chain, random, training.products()) for _ in range(6)]
+    assert any(one.changed for one in flips)
+    for one in flips:
+        assert (one.delay is not None) == one.changed
+        assert one.delay is None or 1 <= one.delay <= sdc.INTERVAL
+
+
+def test_a_flip_that_changes_nothing_is_not_called_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = sdc.Training()
+    chain = sdc.record(training, sdc.INTERVAL)
+    monkeypatch.setattr("bench.lib_flip.flip", lambda *_: None)
+    flip_ = sdc.inject(training, chain, sdc.np.random.default_rng(0), 1)
+    assert (flip_.changed, flip_.delay) == (False, None)
+
+
+def test_every_fault_acts_on_benchmarks_of_the_suite() -> None:
+    names = {benchmark.name for benchmark in SUITE}
+    for fault in FAULTS.values():
+        assert fault.truth
+        assert set(fault.on) <= names
+        assert bool(fault.on) == (fault.act is not None)
+        assert fault.on or fault.busy or fault.hogs
+    assert sum(not fault.weak for fault in FAULTS.values()) >= 10
+
+
+@pytest.mark.slow
+def test_faults_around_a_real_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One nursery, with the fault of the moment; ``crash`` acts on another benchmark: this one is well."""
+    told = tmp_path / "fault"
+    told.write_text(CLEAN)
+    monkeypatch.setenv(lib_inject.FILE, str(told))
+    launch = Launch(Launch.Config(budget_seconds=0.01))
+    made: dict[str, BenchmarkResult] = {}
+    with Home(lib_inject.COMMAND) as home:
+        for name in (CLEAN, "slow_dispatch", "crash", "hang"):
+            told.write_text(name)
+            made[name] = next(run_benchmarks([(launch, (CPU,))], 2.0 if name == "hang" else 60.0, home))
+    states = {name: one.state for name, one in made.items()}
+    assert states == dict.fromkeys((CLEAN, "slow_dispatch", "crash"), State.OK) | {"hang": State.TIMEOUT}
+    assert min(made["slow_dispatch"].metrics[0].values) > 5e-6
+    assert made["hang"].metrics[0].values == ()
+
+
+def test_the_process_that_takes_the_core_is_gone_afterwards() -> None:
+    with lib_inject.taking(0.5, after=60.0):
+        assert os.waitpid(-1, os.WNOHANG) == (0, 0)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def result(benchmark: str, value: float, state: State = State.OK) -> BenchmarkResult:
+    device = "host" if benchmark == "disk" else "cpu"
+    values = (value,) * 3 if state is State.OK else ()
+    metric = MetricValues(name="m", unit="s", better=Better.LOWER, values=values)
+    return BenchmarkResult(
+        benchmark=benchmark, state=state, error=None, seconds=9.0 if state is State.TIMEOUT else 1.0, device=device,
+        metrics=(metric,),
+    )  # fmt: skip
+
+
+def run(label: str, disk: float = 1.0, launch: float = 1.0, state: State = State.OK) -> Run:
+    return Run(label, (result("disk", disk), result("launch", launch, state)), 1.0)
+
+
+RUNS = [
+    *(run(CLEAN, 1.0 + i / 1000) for i in range(30)),
+    run(CLEAN, disk=3.0),
+    run("slow_disk", disk=3.0),
+    run("slow_disk", launch=3.0),
+    run("slow_disk"),
+    run("hang", state=State.TIMEOUT),
+]
+
+
+def test_precision_recall_and_class_are_counted() -> None:
+    figures = {row.claim.removeprefix("injected faults: "): row.figure for row in rows(RUNS, "test")}
+    assert figures["precision"] == 0.75  # three of four positives were faulty
+    assert figures["recall"] == 0.75
+    assert figures["right class, of what was found"] == pytest.approx(2 / 3, abs=1e-4)
+    assert figures["a hang ends after its time-out, most"] == 9.0 - validation_faults.TIMEOUT_SECONDS
+    assert figures["fault slow_disk: found"] == pytest.approx(2 / 3)
+
+
+def test_a_hang_is_unknown_and_points_to_software() -> None:
+    judged, _ = judge_all(RUNS)
+    hung = next(one for one in judged if one.run.label == "hang")
+    assert (hung.verdict, hung.blamed, hung.positive) == (Verdict.UNKNOWN, (Defect.SOFTWARE,), True)
+
+
+def test_no_clean_run_is_judged_by_criteria_that_it_taught(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught: list[set[int]] = []
+
+    def learned(runs: list[Run]) -> object:
+        taught.append({id(one) for one in runs})
+        return learn(s for one in runs for s in samples_of(one.results, cohort=validation_faults.COHORT))
+
+    def judged(one: Run, criteria: object) -> Run:
+        made.append((id(one), next(i for i, known in enumerate(criterias) if known is criteria)))
+        return one
+
+    made: list[tuple[int, int]] = []
+    criterias: list[object] = []
+    monkeypatch.setattr(validation_faults, "learned", lambda runs: criterias.append(c := learned(runs)) or c)
+    monkeypatch.setattr(validation_faults, "judged", judged)
+    judge_all(RUNS)
+    clean = {id(one) for one in RUNS if one.label == CLEAN}
+    assert len(made) == len(RUNS)
+    assert all(who not in taught[by] for who, by in made if who in clean)
+
+
+def test_an_interrupted_bench_goes_on_from_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    log.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in RUNS))
+    assert list(validation_faults.measure([one.label for one in RUNS], log)) == RUNS
+
+
+def test_the_order_is_mixed_and_repeats_with_its_seed() -> None:
+    labels = order(3, 5, 2, 1, list(FAULTS.values()))
+    assert labels == order(3, 5, 2, 1, list(FAULTS.values()))
+    assert labels != order(4, 5, 2, 1, list(FAULTS.values()))
+    assert labels.count(CLEAN) == 5
+    assert labels.count("hang") == 2
+    assert labels.count("memory_hog") == 1
