@@ -56,11 +56,19 @@ def fill(url: str, now: float) -> None:
             for g in range(8):
                 device = {"kind": "gpu", "model": "H100", "present": True, "first_seen_at": now, "last_seen_at": now}
                 session.add(DeviceRow(node=f"n{i:04}", id=f"gpu{g}", index=g, **device))
-        ranks = [{"rank": r, "node": f"n{FREE + r // 8:04}"} for r in range(8 * (NODES - FREE))]
-        places = {"topology": {"world_size": len(ranks), "ranks": ranks}, "protection": {}}
+        ranks = [_rank(r) for r in range(8 * (NODES - FREE))]
+        places = {
+            "topology": {"dp": len(ranks), "pp": 1, "tp": 1, "world_size": len(ranks), "ranks": ranks},
+            "protection": {},
+        }
         times = {"started_at": now, "last_seen_at": now, "finished_at": None}
         session.add(JobRow(id="big", name="big", state="running", generation=1, command="", **places, **times))
     database.close()
+
+
+def _rank(rank: int) -> dict[str, Any]:
+    node = f"n{FREE + rank // 8:04}"
+    return {"rank": rank, "dp": rank, "pp": 0, "tp": 0, "node": node, "device": None, "pid": None, "state": "running"}
 
 
 @contextmanager

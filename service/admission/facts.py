@@ -7,9 +7,10 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from sqlalchemy import JSON, Text, and_, bindparam, case, cast, func, or_, select
+from sqlalchemy import JSON, Integer, Select, TableValuedAlias, Text, and_, bindparam, case, cast, func, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from detectors.finding import FindingKind
@@ -20,7 +21,7 @@ from service.fleet.situation import EVICTING
 from service.incidents.models import FindingRow
 from service.jobs.models import JobRow
 from service.jobs.repository import RUNNING
-from service.kit.db import AnySession
+from service.kit.db import AnySession, UnixTime
 from service.validation.latch import power_of
 from service.validation.models import NodeVerdictRow, ValidationRow
 from service.validation.service import PENDING
@@ -39,10 +40,6 @@ _LOST_GPUS = (
     .distinct()
     .where(FindingRow.active, FindingRow.kind == FindingKind.GPU_LOST.value)
 )
-_FACTS = select(
-    NodeRow.name, NodeRow.state, NodeRow.cohort, NodeRow.stopped_at, NodeRow.last_seen_at,
-    NodeVerdictRow.verdict, NodeVerdictRow.suite, NodeVerdictRow.power, NodeVerdictRow.at,
-).outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)  # fmt: skip
 
 
 @dataclass
@@ -78,6 +75,77 @@ def _places(session: AnySession, job: str) -> frozenset[str]:
     return frozenset(place["node"] for place in topology["ranks"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """The statements of one dialect, built once: to build them costs more than to answer them."""
+
+    notable: Select[Any]
+    """Asked-for names that have no node, are not fine, or are special."""
+    spares: Select[str]
+    working: Select[str, int]
+    """Node -> GPUs that are present."""
+
+
+@cache
+def _questions(dialect: str, *, gpus: bool) -> _Questions:
+    """Parameters: names, special, without (JSON lists of names), since, valid_since, power, gpus, wanted."""
+    asked = _listed("names", dialect)
+    fine = _fine(gpus=gpus)
+    notable = (
+        select(
+            asked.c.value, NodeRow.name, NodeRow.state, NodeRow.cohort, NodeRow.stopped_at, NodeRow.last_seen_at,
+            NodeVerdictRow.verdict, NodeVerdictRow.suite, NodeVerdictRow.power, NodeVerdictRow.at,
+        )
+        .select_from(asked)
+        .outerjoin(NodeRow, NodeRow.name == asked.c.value)
+        .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
+        .where(or_(fine == 0, asked.c.value.in_(select(_listed("special", dialect).c.value))))
+    )  # fmt: skip
+    among = NodeRow.name.in_(select(_listed("names", dialect).c.value))
+    spares = (
+        select(NodeRow.name)
+        .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
+        .where(
+            NodeRow.cohort.in_(select(NodeRow.cohort).where(among).distinct()),
+            fine == 1,
+            NodeRow.name.not_in(select(_listed("without", dialect).c.value)),
+        )
+        .order_by(NodeRow.name)
+        .limit(bindparam("wanted"))
+    )
+    working = (
+        select(DeviceRow.node, func.count())
+        .join(NodeRow, NodeRow.name == DeviceRow.node)
+        .where(among, DeviceRow.kind == "gpu", DeviceRow.present)
+        .group_by(DeviceRow.node)
+    )
+    return _Questions(notable, spares, working)
+
+
+def _listed(name: str, dialect: str) -> TableValuedAlias:
+    """A JSON list of names as a table: an expanding list of a thousand parameters costs more than the query."""
+    given = bindparam(name, type_=Text)
+    if dialect == "postgresql":
+        return func.json_array_elements_text(cast(given, JSON)).table_valued("value")
+    return func.json_each(given).table_valued("value")
+
+
+def _fine(*, gpus: bool) -> ColumnElement[int]:
+    """1 where no rule over these tables speaks, else 0: ``rules._fine`` in SQL. What is missing is not fine."""
+    fine = and_(
+        NodeRow.state == HealthState.HEALTHY.value,
+        NodeRow.stopped_at.is_(None),
+        NodeRow.last_seen_at >= bindparam("since", type_=UnixTime),
+        NodeVerdictRow.verdict == Verdict.PASS.value,
+        NodeVerdictRow.power >= bindparam("power", type_=Integer),
+        NodeVerdictRow.at >= bindparam("valid_since", type_=UnixTime),
+    )
+    if gpus:
+        present = select(func.count()).where(DeviceRow.node == NodeRow.name, DeviceRow.kind == "gpu", DeviceRow.present)
+        fine = and_(fine, present.correlate(NodeRow).scalar_subquery() >= bindparam("gpus", type_=Integer))
+    return case((fine, 1), else_=0)
+
+
 class Survey:
     """What is stored, for one question.
 
@@ -95,6 +163,13 @@ class Survey:
         self._session = session
         self._names = names
         self._wish = wish
+        self._questions = _questions(session.get_bind().dialect.name, gpus=wish.gpus is not None)
+        self._parameters = {
+            "names": json.dumps(names),
+            "since": wish.now - wish.silent_after,
+            "valid_since": wish.now - wish.max_age_seconds,
+            "power": power_of(wish.suite),
+        } | ({} if wish.gpus is None else {"gpus": wish.gpus})
         self._pending = set(session.scalars(_PENDING_NODES))
         self._evicting = {
             node: evidence["summary"] for node, evidence in session.execute(_EVICTING_FINDINGS) if node is not None
@@ -106,74 +181,21 @@ class Survey:
         self._special = {*self._pending, *self._evicting, *self._busy, *self._lost} - {None}
         """Nodes of which other tables have something to say."""
 
-    def notable(self) -> dict[str, Known]:
-        """Of the nodes that are asked for, those of which there may be something to say."""
-        special = sorted(self._special.intersection(self._names))
-        statement = _FACTS.where(
-            self._among(self._names), or_(self._fine() == 0, self._among(special)) if special else self._fine() == 0
-        )
-        gpus = self._gpus() if self._wish.gpus is not None else {}
-        return {row[0]: self._known(*row, gpus=gpus.get(row[0], 0)) for row in self._session.execute(statement)}
-
-    def unknown(self) -> set[str]:
-        """Names without a node."""
-        count = self._session.scalar(select(func.count()).select_from(NodeRow).where(self._among(self._names)))
-        if count == len(self._names):
-            return set()
-        return set(self._names) - set(self._session.scalars(select(NodeRow.name).where(self._among(self._names))))
+    def notable(self) -> dict[str, Known | None]:
+        """Nodes that are asked for and of which there may be something to say; None: no node has the name."""
+        special = json.dumps(sorted(self._special.intersection(self._names)))
+        gpus: dict[str, int] = {}
+        if self._wish.gpus is not None:
+            counted = self._session.execute(self._questions.working, {"names": self._parameters["names"]})
+            gpus = {node: count - self._lost[node] for node, count in counted}
+        rows = self._session.execute(self._questions.notable, self._parameters | {"special": special})
+        return {row[0]: None if row[1] is None else self._known(*row[1:], gpus=gpus.get(row[0], 0)) for row in rows}
 
     def spares(self, wanted: int) -> list[str]:
         """Free nodes of the cohorts that are asked for, of which there is nothing to say, by name."""
-        cohorts = select(NodeRow.cohort).where(self._among(self._names)).distinct()
-        statement = (
-            select(NodeRow.name)
-            .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
-            .where(
-                NodeRow.cohort.in_(cohorts),
-                self._fine() == 1,
-                ~self._among(sorted(self._special.union(self._names))),
-            )
-            .order_by(NodeRow.name)
-            .limit(wanted)
-        )
-        return list(self._session.scalars(statement))
-
-    def _among(self, names: Sequence[str]) -> ColumnElement[bool]:
-        """``name in names`` with one parameter: an expanding list of a thousand costs more than the query."""
-        given = bindparam("names", json.dumps(names), Text, unique=True)
-        if self._session.get_bind().dialect.name == "postgresql":
-            inside: Any = select(func.json_array_elements_text(cast(given, JSON)))
-        else:
-            inside = select(func.json_each(given).table_valued("value").c.value)
-        return NodeRow.name.in_(inside)
-
-    def _fine(self) -> ColumnElement[int]:
-        """1 where no rule over these tables speaks, else 0: ``rules._fine`` in SQL. What is missing is not fine."""
-        wish = self._wish
-        fine = and_(
-            NodeRow.state == HealthState.HEALTHY.value,
-            NodeRow.stopped_at.is_(None),
-            NodeRow.last_seen_at >= wish.now - wish.silent_after,
-            NodeVerdictRow.verdict == Verdict.PASS.value,
-            NodeVerdictRow.power >= power_of(wish.suite),
-            NodeVerdictRow.at >= wish.now - wish.max_age_seconds,
-        )
-        if wish.gpus is not None:
-            gpus = select(func.count()).where(
-                DeviceRow.node == NodeRow.name, DeviceRow.kind == "gpu", DeviceRow.present
-            )
-            fine = and_(fine, gpus.correlate(NodeRow).scalar_subquery() >= wish.gpus)
-        return case((fine, 1), else_=0)
-
-    def _gpus(self) -> dict[str, int]:
-        """Node -> GPUs that are present and not lost."""
-        statement = (
-            select(DeviceRow.node, func.count())
-            .join(NodeRow, NodeRow.name == DeviceRow.node)
-            .where(self._among(self._names), DeviceRow.kind == "gpu", DeviceRow.present)
-            .group_by(DeviceRow.node)
-        )
-        return {node: count - self._lost[node] for node, count in self._session.execute(statement)}
+        without = json.dumps(sorted(self._special.union(self._names)))
+        told = self._parameters | {"without": without, "wanted": wanted}
+        return list(self._session.scalars(self._questions.spares, told))
 
     def _known(  # noqa: PLR0917 - the columns of one row
         self,

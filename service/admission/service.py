@@ -34,8 +34,6 @@ def decide(
     for name, known in survey.notable().items():
         if why := reasons(known, wish):
             told[name] = _node(name, known, why)
-    for name in survey.unknown():
-        told[name] = _node(name, None, reasons(None, wish))
     nodes = sorted(told.values(), key=lambda node: (-BADNESS[node.decision], node.node))
     denied = sum(node.decision is Decision.DENY for node in nodes)
     wanted = denied if body.spares is None else body.spares
