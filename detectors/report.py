@@ -50,7 +50,10 @@ def headline(judged: JudgedSuite) -> Text:
     text = Text.assemble(
         "\n", _word(judged.verdict), f"  {judged.host} ({judged.device}), suite {judged.suite}, {seconds:.0f} s\n"
     )
-    return text.append(f"{judged.reason[:1].upper()}{judged.reason[1:]}.")
+    text.append(f"{judged.reason[:1].upper()}{judged.reason[1:]}.")
+    if judged.left_out:
+        text.append(f"\nLeft out: {'; '.join(f'{name} ({why})' for name, why in judged.left_out.items())}.")
+    return text
 
 
 def _word(verdict: Verdict) -> Text:

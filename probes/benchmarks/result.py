@@ -95,6 +95,8 @@ class SuiteResult(msgspec.Struct, frozen=True, kw_only=True):
     benchmarks: tuple[BenchmarkResult, ...]
     error: str | None = None
     """Why the suite ended early, if it did."""
+    left_out: dict[str, str] = {}
+    """Optional benchmarks of the suite that cannot run here → why."""
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))

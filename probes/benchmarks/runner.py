@@ -1,8 +1,9 @@
 """Run a suite on this machine, one benchmark after the other, each in a process of its own under a hard time-out.
 
-Invariant: every benchmark of the suite is in the result, whatever became of it, and the process that calls this never
-imports torch nor touches a driver. Sequential on purpose, two benchmarks at once would measure each other; only one
-that loads nothing shared (``Benchmark.together``) runs on all GPUs of the machine at the same time.
+Invariant: every benchmark of the suite is in the result, whatever became of it (an optional one that cannot run here
+under ``left_out``), and the process that calls this never imports torch nor touches a driver. Sequential on purpose,
+two benchmarks at once would measure each other; only one that loads nothing shared (``Benchmark.together``) runs on all
+GPUs of the machine at the same time.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def run_suite(
     with home or Home(interrupt=interrupt) as nurseries:
         found, error = _find_devices(nurseries.nursery(), device)
         chosen = suite.benchmarks(found.kind, directory=directory, only=only) if found else ()
-        plan = [(benchmark, tuple(_targets(benchmark, found))) for benchmark in chosen]
+        left_out = _left_out(chosen, found, only)
+        plan = [(one, tuple(_targets(one, found))) for one in chosen if one.name not in left_out]
         results = tuple(run_benchmarks(plan, suite.timeout_seconds, nurseries, watcher))
     if interrupt:
         error = error or f"ended early: {interrupt.reason}"
@@ -102,7 +104,16 @@ def run_suite(
         software=found.software if found else "unknown",
         benchmarks=results,
         error=error,
+        left_out=left_out,
     )
+
+
+def _left_out(chosen: Sequence[Benchmark], found: Device | None, only: Sequence[str]) -> dict[str, str]:
+    """Optional benchmarks that cannot run here, unless somebody named them → why."""
+    if found is None:
+        return {}
+    asked = ((one.name, one.supported(found)) for one in chosen if one.optional and one.name not in only)
+    return {name: reason for name, (able, reason) in asked if not able}
 
 
 Plan = Sequence[tuple[Benchmark, Sequence[Device]]]

@@ -16,6 +16,7 @@ from probes.benchmarks.base import Benchmark, Device, Effort, Kind, Tier
 from probes.benchmarks.burn import Burn
 from probes.benchmarks.collectives import Collectives
 from probes.benchmarks.copy import Copy
+from probes.benchmarks.dcgm import Dcgm, DcgmDeep
 from probes.benchmarks.defects import Defect
 from probes.benchmarks.deterministic import Deterministic
 from probes.benchmarks.disk import Disk
@@ -23,10 +24,14 @@ from probes.benchmarks.gemm import Gemm
 from probes.benchmarks.host_memory import HostMemory
 from probes.benchmarks.launch import Launch
 from probes.benchmarks.memory import Memory
+from probes.benchmarks.nccl_tests import NcclTests
 from probes.benchmarks.numa_copy import NumaCopy
+from probes.benchmarks.nvbandwidth import NvBandwidth
 from probes.benchmarks.overlap import Overlap
 from probes.benchmarks.peer import Peer
+from probes.benchmarks.perftest import Perftest
 from probes.benchmarks.result import Metric
+from probes.benchmarks.tcp import Tcp
 from probes.benchmarks.train import Train, TrainCompiled
 
 BENCHMARKS: Mapping[str, type[Benchmark]] = {
@@ -43,10 +48,16 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
         Collectives,
         Peer,
         Overlap,
+        Tcp,
         Disk,
         Train,
         TrainCompiled,
+        NvBandwidth,
+        NcclTests,
+        Perftest,
         Burn,
+        Dcgm,
+        DcgmDeep,
     )
 }
 """Every benchmark there is, in the order in which a suite runs them. A new one costs its module, its test and a word
@@ -139,6 +150,8 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[Metric, ...]
     expected_seconds: float
     """On the slower of the typical machines."""
+    optional: bool = False
+    """Runs where it can; a result of the whole suite need not hold it."""
 
 
 class SuiteInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,4 +188,5 @@ def _about(suite: Suite, name: str, kinds: tuple[Kind, ...]) -> BenchmarkInfo:
         defects=BENCHMARKS[name].defects,
         metrics=tuple(metrics.values()),
         expected_seconds=max(expected_seconds(one, TYPICAL[kind]) for kind, one in made.items()),
+        optional=BENCHMARKS[name].optional,
     )

@@ -73,6 +73,7 @@ def _past(session: AnySession, suite: SuiteInfo, now: float, nodes: Sequence[str
     costs = tuple(
         BenchmarkCost(name=b.name, seconds=max(b.expected_seconds, 0.1) * factor, catches=claims[b.name])
         for b in suite.benchmarks
+        if not b.optional  # which nodes have them is not known here
     )
     return Past(
         benchmarks=costs,
@@ -95,7 +96,7 @@ def _factor(session: AnySession, suite: SuiteInfo) -> float:
         .limit(_COSTS_FROM)
     )
     taken = sorted(finished - started for started, finished in rows if started and finished and finished > started)
-    stated = sum(b.expected_seconds for b in suite.benchmarks)
+    stated = sum(b.expected_seconds for b in suite.benchmarks if not b.optional)
     return taken[len(taken) // 2] / stated if taken and stated > 0 else 1.0
 
 

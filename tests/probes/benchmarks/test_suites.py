@@ -8,7 +8,7 @@ import pytest
 
 from probes.benchmarks.base import Device, Kind
 from probes.benchmarks.disk import Disk
-from probes.benchmarks.runner import cohort_of
+from probes.benchmarks.runner import _left_out, cohort_of, run_suite
 from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL, Suite, describe
 from probes.identity import default_cohort
 from probes.samplers.base import DeviceIdentity
@@ -50,6 +50,29 @@ def test_a_part_of_a_suite_keeps_its_order_and_names_strangers() -> None:
 def test_the_disk_is_tested_where_asked() -> None:
     (disk,) = (one for one in SUITES["quick"].benchmarks("cpu", directory="/data") if isinstance(one, Disk))
     assert disk.config.directory == "/data"
+
+
+OPTIONAL = {"dcgm", "dcgm_deep", "nccl_tests", "nvbandwidth", "perftest"}
+
+
+def test_only_what_needs_a_foreign_program_is_optional() -> None:
+    assert {name for name, made in BENCHMARKS.items() if made.optional} == OPTIONAL
+    assert {b.name for b in describe()[-1].benchmarks if b.optional} == OPTIONAL
+
+
+def test_what_cannot_run_here_is_left_out_with_its_reason_unless_it_is_named() -> None:
+    here, deep = Device(kind="cpu", model="any"), SUITES["deep"].benchmarks("cpu")
+    assert _left_out(deep, None, ()) == {}
+    found = _left_out(deep, here, ())
+    assert set(found) <= OPTIONAL
+    assert found["dcgm"] == "dcgmi tests NVIDIA GPUs, and here are none"
+    assert "dcgm" not in _left_out(deep, here, ("gemm", "dcgm"))
+
+
+def test_a_suite_says_what_it_left_out() -> None:
+    result = run_suite(SUITES["standard"], device="cpu", only=("launch",))
+    assert result.left_out == {}
+    assert [b.state for b in run_suite(SUITES["standard"], device="cpu", only=("dcgm",)).benchmarks] == ["unsupported"]
 
 
 def test_a_description_covers_both_kinds_or_one() -> None:

@@ -1,0 +1,85 @@
+"""NVIDIA's ``all_reduce_perf`` (nccl-tests): the figure that everybody quotes, from the program that everybody runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from probes.benchmarks.base import Clock, Device, Readings, Tier
+from probes.benchmarks.defects import Defect
+from probes.benchmarks.result import Better, Metric
+from probes.benchmarks.tool import Tool
+
+_RATES = {2 << 20: "busbw_2MiB", 16 << 20: "busbw_16MiB", 1 << 30: "busbw_1GiB"}
+_LATENCY = {8: "latency_8B"}
+_COLUMNS = 8
+"""At the end of a row: time, algbw, busbw and errors, out of place and then in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One message size, out of place."""
+
+    seconds: float
+    bus: float
+    """Bus bandwidth, B/s."""
+
+
+class NcclTests(Tool):
+    """One process, a thread's worth of GPUs; results are checked by the program, and wrong ones are an error here."""
+
+    name: ClassVar[str] = "nccl_tests"
+    catches: ClassVar[str] = "a bad link between the GPUs of a node, by the program that vendors quote"
+    defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK,)
+    tier: ClassVar[Tier] = Tier.STANDARD
+    programs: ClassVar[tuple[str, ...]] = ("all_reduce_perf",)
+    run_seconds: ClassVar[float] = 20.0
+
+    def metrics(self, device: Device) -> tuple[Metric, ...]:
+        del device
+        latency = (Metric(name=name, unit="s", better=Better.LOWER) for name in _LATENCY.values())
+        return (*latency, *(Metric(name=name, unit="B/s", better=Better.HIGHER) for name in _RATES.values()))
+
+    def supported(self, device: Device) -> tuple[bool, str]:
+        if device.kind == "cuda" and device.count < 2:
+            return False, "all_reduce_perf needs two GPUs or more"
+        return super().supported(device)
+
+    def measure(self, device: Device, clock: Clock) -> Readings:
+        del clock
+        readings = Readings()
+        for _ in range(max(1, self.config.repeats)):
+            # 8 B to 1 GiB, times eight each; checked once, since checking is slow
+            rows = read(
+                self.output("all_reduce_perf", "-b", "8", "-e", "1G", "-f", "8", "-g", str(device.count), "-c", "1")
+            )
+            for size, row in rows.items():
+                if size in _LATENCY:
+                    readings.values.setdefault(_LATENCY[size], []).append(row.seconds)
+                elif size in _RATES:
+                    readings.values.setdefault(_RATES[size], []).append(row.bus)
+        return readings
+
+
+def read(text: str) -> dict[int, Row]:
+    """Bytes → what the program measured; of a size that it measured twice, the last.
+
+    Raises:
+        ValueError: it found wrong results, or did not come to its end.
+    """
+    verdict = re.search(r"^#\s*Out of bounds values\s*:\s*(\d+)\s*(\S+)", text, re.MULTILINE)
+    if verdict is None:
+        raise ValueError("nccl-tests did not come to its end")
+    if verdict.group(2) != "OK":
+        raise ValueError(f"nccl-tests found {verdict.group(1)} wrong values")
+    rows: dict[int, Row] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < _COLUMNS + 4 or not (words[0].isdecimal() and words[1].isdecimal()):
+            continue
+        seconds, _, bus = (float(word) for word in words[-_COLUMNS : -_COLUMNS + 3])
+        rows[int(words[0])] = Row(seconds=seconds * 1e-6, bus=bus * 1e9)
+    if not rows:
+        raise ValueError("nccl-tests printed no row")
+    return rows
