@@ -138,7 +138,7 @@ def list_disk(directory: Path) -> Iterator[DiskInfo]:
     for path in found[:_MAX_LISTED]:
         with contextlib.suppress(NoSuchSlotError, CorruptError, OSError):
             page = read_page(path)
-            yield DiskInfo(rank=page.rank, epoch=page.epoch, nbytes=page.nbytes)
+            yield DiskInfo(rank=page.rank, epoch=page.epoch, nbytes=page.nbytes, generation=page.generation)
 
 
 def load_disk(node: Node, order: LoadDisk, generation: int) -> Fetched:
@@ -184,10 +184,20 @@ class DiskWriter(Background):
 
     def turn(self) -> float:
         for rank, arena in self._store.all():
+            discards = self._store.discards
             for epoch in _pending(arena):
                 self._persist(rank, arena, epoch)
-                arena.set_word(Word.DISK_FLOOR, epoch)
+                if not self._settle(rank, arena, epoch, discards):
+                    break
         return 0.5
+
+    def _settle(self, rank: int, arena: Arena, epoch: int, discards: int) -> bool:
+        """Let the slot go. Not if the job went back meanwhile: its epoch is then still to be made, and to be written."""
+        with self._store.lock(rank):
+            if self._store.discards != discards:
+                return False
+            arena.set_word(Word.DISK_FLOOR, epoch)
+            return True
 
     def _persist(self, rank: int, arena: Arena, epoch: int) -> None:
         subject = f"disk level of rank {rank}"
@@ -205,12 +215,12 @@ class DiskWriter(Background):
 
 
 def _written(path: Path, record: SlotRecord) -> bool:
-    """Whether the very same slot lies there already, as after a restore from it."""
+    """Whether the very same slot lies there already. Equal bytes of a past generation may count as given up."""
     try:
-        found: int = read_page(path).digest
+        page = read_page(path)
     except (NoSuchSlotError, CorruptError, OSError):
         return False
-    return found == record.digest
+    return bool(page.digest == record.digest and page.generation >= record.generation)
 
 
 def _pending(arena: Arena) -> list[int]:

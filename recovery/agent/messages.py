@@ -56,6 +56,8 @@ class DiskInfo(Record, frozen=True):
     rank: int
     epoch: int
     nbytes: int
+    generation: int
+    """In which the slot was committed: tells a future that was given up from the steps made again."""
 
 
 class Rates(Record, frozen=True):

@@ -48,6 +48,8 @@ class Store:
         self.config = Config()
         self.degraded: dict[str, str] = {}
         """What does not work as it should: subject -> words."""
+        self.discards = 0
+        """How often the job has gone back. Only grows, before the slots go."""
         self._arenas: dict[int, Arena] = {}
         self._locks: dict[int, threading.RLock] = {}
         self._lock = threading.RLock()
@@ -181,6 +183,7 @@ class Store:
         return record
 
     def discard_after(self, epoch: int) -> None:
+        self.discards += 1
         for rank, arena in self.all():
             with self.lock(rank):
                 arena.discard_after(epoch)

@@ -21,6 +21,7 @@ import msgspec
 from probes.ids import uuid7
 from probes.words import EventKind
 from recovery import planner
+from recovery.launcher import unison
 from recovery.launcher.membership import Failure, JobState, Rank
 from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, Resumed
 from recovery.launcher.survey import BadSource, Survey, spoiled
@@ -55,6 +56,8 @@ class Episode:
     """The newest epoch that is sound, where newer ones may hold wrong numbers."""
     odd: frozenset[int] = frozenset()
     """Ranks whose newer state is unlike their replicas'."""
+    apart: bool = False
+    """Ranks have restored what was not theirs, or replicas differed."""
     quiet: bool = False
     """Nothing has failed: replays that somebody asked for, and that have found nobody, are no recovery to report."""
     bad: set[BadSource] = field(default_factory=set)
@@ -112,6 +115,8 @@ class Healing:
         self._action("fence", started=True, detail=f"generation {self._c.generation}: {failure.reason}")
         if not self._replace(victims, failure.shun):
             return
+        if failure.before is not None:
+            self._episode.before, self._episode.odd = failure.before, failure.odd
         if failure.replay is not None:
             self._episode.before, self._episode.odd = failure.replay.before, failure.replay.odd
             self._task = self._c.spawn(self._c.replays.carry_out(self, self._episode, failure.replay))
@@ -190,12 +195,9 @@ class Healing:
         if late:
             over = {r.number for r in survivors if r.gone}
             why = f"ranks {sorted(over)} had left the training loop already"
-            if not over:
-                why = f"ranks {sorted(late)} did not leave their collective within {c.options.ready_seconds:g} s"
+            why = why if over else f"ranks {sorted(late)} stayed in their collective for {c.options.ready_seconds:g} s"
             self._action("fence", ok=False, detail=why)
-            # Not from within this task: beginning anew cancels it.
-            asyncio.get_running_loop().call_soon(c.failed, Failure(ranks=late, time=time.time(), reason=why))
-            return False
+            return not self._once_more(Failure(ranks=late, time=time.time(), reason=why))
         self._mark(episode, "fence")
         self._action("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
         return True
@@ -260,6 +262,7 @@ class Healing:
         """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
         self._c.sick.went_back(epoch)
         self._c.replays.went_back(epoch)
+        self.survey.history.went_back(epoch, self._c.generation)
         if epoch < self._c.committed:
             for node in self._c.members.alive():
                 node.send(DiscardAfter(epoch=epoch))
@@ -288,12 +291,18 @@ class Healing:
             whys = [r.resumed.reason for r in c.members.ranks if r.resumed is not None and not r.resumed.ok]
             why = f"ranks {sorted(missing | broken)} could not be restored: {'; '.join(whys) or 'no answer'}"
             # A rank that answered keeps its process and tries again from elsewhere; a silent one is replaced.
-            failure = Failure(ranks=missing, time=time.time(), reason=why)
-            asyncio.get_running_loop().call_soon(c.failed, failure)
+            return not self._once_more(Failure(ranks=missing, time=time.time(), reason=why))
+        if self._once_more(unison.discord(c, episode, {n: o.restore for n, o in orders.items() if o.restore})):
             return False
         self.survey.learn(c.members.ranks, dict(episode.marks), episode.acted_at)
         c.formed()
         return True
+
+    def _once_more(self, failure: Failure | None) -> bool:
+        """Begin anew if there is a ``failure``. Not from within this task: beginning anew cancels it."""
+        if failure is not None:
+            asyncio.get_running_loop().call_soon(self._c.failed, failure)
+        return failure is not None
 
     def _restored(self, episode: Episode, rank: Rank, order: Regroup) -> None:
         vote: Resumed | None = rank.resumed
@@ -333,7 +342,7 @@ class Healing:
         data = {"recovery": episode.id, "steps_committed": last - epoch, "digest_match": self.survey.replicas_equal()}
         self.tell(episode, EventKind.VERIFIED, data)
         if data["digest_match"] is False:
-            log.error("data-parallel replicas hold different parameters after the recovery")
+            self._once_more(unison.parted(c, epoch, last))
 
     def _past(self, rank: Rank, epoch: int) -> bool:
         current = rank.epoch_generation == self._c.generation and rank.epoch >= epoch

@@ -104,6 +104,7 @@ class Inbox:
             if message.digest is not None:
                 rank.digests[message.epoch] = message.digest
                 rank.buffers[message.epoch] = message.buffers or 0
+                c.healing.survey.history.note(rank.number, message.epoch, message.digest)
                 c.healing.survey.compare_replicas(message.epoch)
             c.sick.step(rank.number, message)
             if not rank.number:

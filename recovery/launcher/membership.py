@@ -151,6 +151,10 @@ class Failure:
     """Nothing is lost, but all ranks are to replay."""
     counts: bool = True
     """Whether ``--max-restarts`` counts it."""
+    before: int | None = None
+    """The newest epoch that may be gone back to; None: any."""
+    odd: frozenset[int] = frozenset()
+    """Ranks whose state is unlike their replicas'."""
 
     @property
     def quiet(self) -> bool:

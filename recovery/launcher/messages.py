@@ -73,6 +73,8 @@ class Resumed(Message, frozen=True):
     nbytes: int
     ok: bool
     reason: str = ""
+    digest: int | None = None
+    """Of its parameters then; None at the first start and where nothing was restored."""
 
 
 class StepRecord(Message, frozen=True):

@@ -31,6 +31,7 @@ from recovery.launcher.membership import Failure, JobState
 from recovery.launcher.messages import Regroup, Replayed, RestoreOrder
 from recovery.launcher.rehearsal import PER_STEP, Rehearsal
 from recovery.launcher.survey import spoiled
+from recovery.launcher.unison import discord
 from recovery.plan import RestoreSource
 
 if TYPE_CHECKING:
@@ -166,14 +167,18 @@ class Replays:
         epoch, steps = await self._first(healing, episode, cuts[0])
         traces = await self._digests(healing, cuts[0], epoch, steps)
         here = RestoreOrder(epoch=epoch, source=RestoreSource.LOCAL_SLOT)
+        orders = {rank.number: here for rank in self._c.members.ranks}
         for cut in cuts[1:]:
             self._c.generation += 1
             healing.fence_all()
             await self._ready(healing, episode)
-            self._order(cut, {rank.number: here for rank in self._c.members.ranks}, steps)
+            self._order(cut, orders, steps)
             broken = await self._broken(healing)
             if broken:
                 raise ReplayError(f"ranks could not be restored: {broken}")
+            wrong = discord(self._c, episode, orders)
+            if wrong is not None:
+                raise ReplayError(wrong.reason)
             traces += await self._digests(healing, cut, epoch, steps)
         return epoch, judge(traces)
 
@@ -189,9 +194,13 @@ class Replays:
             steps = max(1, min(STEPS, (self._c.steps_total or epoch + STEPS) - epoch))
             self._order(cut, orders, steps)
             broken = await self._broken(healing)
+            episode.bad |= {spoiled(rank, orders[rank]) for rank in broken}
+            wrong = None if broken else discord(self._c, episode, orders)
+            if wrong is not None:
+                episode.before, episode.odd = wrong.before, wrong.odd
+                broken = dict.fromkeys(sorted(wrong.odd), wrong.reason)
             if not broken:
                 return epoch, steps
-            episode.bad |= {spoiled(rank, orders[rank]) for rank in broken}
         raise ReplayError(f"ranks could not be restored: {broken}")
 
     async def _ready(self, healing: Healing, episode: Episode) -> None:
@@ -325,9 +334,9 @@ class Replays:
         if result.outcome is Outcome.CLEAN and epoch is not None:
             self.proven = max(self.proven, epoch)
         elif culprits and suspicion.before is None:  # averaged gradients were wrong from a step on that nobody knows
-            episode.before = self.proven or None
+            episode.before = self.proven or episode.before
         reason = f"ranks {sorted(culprits)} compute wrongly" if culprits else "after the replay training goes on"
-        quiet = suspicion.asked and not culprits and result.outcome is not Outcome.FAILED
+        quiet = suspicion.asked and not culprits and result.outcome is not Outcome.FAILED and not episode.apart
         failure = Failure(ranks=culprits, time=time.time(), reason=reason, shun=frozenset(culprits), counts=not quiet)
         asyncio.get_running_loop().call_soon(c.failed, failure)
 

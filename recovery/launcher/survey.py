@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from recovery.launcher.history import History
 from recovery.launcher.membership import Node, Rank
 from recovery.launcher.messages import RestoreOrder
 from recovery.plan import Restore, RestoreSource
@@ -41,6 +42,8 @@ class Survey:
         """Whether they hold equal parameters at least; checked in the first step."""
         self.replicated: bool | None = None
         """Whether data-parallel peers hold equal parameters and buffers, as their digests said; None: not known yet."""
+        self.history = History()
+        """What the job has gone back from: not to be planned with."""
         self._step_times: list[float] = []
 
     # What was measured
@@ -125,7 +128,7 @@ class Survey:
             step=max(newest, self._c.committed),
             failed_ranks=stateless,
             live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
-            slots=tuple(hold for node in members.alive() for hold in _slots(node, bad) if sound(hold)),
+            slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if sound(h)),
             parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
             # A newer file than what is committed is of a future that the job has gone back from.
             disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._c.committed)),
@@ -198,7 +201,17 @@ class Survey:
             for node in self._c.members.alive()
             for entry in (node.inventory.disk if node.inventory else ())
             if BadSource(entry.rank, entry.epoch, RestoreSource.DISK) not in bad
+            and self.history.holds(entry.epoch, entry.generation)
         )
+
+    def _slots(self, node: Node, bad: set[BadSource]) -> list[SlotHold]:
+        held = node.inventory.slots if node.inventory else ()
+        return [
+            SlotHold(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
+            for slot in held
+            if BadSource(slot.rank, slot.epoch, RestoreSource.LOCAL_SLOT) not in bad
+            and self.history.holds(slot.epoch, slot.generation)
+        ]
 
     # Orders
 
@@ -219,15 +232,6 @@ class Survey:
 def _place(shape: Shape, rank: Rank) -> Place:
     dp, pp, tp = shape.place(rank.number)
     return Place(rank=rank.number, dp=dp, pp=pp, tp=tp, node=rank.node)
-
-
-def _slots(node: Node, bad: set[BadSource]) -> list[SlotHold]:
-    held = node.inventory.slots if node.inventory else ()
-    return [
-        SlotHold(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
-        for slot in held
-        if BadSource(slot.rank, slot.epoch, RestoreSource.LOCAL_SLOT) not in bad
-    ]
 
 
 def _parity(node: Node, bad: set[BadSource]) -> list[ParityHold]:

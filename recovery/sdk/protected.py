@@ -21,6 +21,7 @@ from recovery.sdk.progress import ProgressThread
 from recovery.sdk.protection import Protection, RestoreError
 from recovery.sdk.replay import Replay
 from recovery.sdk.run import Report
+from recovery.sdk.values import whole_digest
 
 _FENCE_SECONDS = 20.0
 """How long to wait for an explanation after a collective failed. A death is fenced within a second; when nobody
@@ -268,7 +269,8 @@ class ProtectedRun(MeteredRun):
         else:  # tensors that a replay has used are nobody's state: the next generation restores
             self._replay = Replay(order, self._model)
             self.mesh.play(self._replay.role)
-        self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, nbytes))
+        seconds = time.perf_counter() - begun
+        self._link.send(_resumed(order, restore.epoch, seconds, nbytes, digest=whole_digest(self._model.parameters())))
         return True
 
     def _enter_generation(self) -> None:
@@ -319,7 +321,9 @@ def is_communication_failure(error: Exception) -> bool:
 _COMMUNICATION_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
 
 
-def _resumed(order: Regroup, epoch: int, seconds: float, nbytes: int, failure: str = "") -> Resumed:
+def _resumed(
+    order: Regroup, epoch: int, seconds: float, nbytes: int, failure: str = "", *, digest: int | None = None
+) -> Resumed:
     return Resumed(
         generation=order.generation,
         epoch=epoch,
@@ -328,4 +332,5 @@ def _resumed(order: Regroup, epoch: int, seconds: float, nbytes: int, failure: s
         nbytes=nbytes,
         ok=not failure,
         reason=failure[:500],
+        digest=digest,
     )

@@ -59,6 +59,12 @@ def tensors_digest(tensors: Iterable[torch.Tensor]) -> int:
     return found.intdigest()
 
 
+def whole_digest(tensors: Iterable[torch.Tensor]) -> int | None:
+    """``tensors_digest``; None where any is sharded, so that no rank has it whole (nor would the digests be equal)."""
+    found = list(tensors)
+    return None if any(isinstance(tensor, DTensor) for tensor in found) else tensors_digest(found)
+
+
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from recovery.agent.messages import Inventory, Rates, SlotInfo
+from recovery.agent.messages import DiskInfo, Inventory, Rates, SlotInfo
 from recovery.launcher.coordinator import Coordinator
 from recovery.launcher.messages import (
     Attached,
@@ -27,6 +27,7 @@ from recovery.launcher.messages import (
     Ready,
     RegroupRank,
     Replayed,
+    RestoreOrder,
     Resumed,
     Stacks,
     Start,
@@ -57,6 +58,12 @@ class FakeNode:
         self.generation = 0
         self.slots: dict[int, int] = {}
         """Rank -> epoch of its newest slot here."""
+        self.since: dict[int, int] = {}
+        """Rank -> generation in which its slots were committed."""
+        self.disk: list[DiskInfo] = []
+        """Files that its agent lists."""
+        self.digests: dict[int, Callable[[RestoreOrder], int]] = {}
+        """What ranks say of their parameters once they have restored: rank -> order -> digest."""
         self.live: dict[int, int | None] = {}
         """Rank -> epoch in its tensors, of ranks that have resumed."""
         self.silent: set[int] = set()
@@ -89,6 +96,7 @@ class FakeNode:
     ) -> None:
         """The rank commits a step, and its snapshot."""
         self.live[rank] = self.slots[rank] = epoch
+        self.since[rank] = generation or self.generation
         self.say(
             rank,
             StepRecord(
@@ -146,11 +154,11 @@ class FakeNode:
             if not self.slow:
                 self.join(rank)
         held = tuple(
-            SlotInfo(rank=rank, epoch=epoch, generation=1, nbytes=100, verified=True)
+            SlotInfo(rank=rank, epoch=epoch, generation=self.since.get(rank, 1), nbytes=100, verified=True)
             for rank, newest in self.slots.items()
             for epoch in (newest - 1, newest)
         )
-        inventory = Inventory(node=self.name, slots=held, parity=(), disk=(), rates=Rates(), degraded=())
+        inventory = Inventory(node=self.name, slots=held, parity=(), disk=tuple(self.disk), rates=Rates(), degraded=())
         self.stream.send(Fenced(generation=self.generation, inventory=inventory))
 
     def _dump(self, message: DumpStacks) -> None:
@@ -173,12 +181,14 @@ class FakeNode:
         epoch = restore.epoch if restore else 0
         if ok:
             self.live[rank] = self.slots[rank] = epoch
+            self.since[rank] = message.order.generation
+        digest = self.digests[rank](restore) if restore and rank in self.digests else None
         generation = message.order.generation
         self.say(
             rank,
             Resumed(
                 generation=generation, epoch=epoch, source=source, seconds=0.01, nbytes=100, ok=ok,
-                reason="" if ok else "the bytes are gone",
+                reason="" if ok else "the bytes are gone", digest=digest,
             ),
         )  # fmt: skip
         if ok and message.order.rehearsal is not None:

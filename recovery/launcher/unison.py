@@ -1,0 +1,84 @@
+"""Whether all ranks hold what they should after a restore: each its own parameters of that epoch, replicas the same.
+
+Nothing goes on with replicas that differ. Averaged gradients would spread what is wrong, a replay could not say who
+computes wrongly, and nobody would notice. Where they differ the job goes back further, epoch by epoch, to one at which
+they agree; where there is none, the odd ones take a replica's state (``Survey.outvoted``); ``--max-restarts`` ends what
+does not end otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from recovery.launcher.membership import Failure, Rank
+from recovery.launcher.messages import RestoreOrder
+from recovery.launcher.options import OnSick
+from recovery.launcher.survey import spoiled
+from recovery.plan import RestoreSource
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+    from recovery.launcher.healing import Episode
+
+log = logging.getLogger("mainstay.coordinator")
+
+
+def discord(coordinator: Coordinator, episode: Episode, orders: Mapping[int, RestoreOrder]) -> Failure | None:
+    """After all ranks have carried out ``orders``: None where all is well, else why and how far the job must go back.
+
+    What is found to be no snapshot of its epoch is left out of further plans of ``episode``. Where all is well the
+    digests are remembered: the same epoch, restored again, must be the same.
+    """
+    epoch = next((order.epoch for order in orders.values()), None)
+    if epoch is None:
+        return None
+    digests = _told(coordinator.members.ranks, orders)
+    history = coordinator.healing.survey.history
+    own = {r: digest for r, digest in digests.items() if orders[r].source is not RestoreSource.PEER_COPY}
+    departed = history.departed(epoch, own)
+    odd = departed | _apart(coordinator, digests)
+    if not odd:
+        history.remember(epoch, digests)
+        return None
+    episode.apart = True
+    episode.bad |= {spoiled(rank, orders[rank]) for rank in departed}
+    sources = ", ".join(f"{rank} from {orders[rank].source}" for rank in sorted(orders))
+    why = f"ranks {sorted(odd)} hold other parameters of step {epoch} than before or than their replicas ({sources})"
+    log.error("%s: the job goes back further", why)
+    return Failure(ranks=set(), time=time.time(), reason=why, before=max(0, epoch - 1), odd=frozenset(odd))
+
+
+def parted(coordinator: Coordinator, epoch: int, last: int) -> Failure | None:
+    """Replicas were alike at ``epoch`` and are not at ``last``: back to where they were; None if a replay does it."""
+    from recovery.launcher.replay import Suspicion  # noqa: PLC0415 - it knows this module
+
+    why = f"data-parallel replicas hold different parameters at step {last}, and did not at step {epoch}"
+    log.error("%s: the job goes back there", why)
+    if coordinator.options.on_sick is OnSick.REPLAY and coordinator.replays.ask(Suspicion(reason=why, before=epoch)):
+        return None
+    return Failure(ranks=set(), time=time.time(), reason=why, before=epoch)
+
+
+def _told(ranks: Iterable[Rank], orders: Mapping[int, RestoreOrder]) -> dict[int, int]:
+    votes = {rank.number: rank.resumed for rank in ranks if rank.number in orders}
+    return {rank: vote.digest for rank, vote in votes.items() if vote is not None and vote.digest is not None}
+
+
+def _apart(coordinator: Coordinator, digests: Mapping[int, int]) -> set[int]:
+    """Replicas that differ: the minority, or all of a place where no majority says who is right."""
+    shape = coordinator.members.shape
+    if shape is None or not coordinator.healing.survey.parameters_equal:
+        return set()
+    places = {tuple(shape.dp_peers(rank)) for rank in digests}
+    return set().union(*(_minority({rank: digests[rank] for rank in place if rank in digests}) for place in places))
+
+
+def _minority(digests: Mapping[int, int]) -> set[int]:
+    (most, votes), *others = Counter(digests.values()).most_common()
+    if not others:
+        return set()
+    return {rank for rank, digest in digests.items() if digest != most or 2 * votes <= len(digests)}
