@@ -10,11 +10,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from probes.benchmarks.pairing import PAIR, PairOrder, PairReport
 from probes.identity import NodeReport
+from probes.pairs import PAIR_COMMAND, Pairs
 from probes.shipper import Shipper
 from probes.spool import Entry, Spool
 from probes.transport import Backoff, Later, Refused, Transport, TransportError
@@ -29,16 +31,18 @@ _REPEAT_S: Final = 600.0
 
 
 class _Orders(msgspec.Struct, frozen=True):
-    items: tuple[Order, ...]
+    items: tuple[dict[str, Any], ...]
 
 
 class _Posted(msgspec.Struct, frozen=True):
     validation_id: str
-    result: Result
+    """Or the id of a pair's order."""
+    result: Result | None = None
+    pair: PairReport | None = None
 
 
 class ResultOutbox:
-    """Results of validations on their way to the service; they wait on disk while it is away."""
+    """Results of validations and pairs on their way to the service; they wait on disk while it is away."""
 
     def __init__(self, spool: Spool, transport: Transport) -> None:
         self._spool = spool
@@ -48,11 +52,16 @@ class ResultOutbox:
     def put(self, validation_id: str, result: Result) -> None:
         self._spool.append(msgspec.json.encode(_Posted(validation_id, result)))
 
+    def put_pair(self, order_id: str, report: PairReport) -> None:
+        self._spool.append(msgspec.json.encode(_Posted(order_id, pair=report)))
+
     def _deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             posted = msgspec.json.decode(entry.payload, type=_Posted)
+            kind = "validations" if posted.pair is None else "localisations/orders"
+            body = posted.result if posted.pair is None else posted.pair
             try:
-                self._transport.request("POST", f"/validations/{posted.validation_id}/results", posted.result)
+                self._transport.request("POST", f"/{kind}/{posted.validation_id}/results", body)
             except Later as error:
                 if error.status == 404 and error.slug:  # our service says so: nobody waits for this result
                     raise Refused(str(error), status=404, slug=error.slug) from error
@@ -70,6 +79,7 @@ class ControlLoop:
         results: ResultOutbox,
         *,
         enrol: Callable[[], str] | None = None,
+        pair_command: Sequence[str] = PAIR_COMMAND,
     ) -> None:
         self.name = name
         self.reported = threading.Event()
@@ -77,6 +87,7 @@ class ControlLoop:
         self._transport = transport
         validator.tell = self._tell
         self._bench = Workbench(validator, results.put)
+        self._pairs = Pairs(name, results.put_pair, command=pair_command, busy=self._bench.busy)
         self._enrol = enrol
         self._report: NodeReport | None = None
         self._reported_at = 0.0
@@ -94,6 +105,7 @@ class ControlLoop:
         """Stop taking orders; a long poll in flight is left to end by itself."""
         self._stopping.set()
         self._bench.stop()
+        self._pairs.stop()
         with self._changed:
             self._changed.notify_all()
 
@@ -121,11 +133,10 @@ class ControlLoop:
             self._put_report()
         answer = self._transport.json("GET", f"/nodes/{self.name}/orders?wait={_WAIT_S}", read_s=_READ_S)
         try:
-            orders = msgspec.convert(answer, _Orders).items
+            for item in msgspec.convert(answer, _Orders).items:
+                self._obey(item)
         except msgspec.ValidationError as error:
             raise Later(f"orders that cannot be read: {error}") from error
-        for order in orders:
-            self._obey(order)
 
     def _put_report(self) -> None:
         report = self._report
@@ -135,7 +146,11 @@ class ControlLoop:
             if report is self._report:
                 self.reported.set()
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, item: dict[str, Any]) -> None:
+        if item.get("kind") == PAIR:
+            self._pairs.take(msgspec.convert(item, PairOrder))
+            return
+        order = msgspec.convert(item, Order)
         if order.kind == "validate":
             self._bench.take(order)
         elif order.kind == "cancel":

@@ -269,6 +269,7 @@ class Workbench:
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._changed = threading.Condition()
         self._stopping = False
+        self._current = ""
         self._thread = threading.Thread(target=self._work, name="validations", daemon=True)
 
     def start(self) -> None:
@@ -289,6 +290,12 @@ class Workbench:
         """Call a validation off: its result comes as soon as nothing of it is left."""
         self._validator.cancel(order.validation_id, order.reason)
 
+    def busy(self) -> str:
+        """What is being carried out or waits for it, in words; empty: nothing."""
+        with self._changed:
+            waiting = next(iter(self._orders), "")
+        return f"validation {found} has this node" if (found := self._current or waiting) else ""
+
     def stop(self) -> None:
         """End what runs and take nothing more."""
         with self._changed:
@@ -300,8 +307,12 @@ class Workbench:
         while (order := self._next()) is not None:
             log.info("validating with suite %s", order.suite)
             self._done(order.validation_id, self._validator.run(order))
+            self._current = ""
 
     def _next(self) -> Order | None:
         with self._changed:
             self._changed.wait_for(lambda: self._orders or self._stopping)
-            return None if self._stopping else self._orders.popitem(last=False)[1]
+            if self._stopping:
+                return None
+            self._current, order = self._orders.popitem(last=False)
+            return order

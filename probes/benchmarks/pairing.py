@@ -24,6 +24,14 @@ SIZES: Final = (512, 65_536, 4 << 20)
 _PREFIX: Final = "bandwidth_"
 
 
+def bandwidth_name(size: int) -> str:
+    return f"{_PREFIX}{size}"
+
+
+def latency_name(size: int) -> str:
+    return f"latency_{size}"
+
+
 class Role(StrEnum):
     LISTEN = "listen"
     CONNECT = "connect"
@@ -64,8 +72,10 @@ class PairReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metrics(sizes: tuple[int, ...] = SIZES) -> tuple[Metric, ...]:
-    """What the benchmark reports: bytes received and sent per second, for each size."""
-    return tuple(Metric(name=f"{_PREFIX}{size}", unit="B/s", better=Better.HIGHER) for size in sizes)
+    """For each size: bytes received and sent per second, and the seconds of a round trip that they follow from."""
+    rates = (Metric(name=bandwidth_name(size), unit="B/s", better=Better.HIGHER) for size in sizes)
+    trips = (Metric(name=latency_name(size), unit="s", better=Better.LOWER) for size in sizes)
+    return (*rates, *trips)
 
 
 def bandwidths(result: BenchmarkResult) -> dict[int, float]:

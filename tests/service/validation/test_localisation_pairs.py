@@ -1,0 +1,87 @@
+"""A localisation with nothing played: the real service, four nodes' real control loops, and each pair two real
+processes that measure each other over TCP; one node's path is slow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from probes.identity import NodeReport
+from probes.orders import ControlLoop, ResultOutbox
+from probes.spool import Spool
+from probes.transport import Transport
+from probes.validations import Validator
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+Json = dict[str, Any]
+_PATH = """
+import sys, time
+from probes.benchmarks import pair
+
+class Path:
+    def __init__(self, connection):
+        self.connection = connection
+        self.recv_into = connection.recv_into
+    def sendall(self, data):
+        time.sleep({late} if len(data) > {above} else {usual})
+        self.connection.sendall(data)
+
+pair.BUDGET_SECONDS = 0.0
+pair.main(sys.argv[1], Path)
+"""
+USUAL = 0.03
+"""Seconds that a path holds every message up: so much more than a busy test machine does that good paths look alike."""
+
+
+@contextmanager
+def at_work(service: Any, report: Json, directory: Path, late: dict[str, tuple[float, int]]) -> Iterator[None]:
+    """Nodes' control loops; node → how long its path holds up messages above so many bytes."""
+    with ExitStack() as stack:
+        loops = []
+        for name, (seconds, above) in late.items():
+            client = service.node_client(name)
+            assert client.put(f"/v1/nodes/{name}", json=report).status_code == 200
+            transport = Transport(service.url, client.headers["Authorization"].removeprefix("Bearer "))
+            outbox = ResultOutbox(stack.enter_context(Spool(directory / name)), transport)
+            stack.enter_context(outbox.shipper)
+            code = _PATH.format(late=seconds, above=above, usual=USUAL)
+            loop = ControlLoop(name, transport, Validator(), outbox, pair_command=(sys.executable, "-c", code))
+            loop.report(msgspec.convert(report, NodeReport))
+            loops.append(loop)
+        for loop in loops:
+            loop.start()
+        try:
+            for loop in loops:
+                assert loop.reported.wait(30)
+            yield
+        finally:
+            for loop in loops:
+                loop.stop()
+
+
+@pytest.mark.parametrize("above", [0, 1024], ids=["every message", "above 1 KiB only"])
+def test_a_slow_node_is_named(
+    service: Any, report: Json, tmp_path: Path, eventually: Callable[..., Any], above: int
+) -> None:
+    admin = service.client()
+    nodes = [f"n{number}" for number in range(4)]
+    late = dict.fromkeys(nodes, (USUAL, 0)) | {"n2": (8 * USUAL, above)}
+    with at_work(service, report, tmp_path, late):
+        addresses = dict.fromkeys(nodes, "127.0.0.1")
+        made = admin.post("/v1/localisations", json={"nodes": nodes, "why": "job 7 is slow", "addresses": addresses})
+        assert made.status_code == 202, made.text
+        path = f"/v1/localisations/{made.json()['id']}"
+        done = eventually(lambda: (r := admin.get(path).json())["state"] == "done" and r, 120)
+    verdict = done["verdict"]
+    assert [(c["kind"], c["nodes"]) for c in verdict["culprits"]] == [("node", ["n2"])], verdict
+    assert verdict["culprits"][0]["speed"] < 0.5
+    assert (512 in verdict["culprits"][0]["sizes"]) is (above == 0)
+    assert 65_536 in verdict["culprits"][0]["sizes"]
+    assert all(pair["state"] == "ok" for r in done["rounds"] for pair in r["pairs"])
