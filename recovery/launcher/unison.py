@@ -49,7 +49,7 @@ def discord(coordinator: Coordinator, episode: Episode, orders: Mapping[int, Res
     sources = ", ".join(f"{rank} from {orders[rank].source}" for rank in sorted(orders))
     why = f"ranks {sorted(odd)} hold other parameters of step {epoch} than before or than their replicas ({sources})"
     log.error("%s: the job goes back further", why)
-    return Failure(ranks=set(), time=time.time(), reason=why, before=max(0, epoch - 1), odd=frozenset(odd))
+    return Failure(ranks=set(), time=time.time(), reason=why, before=epoch - 1, odd=frozenset(odd))
 
 
 def parted(coordinator: Coordinator, epoch: int, last: int) -> Failure | None:

@@ -64,11 +64,6 @@ def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, tmp_path: Pat
     assert job.events("verified")[0]["data"]["digest_match"] is True
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="the culprit is found, but when the clean replay went back to step 19 and the hunt to 10, two replicas held "
-    "different snapshots of step 40 later on: not explained yet",
-)
 def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(start: Start, tmp_path: Path) -> None:
     """No digest and no norm shows it. Two pipelines of two stages, cut along and across."""
     words = ("--steps", "55", "--dp", "2", "--pp", "2")
@@ -82,7 +77,10 @@ def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(st
     assert [entry["rank"] for entry in second["data"]["culprits"]] == [1]
     assert {entry["data"]["outcome"] for entry in rest} <= {"clean"}
     (recovered,) = job.events("recovered")  # what found nobody is no recovery
-    assert recovered["data"]["epoch"] in {10, 20}  # the newest file from before the clean replay
+    # The newest file from before the clean replay, which began at step 20, or 19 where a rank had not come as far.
+    assert first["data"]["epoch"] in {19, 20}
+    assert recovered["data"]["epoch"] == first["data"]["epoch"] // 10 * 10
+    assert job.events("verified")[0]["data"]["digest_match"] is True
 
 
 def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ class FakeNode:
             SlotInfo(rank=rank, epoch=epoch, generation=self.since.get(rank, 1), nbytes=100, verified=True)
             for rank, newest in self.slots.items()
             for epoch in (newest - 1, newest)
+            if epoch >= 0
         )
         inventory = Inventory(node=self.name, slots=held, parity=(), disk=tuple(self.disk), rates=Rates(), degraded=())
         self.stream.send(Fenced(generation=self.generation, inventory=inventory))
