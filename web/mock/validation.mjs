@@ -18,6 +18,24 @@ const BENCH = [
   ["disk", [metric("write_bandwidth", "B/s", "higher"), metric("read_bandwidth", "B/s", "higher")]],
   ["deterministic", [metric("digest_equal", "1", "equal")]],
 ];
+const COHORT = "h100-sxm5/fw-96.00.9f/air";
+/** What validations and sweeps have beside what a scenario says of them. */
+const VALIDATION = {
+  benchmarks: null,
+  run: null,
+  held: false,
+  attempt: 1,
+  progress: null,
+  cancelled_at: null,
+};
+const SWEEP = {
+  cohort: null,
+  benchmarks: null,
+  at_once: null,
+  per_switch: null,
+  retries: 0,
+  timeout_seconds: null,
+};
 const LEVEL = {
   fp32_flops: 5.1e13,
   bf16_flops: 7.2e14,
@@ -36,7 +54,13 @@ const LEVEL = {
 export const suites = ["quick", "standard", "deep"].map((name, i) => ({
   name,
   expected_seconds: [48, 420, 3600][i],
-  benchmarks: BENCH.map(([b, metrics]) => ({ name: b, metrics })),
+  benchmarks: BENCH.map(([b, metrics]) => ({
+    name: b,
+    metrics,
+    catches: "",
+    defects: [],
+    expected_seconds: [48, 420, 3600][i] / BENCH.length,
+  })),
 }));
 
 function results(node, kind, hasCriteria) {
@@ -68,7 +92,17 @@ function results(node, kind, hasCriteria) {
             : near
               ? "Inside, but within 1 % of the lower limit."
               : "Inside the criterion.";
-      return { benchmark, device: "host", metric: m.name, unit: m.unit, value, verdict, criterion, reason };
+      return {
+        cohort: COHORT,
+        benchmark,
+        device: "host",
+        metric: m.name,
+        unit: m.unit,
+        value,
+        verdict,
+        criterion,
+        reason,
+      };
     }),
   );
 }
@@ -132,7 +166,7 @@ export function makeValidations(scenario, nodes, now) {
       results: [],
     });
   }
-  return list.sort((a, b) => b.created_at - a.created_at);
+  return list.map((v) => ({ ...VALIDATION, ...v })).sort((a, b) => b.created_at - a.created_at);
 }
 
 export function makeSweeps(scenario, now) {
@@ -145,6 +179,7 @@ export function makeSweeps(scenario, now) {
   });
   return [
     {
+      ...SWEEP,
       id: "sweep-nightly",
       name: "nightly",
       suite: "quick",
@@ -160,6 +195,7 @@ export function makeSweeps(scenario, now) {
       ],
     },
     {
+      ...SWEEP,
       id: "sweep-deep",
       name: "weekend deep check",
       suite: "deep",
@@ -180,7 +216,7 @@ export function makeCriteria(scenario, now) {
     metrics.map((m) => ({
       benchmark,
       metric: m.name,
-      cohort: "h100-sxm5/fw-96.00.9f/air",
+      cohort: COHORT,
       better: m.better,
       low: m.better === "lower" ? null : LEVEL[m.name] * (m.better === "equal" ? 1 : 0.95),
       high: m.better === "higher" ? null : LEVEL[m.name] * (m.better === "equal" ? 1 : 1.08),

@@ -2,7 +2,7 @@
 import { plural, quantity, tickLabels } from "@/lib/format";
 import type { Tone } from "@/lib/states";
 import { useWidth } from "@/lib/use-size";
-import { axisOver, beyond, place, refused, stepPath, ticks } from "./ecdf";
+import { apart, axisOver, beyond, place, refused, stepPath, ticks } from "./ecdf";
 
 export interface EcdfRun {
   key: string;
@@ -36,13 +36,13 @@ export function EcdfChart({ label, unit, reference, runs, low, high, height = 13
   const inner = Math.max(0, width);
   const marks = axis ? ticks(axis, Math.max(2, Math.floor(inner / 110))) : [];
   const names = tickLabels(marks, unit);
-  const out = runs.flatMap((run) => run.values.filter((value) => beyond(value, low, high)));
+  const outliers = runs.flatMap((run) => run.values.filter((value) => beyond(value, low, high)));
   return (
     <div ref={ref} className="min-w-0">
       {axis && inner > 0 && (
         <svg
           role="img"
-          aria-label={`${label}: ${about(reference, unit)}; ${limitText(low, high, unit)}; ${plural(out.length, "value")} drawn beyond it`}
+          aria-label={`${label}: ${about(reference, unit)}; ${limitText(low, high, unit)}; ${plural(outliers.length, "value")} drawn beyond it`}
           width={inner}
           height={height + 20}
           className="block"
@@ -61,7 +61,11 @@ export function EcdfChart({ label, unit, reference, runs, low, high, height = 13
           {marks.map((value, i) => (
             <g key={value} transform={`translate(${place(value, axis) * inner} ${height})`}>
               <path d="M0 0v4" stroke="var(--line-strong)" />
-              <text y="16" textAnchor="middle" className="num fill-ink-3 text-2xs">
+              <text
+                y="16"
+                textAnchor={anchor(place(value, axis) * inner, inner)}
+                className="num fill-ink-3 text-2xs"
+              >
                 {names[i]}
               </text>
             </g>
@@ -98,10 +102,9 @@ export function EcdfChart({ label, unit, reference, runs, low, high, height = 13
               <title>{run.name}</title>
             </path>
           ))}
-          {out.map((value, i) => (
+          {apart(outliers, (value) => place(value, axis) * inner, 7).map((value) => (
             <path
-              // biome-ignore lint/suspicious/noArrayIndexKey: equal values have no other identity
-              key={i}
+              key={value}
               transform={`translate(${place(value, axis) * inner} ${height - 5})`}
               d="m-3-3 6 6m0-6-6 6"
               stroke="var(--quarantined)"
@@ -115,6 +118,9 @@ export function EcdfChart({ label, unit, reference, runs, low, high, height = 13
     </div>
   );
 }
+
+/** A label at the edge stays inside. */
+const anchor = (x: number, width: number) => (x < 40 ? "start" : x > width - 40 ? "end" : "middle");
 
 function about(reference: readonly number[], unit: string): string {
   const first = reference[0];

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { axisOver, beyond, place, refused, stepPath, ticks } from "./ecdf";
+import { apart, axisOver, beyond, place, refused, stepPath, ticks } from "./ecdf";
 
 describe("cumulative curves", () => {
   it("has an axis around everything drawn, also around one value", () => {
@@ -38,5 +38,10 @@ describe("cumulative curves", () => {
       false,
     ]);
     expect(place(5, axis)).toBe(0.5);
+  });
+
+  it("draws one mark where several would lie over one another", () => {
+    expect(apart([5, 1, 1.5, 9, 1], (v) => v, 2)).toEqual([1, 5, 9]);
+    expect(apart([], (v) => v, 2)).toEqual([]);
   });
 });

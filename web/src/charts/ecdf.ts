@@ -54,3 +54,13 @@ export function refused(low: number | null, high: number | null, axis: Axis): [n
 
 export const beyond = (value: number, low: number | null, high: number | null) =>
   (low !== null && value < low) || (high !== null && value > high);
+
+/** Of marks that would lie over one another, one: those left are at least `gap` apart, in rising order. */
+export function apart(values: readonly number[], at: (value: number) => number, gap: number): number[] {
+  const kept: number[] = [];
+  for (const value of [...values].sort((a, b) => a - b)) {
+    const last = kept.at(-1);
+    if (last === undefined || at(value) - at(last) >= gap) kept.push(value);
+  }
+  return kept;
+}

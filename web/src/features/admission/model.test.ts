@@ -24,6 +24,8 @@ it("tells those that are only unknown from those known to be bad", () => {
       node("deny", "silent", "validation_old"),
       node("deny", "never_validated", "finding"),
       node("allow_degraded", "validation_old"),
+      { ...node("deny", "state"), state: "quarantined" },
+      { ...node("deny", "state", "silent"), state: "unknown" },
     ]),
-  ).toBe(2);
+  ).toBe(3);
 });

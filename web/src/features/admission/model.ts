@@ -18,20 +18,21 @@ export const decisionLook: Record<Admission["decision"], Look> = {
   },
 };
 
+const ignorance = new Set([
+  "unknown_node",
+  "silent",
+  "never_validated",
+  "validation_unknown",
+  "being_validated",
+]);
+
 /** Of denied nodes, how many are denied only because nothing is known: a check may mend that, a repair need not. */
 export function deniedUnknown(nodes: readonly NodeAdmission[]): number {
-  const ignorance = new Set([
-    "unknown_node",
-    "silent",
-    "never_validated",
-    "validation_unknown",
-    "being_validated",
-  ]);
   return nodes.filter(
     (node) =>
       node.decision === "deny" &&
       node.reasons
         .filter((reason) => reason.decision === "deny")
-        .every((reason) => ignorance.has(reason.code)),
+        .every(({ code }) => ignorance.has(code) || (code === "state" && node.state === "unknown")),
   ).length;
 }

@@ -52,16 +52,20 @@ export function LocalisationPage() {
           <>
             <p className="max-w-4xl text-ink text-sm">
               {data.why}
-              {data.reason && <span className="block text-ink-2 first-letter:uppercase">{data.reason}</span>}
+              {tells(data) && <span className="block text-ink-2 first-letter:uppercase">{data.reason}</span>}
             </p>
             {data.verdict && <VerdictPanel verdict={data.verdict} />}
-            <Rounds rounds={data.rounds} />
+            <Rounds rounds={data.rounds} verdict={data.verdict} />
           </>
         )}
       </QueryView>
     </Page>
   );
 }
+
+/** What the service says of it, unless the verdict below says the same. */
+const tells = ({ reason, verdict }: Localisation) =>
+  reason !== "" && !verdict?.culprits.some((culprit) => culprit.summary === reason);
 
 function Meta({ one }: { one: Localisation }) {
   return (

@@ -1,6 +1,15 @@
 import { describe, expect, it } from "vitest";
 import type { LocalisationVerdict, Pair } from "@/api/types";
-import { noiseText, pairOrder, roundText, speedOf, verdictText } from "./model";
+import {
+  culpritName,
+  noiseText,
+  pairKey,
+  pairOrder,
+  roundText,
+  slowPairs,
+  speedOf,
+  verdictText,
+} from "./model";
 
 const pair = (state: Pair["state"], bandwidth: Record<string, number> = {}): Pair => ({
   a: "a",
@@ -47,6 +56,16 @@ describe("pairs", () => {
 });
 
 describe("the verdict", () => {
+  it("marks the pairs that speak against a culprit, whichever end is named first", () => {
+    const evidence = [{ a: "b", b: "a", round: 2, ratio: 0.7 }];
+    const culprits = [{ evidence }] as unknown as LocalisationVerdict["culprits"];
+    const slow = slowPairs(verdict({ culprits }));
+    expect(slow.has(pairKey(2, { a: "a", b: "b" }))).toBe(true);
+    expect(slow.has(pairKey(1, { a: "a", b: "b" }))).toBe(false);
+    expect(slowPairs(null).size).toBe(0);
+    expect(culpritName({ kind: "cable", name: ["leaf-1", "spine-2"] })).toBe("Cable leaf-1, spine-2");
+  });
+
   it("never reads unknown as well", () => {
     expect(verdictText(verdict({ good: ["a", "b"] }))).toBe(
       "Nobody is slow: all pairs measured alike after 3 rounds.",

@@ -13,7 +13,7 @@ const look = (label: string, tone: Look["tone"], glyph: Look["glyph"], about: st
 export const pairLook: Record<Pair["state"], Look> = {
   waiting: look("Waiting", "unknown", "ring", "A node has not fetched its order"),
   measuring: look("Measuring", "validating", "half", "Both nodes have their order"),
-  ok: look("Measured", "healthy", "dot", "Both sides answered; the verdict says whether that is slow"),
+  ok: look("Measured", "validating", "dot", "Both sides answered; the verdict says whether that is slow"),
   hung: look("Hung", "quarantined", "cross", "Begun by both, not ended"),
   missing: look("Missing", "unknown", "question", "No answer, or it could not run: nothing is known of it"),
 };
@@ -39,11 +39,20 @@ export function pairOrder(a: Pair, b: Pair): number {
   return rank[a.state] - rank[b.state] || (speedOf(a) ?? 0) - (speedOf(b) ?? 0);
 }
 
-/** "NIC mlx5_0 of node-7", "Cable leaf-1, spine-2". */
-export const culpritName = ({ kind, name, nodes }: Culprit) => {
-  const own = name.length > 0 ? name.join(", ") : nodes.join(", ");
-  return `${humanize(kind)} ${own}`;
-};
+/** "Cable leaf-1, spine-2"; a node is named by the link beside it. */
+export const culpritName = ({ kind, name }: Pick<Culprit, "kind" | "name">) =>
+  kind === "node" ? humanize(kind) : `${humanize(kind)} ${name.join(", ")}`;
+
+/** The pairs that speak against a culprit, by round and ends: they are what a round found. */
+export function slowPairs(verdict: LocalisationVerdict | null): Set<string> {
+  const all = verdict?.culprits.flatMap((culprit) => culprit.evidence) ?? [];
+  return new Set(all.map((witness) => pairKey(witness.round, witness)));
+}
+
+export const pairKey = (round: number, { a, b }: Pick<Pair, "a" | "b">) =>
+  `${round}/${[a, b].sort().join("/")}`;
+
+export const slowLook = look("Slow", "suspect", "triangle", "It speaks against what the verdict names");
 
 export function roundText({ number, pairs }: Round): string {
   const answered = pairs.filter((p) => p.state !== "waiting" && p.state !== "measuring").length;

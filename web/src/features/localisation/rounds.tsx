@@ -1,13 +1,19 @@
-import type { Pair, Round } from "@/api/types";
+import type { LocalisationVerdict, Pair, Round } from "@/api/types";
 import { plural } from "@/lib/format";
 import { lookOf } from "@/lib/states";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { StatePill } from "@/ui/state-pill";
-import { pairLook, pairOrder, roundText, speedText } from "./model";
+import { pairKey, pairLook, pairOrder, roundText, slowLook, slowPairs, speedText } from "./model";
 
-/** The newest round first and open; older ones are there for whoever doubts. */
-export function Rounds({ rounds }: { rounds: Round[] }) {
+interface Props {
+  rounds: Round[];
+  verdict: LocalisationVerdict | null;
+}
+
+export function Rounds({ rounds, verdict }: Props) {
+  const slow = slowPairs(verdict);
+  // The newest round first and open; older ones are there for whoever doubts.
   const newest = [...rounds].sort((a, b) => b.number - a.number);
   return (
     <Panel title="Rounds" about={rounds.length > 0 ? plural(rounds.length, "round") : undefined} flush>
@@ -23,7 +29,11 @@ export function Rounds({ rounds }: { rounds: Round[] }) {
           </summary>
           <ul aria-label={`Pairs of round ${round.number}`} className="pb-2">
             {[...round.pairs].sort(pairOrder).map((pair) => (
-              <PairRow key={`${pair.a}/${pair.b}/${pair.nics.join()}/${pair.via}`} pair={pair} />
+              <PairRow
+                key={`${pair.a}/${pair.b}/${pair.nics.join()}/${pair.via}`}
+                pair={pair}
+                slow={slow.has(pairKey(round.number, pair))}
+              />
             ))}
           </ul>
         </details>
@@ -32,11 +42,11 @@ export function Rounds({ rounds }: { rounds: Round[] }) {
   );
 }
 
-function PairRow({ pair }: { pair: Pair }) {
+function PairRow({ pair, slow }: { pair: Pair; slow: boolean }) {
   const nics = pair.nics.filter(Boolean);
   return (
     <li className="grid grid-cols-[7rem_minmax(0,1fr)_7rem_minmax(0,1fr)] items-baseline gap-x-4 px-4 py-1 text-sm max-md:grid-cols-[6rem_minmax(0,1fr)_auto]">
-      <StatePill look={lookOf(pairLook, pair.state)} quiet />
+      <StatePill look={slow && pair.state === "ok" ? slowLook : lookOf(pairLook, pair.state)} quiet />
       <span className="min-w-0">
         {pair.a} ↔ {pair.b}
         {(nics.length > 0 || pair.via) && (

@@ -26,13 +26,10 @@ export function PlanView({ plan }: { plan: ValidationPlan }) {
         }
       >
         <p className="font-medium text-ink text-sm">{headline(plan)}</p>
-        <p className="mt-0.5 max-w-4xl text-ink-2 text-sm first-letter:uppercase">{plan.why}</p>
-        {!plan.learned && (
-          <p className="mt-2 flex items-center gap-2 text-ink-2 text-sm">
-            <Glyph name="question" tone="unknown" />
-            Too little history to weigh risks: they are unknown, so the whole suite runs.
-          </p>
-        )}
+        <p className="mt-0.5 flex max-w-4xl items-baseline gap-2 text-ink-2 text-sm">
+          {!plan.learned && <Glyph name="question" tone="unknown" />}
+          <span className="first-letter:uppercase">{plan.why}</span>
+        </p>
         {plan.learned && !plan.reached && (
           <p className="mt-2 flex items-center gap-2 text-ink-2 text-sm">
             <Glyph name="triangle" tone="suspect" />

@@ -122,7 +122,7 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
               {
                 options: (suites.data ?? [{ name: fields.suite }]).map((s) => ({
                   value: s.name,
-                  label: `Benchmarks of suite ${s.name}`,
+                  label: `Suite ${s.name}`,
                 })),
               },
             ]}

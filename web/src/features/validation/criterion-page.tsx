@@ -76,7 +76,7 @@ function facts(detail: CriterionDetail): Fact[] {
 function Body({ detail }: { detail: CriterionDetail }) {
   const { distribution, runs } = detail;
   return (
-    <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,3fr)_minmax(0,1fr)]">
+    <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_22rem]">
       <Panel
         title="Distribution"
         about={`${distribution ? plural(distribution.reference.length, "reference value") : "no reference sample"}, ${plural(runs.length, "newest run")}`}
@@ -109,7 +109,7 @@ function Body({ detail }: { detail: CriterionDetail }) {
       <Panel title="What it asks">
         <Facts facts={facts(detail)} />
       </Panel>
-      <Panel title="Newest runs" about="newest first" flush className="xl:col-span-2">
+      <Panel title="Newest runs" about="newest first" flush className="lg:col-span-2">
         {runs.length === 0 ? (
           <div className="px-4 pb-3">
             <Empty title="No run of this cohort is on record." />

@@ -29,13 +29,13 @@ export function MetricRow({ result, validation, named }: Props) {
   const text = (value: number | null | undefined) => quantity(value, result.unit);
   return (
     <div>
-      <div className="grid grid-cols-[13rem_6.5rem_minmax(8rem,14rem)_5.5rem_minmax(0,1fr)_2rem] items-center gap-x-4 gap-y-1 py-1.5 text-sm max-lg:grid-cols-[minmax(0,1fr)_auto_2rem]">
-        <span className="min-w-0 truncate max-lg:whitespace-normal" title={result.metric}>
+      <div className="grid grid-cols-[13rem_6.5rem_minmax(8rem,14rem)_5.5rem_minmax(0,1fr)_2rem] items-center gap-x-4 gap-y-1 py-1.5 text-sm max-lg:flex max-lg:flex-wrap">
+        <span className="min-w-0 truncate max-lg:flex-1 max-lg:whitespace-normal" title={result.metric}>
           {named && <span className="num mr-2 text-ink-3 text-xs">{result.device}</span>}
           {result.metric === WHOLE ? "The whole benchmark" : signalLabel(result.metric)}
         </span>
         <span className="num text-right font-medium">{text(result.value)}</span>
-        <div className="num text-2xs text-ink-3 max-lg:order-last max-lg:col-span-3">
+        <div className="num text-2xs text-ink-3 max-lg:order-last max-lg:basis-full">
           <CriterionBand
             low={criterion?.low ?? null}
             high={criterion?.high ?? null}
@@ -50,25 +50,27 @@ export function MetricRow({ result, validation, named }: Props) {
             text={text}
           />
         </div>
-        <span className="max-lg:row-start-2">
-          <StatePill look={lookOf(verdict, result.verdict)} quiet />
-        </span>
-        <span className="min-w-0 text-ink-2 text-xs max-lg:col-span-2 max-lg:row-start-2 max-lg:pl-20">
-          {result.reason}
-          {criterion && (
-            <span className="text-ink-3">
-              {" "}
-              ({criterion.source}, n = {criterion.n})
-            </span>
-          )}
-        </span>
+        <div className="contents max-lg:order-2 max-lg:flex max-lg:basis-full max-lg:gap-3">
+          <span className="shrink-0">
+            <StatePill look={lookOf(verdict, result.verdict)} quiet />
+          </span>
+          <span className="min-w-0 text-ink-2 text-xs max-lg:pt-0.5">
+            {result.reason}
+            {criterion && (
+              <span className="text-ink-3">
+                {" "}
+                ({criterion.source}, n = {criterion.n})
+              </span>
+            )}
+          </span>
+        </div>
         {judged ? (
           <button
             type="button"
             aria-expanded={open}
             aria-label={`Distribution of ${result.metric} of ${result.device}`}
             onClick={() => setOpen(!open)}
-            className="inline-flex size-7 items-center justify-center rounded-md text-ink-3 hover:bg-hover hover:text-ink max-lg:col-start-3 max-lg:row-start-1"
+            className="inline-flex size-7 items-center justify-center rounded-md text-ink-3 hover:bg-hover hover:text-ink max-lg:order-1"
           >
             <span className={open ? "" : "-rotate-90"}>
               <Icon name="down" size={14} />
@@ -136,7 +138,7 @@ function Drawn({ detail, result, validation }: DrawnProps) {
         <Link
           to="/validation/criterion"
           search={{ cohort: detail.cohort, benchmark: detail.benchmark, metric: detail.metric }}
-          className="text-accent hover:underline"
+          className="text-accent underline"
         >
           The criterion
         </Link>

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Validation } from "@/api/types";
-import { age, duration, humanize, plural, shortId } from "@/lib/format";
+import { duration, humanize, plural, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, verdict } from "@/lib/states";
 import { Age } from "@/ui/age";
@@ -193,8 +193,12 @@ function Underway({ validation }: { validation: Validation }) {
               Called off <Age at={validation.cancelled_at} />; the node gives up within five seconds.
             </>
           )}
-          {validation.started_at !== null &&
-            ` Running for ${age(Date.now() / 1000 - validation.started_at)}.`}
+          {validation.started_at !== null && (
+            <>
+              {" "}
+              Running for <Age at={validation.started_at} suffix="" />.
+            </>
+          )}
         </p>
       </div>
     </Panel>

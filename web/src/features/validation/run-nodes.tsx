@@ -84,7 +84,7 @@ function emptyText(count: number, show: Show): string {
 function NodeRow({ validation, sweep }: { validation: Validation; sweep: Sweep }) {
   const why = validation.held ? `${validation.reason}: ${heldText(sweep)}` : validation.reason;
   return (
-    <li className="grid min-h-11 grid-cols-[11rem_minmax(8rem,16rem)_minmax(0,1fr)_auto_auto] items-center gap-x-4 gap-y-1 border-line border-t px-4 py-1.5 text-sm max-lg:grid-cols-[minmax(0,1fr)_auto]">
+    <li className="grid min-h-11 grid-cols-[11rem_minmax(8rem,16rem)_minmax(0,1fr)_6.5rem_5.5rem] items-center gap-x-4 gap-y-1 border-line border-t px-4 py-1.5 text-sm max-lg:grid-cols-[minmax(0,1fr)_auto]">
       <Link
         to="/validation/$id"
         params={{ id: validation.id }}
@@ -101,7 +101,9 @@ function NodeRow({ validation, sweep }: { validation: Validation; sweep: Sweep }
         {validation.attempt > 1 && <span className="text-ink-3"> Attempt {validation.attempt}.</span>}
       </span>
       <Took validation={validation} />
-      <CallOff validation={validation} />
+      <span className="justify-self-end">
+        <CallOff validation={validation} />
+      </span>
     </li>
   );
 }
@@ -111,7 +113,7 @@ function Took({ validation }: { validation: Validation }) {
   const { started_at, finished_at } = validation;
   if (started_at === null) return <span />;
   return (
-    <span className="num whitespace-nowrap text-ink-3 text-xs">
+    <span className="num whitespace-nowrap text-ink-3 text-xs lg:text-right">
       {finished_at === null ? `for ${age(now - started_at)}` : `took ${age(finished_at - started_at)}`}
     </span>
   );

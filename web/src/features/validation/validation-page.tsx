@@ -1,6 +1,6 @@
 /** Validation: what was proved about the nodes, what will be, and by which suites. */
 import { getRouteApi } from "@tanstack/react-router";
-import { useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { AdmissionPanel } from "@/features/admission/admission-panel";
 import { Localisations } from "@/features/localisation/localisations";
 import { Plans } from "@/features/validation-plans/plans";
@@ -28,6 +28,11 @@ export function ValidationPage() {
   const { tab = "results", node, sweep, plan } = route.useSearch();
   const navigate = route.useNavigate();
   const [running, setRunning] = useState(false);
+  const strip = useRef<HTMLDivElement>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: where the strip is wider than the screen, follow the tab
+  useEffect(() => {
+    strip.current?.querySelector("[data-state=on]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [tab]);
   return (
     <Page
       title="Validation"
@@ -45,7 +50,7 @@ export function ValidationPage() {
         </>
       }
     >
-      <div className="-my-1 max-w-full overflow-x-auto py-1">
+      <div ref={strip} className="-my-1 max-w-full overflow-x-auto py-1">
         <Segmented
           label="View"
           value={tab}

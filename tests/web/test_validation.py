@@ -1,0 +1,183 @@
+"""Validation in a real browser against a real service: a sweep under way, distributions, who is slow, who may start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.demo.stack import Stack
+from tests.web import validated
+from tests.web.axe import COLOURS, GUIDELINES, broken_pages, violations
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
+
+FIRST, SLOW = validated.NODES[0], validated.SLOW
+CRITERION = "/validation/criterion?" + urlencode(
+    {"cohort": validated.COHORT, "benchmark": validated.METRIC[0], "metric": validated.METRIC[1]}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    sweep: str
+    ids: dict[str, str]
+    """Node → its validation."""
+    localisation: str
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Stack]:
+    """A service with its own worker, which makes a sweep's validations."""
+    stack = Stack(tmp_path_factory.mktemp("validation"), free_port())
+    try:
+        stack.start_service("up", "--no-node")
+        validated.put_nodes(stack)
+        validated.put_criteria(stack)
+        yield stack
+    finally:
+        stack.close()
+
+
+@pytest.fixture(scope="module")
+def story(dashboard: Stack) -> Story:
+    found = validated.localise(dashboard)
+    sweep, ids = validated.play_sweep(dashboard)
+    return Story(sweep["id"], ids, found)
+
+
+def test_a_run_shows_outliers_first_and_why_others_are_held(page: Page, story: Story) -> None:
+    page.goto(f"/validation/sweeps/{story.sweep}")
+    rows = page.get_by_role("list", name="Nodes of the run").get_by_role("listitem")
+    expect(rows).to_have_count(len(validated.NODES))
+    expect(rows.nth(0)).to_contain_text(SLOW)
+    expect(rows.nth(0)).to_contain_text("beyond the limit")
+    expect(rows.nth(1)).to_contain_text("Copy on gpu0, 1 of 2 done")
+    expect(rows.nth(1).get_by_role("progressbar")).to_have_attribute("aria-valuenow", "50")
+    expect(rows.last).to_contain_text("at most 3 at once")
+    page.get_by_role("radio", name="Outliers").click()
+    expect(rows).to_have_count(1)
+
+
+def test_a_failed_metric_is_drawn_beside_its_reference(page: Page, story: Story) -> None:
+    page.goto(f"/validation/{story.ids[SLOW]}")
+    chart = page.get_by_role("img", name=re.compile("beside its reference"))
+    expect(chart).to_have_attribute("aria-label", re.compile("reference of 41 values"))
+    expect(chart).to_have_attribute("aria-label", re.compile("21 values drawn beyond it"))
+    expect(page.get_by_text("timeout: no end after 60 s")).to_be_visible()
+    expect(page.get_by_text("The whole benchmark")).to_be_visible()
+    page.get_by_role("button", name=re.compile("Distribution of")).click()
+    expect(chart).to_have_count(0)
+
+
+def test_a_criterion_says_what_it_can_detect(page: Page, story: Story) -> None:
+    page.goto(CRITERION)
+    asks = page.get_by_role("region", name="What it asks")
+    expect(asks).to_contain_text("accepted from 690 TFLOP/s")
+    expect(asks).to_contain_text("98.00 %")
+    expect(asks).to_contain_text("2.10 %: from there on 95 % of devices fail")
+    page.get_by_role("region", name="Newest runs").get_by_role("link", name=re.compile(SLOW)).click()
+    expect(page).to_have_url(re.compile(story.ids[SLOW]))
+
+
+def test_the_verdict_names_the_slow_node_with_its_evidence(page: Page, story: Story) -> None:
+    page.goto("/validation?tab=localisation")
+    page.get_by_role("link", name="job 7 is slow and no node is to blame").click()
+    expect(page).to_have_url(re.compile(story.localisation))
+    culprits = page.get_by_role("list", name="Culprits")
+    expect(culprits.get_by_role("link", name=SLOW)).to_be_visible()
+    expect(culprits).to_contain_text(re.compile("At 7[01] % of its speed"))
+    expect(page.get_by_text(re.compile("1 culprit named after .* 5 nodes cleared"))).to_be_visible()
+    slow = page.get_by_role("list", name=re.compile("Pairs of round")).get_by_role("listitem").filter(has_text="Slow")
+    expect(slow.first).to_contain_text(SLOW)
+
+
+def test_the_gate_denies_with_reasons(page: Page, story: Story) -> None:
+    page.goto("/validation?tab=admission")
+    page.get_by_role("textbox", name="Job").fill("llama")
+    page.get_by_role("textbox", name="Nodes").fill(f"{SLOW}, nobody")
+    page.get_by_role("button", name="Ask").click()
+    answer = page.get_by_role("region", name="Answer")
+    rows = answer.get_by_role("list", name="Nodes of which there is something to say").locator("> li")
+    expect(rows).to_have_count(2)
+    expect(answer).to_contain_text("1 denied only because too little is known")
+    expect(rows.filter(has_text=SLOW)).to_contain_text("Validation failed")
+    expect(rows.filter(has_text="nobody")).to_contain_text("no node has this name")
+
+
+def test_a_plan_without_history_claims_no_risk(page: Page, story: Story) -> None:
+    page.goto("/validation?tab=plans")
+    page.get_by_role("textbox", name="Nodes").fill(" ".join(validated.NODES))
+    page.get_by_role("button", name="Plan").click()
+    expect(page).to_have_url(re.compile("plan="))
+    expect(page.get_by_text(re.compile("^Run .* on all 6 nodes"))).to_be_visible()
+    rows = page.get_by_role("table", name="Benchmarks weighed").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("unknown")
+    expect(rows.nth(1)).to_contain_text("too little is known to leave it out")
+
+
+def test_a_sweep_is_made_with_its_limits(page: Page, dashboard: Stack, story: Story) -> None:
+    page.goto("/validation?tab=sweeps")
+    page.get_by_role("button", name="New sweep").click()
+    dialog = page.get_by_role("dialog")
+    fields = {
+        "Name": "hourly", "Schedule": "every 3600s", "Cohort": "another", "At once": "2", "Under one switch": "1",
+        "Further attempts": "3", "Time-out, minutes": "10",
+    }  # fmt: skip
+    for name, text in fields.items():
+        dialog.get_by_label(name, exact=True).fill(text)
+    dialog.get_by_text("The whole suite").click()
+    dialog.get_by_label("gemm").check()
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Make sweep").click()
+    expect(page.get_by_role("link", name="hourly")).to_be_visible()
+    made: dict[str, Any] = next(s for s in dashboard.api.get("/sweeps")["items"] if s["name"] == "hourly")
+    told = {name: made[name] for name in ("schedule", "cohort", "at_once", "per_switch", "retries", "timeout_seconds")}
+    assert told == {
+        "schedule": "every 3600s", "cohort": "another", "at_once": 2, "per_switch": 1, "retries": 3,
+        "timeout_seconds": 600.0,
+    }  # fmt: skip
+    assert made["benchmarks"] == ["gemm"]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("view", [("light", 1280, GUIDELINES), ("dark", 390, COLOURS)], ids=["light", "dark phone"])
+def test_every_page_of_validation_is_accessible(
+    browser: Browser, dashboard: Stack, story: Story, view: tuple[str, int, Any]
+) -> None:
+    scheme, width, rules = view
+    plan = dashboard.api.post("/validation-plans", {"nodes": list(validated.NODES), "job_hours": 24})["id"]
+    paths = (
+        f"/validation/sweeps/{story.sweep}", f"/validation/{story.ids[SLOW]}", f"/validation/{story.ids[FIRST]}",
+        CRITERION, f"/validation/localisations/{story.localisation}", "/validation?tab=localisation",
+        "/validation?tab=admission", f"/validation?tab=plans&plan={plan}", "/validation?tab=suites",
+    )  # fmt: skip
+    assert broken_pages(browser, dashboard, paths, scheme=scheme, width=width, rules=rules) == {}
+
+
+# What follows changes the run, so it comes last.
+
+
+def test_a_run_is_followed_live_and_a_node_called_off_with_a_reason(page: Page, dashboard: Stack, story: Story) -> None:
+    page.goto(f"/validation/sweeps/{story.sweep}")
+    rows = page.get_by_role("list", name="Nodes of the run").get_by_role("listitem")
+    row = rows.filter(has=page.get_by_role("link", name=FIRST, exact=True))
+    expect(row).to_contain_text("1 of 2 done")
+    validated.measured(dashboard, story.ids[FIRST])
+    expect(row).to_contain_text("Unknown")  # its copy was never measured, and half a suite is no pass
+    last = validated.NODES[-1]
+    page.get_by_role("button", name=f"Call off on {last}").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("within five seconds")
+    dialog.get_by_role("textbox", name="Reason").fill("a job wants it")
+    dialog.get_by_role("button", name="Call off", exact=True).click()
+    called = rows.filter(has=page.get_by_role("link", name=last, exact=True))
+    expect(called).to_contain_text("a job wants it")
+    expect(called).to_contain_text("Unknown")
+    page.goto(f"/validation/{story.ids[last]}")
+    expect(page.get_by_text("Called off, so not known to be fit")).to_be_visible()
