@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
 
+from detectors.confirm import confirmed
 from detectors.criteria import FALSE_ALARMS, Criteria, JudgedSuite, judge_suite, learn, samples_of, worst
 from probes.benchmarks.result import SuiteResult, disturbance
 from probes.decoding import UNREADABLE
@@ -64,6 +65,7 @@ def validate(
     only: str = "",
     out: Path | None = None,
     log: Path | None = None,
+    again: int = 0,
     as_json: AsJson = False,
 ) -> int:
     """Benchmarks on this machine, a verdict per metric.
@@ -88,6 +90,8 @@ def validate(
         Also write the result, as JSON, to this file.
     log
         Append each benchmark's result, as a line of JSON, to this file as soon as it is known.
+    again
+        How often to measure again what is slower than it may be; it fails if it does every time. For busy machines.
     as_json
         Print the result as JSON, and nothing else, on standard output.
     """
@@ -103,20 +107,18 @@ def validate(
         raise InputError(f"unknown device {device!r}: choose auto, cpu or cuda")
     if directory is not None and not directory.is_dir():
         raise InputError(f"{directory}: not a directory")
+    if again < 0:
+        raise InputError(f"--again must be at least 0, not {again}")
     known = _load(criteria, Criteria) if criteria else Criteria(criteria=())
     part = _part(chosen, only)
     _check_writable(out)
     _check_writable(log)
     try:
         with interruptible() as interrupt, watching(quiet=as_json) as watcher, logged(log, watcher) as told:
-            result = run_suite(
-                chosen,
-                device=device,
-                directory=str(directory or ""),
-                only=part,
-                watcher=told,
-                interrupt=interrupt,
+            run = partial(
+                run_suite, chosen, device=device, directory=str(directory or ""), watcher=told, interrupt=interrupt
             )
+            result = confirmed(run(only=part), known, lambda names: run(only=names), again)
     except NurseryError as error:
         print(f"mainstay: no benchmark can run: {error}; pip install 'mainstay[train]'", file=sys.stderr)
         return 3
