@@ -76,7 +76,7 @@ def _slow_product(factor: float, *, spin: bool) -> Act:
         def multiply(kind: str, n: int, device: Device) -> Callable[[], Any]:
             return stretched(original(kind, n, device), factor, spin=spin)
 
-        gemm.multiply = burn.multiply = multiply
+        gemm.multiply = burn.multiply = multiply  # type: ignore[attr-defined]
         return measure()
 
     return act
@@ -374,5 +374,5 @@ def sick(made: type[Benchmark]) -> type[Benchmark]:
 COMMAND = (sys.executable, "-m", "bench.lib_inject")
 
 if __name__ == "__main__":
-    nursery.BENCHMARKS = {name: sick(made) for name, made in nursery.BENCHMARKS.items()}  # type: ignore[misc]
+    nursery.BENCHMARKS = {name: sick(made) for name, made in nursery.BENCHMARKS.items()}  # type: ignore[attr-defined]
     nursery.main()

@@ -65,7 +65,8 @@ class Training:
 
     def products(self) -> int:
         """Matrix products of one step, forward and backward."""
-        with FlipBit() as counting:
+        counting = FlipBit()
+        with counting:
             self.step(self.start(), 0)
         return counting.seen
 

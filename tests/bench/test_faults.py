@@ -13,8 +13,7 @@ import torch
 from bench import lib_inject, sdc, validation_faults
 from bench.lib_flip import FlipBit, flip
 from bench.lib_inject import FAULTS
-from bench.validation_faults import CLEAN, SUITE, Run, judge_all, order, rows
-from detectors.criteria import learn, samples_of
+from bench.validation_faults import CLEAN, LEARN, SUITE, Run, order, rows
 from probes.benchmarks.base import Device
 from probes.benchmarks.defects import Defect
 from probes.benchmarks.launch import Launch
@@ -121,12 +120,16 @@ def result(benchmark: str, value: float, state: State = State.OK) -> BenchmarkRe
     )  # fmt: skip
 
 
-def run(label: str, disk: float = 1.0, launch: float = 1.0, state: State = State.OK) -> Run:
-    return Run(label, (result("disk", disk), result("launch", launch, state)), 1.0)
+def run(label: str, disk: float = 1.0, launch: float = 1.0, state: State = State.OK, first: float = 1.0) -> Run:
+    """``first``: what the disk's first measurement was, where it was measured again."""
+    results = (result("disk", disk), result("launch", launch, state))
+    return Run(label, (result("disk", max(first, disk)), results[1]), results, 1.0)
 
 
 RUNS = [
-    *(run(CLEAN, 1.0 + i / 1000) for i in range(30)),
+    *(run(LEARN, 1.0 + i / 1000) for i in range(30)),
+    run(CLEAN),
+    run(CLEAN, first=3.0),
     run(CLEAN, disk=3.0),
     run("slow_disk", disk=3.0),
     run("slow_disk", launch=3.0),
@@ -136,45 +139,25 @@ RUNS = [
 
 
 def test_precision_recall_and_class_are_counted() -> None:
-    figures = {row.claim.removeprefix("injected faults: "): row.figure for row in rows(RUNS, "test")}
-    assert figures["precision"] == 0.75  # three of four positives were faulty
-    assert figures["recall"] == 0.75
-    assert figures["right class, of what was found"] == pytest.approx(2 / 3, abs=1e-4)
-    assert figures["a hang ends after its time-out, most"] == 9.0 - validation_faults.TIMEOUT_SECONDS
-    assert figures["fault slow_disk: found"] == pytest.approx(2 / 3)
+    made = {row.claim.removeprefix("injected faults: "): row for row in rows(RUNS, "test")}
+    assert made["precision"].figure == 0.75  # three of four positives were faulty
+    assert made["precision"].baseline.startswith("measured once: 0.600, 2 of 3 clean runs")
+    assert made["recall"].figure == 0.75
+    assert made["right class, of what was found"].figure == pytest.approx(2 / 3, abs=1e-4)
+    assert made["a hang ends after its time-out, most"].figure == 9.0 - validation_faults.TIMEOUT_SECONDS
+    assert made["fault slow_disk: found"].figure == pytest.approx(2 / 3)
 
 
 def test_a_hang_is_unknown_and_points_to_software() -> None:
-    judged, _ = judge_all(RUNS)
-    hung = next(one for one in judged if one.run.label == "hang")
+    criteria = validation_faults.learned(RUNS[:30])
+    hung = validation_faults.judged(RUNS[-1], criteria)
     assert (hung.verdict, hung.blamed, hung.positive) == (Verdict.UNKNOWN, (Defect.SOFTWARE,), True)
-
-
-def test_no_clean_run_is_judged_by_criteria_that_it_taught(monkeypatch: pytest.MonkeyPatch) -> None:
-    taught: list[set[int]] = []
-
-    def learned(runs: list[Run]) -> object:
-        taught.append({id(one) for one in runs})
-        return learn(s for one in runs for s in samples_of(one.results, cohort=validation_faults.COHORT))
-
-    def judged(one: Run, criteria: object) -> Run:
-        made.append((id(one), next(i for i, known in enumerate(criterias) if known is criteria)))
-        return one
-
-    made: list[tuple[int, int]] = []
-    criterias: list[object] = []
-    monkeypatch.setattr(validation_faults, "learned", lambda runs: criterias.append(c := learned(runs)) or c)
-    monkeypatch.setattr(validation_faults, "judged", judged)
-    judge_all(RUNS)
-    clean = {id(one) for one in RUNS if one.label == CLEAN}
-    assert len(made) == len(RUNS)
-    assert all(who not in taught[by] for who, by in made if who in clean)
 
 
 def test_an_interrupted_bench_goes_on_from_its_log(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     log.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in RUNS))
-    assert list(validation_faults.measure([one.label for one in RUNS], log)) == RUNS
+    assert list(validation_faults.measure(30, [one.label for one in RUNS[30:]], log)) == RUNS
 
 
 def test_the_order_is_mixed_and_repeats_with_its_seed() -> None:
