@@ -192,7 +192,7 @@ class DiskWriter(Background):
         return 0.5
 
     def _settle(self, rank: int, arena: Arena, epoch: int, discards: int) -> bool:
-        """Let the slot go. Not if the job went back meanwhile: its epoch is then still to be made, and to be written."""
+        """Let the slot go. Not if the job went back meanwhile: then its epoch is still to be made, and written."""
         with self._store.lock(rank):
             if self._store.discards != discards:
                 return False
