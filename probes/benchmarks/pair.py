@@ -190,16 +190,18 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def _greeted(connection: socket.socket, word: bytes, *, answer: bool) -> bool:
-    """Whether the other end says our word; closed if not."""
+    """Whether the other end says our word; closed if not.
+
+    The connecting side says it first and confirms the answer: one that lost patience meanwhile is not taken for there.
+    """
     connection.settimeout(_GREETING_SECONDS)
     with suppress(OSError):
         if not answer:
             connection.sendall(word)
-        known = receive(connection, len(word)) == word
-        if known and answer:
+        if receive(connection, len(word)) == word:
             connection.sendall(word)
-        if known:
-            return True
+            if not answer or receive(connection, len(word)) == word:
+                return True
     connection.close()
     return False
 

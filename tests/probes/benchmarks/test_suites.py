@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
+from detectors.criteria import judge_suite
+from detectors.report import headline
+from detectors.verdict import Criteria
 from probes.benchmarks.base import Device, Kind
 from probes.benchmarks.disk import Disk
+from probes.benchmarks.result import SuiteResult
 from probes.benchmarks.runner import _left_out, cohort_of, run_suite
 from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL, Suite, describe
 from probes.identity import default_cohort
@@ -69,7 +74,17 @@ def test_what_cannot_run_here_is_left_out_with_its_reason_unless_it_is_named() -
     assert "dcgm" not in _left_out(deep, here, ("gemm", "dcgm"))
 
 
-def test_a_suite_says_what_it_left_out() -> None:
+def test_the_headline_says_what_was_left_out() -> None:
+    result = SuiteResult(
+        suite="deep", started_at=0.0, finished_at=9.0, host="worker-7", device="any x2", cohort="any", software="",
+        benchmarks=(), left_out={"dcgm": "dcgmi is not installed"},
+    )  # fmt: skip
+    judged = judge_suite(result, Criteria(criteria=()))
+    assert headline(judged).plain.endswith("Left out: dcgm (dcgmi is not installed).")
+    assert "Left out" not in headline(msgspec.structs.replace(judged, left_out={})).plain
+
+
+def test_what_is_named_is_not_left_out() -> None:
     result = run_suite(SUITES["standard"], device="cpu", only=("launch",))
     assert result.left_out == {}
     assert [b.state for b in run_suite(SUITES["standard"], device="cpu", only=("dcgm",)).benchmarks] == ["unsupported"]

@@ -17,6 +17,7 @@ from probes.orders import ControlLoop, ResultOutbox
 from probes.spool import Spool
 from probes.transport import Transport
 from probes.validations import Validator
+from service.validation import localisation
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -36,8 +37,10 @@ class Path:
 pair.BUDGET_SECONDS = 0.0
 pair.main(sys.argv[1], Path)
 """
-USUAL = 0.03
+USUAL = 0.05
 """Seconds that a path holds every message up: so much more than a busy test machine does that good paths look alike."""
+SIZES = (512, 65_536)
+"""Without the largest, whose bytes a busy machine moves in anything from 3 to 30 ms."""
 
 
 @contextmanager
@@ -66,22 +69,22 @@ def at_work(service: Any, report: Json, directory: Path, late: dict[str, tuple[f
                 loop.stop()
 
 
-@pytest.mark.parametrize("above", [0, 1024], ids=["every message", "above 1 KiB only"])
-def test_a_slow_node_is_named(
-    service: Any, report: Json, tmp_path: Path, eventually: Callable[..., Any], above: int
+def test_a_node_that_is_slow_above_a_kilobyte_only_is_named(
+    service: Any, report: Json, tmp_path: Path, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(localisation, "SIZES", SIZES)
     admin = service.client()
     nodes = [f"n{number}" for number in range(4)]
-    late = dict.fromkeys(nodes, (USUAL, 0)) | {"n2": (8 * USUAL, above)}
+    late = dict.fromkeys(nodes, (USUAL, 0)) | {"n2": (5 * USUAL, 1024)}
     with at_work(service, report, tmp_path, late):
         addresses = dict.fromkeys(nodes, "127.0.0.1")
         made = admin.post("/v1/localisations", json={"nodes": nodes, "why": "job 7 is slow", "addresses": addresses})
         assert made.status_code == 202, made.text
         path = f"/v1/localisations/{made.json()['id']}"
-        done = eventually(lambda: (r := admin.get(path).json())["state"] == "done" and r, 120)
+        done = eventually(lambda: (r := admin.get(path).json())["state"] == "done" and r, 100)
     verdict = done["verdict"]
-    assert [(c["kind"], c["nodes"]) for c in verdict["culprits"]] == [("node", ["n2"])], verdict
+    assert [(c["kind"], c["nodes"]) for c in verdict["culprits"]] == [("node", ["n2"])], done
     assert verdict["culprits"][0]["speed"] < 0.5
-    assert (512 in verdict["culprits"][0]["sizes"]) is (above == 0)
-    assert 65_536 in verdict["culprits"][0]["sizes"]
+    assert verdict["culprits"][0]["sizes"] == [65_536]
+    assert "n2" not in verdict["good"]
     assert all(pair["state"] == "ok" for r in done["rounds"] for pair in r["pairs"])
