@@ -76,7 +76,11 @@ function Row({ node }: { node: NodeAdmission }) {
   return (
     <li className="grid grid-cols-[8.5rem_minmax(0,10rem)_minmax(0,1fr)] items-baseline gap-x-4 gap-y-1 border-line border-t px-4 py-2 text-sm max-md:grid-cols-[8.5rem_minmax(0,1fr)]">
       <StatePill look={lookOf(decisionLook, node.decision)} quiet />
-      <NodeLink node={node.node} />
+      {node.reasons.some((reason) => reason.code === "unknown_node") ? (
+        <span className="font-medium">{node.node}</span>
+      ) : (
+        <NodeLink node={node.node} />
+      )}
       <ul className="min-w-0 max-md:col-span-2">
         {node.reasons.map((reason) => (
           <li key={reason.code} className="text-ink-2">

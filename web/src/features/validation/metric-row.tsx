@@ -130,7 +130,7 @@ function Drawn({ detail, result, validation }: DrawnProps) {
       />
       <p className="mt-1 text-ink-3 text-xs">
         {distribution
-          ? `The dark line is the reference, ${plural(distribution.reference.length, "value")} of a run that stands for healthy ones; a run fails at a similarity of ${distribution.alpha} or less. `
+          ? `The grey line is the reference, ${plural(distribution.reference.length, "value")} of a run that stands for healthy ones; a run fails at a similarity of ${distribution.alpha} or less. `
           : "No reference sample: limits alone judge it. "}
         {run === undefined && values.length > 0
           ? "Its repetitions are not at hand any more, so only what was judged is drawn. "
