@@ -199,6 +199,7 @@ class Replays:
             if wrong is not None:
                 episode.before, episode.odd = wrong.before, wrong.odd
                 broken = dict.fromkeys(sorted(wrong.odd), wrong.reason)
+                log.warning("%s", wrong.reason)
             if not broken:
                 return epoch, steps
         raise ReplayError(f"ranks could not be restored: {broken}")

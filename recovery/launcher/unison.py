@@ -8,7 +8,6 @@ does not end otherwise.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,8 +22,6 @@ from recovery.plan import RestoreSource
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
     from recovery.launcher.healing import Episode
-
-log = logging.getLogger("mainstay.coordinator")
 
 
 def discord(coordinator: Coordinator, episode: Episode, orders: Mapping[int, RestoreOrder]) -> Failure | None:
@@ -47,8 +44,10 @@ def discord(coordinator: Coordinator, episode: Episode, orders: Mapping[int, Res
     episode.apart = True
     episode.bad |= {spoiled(rank, orders[rank]) for rank in departed}
     sources = ", ".join(f"{rank} from {orders[rank].source}" for rank in sorted(orders))
-    why = f"ranks {sorted(odd)} hold other parameters of step {epoch} than before or than their replicas ({sources})"
-    log.error("%s: the job goes back further", why)
+    why = (
+        f"the job goes back further than step {epoch}: what ranks {sorted(odd)} have restored of it is not what they "
+        f"held before, or not what their replicas hold ({sources})"
+    )
     return Failure(ranks=set(), time=time.time(), reason=why, before=epoch - 1, odd=frozenset(odd))
 
 
@@ -56,8 +55,7 @@ def parted(coordinator: Coordinator, epoch: int, last: int) -> Failure | None:
     """Replicas were alike at ``epoch`` and are not at ``last``: back to where they were; None if a replay does it."""
     from recovery.launcher.replay import Suspicion  # noqa: PLC0415 - it knows this module
 
-    why = f"data-parallel replicas hold different parameters at step {last}, and did not at step {epoch}"
-    log.error("%s: the job goes back there", why)
+    why = f"data-parallel replicas hold different parameters at step {last}: the job goes back to step {epoch}"
     if coordinator.options.on_sick is OnSick.REPLAY and coordinator.replays.ask(Suspicion(reason=why, before=epoch)):
         return None
     return Failure(ranks=set(), time=time.time(), reason=why, before=epoch)

@@ -131,7 +131,7 @@ def test_a_majority_is_right_and_the_job_still_does_not_go_on_with_the_odd_one(
         assert epochs(world) == [5, 4]
 
     told(story, nnodes=3, nproc=1)
-    assert "ranks [2] hold other parameters of step 5" in caplog.text
+    assert "step 5: what ranks [2] have restored" in caplog.text
 
 
 def test_a_state_that_is_not_what_it_was_is_not_used_though_replicas_agree(told: Callable[..., None]) -> None:
@@ -168,7 +168,7 @@ def test_what_never_agrees_ends_the_job_with_a_reason(told: Callable[..., None])
         world.node_of(0).kill(0)
         finished = await world.until_event("job_finished")
         assert finished["data"]["state"] == "failed"
-        assert "hold other parameters of step" in finished["data"]["reason"]
+        assert "have restored of it is not what they held" in finished["data"]["reason"]
 
     told(story, max_restarts=4)
 

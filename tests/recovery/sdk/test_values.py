@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
-from recovery.sdk.values import device_digest, fold, norm_of, sane
+from recovery.sdk.values import device_digest, fold, norm_of, sane, tensors_digest, whole_digest
 
 
 def test_norm_over_several_types() -> None:
@@ -28,6 +31,18 @@ def test_one_flipped_bit_changes_a_digest(dtype: torch.dtype) -> None:
     raw[0] ^= 1
     assert before != device_digest(tensors)
     assert device_digest([]) is None
+
+
+def test_what_is_sharded_has_no_digest_to_compare() -> None:
+    """The ranks' parts differ, and rightly: replicas that are compared by them would never agree."""
+    whole = [torch.arange(6.0), torch.ones(2)]
+    assert whole_digest(iter(whole)) == tensors_digest(whole)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        part = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Shard(0)])
+        assert whole_digest([whole[0], part]) is None
+    finally:
+        dist.destroy_process_group()
 
 
 @given(st.integers(-(2**63), 2**64 - 1))
