@@ -30,6 +30,8 @@ FILE = "MAINSTAY_BENCH_FAULT"
 PRIORITY = 1
 """Real-time priority of benchmarks, where allowed; whoever takes the processor from them has one more."""
 _CLONE_NEWNET = 0x40000000
+_LONGEST = 60.0
+"""Seconds after which whoever takes the processor ends by itself, as it does when its parent is gone."""
 
 Measure = Callable[[], Readings]
 Act = Callable[[Benchmark, Measure], Readings]
@@ -220,20 +222,23 @@ def _nan(_: Benchmark, measure: Measure) -> Readings:
 
 
 def _slow_disk(seconds: float) -> Act:
-    """Every block of a MiB takes ``seconds`` longer to write."""
+    """Every block of a MiB takes ``seconds`` longer to write or to read, and so does every fsync."""
 
     def act(_: Benchmark, measure: Measure) -> Readings:
-        original = os.write
-
-        def write(file: int, block: bytes) -> int:
-            if len(block) >= 1 << 20:
-                time.sleep(seconds)
-            return original(file, block)
-
-        disk.os.write = write  # type: ignore[attr-defined]
+        for name in ("write", "readv", "fsync"):
+            setattr(disk.os, name, _later(getattr(os, name), seconds))  # type: ignore[attr-defined]
         return measure()
 
     return act
+
+
+def _later(call: Callable[..., int], seconds: float) -> Callable[..., int]:
+    def late(file: int, *blocks: Any) -> int:
+        if not blocks or len(blocks[0]) >= 1 << 20 or isinstance(blocks[0], list):
+            time.sleep(seconds)
+        return call(file, *blocks)
+
+    return late
 
 
 def _throttled_when_warm(benchmark: Benchmark, measure: Measure) -> Readings:
@@ -263,8 +268,8 @@ def taking(share: float, *, after: float = 0.0) -> Iterator[None]:
 def _take(share: float, after: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(after)
-    begun = time.monotonic()
-    while time.monotonic() - begun < 60:
+    begun, parent = time.monotonic(), os.getppid()
+    while time.monotonic() - begun < _LONGEST and os.getppid() == parent:
         end = time.monotonic() + 0.005 * share
         while time.monotonic() < end:
             pass
@@ -283,8 +288,8 @@ def streaming(count: int) -> Iterator[None]:
         if pid == 0:
             os.sched_setaffinity(0, others)
             left, right = bytearray(64 << 20), bytearray(64 << 20)
-            begun = time.monotonic()
-            while time.monotonic() - begun < 60:
+            begun, parent = time.monotonic(), os.getppid()
+            while time.monotonic() - begun < _LONGEST and os.getppid() == parent:
                 left[:] = right
             os._exit(0)
         children.append(pid)
@@ -327,8 +332,8 @@ FAULTS: dict[str, Fault] = {
               truth=frozenset((Defect.NETWORK, _CPU)), act=_on_rank_1(lambda: time.sleep(0.005))),
         Fault(name="narrow_link", about="tbf 500 Mbit/s on loopback in a network namespace", truth=_NETWORK,
               on=("allreduce",), act=_narrow_link("500mbit")),
-        Fault(name="slow_disk", about="writes at less than 50 MB/s", truth=frozenset((Defect.STORAGE,)), on=("disk",),
-              act=_slow_disk(0.02)),
+        Fault(name="slow_disk", about="20 ms more per MiB read or written, and per fsync", on=("disk",),
+              truth=frozenset((Defect.STORAGE,)), act=_slow_disk(0.02)),
         Fault(name="wrong_bit_once", about="one mantissa bit of one fp32 product", truth=_BITS, on=("gemm",),
               act=_wrong_bit_once),
         Fault(name="wrong_bits_always", about="the same mantissa bit of the same product, every time", truth=_BITS,
@@ -345,8 +350,8 @@ FAULTS: dict[str, Fault] = {
               truth=frozenset((_COMPUTE,)), act=_slow_product(1.3, spin=True)),
         Fault(name="slow_memory_weak", about="memory kernels take 30 % longer", weak=True, truth=_MEMORY,
               on=("memory",), act=_slow_memory(1.3)),
-        Fault(name="slow_disk_weak", about="0.5 ms more per MiB written", weak=True, on=("disk",),
-              truth=frozenset((Defect.STORAGE,)), act=_slow_disk(0.0005)),
+        Fault(name="slow_disk_weak", about="0.5 ms more per MiB read or written, and per fsync", weak=True,
+              on=("disk",), truth=frozenset((Defect.STORAGE,)), act=_slow_disk(0.0005)),
         Fault(name="memory_hog", about="a process streams memory on the other cores", weak=True, truth=_MEMORY, hogs=1),
     )
 }  # fmt: skip

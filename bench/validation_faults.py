@@ -222,7 +222,7 @@ def rows(runs: Sequence[Run], note: str) -> list[Row]:
     baseline = f"measured once: {once:.3f}, {hasty} of {len(clean)} clean runs did not pass"
     return [
         _row("precision", found, found + len(false), 0.98,
-             f"{about}. Clean runs that did not pass: {len(false)} of {len(clean)}{': ' + why if why else ''}", baseline),
+             f"{about}. Clean runs not passed: {len(false)} of {len(clean)}{': ' + why if why else ''}", baseline),
         _row("recall", found, len(strong.runs), 0.95, f"missed: {lost}"),
         _row("right class, of what was found", len(rights), found, 0.85,
              f"two classes at most, one of them right; {alone} with one class alone"),

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -59,7 +60,7 @@ def test_clean_steps_repeat_and_a_flip_is_seen_at_the_next_check() -> None:
     chain = sdc.record(training, steps)
     assert chain.prints == sdc.record(sdc.Training(), steps).prints
     assert len(set(chain.prints)) == 3
-    random = sdc.np.random.default_rng(0)
+    random = np.random.default_rng(0)
     flips = [sdc.inject(training, chain, random, training.products()) for _ in range(6)]
     assert any(one.changed for one in flips)
     for one in flips:
@@ -71,7 +72,7 @@ def test_a_flip_that_changes_nothing_is_not_called_missed(monkeypatch: pytest.Mo
     training = sdc.Training()
     chain = sdc.record(training, sdc.INTERVAL)
     monkeypatch.setattr("bench.lib_flip.flip", lambda *_: None)
-    flip_ = sdc.inject(training, chain, sdc.np.random.default_rng(0), 1)
+    flip_ = sdc.inject(training, chain, np.random.default_rng(0), 1)
     assert (flip_.changed, flip_.delay) == (False, None)
 
 
