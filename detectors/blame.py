@@ -44,8 +44,9 @@ def blame(
 
     Metrics of one benchmark on one device that point to the same classes are one witness, however many they are. A
     failing witness counts 1 / place for each class in its list, a passing one a quarter of that against it. Wrong bits
-    count twice, as no noise flips one, and nothing contradicts them: a rare one is seen once. What could not be measured although it should have been (hung, crashed, left out a metric that healthy machines report) speaks
-    for software; a metric without a criterion, or preempted, does not speak.
+    count twice, as no noise flips one, and nothing contradicts them: a rare one is seen once. What could not
+    be measured although it should have been (hung, crashed, left out a metric that healthy machines report) speaks for
+    software; a metric without a criterion, or preempted, does not speak.
 
     Args:
         verdicts: of one run.
