@@ -7,7 +7,8 @@ UNKNOWN and nothing fails. An unknown is never a zero.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TypeVar
@@ -95,30 +96,18 @@ def validate(
     as_json
         Print the result as JSON, and nothing else, on standard output.
     """
-    from probes.benchmarks.interrupt import interruptible
-    from probes.benchmarks.progress import logged, watching
-    from probes.benchmarks.runner import NurseryError, run_suite
+    from probes.benchmarks.runner import NurseryError
     from probes.benchmarks.suites import SUITES
 
-    chosen = SUITES.get(suite)
-    if chosen is None:
-        raise InputError(f"unknown suite {suite!r}: choose {', '.join(SUITES)}")
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"unknown device {device!r}: choose auto, cpu or cuda")
-    if directory is not None and not directory.is_dir():
-        raise InputError(f"{directory}: not a directory")
-    if again < 0:
-        raise InputError(f"--again must be at least 0, not {again}")
+    chosen = _chosen(SUITES, suite)
+    _check_wish(device, directory, again)
     known = _load(criteria, Criteria) if criteria else Criteria(criteria=())
     part = _part(chosen, only)
     _check_writable(out)
     _check_writable(log)
+    wish = _Wish(device=device, directory=directory, part=part, again=again, log=log, quiet=as_json)
     try:
-        with interruptible() as interrupt, watching(quiet=as_json) as watcher, logged(log, watcher) as told:
-            run = partial(
-                run_suite, chosen, device=device, directory=str(directory or ""), watcher=told, interrupt=interrupt
-            )
-            result = confirmed(run(only=part), known, lambda names: run(only=names), again)
+        result = _measure(chosen, known, wish)
     except NurseryError as error:
         print(f"mainstay: no benchmark can run: {error}; pip install 'mainstay[train]'", file=sys.stderr)
         return 3
@@ -127,6 +116,52 @@ def validate(
         _write(out, judged)
     _show([judged], as_json=as_json, document=judged)
     return EXIT_CODES[judged.verdict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """How a suite is to be measured."""
+
+    device: str
+    directory: Path | None
+    part: tuple[str, ...]
+    again: int
+    log: Path | None
+    quiet: bool
+
+
+def _measure(suite: Suite, known: Criteria, wish: _Wish) -> SuiteResult:
+    """Run the suite, and again what is slower than it may be; SIGTERM or SIGINT ends it with what there is."""
+    from probes.benchmarks.interrupt import interruptible
+    from probes.benchmarks.progress import logged, watching
+    from probes.benchmarks.runner import run_suite
+
+    with interruptible() as interrupt, watching(quiet=wish.quiet) as watcher, logged(wish.log, watcher) as told:
+        run = partial(
+            run_suite,
+            suite,
+            device=wish.device,
+            directory=str(wish.directory or ""),
+            watcher=told,
+            interrupt=interrupt,
+        )
+        return confirmed(run(only=wish.part), known, lambda names: run(only=names), wish.again)
+
+
+def _chosen(suites: Mapping[str, Suite], name: str) -> Suite:
+    suite = suites.get(name)
+    if suite is None:
+        raise InputError(f"unknown suite {name!r}: choose {', '.join(suites)}")
+    return suite
+
+
+def _check_wish(device: str, directory: Path | None, again: int) -> None:
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(f"unknown device {device!r}: choose auto, cpu or cuda")
+    if directory is not None and not directory.is_dir():
+        raise InputError(f"{directory}: not a directory")
+    if again < 0:
+        raise InputError(f"--again must be at least 0, not {again}")
 
 
 def _part(suite: Suite, only: str) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from probes.words import HealthState, Verdict
 from service.validation.latch import POWER
 
 
-class Decision(StrEnum):
+class AdmissionDecision(StrEnum):
     ALLOW = "allow"
     ALLOW_DEGRADED = "allow_degraded"
     DENY = "deny"
 
 
-BADNESS: Final = {Decision.ALLOW: 0, Decision.ALLOW_DEGRADED: 1, Decision.DENY: 2}
+BADNESS: Final = {AdmissionDecision.ALLOW: 0, AdmissionDecision.ALLOW_DEGRADED: 1, AdmissionDecision.DENY: 2}
 
 
 class Code(StrEnum):
@@ -83,7 +83,7 @@ class Wish:
 @dataclass(frozen=True, slots=True)
 class Reason:
     code: Code
-    decision: Decision
+    decision: AdmissionDecision
     text: str
 
 
@@ -91,7 +91,7 @@ Rule = Callable[[Known, Wish], Reason | None]
 
 
 def _silent(known: Known, _: Wish) -> Reason | None:
-    return Reason(Code.SILENT, Decision.DENY, "nothing is heard of it") if known.silent else None
+    return Reason(Code.SILENT, AdmissionDecision.DENY, "nothing is heard of it") if known.silent else None
 
 
 def _state(known: Known, _: Wish) -> Reason | None:
@@ -99,25 +99,25 @@ def _state(known: Known, _: Wish) -> Reason | None:
         return None
     if known.state is HealthState.SUSPECT:
         return Reason(
-            Code.SUSPECT, Decision.ALLOW_DEGRADED, "it is suspect: an incident is open that needs no eviction"
+            Code.SUSPECT, AdmissionDecision.ALLOW_DEGRADED, "it is suspect: an incident is open that needs no eviction"
         )
-    return Reason(Code.STATE, Decision.DENY, f"its state is {known.state}")
+    return Reason(Code.STATE, AdmissionDecision.DENY, f"its state is {known.state}")
 
 
 def _finding(known: Known, _: Wish) -> Reason | None:
-    return Reason(Code.FINDING, Decision.DENY, known.evicting) if known.evicting else None
+    return Reason(Code.FINDING, AdmissionDecision.DENY, known.evicting) if known.evicting else None
 
 
 def _verdict(known: Known, _: Wish) -> Reason | None:
     match known.verdict:
         case None:
-            return Reason(Code.NEVER_VALIDATED, Decision.DENY, "it was never validated: order a pre-flight")
+            return Reason(Code.NEVER_VALIDATED, AdmissionDecision.DENY, "it was never validated: order a pre-flight")
         case Verdict.FAIL:
-            return Reason(Code.VALIDATION_FAILED, Decision.DENY, f"suite {known.suite} failed")
+            return Reason(Code.VALIDATION_FAILED, AdmissionDecision.DENY, f"suite {known.suite} failed")
         case Verdict.UNKNOWN:
-            return Reason(Code.VALIDATION_UNKNOWN, Decision.DENY, f"suite {known.suite} could not tell")
+            return Reason(Code.VALIDATION_UNKNOWN, AdmissionDecision.DENY, f"suite {known.suite} could not tell")
         case Verdict.WARN:
-            return Reason(Code.VALIDATION_WARNED, Decision.ALLOW_DEGRADED, f"suite {known.suite} warned")
+            return Reason(Code.VALIDATION_WARNED, AdmissionDecision.ALLOW_DEGRADED, f"suite {known.suite} warned")
     return None
 
 
@@ -125,7 +125,7 @@ def _power(known: Known, wish: Wish) -> Reason | None:
     if known.verdict in (None, Verdict.FAIL, Verdict.UNKNOWN) or known.power >= POWER.get(wish.suite, 0):
         return None
     text = f"it passed {known.suite or 'a part of a suite'} only, {wish.suite} is asked for"
-    return Reason(Code.VALIDATION_WEAK, Decision.ALLOW_DEGRADED, text)
+    return Reason(Code.VALIDATION_WEAK, AdmissionDecision.ALLOW_DEGRADED, text)
 
 
 def _age(known: Known, wish: Wish) -> Reason | None:
@@ -135,24 +135,24 @@ def _age(known: Known, wish: Wish) -> Reason | None:
     if age <= wish.max_age_seconds:
         return None
     text = f"its last check was {age / 3600:.0f} h ago, {wish.max_age_seconds / 3600:.0f} h are allowed"
-    return Reason(Code.VALIDATION_OLD, Decision.ALLOW_DEGRADED, text)
+    return Reason(Code.VALIDATION_OLD, AdmissionDecision.ALLOW_DEGRADED, text)
 
 
 def _pending(known: Known, _: Wish) -> Reason | None:
     text = "a validation runs on it: preempt it, or wait"
-    return Reason(Code.BEING_VALIDATED, Decision.DENY, text) if known.pending else None
+    return Reason(Code.BEING_VALIDATED, AdmissionDecision.DENY, text) if known.pending else None
 
 
 def _gpus(known: Known, wish: Wish) -> Reason | None:
     if wish.gpus is None or known.gpus is None or known.gpus >= wish.gpus:
         return None
-    return Reason(Code.TOO_FEW_GPUS, Decision.DENY, f"{known.gpus} GPUs work, {wish.gpus} are asked for")
+    return Reason(Code.TOO_FEW_GPUS, AdmissionDecision.DENY, f"{known.gpus} GPUs work, {wish.gpus} are asked for")
 
 
 def _busy(known: Known, _: Wish) -> Reason | None:
     if not known.jobs:
         return None
-    return Reason(Code.BUSY, Decision.ALLOW_DEGRADED, f"job {', '.join(known.jobs[:3])} runs on it")
+    return Reason(Code.BUSY, AdmissionDecision.ALLOW_DEGRADED, f"job {', '.join(known.jobs[:3])} runs on it")
 
 
 RULES: Final[Sequence[Rule]] = (_silent, _state, _finding, _verdict, _power, _age, _pending, _gpus, _busy)
@@ -162,7 +162,7 @@ RULES: Final[Sequence[Rule]] = (_silent, _state, _finding, _verdict, _power, _ag
 def reasons(known: Known | None, wish: Wish) -> tuple[Reason, ...]:
     """Why a node is not simply allowed; empty: it is. None: no such node."""
     if known is None:
-        return (Reason(Code.UNKNOWN_NODE, Decision.DENY, "no node has this name"),)
+        return (Reason(Code.UNKNOWN_NODE, AdmissionDecision.DENY, "no node has this name"),)
     if _fine(known, wish):
         return ()
     return tuple(reason for rule in RULES if (reason := rule(known, wish)) is not None)
@@ -181,6 +181,6 @@ def _fine(known: Known, wish: Wish) -> bool:
     )
 
 
-def worst(decisions: Iterable[Decision]) -> Decision:
+def worst(decisions: Iterable[AdmissionDecision]) -> AdmissionDecision:
     """The most careful of several decisions; of none, allow."""
-    return max(decisions, key=BADNESS.__getitem__, default=Decision.ALLOW)
+    return max(decisions, key=BADNESS.__getitem__, default=AdmissionDecision.ALLOW)

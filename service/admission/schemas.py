@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, Strict
 
 from probes.words import HealthState, Verdict
-from service.admission.rules import Code, Decision
+from service.admission.rules import AdmissionDecision, Code
 from service.kit.schemas import Count, Input, JsonNumber, Name, Output, ShortText
 
 MAX_NODES = 100_000
@@ -33,7 +33,7 @@ class AdmissionIn(Input):
 
 class ReasonRead(Output):
     code: Code
-    decision: Decision
+    decision: AdmissionDecision
     text: str
 
 
@@ -41,7 +41,7 @@ class NodeAdmission(Output):
     """A node of which there is something to say."""
 
     node: str
-    decision: Decision
+    decision: AdmissionDecision
     reasons: list[ReasonRead]
     state: HealthState | None
     verdict: Verdict | None
@@ -51,7 +51,7 @@ class NodeAdmission(Output):
 
 class AdmissionRead(Output):
     job: str
-    decision: Decision
+    decision: AdmissionDecision
     """deny if any node is denied, else allow_degraded if any is degraded, else allow."""
     reason: str
     allowed: int

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.admission.facts import Occupancy, Survey
-from service.admission.rules import BADNESS, Code, Decision, Known, Reason, Wish, reasons, worst
+from service.admission.rules import BADNESS, AdmissionDecision, Code, Known, Reason, Wish, reasons, worst
 from service.admission.schemas import AdmissionIn, AdmissionRead, NodeAdmission, ReasonRead
 from service.kit.db import AnySession, WriteSession
 from service.settings import Settings
@@ -35,7 +35,7 @@ def decide(
         if why := reasons(known, wish):
             told[name] = _node(name, known, why)
     nodes = sorted(told.values(), key=lambda node: (-BADNESS[node.decision], node.node))
-    denied = sum(node.decision is Decision.DENY for node in nodes)
+    denied = sum(node.decision is AdmissionDecision.DENY for node in nodes)
     wanted = denied if body.spares is None else body.spares
     return AdmissionRead(
         job=body.job,

@@ -273,7 +273,7 @@ def test_validate_measures_this_machine(tmp_path: Path) -> None:
         "suite", "started_at", "finished_at", "host", "device", "benchmarks", "verdicts",
     }  # fmt: skip
     assert {one.benchmark: one.state for one in judged.benchmarks} == dict.fromkeys(
-        ("deterministic", "gemm", "memory", "copy", "launch", "allreduce", "disk"), State.OK
+        ("deterministic", "gemm", "memory", "copy", "launch", "allreduce", "disk", "tcp"), State.OK
     ), [one.error for one in judged.benchmarks]
     assert {one.verdict for one in judged.verdicts} == {Verdict.UNKNOWN}
     shown = mainstay("criteria", "check", "--criteria", _none(tmp_path), out)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.words import HealthState, Verdict
-from service.admission.rules import RULES, Code, Decision, Known, Wish, _fine, reasons, worst
+from service.admission.rules import RULES, AdmissionDecision, Code, Known, Wish, _fine, reasons, worst
 
 NOW = 1_800_000_000.0
 WISH = Wish(now=NOW, silent_after=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
@@ -24,7 +24,7 @@ GOOD = Known(
     validated_at=NOW - 60,
     gpus=8,
 )
-DENY, DEGRADED = Decision.DENY, Decision.ALLOW_DEGRADED
+DENY, DEGRADED = AdmissionDecision.DENY, AdmissionDecision.ALLOW_DEGRADED
 
 
 def test_of_a_good_node_there_is_nothing_to_say() -> None:
@@ -52,7 +52,7 @@ def test_of_a_good_node_there_is_nothing_to_say() -> None:
         ({"jobs": ("other",)}, Code.BUSY, DEGRADED),
     ],
 )
-def test_each_rule_alone(change: dict[str, Any], code: Code, decision: Decision) -> None:
+def test_each_rule_alone(change: dict[str, Any], code: Code, decision: AdmissionDecision) -> None:
     (reason,) = reasons(replace(GOOD, **change), WISH)
     assert (reason.code, reason.decision) == (code, decision)
     assert reason.text
@@ -69,8 +69,8 @@ def test_all_that_is_amiss_is_said_at_once() -> None:
 
 
 def test_the_most_careful_decision_counts() -> None:
-    assert worst([]) is Decision.ALLOW
-    assert worst([Decision.ALLOW, DEGRADED]) is DEGRADED
+    assert worst([]) is AdmissionDecision.ALLOW
+    assert worst([AdmissionDecision.ALLOW, DEGRADED]) is DEGRADED
     assert worst([DENY, DEGRADED]) is DENY
 
 

@@ -1666,6 +1666,11 @@ export interface components {
             state: string;
         };
         /**
+         * AdmissionDecision
+         * @enum {string}
+         */
+        AdmissionDecision: "allow" | "allow_degraded" | "deny";
+        /**
          * AdmissionIn
          * @description A job that wants to start on these nodes.
          */
@@ -1699,7 +1704,7 @@ export interface components {
             allowed: number;
             /** At */
             at: number;
-            decision: components["schemas"]["service__admission__rules__Decision"];
+            decision: components["schemas"]["AdmissionDecision"];
             /** Job */
             job: string;
             /** Nodes */
@@ -2076,6 +2081,22 @@ export interface components {
             samples: number;
             /** Url */
             url: string;
+        };
+        /**
+         * Decision
+         * @description One thing that the machine decided by itself.
+         */
+        Decision: {
+            /** Incident */
+            incident: string;
+            /** Job */
+            job: string | null;
+            /** Plan */
+            plan: string | null;
+            /** Text */
+            text: string;
+            /** Time */
+            time: number;
         };
         /**
          * DecisionBody
@@ -2948,7 +2969,7 @@ export interface components {
          * @description A node of which there is something to say.
          */
         NodeAdmission: {
-            decision: components["schemas"]["service__admission__rules__Decision"];
+            decision: components["schemas"]["AdmissionDecision"];
             /** Node */
             node: string;
             /** Reasons */
@@ -3125,7 +3146,7 @@ export interface components {
             /** Data Age Seconds */
             data_age_seconds: number | null;
             /** Decided */
-            decided: components["schemas"]["service__overview__schemas__Decision"][];
+            decided: components["schemas"]["Decision"][];
             /** Devices */
             devices: number;
             /** Jobs */
@@ -3507,7 +3528,7 @@ export interface components {
         /** ReasonRead */
         ReasonRead: {
             code: components["schemas"]["Code"];
-            decision: components["schemas"]["service__admission__rules__Decision"];
+            decision: components["schemas"]["AdmissionDecision"];
             /** Text */
             text: string;
         };
@@ -4396,27 +4417,6 @@ export interface components {
             ratio: number | null;
             /** Round */
             round: number;
-        };
-        /**
-         * Decision
-         * @enum {string}
-         */
-        service__admission__rules__Decision: "allow" | "allow_degraded" | "deny";
-        /**
-         * Decision
-         * @description One thing that the machine decided by itself.
-         */
-        service__overview__schemas__Decision: {
-            /** Incident */
-            incident: string;
-            /** Job */
-            job: string | null;
-            /** Plan */
-            plan: string | null;
-            /** Text */
-            text: string;
-            /** Time */
-            time: number;
         };
     };
     responses: {
