@@ -6,15 +6,14 @@ that failed is on one. GPUs that are slow together have a chassis, a host or a p
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from detectors.blame import blame, in_words
 from detectors.criteria import FALSE_ALARMS
 from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from detectors.verdict import MetricVerdict
 from probes.benchmarks.defects import Defect
-from probes.benchmarks.suites import BENCHMARKS
 from probes.words import Remedy, Severity, Verdict
 
 NAME: Final = "validator"
@@ -51,8 +50,8 @@ def finding(node: str, suite: str, verdicts: Sequence[MetricVerdict], *, time: f
     if not failed:
         return None
     devices = sorted({verdict.device for verdict in failed if verdict.device})
-    defect = blamed(failed)
-    cause = None if defect is None else CAUSES[defect]
+    defects = blame(verdicts)
+    cause = CAUSES[defects[0]] if defects else None
     if len(devices) > 1 and cause is Cause.FAULTY_GPU:
         cause = Cause.HOST
     wrong = any(verdict.unit == "" for verdict in failed)
@@ -66,19 +65,10 @@ def finding(node: str, suite: str, verdicts: Sequence[MetricVerdict], *, time: f
         severity=Severity.CRITICAL if wrong else Severity.WARNING,
         detector=NAME,
         confidence=1.0 - FALSE_ALARMS,
-        evidence=Evidence(summary=_words(suite, failed, len(verdicts), devices), numbers=numbers),
+        evidence=Evidence(summary=_words(suite, failed, len(verdicts), devices, in_words(defects)), numbers=numbers),
         remedy=Remedy.INSPECT if wrong else Remedy.WATCH,
         cause=cause,
     )
-
-
-def blamed(failed: Sequence[MetricVerdict]) -> Defect | None:
-    """The class of defect that most of the failing benchmarks find best; wrong bits come before slowness."""
-    if any(verdict.unit == "" for verdict in failed):
-        return Defect.NUMERICS
-    names = {verdict.benchmark for verdict in failed} & BENCHMARKS.keys()
-    votes = Counter(BENCHMARKS[name].defects[0] for name in sorted(names))
-    return votes.most_common(1)[0][0] if votes else None
 
 
 def _worst(failed: Sequence[MetricVerdict]) -> float | None:
@@ -92,8 +82,9 @@ def _worst(failed: Sequence[MetricVerdict]) -> float | None:
     return max(gaps, default=None)
 
 
-def _words(suite: str, failed: Sequence[MetricVerdict], of: int, devices: Sequence[str]) -> str:
+def _words(suite: str, failed: Sequence[MetricVerdict], of: int, devices: Sequence[str], points: str) -> str:
     where = f" on {devices[0]}" if len(devices) == 1 else f" on {len(devices)} devices" if devices else ""
     told = "; ".join(f"{v.benchmark} {v.metric}: {v.reason}" for v in failed[:SHOWN])
     more = f" (and {len(failed) - SHOWN} more)" if len(failed) > SHOWN else ""
-    return f"Validation {suite} failed in {len(failed)} of {of} metrics{where}: {told}{more}."
+    tail = f"; {points}" if points else ""
+    return f"Validation {suite} failed in {len(failed)} of {of} metrics{where}: {told}{more}{tail}."
