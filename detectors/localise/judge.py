@@ -150,10 +150,11 @@ def _size(ways: Ways, size: str, settings: Settings) -> Seen:
     hung: Bools = np.array([r.outcome is Outcome.HUNG for r in ways.results], dtype=np.bool_)
     speed = np.log([r.bandwidth.get(size, math.nan) for r in ways.results])
     speed[hung] = math.nan
+    own: Floats = np.array([r.scatter.get(size, 0.0) for r in ways.results])
     cohort = usual(speed, ways.groups, settings.noise)
     for _ in range(TURNS):
         residual = np.where(hung, HUNG, cohort.residual(speed))
-        story = Story(ways, residual, cohort.noise, settings.slower)
+        story = Story(ways, residual, np.hypot(cohort.noise, own), settings.slower)
         story.grow()
         renewed = cohort.renewed(speed, story.level == 0, settings.noise)
         if renewed.near(cohort):
@@ -165,7 +166,7 @@ def _size(ways: Ways, size: str, settings: Settings) -> Seen:
 class Story:
     """A set of bad pieces, each with a level, that explains the measurements of one size."""
 
-    def __init__(self, ways: Ways, residual: Floats, noise: float, slower: float) -> None:
+    def __init__(self, ways: Ways, residual: Floats, noise: Floats, slower: float) -> None:
         self.ways = ways
         least = -math.log1p(-slower)
         mild = least * np.array([0.125, 0.25, 0.375, 0.5])
@@ -289,10 +290,16 @@ def _one_thing(pieces: Sequence[Piece]) -> bool:
     return all(set(piece.name) & set(pieces[0].name) for piece in pieces)
 
 
-def _fit(residual: Floats, levels: Floats, noise: float) -> Floats:
-    """[M, K] log-likelihood: normal around the level, or anything once in a while; 0 for what is unknown."""
-    wide = np.sqrt(noise**2 + (UNEVEN * levels) ** 2)
-    wide[-1] = HANGS_ALIKE
+def _fit(residual: Floats, levels: Floats, noise: Floats) -> Floats:
+    """[M, K] log-likelihood: normal around the level, or anything once in a while; 0 for what is unknown.
+
+    Args:
+        residual: [M] log-speed against what is usual.
+        levels: [K]
+        noise: [M] of the cohort and of the measurement itself.
+    """
+    wide = np.sqrt(noise[:, None] ** 2 + (UNEVEN * levels) ** 2)
+    wide[:, -1] = HANGS_ALIKE
     unknown = np.isnan(residual)
     normal = -(((np.where(unknown, 0.0, residual)[:, None] - levels) / wide) ** 2) / 2 - np.log(
         wide * math.sqrt(2 * math.pi)

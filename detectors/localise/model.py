@@ -37,6 +37,9 @@ class PairResult(Pair, frozen=True, kw_only=True):
     outcome: Outcome = Outcome.OK
     bandwidth: dict[str, float] = {}
     """Message size in bytes (as text, JSON has no other keys) → B/s, the median of its repetitions."""
+    scatter: dict[str, float] = {}
+    """Message size → robust standard deviation of the log of its repetitions: a pair that disagrees with itself is no
+    witness of less. Absent: not told."""
     note: str = ""
     round: int = 0
 
@@ -46,6 +49,11 @@ class PairResult(Pair, frozen=True, kw_only=True):
                 raise ValueError(
                     f"pair {self.a.node}, {self.b.node}: bandwidth maps a size in bytes to a finite B/s above 0,"
                     f" not {size!r} to {speed!r}"
+                )
+        for size, scatter in self.scatter.items():
+            if not (math.isfinite(scatter) and scatter >= 0):
+                raise ValueError(
+                    f"pair {self.a.node}, {self.b.node}: scatter of {size} must be finite and at least 0, not {scatter}"
                 )
         if self.outcome is Outcome.OK and not self.bandwidth:
             raise ValueError(f"pair {self.a.node}, {self.b.node}: ok, but without a bandwidth")

@@ -8,6 +8,7 @@ against the pair. A side that could not do its part answers ``unsupported`` or `
 
 from __future__ import annotations
 
+import math
 import statistics
 from enum import StrEnum
 from typing import Final, Literal
@@ -85,4 +86,16 @@ def bandwidths(result: BenchmarkResult) -> dict[int, float]:
         size = metric.name.removeprefix(_PREFIX)
         if size != metric.name and size.isdecimal() and metric.values:
             found[int(size)] = statistics.median(metric.values)
+    return found
+
+
+def scatters(result: BenchmarkResult) -> dict[int, float]:
+    """Message size in bytes → robust standard deviation of the log of three or more repetitions."""
+    found: dict[int, float] = {}
+    for metric in result.metrics:
+        size = metric.name.removeprefix(_PREFIX)
+        values = [math.log(value) for value in metric.values if value > 0]
+        if size != metric.name and size.isdecimal() and len(values) >= 3:
+            middle = statistics.median(values)
+            found[int(size)] = 1.4826 * statistics.median(abs(value - middle) for value in values)
     return found

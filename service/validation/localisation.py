@@ -18,7 +18,7 @@ from sqlalchemy import func, or_, select, update
 from detectors.localise import plan
 from detectors.localise.model import Outcome, Pair, PairResult, Round, State, Verdict, some
 from detectors.localise.topology import Place, flat
-from probes.benchmarks.pairing import PAIR, SIZES, PairOrder, Role, bandwidths
+from probes.benchmarks.pairing import PAIR, SIZES, PairOrder, Role, bandwidths, scatters
 from probes.benchmarks.result import BenchmarkResult
 from probes.benchmarks.result import State as Ran
 from probes.words import HealthState
@@ -348,15 +348,23 @@ def _result(pair: Pair, sides: Sequence[LocalisationOrderRow]) -> PairResult:
             return plan.missing(pair, f"{side.node} did not fetch its order")
         if result is not None and result.state in {Ran.UNSUPPORTED, Ran.ERROR}:
             return plan.missing(pair, f"{side.node} could not measure: {result.error or result.state}"[:300])
-    speeds = [bandwidths(result) for _, result in told if result is not None and result.state is Ran.OK]
+    measured_by = [result for _, result in told if result is not None and result.state is Ran.OK]
+    speeds = [bandwidths(result) for result in measured_by]
+    scatter = _widest([scatters(result) for result in measured_by])
     measured = {str(size): min(s[size] for s in speeds if size in s) for size in sorted({k for s in speeds for k in s})}
     whole = len(speeds) == len(sides) or not any(r is not None and r.state is Ran.TIMEOUT for _, r in told)
     if measured and whole:
-        return PairResult(a=pair.a, b=pair.b, via=pair.via, bandwidth=measured)
+        return PairResult(a=pair.a, b=pair.b, via=pair.via, bandwidth=measured, scatter=scatter)
     if speeds and not measured:
         return plan.missing(pair, "measured nothing")
     notes = [f"{side.node}: {(r.error if r is not None else None) or 'no answer in time'}" for side, r in told]
     return PairResult(a=pair.a, b=pair.b, via=pair.via, outcome=Outcome.HUNG, note="; ".join(notes)[:300])
+
+
+def _widest(sides: Sequence[dict[int, float]]) -> dict[str, float]:
+    """Per size the larger of both sides' scatter."""
+    sizes = sorted({size for side in sides for size in side})
+    return {str(size): max(side[size] for side in sides if size in side) for size in sizes}
 
 
 def running(session: AnySession) -> int:

@@ -189,3 +189,24 @@ def test_bad_nodes_of_a_flat_pair_are_told_as_one_fault_each() -> None:
     verdict = play(world)
     assert [c.nodes for c in verdict.culprits] == [("node-0003",)]
     assert verdict.culprits[0].also, "one NIC and one GPU cannot be told apart, and it says so"
+
+
+def test_pairs_that_disagree_with_themselves_blame_nobody() -> None:
+    """A busy host: what node a's pairs say lies low, and each of them scatters by more than that."""
+    names = "abcd"
+    speeds = {("a", "b"): 0.55e9, ("c", "d"): 1.0e9, ("a", "c"): 0.7e9, ("b", "d"): 1.02e9, ("a", "d"): 0.6e9,
+              ("b", "c"): 0.98e9}  # fmt: skip
+
+    def pairs(scatter: float) -> list[PairResult]:
+        told = {"1048576": scatter}
+        return [msgspec.structs.replace(_pair(a, b, x), scatter=told) for (a, b), x in speeds.items()]
+
+    steady, shaky = told(*pairs(0.005), names=names), told(*pairs(0.4), names=names)
+    assert [culprit.name for culprit in steady.culprits] == [("a",)]
+    assert shaky.culprits == ()
+    assert "a" not in shaky.good, "nor is it called good"
+
+
+def test_a_scatter_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="scatter of 1"):
+        PairResult(a=Place("a"), b=Place("b"), bandwidth={"1": 1.0}, scatter={"1": math.nan})
