@@ -1,8 +1,9 @@
 """What measuring may cost: a hundredth of a step. It measures itself, and thins what is dear until it costs no more.
 
-Thinned first is the norm of the gradients, then the sections of a step (forward, backward, optimizer), to every 2nd,
-4th, … 16th step. Never thinned are step time, compute time, waits, calls begun and ended, transfer times (a link that
-turned slow while few were known would be taken for a usual one), and whether values are finite.
+Thinned is the norm of the gradients, to every 2nd, 4th, … 16th step. Never thinned are step time, compute time and its
+sections (a slow rank is judged by them: one step in sixteen would find it sixteen times later), waits, calls begun and
+ended, transfer times (a link that turned slow while few were known would be taken for a usual one), and whether values
+are finite.
 What was spent and how far things are thinned are signals of the step, so that nobody takes silence for health.
 """
 
@@ -57,39 +58,35 @@ def _needed(cost: float, allowed: float) -> int:
 
 
 class Budget:
-    """One step after another: ``learn`` what each cost, ask the strides what to measure in the next."""
+    """One step after another: ``learn`` what each cost, ask the stride whether to take the norm in the next."""
 
     def __init__(self) -> None:
-        self.norm, self.sections = Stride(), Stride()
+        self.norm = Stride()
         self._learned = 0
-        self._steps, self._rest, self._norms, self._sections = (deque[float](maxlen=_STEPS) for _ in range(4))
+        self._steps, self._rest, self._norms = (deque[float](maxlen=_STEPS) for _ in range(3))
 
     @property
     def every(self) -> int:
-        """Steps between two readings of what is thinned most; 1: all is measured in every step."""
-        return max(self.norm.value, self.sections.value)
+        """Steps between two readings of what is thinned; 1: all is measured in every step."""
+        return self.norm.value
 
-    def learn(self, step: float, spent: float, norm: float | None, sections: float | None) -> None:
+    def learn(self, step: float, spent: float, norm: float | None) -> None:
         """A step of ``step`` seconds, ``spent`` seconds of it on measuring.
 
         Args:
             step: wall time, commit to commit.
             spent: seconds in all.
             norm: of these, on the gradient norm; None where none was taken.
-            sections: of these, on sections; None where they were left out or may not be.
         """
         if not step > 0.0:
             return
         self._steps.append(step)
-        self._rest.append(spent - (norm or 0.0) - (sections or 0.0))
-        for number, memory in ((norm, self._norms), (sections, self._sections)):
-            if number is not None:
-                memory.append(number)
+        self._rest.append(spent - (norm or 0.0))
+        if norm is not None:
+            self._norms.append(norm)
         self._learned += 1
         if self._learned < _LEAST or self._learned % _EVERY:
             return
         usual = statistics.median(self._steps)
         left = SHARE * usual - statistics.median(self._rest)
-        norms, sections = (statistics.median(m) if m else 0.0 for m in (self._norms, self._sections))
-        self.norm.fit(norms, min(NORM_SHARE * usual, left - sections))
-        self.sections.fit(sections, left - norms / LONGEST_STRIDE)
+        self.norm.fit(statistics.median(self._norms) if self._norms else 0.0, min(NORM_SHARE * usual, left))

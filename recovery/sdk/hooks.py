@@ -38,14 +38,10 @@ class Hooks:
         self.before_hidden_wait: Callable[[], None] = _nothing
         """Called when the last gradient is there, before a wrapper waits for its peers."""
         self.after_backward: Callable[[], None] = _nothing
-        """Called when a backward pass has ended; in a step that is not timed when the first one begins."""
-        self.timing = True
-        """Whether this step's sections are measured."""
+        """Called when a backward pass has ended."""
         self.spent = 0.0
         """Seconds of the thread in here. Only grows."""
         self._spent_before = 0.0
-        self._expecting = False
-        """In a step that is not timed: somebody waits for its first backward pass."""
         self._hidden: float | None = None
         self._after_wait: Callable[[], object] | None = None
         self._begun: list[bool] = []
@@ -82,40 +78,30 @@ class Hooks:
             self._sections.end()
 
     def _update(self, *_: Any) -> None:
-        if self.timing:
-            self._begin(OPTIMIZER)
+        self._begin(OPTIMIZER)
 
     def _updated(self, *_: Any) -> None:
-        if self.timing:
-            entered = time.perf_counter()
-            self._end()
-            self.spent += time.perf_counter() - entered
+        entered = time.perf_counter()
+        self._end()
+        self.spent += time.perf_counter() - entered
 
     def _forward(self, *_: Any) -> None:
-        if self.timing:
-            self._begin(FORWARD)
+        self._begin(FORWARD)
 
     def _forwarded(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         entered = time.perf_counter()
-        if self.timing:
-            self._end()
-        elif self._expecting:
-            return
+        self._end()
         if torch.is_grad_enabled():
             tensor = next((t for t in _tensors(output) if t.requires_grad), None)
             if tensor is not None:
                 tensor.register_hook(self._backward)  # type: ignore[no-untyped-call]
-                self._expecting = not self.timing
                 self.spent += TORCH
         self.spent += time.perf_counter() - entered
 
     def _backward(self, _: torch.Tensor) -> None:
         entered = time.perf_counter()
-        if not self.timing:
-            self.after_backward()
-        else:
-            # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
-            _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._gathered)
+        # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
+        _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._gathered)
         self.spent += time.perf_counter() - entered
 
     def _backwarded(self) -> None:

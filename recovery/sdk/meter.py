@@ -21,7 +21,7 @@ from probes.words import GROUP_KINDS, StepPhase
 from recovery.launcher.messages import StepRecord, Transfers
 from recovery.sdk.budget import Budget
 from recovery.sdk.clocks import Collections, ThreadClock
-from recovery.sdk.gradients import Exchange, Gradients
+from recovery.sdk.gradients import Gradients
 from recovery.sdk.hooks import Hooks
 from recovery.sdk.sections import SECTIONS, DeviceSections, Sections
 from recovery.sdk.traffic import Traffic
@@ -87,8 +87,6 @@ class StepMeter:
         self.hooks = Hooks(model, self.sections, self.traffic, self.clock)
         self.hooks.before_hidden_wait = self.gradients.before_hidden_exchange
         self.hooks.after_backward = self.gradients.after_backward
-        # On a device sections are part of the compute time, and DDP's waiting is found by the same hooks.
-        self._thins = self._device is None and self.gradients.exchange is Exchange.SCRIPT
         self.traffic.stream = self._device
         self.loss: float | torch.Tensor | None = None
         self.blocked = 0.0
@@ -169,7 +167,6 @@ class StepMeter:
         if self._device is not None:
             self._device.begin_step()
         self.gradients.begin(due=self.budget.norm.due(epoch))
-        self.hooks.timing = not self._thins or self.budget.sections.due(epoch)
         self.spent += time.perf_counter() - entered
 
     def before_update(self) -> None:
@@ -223,9 +220,7 @@ class StepMeter:
         total = self.spent + self.hooks.spent + self.traffic.spent
         spent, self._spent_before = total - self._spent_before, total
         norm = self.gradients.seconds if self.gradients.seconds > 0.0 else None
-        timed = self._thins and self.hooks.timing and self.hooks.seconds > 0.0
-        sections = self.hooks.seconds if timed else None
-        self.budget.learn(step, spent, norm, sections)
+        self.budget.learn(step, spent, norm)
         return {"measuring_seconds": spent, "measured_every": float(self.budget.every)}
 
     def _signals(self, delay: float) -> dict[str, float]:
