@@ -289,7 +289,7 @@ class Launcher:
         self._spawn(self._tell_exit(worker, worker.rank, status))
 
     async def _tell_exit(self, worker: Worker, rank: int, status: ExitStatus) -> None:
-        if not worker.ended_by_us:
+        if not worker.ended_by_us or status.code:  # with a code of its own: it was faster than our signal
             await worker.tail.ended(LAST_WORDS_SECONDS)
         self._tell(
             Exited(

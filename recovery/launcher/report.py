@@ -48,9 +48,11 @@ def exit_data(rank: Rank, message: Exited) -> dict[str, Any]:
 
     ``tail`` holds its last lines, ``stderr`` the last of those on stderr; ``out_of_memory`` is there when the kernel
     says that it killed for memory just then, ``peak_bytes`` is the most memory that it had; ``error`` and ``traceback``
-    are the exception that the script raised.
+    are the exception that the script raised. One that ended with an error code while we were about to end it failed by
+    itself: it may be the first failure, of which we heard second.
     """
-    data: dict[str, Any] = {"pid": message.pid, "expected": message.expected, "tail": list(message.tail)}
+    expected = message.expected and not message.exit_code
+    data: dict[str, Any] = {"pid": message.pid, "expected": expected, "tail": list(message.tail)}
     data |= {"exit_code": message.exit_code} if message.signal is None else {"signal": message.signal}
     if message.stderr:
         data["stderr"] = list(message.stderr)
