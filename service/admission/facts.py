@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -81,6 +81,7 @@ class _Questions:
 
     notable: Select[Any]
     """Asked-for names that have no node, are not fine, or are special."""
+    cohorts: Select[str]
     spares: Select[str]
     working: Select[str, int]
     """Node -> GPUs that are present."""
@@ -88,7 +89,7 @@ class _Questions:
 
 @cache
 def _questions(dialect: str, *, gpus: bool) -> _Questions:
-    """Parameters: names, special, without (JSON lists of names), since, valid_since, power, gpus, wanted."""
+    """Parameters: names, special, without, cohorts (JSON lists), since, valid_since, power, gpus, wanted."""
     asked = _listed("names", dialect)
     fine = _fine(gpus=gpus)
     notable = (
@@ -106,7 +107,7 @@ def _questions(dialect: str, *, gpus: bool) -> _Questions:
         select(NodeRow.name)
         .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
         .where(
-            NodeRow.cohort.in_(select(NodeRow.cohort).where(among).distinct()),
+            NodeRow.cohort.in_(select(_listed("cohorts", dialect).c.value)),
             fine == 1,
             NodeRow.name.not_in(select(_listed("without", dialect).c.value)),
         )
@@ -119,7 +120,8 @@ def _questions(dialect: str, *, gpus: bool) -> _Questions:
         .where(among, DeviceRow.kind == "gpu", DeviceRow.present)
         .group_by(DeviceRow.node)
     )
-    return _Questions(notable, spares, working)
+    cohorts = select(NodeRow.cohort).where(among).distinct()
+    return _Questions(notable, cohorts, spares, working)
 
 
 def _listed(name: str, dialect: str) -> TableValuedAlias:
@@ -184,17 +186,24 @@ class Survey:
     def notable(self) -> dict[str, Known | None]:
         """Nodes that are asked for and of which there may be something to say; None: no node has the name."""
         special = json.dumps(sorted(self._special.intersection(self._names)))
-        gpus: dict[str, int] = {}
-        if self._wish.gpus is not None:
-            counted = self._session.execute(self._questions.working, {"names": self._parameters["names"]})
-            gpus = {node: count - self._lost[node] for node, count in counted}
-        rows = self._session.execute(self._questions.notable, self._parameters | {"special": special})
+        rows = list(self._session.execute(self._questions.notable, self._parameters | {"special": special}))
+        gpus = {} if self._wish.gpus is None else self._working([row[1] for row in rows if row[1] is not None])
         return {row[0]: None if row[1] is None else self._known(*row[1:], gpus=gpus.get(row[0], 0)) for row in rows}
 
-    def spares(self, wanted: int) -> list[str]:
-        """Free nodes of the cohorts that are asked for, of which there is nothing to say, by name."""
+    def _working(self, names: Sequence[str]) -> dict[str, int]:
+        """Node -> GPUs that are present and not lost."""
+        counted = self._session.execute(self._questions.working, {"names": json.dumps(names)})
+        return {node: count - self._lost[node] for node, count in counted}
+
+    def cohorts(self) -> list[str]:
+        """Of the nodes that are asked for."""
+        return sorted(self._session.scalars(self._questions.cohorts, {"names": self._parameters["names"]}))
+
+    def spares(self, cohorts: Collection[str], wanted: int) -> list[str]:
+        """Free nodes of these cohorts of which there is nothing to say, by name."""
         without = json.dumps(sorted(self._special.union(self._names)))
-        told = self._parameters | {"without": without, "wanted": wanted}
+        told = self._parameters | {"cohorts": json.dumps(sorted(cohorts)), "without": without, "wanted": wanted}
+        del told["names"]
         return list(self._session.scalars(self._questions.spares, told))
 
     def _known(  # noqa: PLR0917 - the columns of one row

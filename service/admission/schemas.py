@@ -59,7 +59,7 @@ class AdmissionRead(Output):
     nodes: list[NodeAdmission]
     """The others, denied ones first."""
     spares: list[str]
-    """Nodes that could stand in: of the same cohorts, allowed without reservation, and free."""
+    """Nodes that could stand in: of the denied nodes' cohorts, allowed without reservation, and free."""
     preflight: list[str]
     """Ids of the validations that were ordered."""
     preempted: list[str]

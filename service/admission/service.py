@@ -31,9 +31,11 @@ def decide(
     names = tuple(dict.fromkeys(body.nodes))
     survey = Survey(session, names, wish, body.job, occupancy)
     told: dict[str, NodeAdmission] = {}
+    cohorts: set[str] = set()
     for name, known in survey.notable().items():
         if why := reasons(known, wish):
             told[name] = _node(name, known, why)
+            cohorts |= {known.cohort} if known is not None and told[name].decision is AdmissionDecision.DENY else set()
     nodes = sorted(told.values(), key=lambda node: (-BADNESS[node.decision], node.node))
     denied = sum(node.decision is AdmissionDecision.DENY for node in nodes)
     wanted = denied if body.spares is None else body.spares
@@ -43,7 +45,7 @@ def decide(
         reason=_headline(len(names), nodes),
         allowed=len(names) - len(nodes),
         nodes=nodes,
-        spares=survey.spares(wanted) if wanted else [],
+        spares=survey.spares(cohorts or survey.cohorts(), wanted) if wanted else [],
         preflight=[],
         preempted=[],
         at=now,
