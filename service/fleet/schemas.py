@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 
 from probes.identity import MAX_SWITCHES
 from probes.words import HOST_DEVICE, HealthState, Severity, Verdict
@@ -147,7 +147,7 @@ class MoveBody(Input):
 class DrainBody(MoveBody):
     deadline_seconds: DeadlineSeconds | None = None
     """The node is quarantined after so long even if work is left on it."""
-    outside: bool = False
+    outside: Annotated[bool, Strict()] = False
     """Another system drained it; nothing here undoes that."""
 
 
