@@ -7,17 +7,18 @@ UNKNOWN and nothing fails. An unknown is never a zero.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
 
 from detectors.confirm import confirmed
 from detectors.criteria import FALSE_ALARMS, Criteria, JudgedSuite, judge_suite, learn, samples_of, worst
+from detectors.shell import AsJson, InputError, one_line
 from probes.benchmarks.result import SuiteResult, disturbance
 from probes.decoding import UNREADABLE
 from probes.words import Verdict
@@ -26,34 +27,12 @@ if TYPE_CHECKING:
     from probes.benchmarks.suites import Suite
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
-BAD_INPUT = 2
-
-AsJson = Annotated[bool, Parameter(name="--json", negative=())]
-
 Files = Annotated[list[Path], Parameter(consume_multiple=True)]
 
 criteria = App(name="criteria", help="Learn criteria from result files; judge results by them.")
 
-P = ParamSpec("P")
+_one_line = one_line("mainstay")
 T = TypeVar("T")
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used; the message is one line and names what is wrong."""
-
-
-def _one_line(command: Callable[P, int]) -> Callable[P, int]:
-    """Bad input ends a command with one clear line on standard error and exit code 2."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except InputError as error:
-            print(f"mainstay: {error}", file=sys.stderr)
-            return BAD_INPUT
-
-    return wrapped
 
 
 @_one_line

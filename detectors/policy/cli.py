@@ -6,13 +6,10 @@ program. Exit codes: 0 done, 2 bad input, 5 the service did not take it.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from cyclopts import App, Parameter
@@ -21,48 +18,29 @@ from detectors.policy.load import load
 from detectors.policy.model import Policy, Rule
 from detectors.policy.reading import PolicyError
 from detectors.policy.replay import Comparison, compare
+from detectors.shell import BAD_INPUT, AsJson, InputError, one_line
 from probes.words import Event
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from probes.transport import Transport
 
-BAD_INPUT: Final = 2
 NO_SERVICE: Final = 5
 _TEST_SECONDS: Final = 120.0
 """How long the service may take for a try-out of 10,000 events."""
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 policy = App(name="policy", help="What GPU error codes mean: show, check, try out and push a policy.")
-P = ParamSpec("P")
-AsJson = Annotated[bool, Parameter(name="--json", negative=())]
 Service = Annotated[str | None, Parameter(env_var="MAINSTAY_SERVICE")]
 Token = Annotated[str | None, Parameter(env_var="MAINSTAY_TOKEN")]
 TokenFile = Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")]
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used; the message is one line and names what is wrong."""
 
 
 class ServiceError(Exception):
     """The service cannot be reached, or did not take what it was given."""
 
 
-def _one_line(command: Callable[P, int]) -> Callable[P, int]:
-    """Bad input, and a service that says no, end a command with one clear line on standard error."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except (InputError, PolicyError) as error:
-            print(f"mainstay policy: {error}", file=sys.stderr)
-            return BAD_INPUT
-        except ServiceError as error:
-            print(f"mainstay policy: {error}", file=sys.stderr)
-            return NO_SERVICE
-
-    return wrapped
+_one_line = one_line("mainstay policy", {InputError: BAD_INPUT, PolicyError: BAD_INPUT, ServiceError: NO_SERVICE})
+"""Bad input, and a service that says no, end a command with one clear line on standard error."""
 
 
 @policy.command

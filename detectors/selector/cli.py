@@ -6,42 +6,22 @@ The shell around a pure package: only here are files read. Exit codes: 0 done, 2
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App
+
+from detectors.shell import AsJson, InputError, one_line
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from detectors.selector.audit import Considered, Record
     from detectors.selector.whatif import Decision, Outcome, Past, Wanted
 
-BAD_INPUT: Final = 2
 _NODES_LISTED: Final = 8
 
 select = App(name="select", help="Which checks a node needs before its next job, and why; other policies tried out.")
-P = ParamSpec("P")
-AsJson = Annotated[bool, Parameter(name="--json", negative=())]
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used; the message is one line and names what is wrong."""
-
-
-def _one_line(command: Callable[P, int]) -> Callable[P, int]:
-    """Bad input ends a command with one clear line on standard error."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except InputError as error:
-            print(f"mainstay select: {error}", file=sys.stderr)
-            return BAD_INPUT
-
-    return wrapped
+_one_line = one_line("mainstay select")
 
 
 @select.command

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
 
+from detectors.shell import BAD_INPUT, AsJson, one_line
 from detectors.superbench.baseline import (
     Generated,
     generate_fixed,
@@ -41,7 +41,6 @@ from detectors.superbench.summary import (
 from probes.words import Verdict
 
 EXIT_CODES: Final = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
-BAD_INPUT: Final = 2
 INCOMPLETE: Final = 4
 _HELP: Final = "SuperBench's results, rules and baseline in; which nodes are defective out."
 _CODES: Final = (
@@ -49,24 +48,9 @@ _CODES: Final = (
 )
 
 diagnose = App(name="diagnose", help=_HELP, help_epilogue=_CODES)
-P = ParamSpec("P")
 T = TypeVar("T")
-AsJson = Annotated[bool, Parameter(name="--json", negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
-
-
-def _one_line(command: Callable[P, int]) -> Callable[P, int]:
-    """Bad input ends a command with one clear line on standard error and exit code 2."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return command(*args, **kwargs)
-        except (InputError, OSError) as error:
-            print(f"mainstay diagnose: {error}", file=sys.stderr)
-            return BAD_INPUT
-
-    return wrapped
+_one_line = one_line("mainstay diagnose", {InputError: BAD_INPUT, OSError: BAD_INPUT})
 
 
 @diagnose.default
