@@ -7,29 +7,20 @@ is left alone, since they go on saying it; while such a finding still wants work
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
-from sqlalchemy import select
-
-from detectors.finding import Evidence
 from detectors.registry import ARRAY_DETECTORS
 from probes.words import HealthState, Severity, Verdict
 from service.fleet import situation
 from service.fleet.life_cycle import Facts, Trigger
 from service.fleet.models import NodeRow
 from service.fleet.moves import Mover, demand, propose
-from service.incidents import findings as wire
-from service.incidents import intake
+from service.incidents.insisting import insist, of_node, over
 from service.incidents.models import FindingRow
-from service.incidents.progress import Context
-from service.incidents.service import IncidentChangedError
 from service.kit.db import WriteSession
 from service.settings import Settings
 from service.validation.latch import power_of
 from service.validation.models import NodeVerdictRow, ValidationRow
 from service.validation.suites import suites
-
-_TRIES: Final = 5
 
 
 def suite_for(node_verdict: NodeVerdictRow | None, settings: Settings) -> str:
@@ -89,23 +80,11 @@ def _take_back(session: WriteSession, validation: ValidationRow, *, now: float, 
     standing = session.get(NodeVerdictRow, validation.node)
     if standing is None or standing.verdict != Verdict.PASS:
         return
-    statement = select(FindingRow).where(
-        FindingRow.node == validation.node,
-        FindingRow.active,
+    said = of_node(validation.node).where(
         FindingRow.severity != Severity.INFO,
         FindingRow.detector.not_in(list(ARRAY_DETECTORS)),
         FindingRow.job.is_(None),
         FindingRow.time <= validation.created_at,
     )
-    over = Evidence(summary=f"Over: validation {validation.suite} passed after it.")
-    context = Context(session, settings.incidents, now)
-    for _ in range(_TRIES):
-        found = [wire.from_row(row) for row in session.scalars(statement)]
-        ended = [replace(finding, active=False, time=now, evidence=over, event=None) for finding in found]
-        try:
-            with session.begin_nested():
-                intake.take(context, ended, silent_after=settings.fleet.silent_after)
-        except IncidentChangedError:  # the judge wrote the incident at the same moment
-            session.expire_all()
-        else:
-            return
+    why = f"Over: validation {validation.suite} passed after it."
+    insist(session, lambda: over(session, said, why, now=now), now=now, settings=settings)
