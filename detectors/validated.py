@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from detectors.blame import blame, in_words
+from detectors.blame import in_words
 from detectors.criteria import FALSE_ALARMS
 from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
-from detectors.verdict import MetricVerdict
+from detectors.verdict import Judgement, MetricVerdict
 from probes.benchmarks.defects import Defect
 from probes.words import Remedy, Severity, Verdict
 
@@ -37,25 +37,24 @@ CAUSES: Final = {
 """What a class of defect is in the words of an incident."""
 
 
-def finding(node: str, suite: str, verdicts: Sequence[MetricVerdict], *, time: float) -> Finding | None:
+def finding(node: str, suite: str, judged: Judgement, *, time: float) -> Finding | None:
     """The finding of a validation; None where nothing failed: what could not be measured blames nobody.
 
     Args:
         node: that was validated.
         suite: by name.
-        verdicts: of its metrics.
+        judged: its judgement.
         time: Unix seconds, when it ended.
     """
-    failed = [verdict for verdict in verdicts if verdict.verdict is Verdict.FAIL]
+    failed = [verdict for verdict in judged.verdicts if verdict.verdict is Verdict.FAIL]
     if not failed:
         return None
     devices = sorted({verdict.device for verdict in failed if verdict.device})
-    defects = blame(verdicts)
-    cause = CAUSES[defects[0]] if defects else None
+    cause = CAUSES[judged.points_to[0]] if judged.points_to else None
     if len(devices) > 1 and cause is Cause.FAULTY_GPU:
         cause = Cause.HOST
     wrong = any(verdict.unit == "" for verdict in failed)
-    numbers = {"failed": float(len(failed)), "metrics": float(len(verdicts)), "devices": float(len(devices))}
+    numbers = {"failed": float(len(failed)), "metrics": float(len(judged.verdicts)), "devices": float(len(devices))}
     if (worst := _worst(failed)) is not None:
         numbers["slowdown"] = worst
     return Finding(
@@ -65,7 +64,7 @@ def finding(node: str, suite: str, verdicts: Sequence[MetricVerdict], *, time: f
         severity=Severity.CRITICAL if wrong else Severity.WARNING,
         detector=NAME,
         confidence=1.0 - FALSE_ALARMS,
-        evidence=Evidence(summary=_words(suite, failed, len(verdicts), devices, in_words(defects)), numbers=numbers),
+        evidence=Evidence(summary=_words(suite, failed, judged, devices), numbers=numbers),
         remedy=Remedy.INSPECT if wrong else Remedy.WATCH,
         cause=cause,
     )
@@ -82,9 +81,10 @@ def _worst(failed: Sequence[MetricVerdict]) -> float | None:
     return max(gaps, default=None)
 
 
-def _words(suite: str, failed: Sequence[MetricVerdict], of: int, devices: Sequence[str], points: str) -> str:
+def _words(suite: str, failed: Sequence[MetricVerdict], judged: Judgement, devices: Sequence[str]) -> str:
     where = f" on {devices[0]}" if len(devices) == 1 else f" on {len(devices)} devices" if devices else ""
     told = "; ".join(f"{v.benchmark} {v.metric}: {v.reason}" for v in failed[:SHOWN])
     more = f" (and {len(failed) - SHOWN} more)" if len(failed) > SHOWN else ""
+    points = in_words(judged.points_to)
     tail = f"; {points}" if points else ""
-    return f"Validation {suite} failed in {len(failed)} of {of} metrics{where}: {told}{more}{tail}."
+    return f"Validation {suite} failed in {len(failed)} of {len(judged.verdicts)} metrics{where}: {told}{more}{tail}."

@@ -23,7 +23,7 @@ def ended(
     """Say what a validation found; ``judged`` None: nothing was measured."""
     failure = None
     if judged is not None and judged.verdict is Verdict.FAIL:
-        failure = validated.finding(row.node, row.suite, judged.verdicts, time=row.finished_at or now)
+        failure = validated.finding(row.node, row.suite, judged, time=row.finished_at or now)
 
     def look() -> list[Finding]:
         return [*_taken_back(session, row, now), *([] if failure is None else [failure])]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from detectors.blame import blame
 from detectors.finding import Cause
 from detectors.validated import CAUSES, finding
-from detectors.verdict import Criterion, MetricVerdict
+from detectors.verdict import Criterion, Judgement, MetricVerdict
 from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better
 from probes.words import Remedy, Severity, Verdict
@@ -25,13 +26,17 @@ def verdict(
     )  # fmt: skip
 
 
+def judged(*verdicts: MetricVerdict) -> Judgement:
+    return Judgement(verdict=Verdict.FAIL, reason="", verdicts=verdicts, points_to=blame(verdicts))
+
+
 @pytest.mark.parametrize("said", [Verdict.PASS, Verdict.WARN, Verdict.UNKNOWN])
 def test_what_did_not_fail_is_no_finding(said: Verdict) -> None:
-    assert finding("n1", "quick", [verdict("gemm", said=said)], time=5.0) is None
+    assert finding("n1", "quick", judged(verdict("gemm", said=said)), time=5.0) is None
 
 
 def test_one_slow_device_is_named_with_its_slowdown() -> None:
-    found = finding("n1", "quick", [verdict("gemm"), verdict("copy", said=Verdict.PASS)], time=5.0)
+    found = finding("n1", "quick", judged(verdict("gemm"), verdict("copy", said=Verdict.PASS)), time=5.0)
     assert found is not None
     assert (found.cause, found.severity, found.remedy) == (Cause.FAULTY_GPU, Severity.WARNING, Remedy.WATCH)
     assert found.evidence.numbers["slowdown"] == pytest.approx(0.25)
@@ -39,7 +44,7 @@ def test_one_slow_device_is_named_with_its_slowdown() -> None:
 
 
 def test_gpus_that_are_slow_together_are_one_finding_about_the_host() -> None:
-    found = finding("n1", "deep", [verdict("gemm", f"cuda:{i}") for i in range(8)], time=5.0)
+    found = finding("n1", "deep", judged(*(verdict("gemm", f"cuda:{i}") for i in range(8))), time=5.0)
     assert found is not None
     assert found.cause is Cause.HOST
     assert found.entity.device is None
@@ -48,13 +53,13 @@ def test_gpus_that_are_slow_together_are_one_finding_about_the_host() -> None:
 
 
 def test_wrong_bits_come_before_slowness() -> None:
-    found = finding("n1", "quick", [verdict("copy"), verdict("deterministic", unit="", value=7.0)], time=5.0)
+    found = finding("n1", "quick", judged(verdict("copy"), verdict("deterministic", unit="", value=7.0)), time=5.0)
     assert found is not None
     assert (found.cause, found.severity, found.remedy) == (Cause.SILENT_CORRUPTION, Severity.CRITICAL, Remedy.INSPECT)
 
 
 def test_a_benchmark_of_a_newer_node_fails_without_a_cause() -> None:
-    found = finding("n1", "quick", [verdict("of a newer node")], time=5.0)
+    found = finding("n1", "quick", judged(verdict("of a newer node")), time=5.0)
     assert found is not None
     assert found.cause is None
 
