@@ -15,6 +15,8 @@ logger = logging.getLogger("mainstay.agent")
 
 
 class Background(ABC):
+    nice = _NICE
+
     def __init__(self, name: str) -> None:
         self._kick = threading.Event()
         self._stop = False
@@ -50,11 +52,10 @@ class Background(ABC):
                 logger.exception("%s failed; it goes on", self._thread.name)
                 pause = 1.0
 
-    @staticmethod
-    def _be_nice() -> None:
+    def _be_nice(self) -> None:
         """On Linux niceness belongs to the thread."""
         with_id = threading.get_native_id()
         try:
-            os.setpriority(os.PRIO_PROCESS, with_id, _NICE)
+            os.setpriority(os.PRIO_PROCESS, with_id, self.nice)
         except OSError:
             logger.info("could not lower the priority of a background thread")

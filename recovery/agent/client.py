@@ -21,6 +21,7 @@ from recovery.agent.framing import receive, send
 from recovery.agent.messages import (
     ArenaInfo,
     Committed,
+    ConfigureDisk,
     ConfigureParity,
     DiscardAfter,
     Done,
@@ -30,17 +31,19 @@ from recovery.agent.messages import (
     Fetch,
     Fetched,
     GetInventory,
-    GroupMember,
+    Group,
     Hello,
     Inventory,
     LoadDisk,
-    Message,
     OpenArena,
     Ping,
     Rebuild,
     Reply,
+    SaveDisk,
     Welcome,
 )
+from recovery.agent.peer_messages import Message
+from recovery.disk.manifest import DiskConfig
 from recovery.memory.layout import Layout
 
 CALL_SECONDS: Final = 10.0
@@ -96,39 +99,85 @@ class AgentClient:
         """What this node holds. Freshly copied slots are verified first, so that ``verified`` is up to date."""
         return self._call(GetInventory(), Inventory, TRANSFER_SECONDS)
 
-    def fetch(self, rank: int, epoch: int, from_rank: int, endpoint: str) -> Fetched:
+    def fetch(self, rank: int, epoch: int, from_rank: int, endpoint: str, *, open_first: bool = False) -> Fetched:
         """Pull a slot from a peer agent (``host:port``) into the arena of local ``rank``, which must be open.
+
+        Args:
+            rank: whose arena.
+            epoch: which step; ``messages.NEWEST``: whichever is newest there.
+            from_rank: whose slot.
+            endpoint: of the agent that has it.
+            open_first: make the arena, with the layout of the one there.
 
         Raises:
             NoSuchSlotError, CorruptError, TornError, PeerError, StaleGenerationError.
         """
-        order = Fetch(rank=rank, epoch=epoch, from_rank=from_rank, endpoint=endpoint)
+        order = Fetch(rank=rank, epoch=epoch, from_rank=from_rank, endpoint=endpoint, open=open_first)
         return self._call(order, Fetched, TRANSFER_SECONDS)
 
-    def rebuild(self, rank: int, epoch: int, group: tuple[GroupMember, ...]) -> Fetched:
+    def rebuild(self, rank: int, epoch: int, group: Group) -> Fetched:
         """Decode the slot of ``rank`` from the group's parity into its arena here, which must be open.
 
         Args:
             rank: the lost rank, which is named in ``group``.
             epoch: one that the survivors' inventories list as parity.
-            group: the members in the order in which parity was configured; the lost one's endpoint is not used.
+            group: the members in the order in which parity was configured; as many as the scheme tolerates may be gone.
 
         Raises:
             NoSuchSlotError, CorruptError, TornError, PeerError, StaleGenerationError.
         """
         return self._call(Rebuild(rank=rank, epoch=epoch, group=group), Fetched, TRANSFER_SECONDS)
 
-    def load_disk(self, rank: int, epoch: int, directory: Path | str) -> Fetched:
-        """Read ``directory/rank-R/epoch-E.slot`` into the arena of ``rank``, which must be open.
+    def load_disk(
+        self,
+        rank: int,
+        epoch: int,
+        directory: Path | str,
+        run: str,
+        *,
+        from_rank: int | None = None,
+        generation: int = 0,
+    ) -> Fetched:
+        """Read a part of ``epoch`` in ``directory/run`` into the arena of ``rank``, which must be open.
+
+        Args:
+            rank: whose arena.
+            epoch: which step.
+            directory: of checkpoints.
+            run: which run of a job wrote it.
+            from_rank: whose part; its own by default.
+            generation: of the part; the newest by default.
 
         Raises:
             NoSuchSlotError, CorruptError.
         """
-        return self._call(LoadDisk(rank=rank, epoch=epoch, directory=str(directory)), Fetched, TRANSFER_SECONDS)
+        order = LoadDisk(
+            rank=rank, epoch=epoch, directory=str(directory), run=run, from_rank=from_rank, generation=generation
+        )
+        return self._call(order, Fetched, TRANSFER_SECONDS)
 
-    def configure_parity(self, group: tuple[GroupMember, ...], every: int) -> None:
-        """Protect epochs divisible by ``every`` across ``group``, which includes this node; an empty group ends it."""
-        self._call(ConfigureParity(group=group, every=every), Done)
+    def configure_disk(self, config: DiskConfig) -> None:
+        """Write for this run, in this shape, from now on."""
+        self._call(ConfigureDisk(config=config), Done)
+
+    def save_disk(self, epoch: int, copies: tuple[int, ...] = ()) -> None:
+        """Have every rank's slot of ``epoch`` written now, and the ``copies`` of lost ranks' kept here: the job ends.
+
+        Raises:
+            NoSuchSlotError: one could not be written; says why.
+        """
+        self._call(SaveDisk(epoch=epoch, copies=copies), Done, TRANSFER_SECONDS)
+
+    def configure_parity(self, groups: tuple[Group, ...], every: int, scheme: str = "xor", wards: Group = ()) -> None:
+        """Protect epochs divisible by ``every`` within each of the job's groups; no groups end it.
+
+        Args:
+            groups: of the whole job; this node's ranks may stand in several of them.
+            every: at least 1 with a group.
+            scheme: as ``recovery.scheme.parse`` reads it.
+            wards: ranks of other nodes of whose newest slots copies are kept here besides.
+        """
+        self._call(ConfigureParity(groups=groups, every=every, scheme=scheme, wards=wards), Done)
 
     def fence(self, generation: int) -> None:
         """Refuse all generations below ``generation``, on the wire and in the arenas; this client moves to it."""

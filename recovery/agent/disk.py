@@ -1,195 +1,266 @@
-"""The disk level: whole slots as files ``rank-R/epoch-E.slot``, written by temporary name, fsync and rename.
+"""The agent's part of the disk level: it says which slots are to be written, keeps the process that writes, reads back.
 
-A file is one 4 KiB page (numbers and their checksum), the layout as JSON padded to pages, then the bytes of the slot.
-Only if page, size and digest agree is it believed: a torn or foreign file is refused, never loaded.
+What is written, and how, is ``recovery.disk``. A slot that is to be written is pinned until it is; what cannot be
+written is given up and said, and training goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import struct
+import logging
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from probes.words import check_name
 from recovery.agent.background import Background
 from recovery.agent.errors import CorruptError, NoSuchSlotError
-from recovery.agent.messages import DiskInfo, Fetched, LoadDisk
+from recovery.agent.messages import ConfigureDisk, DiskInfo, Fetched, LoadDisk, SaveDisk
 from recovery.agent.node import Node
+from recovery.disk.catalogue import PartFile, Run
+from recovery.disk.load import read_part
+from recovery.disk.manifest import CheckpointError, DiskConfig, Part, holds, write_file
+from recovery.disk.writer import Order, Outcome
 from recovery.memory.arena import Arena
 from recovery.memory.digest import digest
-from recovery.memory.errors import ArenaError, LayoutMismatchError
-from recovery.memory.layout import Layout, align
-from recovery.memory.records import PAGE, SlotRecord, Word
+from recovery.memory.errors import ArenaError
+from recovery.memory.records import Word
 
-CHUNK: Final = 8 * 1024 * 1024
-_MAGIC: Final = b"MAINSLOT"
-# magic version rank epoch generation nbytes digest layout_digest layout_bytes
-_PAGE: Final = struct.Struct("<8sIIqQQQQI")
-_CRC: Final = struct.Struct("<Q")
-_NAME: Final = re.compile(r"^epoch-(\d+)\.slot$")
+logger = logging.getLogger("mainstay.agent")
+
+SLOW_SECONDS: Final = 30.0
+"""A part that takes longer is said to be late: a slot of 15 GB on the slowest disk that a node is likely to have."""
+LIST_SECONDS: Final = 2.0
+"""For a look at the names in a directory. A parallel file system under load takes a tenth of that."""
+_TRIES: Final = 2
+"""One that was killed begins its part anew; what kills two in a row will kill the third."""
 _MAX_LISTED: Final = 4096
+_MAX_RANKS: Final = 1_000_000
 
 
-class Page:
-    """The first page of a file."""
-
-    def __init__(self, path: Path, raw: bytes) -> None:
-        body = raw[: _PAGE.size]
-        if len(raw) < PAGE or _CRC.unpack_from(raw, _PAGE.size)[0] != digest(body) or body[:8] != _MAGIC:
-            raise CorruptError(f"{path} is not a whole slot file")
-        numbers: tuple[int, ...] = _PAGE.unpack(body)[2:]
-        self.rank, self.epoch, self.generation, self.nbytes, self.digest, self.layout_digest, self.layout_bytes = (
-            numbers
-        )
-        self.data_at = PAGE + align(self.layout_bytes, PAGE)
+class WriterGoneError(OSError):
+    """The process that writes has ended without an answer."""
 
 
-def slot_path(directory: Path, rank: int, epoch: int) -> Path:
-    return directory / f"rank-{rank}" / f"epoch-{epoch}.slot"
+class Scribe:
+    """The process that writes (``recovery.disk.writer``): started when there is something to write, asked in turn."""
 
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self.ended = False
+        self.busy_since: float | None = None
+        """``time.monotonic()`` of the order under way."""
 
-def write_slot(arena: Arena, record: SlotRecord, directory: Path) -> Path:
-    """Write a verified slot durably.
+    def ask(self, order: Order) -> Outcome:
+        """Have ``order`` carried out, however long that takes.
 
-    Raises:
-        TornSlotError: overwritten meanwhile; nothing is left behind.
-        OSError: the disk refused; nothing is left behind.
-    """
-    path = slot_path(directory, arena.header.rank, record.epoch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with new.open("wb", buffering=0) as file, arena.reading(record) as data:
-            file.write(_header(arena, record))
-            for at in range(0, len(data), CHUNK):
-                _write_all(file.fileno(), data[at : at + CHUNK].data)
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-    return path
+        Raises:
+            WriterGoneError: the process was killed; the next order starts another.
+        """
+        with self._lock:
+            self.busy_since = time.monotonic()
+            try:
+                return self._converse(order)
+            except (OSError, msgspec.MsgspecError) as error:
+                self._end()
+                raise WriterGoneError(f"the process that writes checkpoints ended: {error}") from error
+            finally:
+                self.busy_since = None
 
+    def _converse(self, order: Order) -> Outcome:
+        if self.ended:
+            raise WriterGoneError("the agent ends")
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "recovery.disk.writer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(order) + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise WriterGoneError(f"exit code {process.wait()}")
+        return msgspec.json.decode(line, type=Outcome)
 
-def _header(arena: Arena, record: SlotRecord) -> bytes:
-    text = arena.layout.to_json()
-    body = _PAGE.pack(
-        _MAGIC,
-        1,
-        arena.header.rank,
-        record.epoch,
-        record.generation,
-        record.nbytes,
-        record.digest,
-        arena.layout.digest,
-        len(text),
-    )
-    return (body + _CRC.pack(digest(body))).ljust(PAGE, b"\0") + text.ljust(align(len(text), PAGE), b"\0")
+    def stop(self) -> None:
+        """End it for good, whatever it is doing: what is half written counts for nothing."""
+        self.ended = True
+        self._kill()
 
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
 
-def _write_all(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def read_page(path: Path) -> Page:
-    """The page of a file that has the size which it says.
-
-    Raises:
-        NoSuchSlotError, CorruptError.
-    """
-    try:
-        with path.open("rb") as file:
-            page = Page(path, file.read(PAGE))
-            size = os.fstat(file.fileno()).st_size
-    except FileNotFoundError as error:
-        raise NoSuchSlotError(f"{path} does not exist") from error
-    if size != page.data_at + page.nbytes:
-        raise CorruptError(f"{path} has {size} bytes, its page says {page.data_at + page.nbytes}")
-    return page
-
-
-def read_layout(path: Path) -> Layout:
-    """The layout in a file: what somebody needs who has no arena yet."""
-    page = read_page(path)
-    with path.open("rb") as file:
-        file.seek(PAGE)
-        text = file.read(page.layout_bytes)
-    if digest(text) != page.layout_digest:
-        raise CorruptError(f"{path}: the layout does not match its checksum")
-    return Layout.from_json(text)
-
-
-def list_disk(directory: Path) -> Iterator[DiskInfo]:
-    """Files whose page and size hold; the digest is only checked when one is loaded."""
-    found = sorted(directory.glob("rank-*/epoch-*.slot"), reverse=True)
-    for path in found[:_MAX_LISTED]:
-        with contextlib.suppress(NoSuchSlotError, CorruptError, OSError):
-            page = read_page(path)
-            yield DiskInfo(rank=page.rank, epoch=page.epoch, nbytes=page.nbytes, generation=page.generation)
-
-
-def load_disk(node: Node, order: LoadDisk, generation: int) -> Fetched:
-    """Carry out ``LoadDisk``: see ``AgentClient.load_disk``."""
-    begun = time.perf_counter()
-    store = node.store
-    arena = store.arena(order.rank)
-    path = slot_path(Path(order.directory), order.rank, order.epoch)
-    page = read_page(path)
-    if (page.rank, page.epoch) != (order.rank, order.epoch):
-        raise CorruptError(f"{path} holds rank {page.rank} epoch {page.epoch}")
-    if page.layout_digest != arena.layout.digest:
-        raise LayoutMismatchError(f"{path} holds other tensors than rank {order.rank} has now")
-    with store.lock(order.rank):
-        slot = arena.choose().slot
-        out = arena.begin(slot, generation)[: page.nbytes]
-        with path.open("rb", buffering=0) as file:
-            file.seek(page.data_at)
-            _read_all(file.fileno(), out.data, path)
-        node.meter.add("disk_read", page.nbytes, time.perf_counter() - begun)
-        record = store.accept(order.rank, slot, order.epoch, page.generation, page.digest)
-    return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
-
-
-def _read_all(fd: int, out: memoryview, path: Path) -> None:
-    done = 0
-    while done < len(out):
-        count = os.readv(fd, [out[done : done + CHUNK]])
-        if not count:
-            raise CorruptError(f"{path} ended after {done} of {len(out)} bytes")
-        done += count
+    def _end(self) -> None:
+        self._kill()
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._process = None
 
 
 class DiskWriter(Background):
-    """Writes every pending disk epoch of every rank, then lets its slot go; what cannot be written is reported."""
+    """Has every pending disk epoch of every rank written, then lets its slot go; what cannot be written is reported."""
 
     def __init__(self, node: Node, directory: Path) -> None:
         super().__init__("mainstay-disk")
+        self._node = node
         self._store = node.store
-        self._meter = node.meter
-        self._keep = node.settings.disk_keep
         self._directory = directory
+        self._scribe = Scribe()
+        self._seen: tuple[DiskInfo, ...] = ()
+        self._looking: threading.Thread | None = None
+        self._begun: DiskConfig | None = None
+        """As the run's directory says it."""
+        self._remembered = node.store.directory / "disk.json"
+        self.config: DiskConfig | None = self._remember()
+        if self.config is not None:
+            self._apply(self.config)
+
+    def _remember(self) -> DiskConfig | None:
+        """What an agent of this node was told before this one."""
+        try:
+            return msgspec.json.decode(self._remembered.read_bytes(), type=DiskConfig)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            self._store.degraded["disk level"] = f"the run was forgotten: {error}"
+            return None
+
+    def forget(self) -> None:
+        """The job's memory is given back."""
+        self.config = None
+        self._remembered.unlink(missing_ok=True)
+
+    def configure(self, order: ConfigureDisk) -> None:
+        """Write for this run, in this shape, from now on.
+
+        Raises:
+            ValueError: an id that may not become a path, or an impossible shape.
+        """
+        config = order.config
+        check_name(config.run, "run")
+        if min(config.dp, config.pp, config.tp) < 1 or config.dp * config.pp * config.tp > _MAX_RANKS:
+            raise ValueError(f"a job of dp={config.dp} pp={config.pp} tp={config.tp} cannot be")
+        if config.every < 0:
+            raise ValueError("the disk level writes every so many epochs, 0 for never")
+        write_file(self._remembered, msgspec.json.encode(config))
+        self.config = config
+        self._apply(config)
+        self.kick()
+
+    def _apply(self, config: DiskConfig) -> None:
+        self._store.disk_every = config.every
+        for _, arena in self._store.all():
+            arena.set_word(Word.DISK_EVERY, config.every)
 
     def turn(self) -> float:
+        config = self.config
+        if config is None:
+            return 0.5
+        if self._begun != config:
+            self._begin(config)
+        writers = config.writers()
         for rank, arena in self._store.all():
             discards = self._store.discards
             for epoch in _pending(arena):
-                self._persist(rank, arena, epoch)
+                if rank in writers:
+                    self._persist(config, rank, arena, epoch)
                 if not self._settle(rank, arena, epoch, discards):
                     break
         return 0.5
+
+    def stop(self) -> None:
+        self._scribe.stop()
+        super().stop()
+
+    def save(self, order: SaveDisk) -> None:
+        """Write ``order.epoch`` of all ranks here that have it, and of copies that are asked for, now: the job ends.
+
+        Raises:
+            NoSuchSlotError: no run was configured, or a rank could not be written; says why.
+        """
+        config = self.config
+        if config is None:
+            raise NoSuchSlotError("the disk level has not been told which run this is")
+        problems = []
+        copies = [(rank, self._store.copies.of(rank)) for rank in order.copies]
+        for rank, arena in (*self._store.all(), *((rank, arena) for rank, arena in copies if arena is not None)):
+            if any(record.committed and record.epoch == order.epoch for record in arena.records()):
+                self._persist(config, rank, arena, order.epoch, final=True)
+                problems.append(self._store.degraded.get(_subject(rank), ""))
+        if any(problems):
+            raise NoSuchSlotError("; ".join(problem for problem in problems if problem))
+
+    def late(self) -> str:
+        """What is to be said of a disk that is slow; empty is good."""
+        since = self._scribe.busy_since
+        seconds = 0.0 if since is None else time.monotonic() - since
+        return f"a part has been under way for {seconds:.0f} s" if seconds > SLOW_SECONDS else ""
+
+    def listed(self) -> tuple[DiskInfo, ...]:
+        """Parts of this run that are durable; what they hold is checked when one is loaded.
+
+        A directory that hangs must not hold up a recovery that does without it: then what was last seen counts.
+        """
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._look, name="mainstay-disk-list", daemon=True)
+            self._looking.start()
+        self._looking.join(LIST_SECONDS)
+        if self._looking.is_alive():
+            self._store.degraded["checkpoint directory"] = f"{self._directory} does not answer"
+        else:
+            self._store.degraded.pop("checkpoint directory", None)
+        return self._seen
+
+    def _look(self) -> None:
+        self._seen = tuple(self._durable())
+
+    def _durable(self) -> Iterator[DiskInfo]:
+        config = self.config
+        if config is None:
+            return
+        run = Run(self._directory / config.run)
+        count = 0
+        for epoch in reversed(run.steps()):
+            for part in run.parts(epoch):
+                if holds(config.returns, epoch, part.generation):
+                    yield _info(part)
+                    count += 1
+            if count > _MAX_LISTED:
+                return
+
+    def _begin(self, config: DiskConfig) -> None:
+        problem = self._ask(self._order(config)).problem
+        if problem:
+            self._store.degraded["disk level"] = problem
+        else:
+            self._store.degraded.pop("disk level", None)
+            self._begun = config
+
+    def _order(self, config: DiskConfig) -> Order:
+        settings = self._node.settings
+        return Order(directory=str(self._directory), job=settings.job, config=config, keep=settings.disk_keep)
+
+    def _ask(self, order: Order) -> Outcome:
+        for _ in range(_TRIES):
+            try:
+                return self._scribe.ask(order)
+            except WriterGoneError as error:
+                problem = str(error)
+                if not self._scribe.ended:
+                    logger.warning("%s", problem)
+        return Outcome(problem=problem)
 
     def _settle(self, rank: int, arena: Arena, epoch: int, discards: int) -> bool:
         """Let the slot go. Not if the job went back meanwhile: then its epoch is still to be made, and written."""
@@ -199,28 +270,29 @@ class DiskWriter(Background):
             arena.set_word(Word.DISK_FLOOR, epoch)
             return True
 
-    def _persist(self, rank: int, arena: Arena, epoch: int) -> None:
-        subject = f"disk level of rank {rank}"
+    def _persist(self, config: DiskConfig, rank: int, arena: Arena, epoch: int, *, final: bool = False) -> None:
         try:
-            begun = time.perf_counter()
-            record = self._store.verified(rank, epoch)[1]
-            if not _written(slot_path(self._directory, rank, epoch), record):
-                path = write_slot(arena, record, self._directory)
-                self._meter.add("disk_write", record.nbytes, time.perf_counter() - begun)
-                _prune(path.parent, self._keep)
+            self._store.verified(rank, epoch)
+            order = msgspec.structs.replace(
+                self._order(config), arena=str(arena.path), rank=rank, epoch=epoch, final=final
+            )
+            outcome = self._ask(order)
         except (ArenaError, OSError) as error:
-            self._store.degraded[subject] = f"epoch {epoch} was not written: {error}"
-        else:
-            self._store.degraded.pop(subject, None)
+            outcome = Outcome(problem=str(error))
+        if outcome.problem:
+            self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {outcome.problem}"
+            return
+        self._store.degraded.pop(_subject(rank), None)
+        if outcome.nbytes:
+            self._node.meter.add("disk_write", outcome.nbytes, outcome.seconds)
 
 
-def _written(path: Path, record: SlotRecord) -> bool:
-    """Whether the very same slot lies there already. Equal bytes of a past generation may count as given up."""
-    try:
-        page = read_page(path)
-    except (NoSuchSlotError, CorruptError, OSError):
-        return False
-    return bool(page.digest == record.digest and page.generation >= record.generation)
+def _subject(rank: int) -> str:
+    return f"disk level of rank {rank}"
+
+
+def _info(part: PartFile) -> DiskInfo:
+    return DiskInfo(rank=part.rank, epoch=part.epoch, nbytes=part.nbytes, generation=part.generation)
 
 
 def _pending(arena: Arena) -> list[int]:
@@ -231,8 +303,42 @@ def _pending(arena: Arena) -> list[int]:
     return sorted(e for e in epochs if e > pins.disk_floor and e % pins.disk_every == 0)
 
 
-def _prune(directory: Path, keep: int) -> None:
-    """Keep the files written last. Not the highest epochs: a job that went back must not keep an abandoned future."""
-    files = sorted((p for p in directory.iterdir() if _NAME.match(p.name)), key=lambda p: p.stat().st_mtime_ns)
-    for path in files[:-keep]:
-        path.unlink(missing_ok=True)
+# Reading
+
+
+def load_disk(node: Node, order: LoadDisk, generation: int, run: str) -> Fetched:
+    """Carry out ``LoadDisk``: see ``AgentClient.load_disk``. ``run`` is the one that this agent writes for."""
+    begun = time.perf_counter()
+    store = node.store
+    arena = store.arena(order.rank)
+    part = _part(order)
+    source = Run(Path(order.directory) / order.run)
+    with store.lock(order.rank):
+        slot = arena.choose().slot
+        out = arena.begin(slot, generation)[: arena.layout.nbytes]
+        try:
+            read_part(source, part, arena.layout, out)
+        except CheckpointError as error:
+            raise CorruptError(str(error)) from error
+        node.meter.add("disk_read", part.nbytes, time.perf_counter() - begun)
+        # Every tensor has been checked; generations of another run say nothing here.
+        since = part.generation if order.run == run else generation
+        record = store.accept(order.rank, slot, order.epoch, since, digest(out))
+    return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
+
+
+def _part(order: LoadDisk) -> Part:
+    """The part that is asked for; of several the one of the newest generation.
+
+    Raises:
+        NoSuchSlotError, CorruptError.
+    """
+    run = Run(Path(order.directory) / check_name(order.run, "run"))
+    of = order.rank if order.from_rank is None else order.from_rank
+    found = [p.generation for p in run.parts(order.epoch) if p.rank == of and order.generation in {0, p.generation}]
+    if not found:
+        raise NoSuchSlotError(f"{run.step(order.epoch)} does not hold rank {of}")
+    try:
+        return run.part(order.epoch, of, max(found))
+    except CheckpointError as error:
+        raise CorruptError(str(error)) from error

@@ -1,31 +1,30 @@
-"""The thread that keeps parity: for each pending epoch, its own row; then, once every member has one, the publication.
+"""The thread that protects epochs: for each pending one, this node's part; then, once all is there, the publication.
 
-Members only ever ask each other what they have, so a restarted or late agent simply asks again. Publication pins the
-epoch in the trainers' arenas and frees the one before it; until then both stay, so there is always one complete epoch.
+Members only ever ask each other what they have, so a restarted or late agent simply asks again. An epoch is published
+once every group of the job has all that protects it: then it is pinned in the trainers' arenas and the one before it
+may go. Until then both stay, so there is always one epoch that every rank can come back to.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from recovery import scheme
 from recovery.agent.background import Background
 from recovery.agent.errors import AgentError
-from recovery.agent.messages import GroupMember, Head, ReadHead, ReadRow, ReadSlot, RowState
+from recovery.agent.messages import Group
 from recovery.agent.node import Node
-from recovery.agent.parity import position_group, span, stripe_bytes, stripe_of
-from recovery.agent.peer import Peer
-from recovery.agent.rows import Part, Ranks, Rows
-from recovery.agent.streams import Stripe, ask, combine
-from recovery.agent.transfer import answer_head
+from recovery.agent.peer_messages import ProtectedState, ReadProtected, ReadRow, RowState
+from recovery.agent.rows import Key
+from recovery.agent.shares import Share, Task, answer_copies, share_of
 from recovery.memory.arena import Arena
 from recovery.memory.errors import ArenaError
 from recovery.memory.records import NO_EPOCH, Word
+from recovery.scheme import Kind
 
 SOON: Final = 0.005
 LATER: Final = 0.1
@@ -37,12 +36,14 @@ _PATIENCE: Final = 8
 logger = logging.getLogger("mainstay.agent")
 
 
-def answer_row(rows: Rows, request: ReadRow) -> RowState:
+def answer_row(node: Node, request: ReadRow) -> RowState:
+    if scheme.parse(node.store.config.scheme).kind is Kind.COPIES:
+        return answer_copies(node.store, request)
     try:
-        row = rows.find(request.ranks, request.epoch)
+        row = node.rows.find(Key(request.ranks, request.place), request.epoch, check=request.check)
     except (AgentError, ArenaError):
         return RowState(present=False, digests=())
-    return RowState(present=True, digests=row.digests)
+    return RowState(present=True, digests=row.digests, parity=row.parity)
 
 
 class Encoder(Background):
@@ -53,16 +54,23 @@ class Encoder(Background):
         self._node = node
         self._store = node.store
         self._drags = 0
+        self._whole: dict[int, tuple[int, int]] = {}
+        """Rank -> the newest epoch that its group has all of, and how often the job had gone back by then."""
+        self._settled: set[tuple[int, int, int]] = set()
+        """(epoch, discards, group) of other groups that have said that they have all."""
 
-    def configure(self, group: tuple[GroupMember, ...], every: int, generation: int) -> None:
+    def configure(self, groups: tuple[Group, ...], every: int, text: str, generation: int) -> None:
         """See ``AgentClient.configure_parity``. The same again changes nothing; otherwise all is looked at anew.
 
         Raises:
-            ValueError: ``every`` below 1 with a group, or a rank that stands twice.
+            ValueError: ``every`` below 1 with a group, a rank that stands twice, or an unknown scheme.
         """
-        _check_group(group, every)
-        config = msgspec.structs.replace(self._store.config, group=group, every=every, generation=generation)
+        _check_groups(groups, every, text)
+        config = msgspec.structs.replace(
+            self._store.config, groups=groups, every=every, scheme=text, generation=generation
+        )
         if config != self._store.config:
+            self._whole.clear()
             self._store.save(config)
             for _, arena in self._store.all():
                 arena.set_word(Word.PARITY_EVERY, 0)
@@ -72,10 +80,29 @@ class Encoder(Background):
         self.kick()
 
     def pin(self) -> None:
-        """Tell each rank's writer which epochs get parity; ranks that nothing protects are left alone."""
+        """Tell each rank's writer which epochs get protected; ranks that nothing protects are left alone."""
         config = self._store.config
         for rank, arena in self._store.all():
-            arena.set_word(Word.PARITY_EVERY, config.every if _members(config.group, rank) else 0)
+            arena.set_word(Word.PARITY_EVERY, config.every if config.group_of(rank) else 0)
+
+    def again(self, rank: int, epoch: int) -> None:
+        """What is kept here for a protected epoch of a rank was damaged and is gone: the epoch is pending once more."""
+        with self._store.lock(rank):
+            arena = self._store.arena(rank)
+            arena.set_word(Word.PARITY_FLOOR, min(arena.word(Word.PARITY_FLOOR), epoch - 1))
+        self.kick()
+
+    def answer(self, request: ReadProtected) -> ProtectedState:
+        """Whether the group of a rank here has all that protects an epoch."""
+        if not self._store.has(request.rank) or self._store.config.generation < request.generation:
+            return ProtectedState(complete=False, given_up=False)
+        arena = self._store.arena(request.rank)
+        epoch, discards = self._whole.get(request.rank, (NO_EPOCH, 0))
+        whole = epoch >= request.epoch and discards == self._store.discards
+        complete = whole or arena.word(Word.PARITY_EPOCH) >= request.epoch
+        return ProtectedState(
+            complete=complete, given_up=not complete and arena.word(Word.PARITY_FLOOR) >= request.epoch
+        )
 
     def turn(self) -> float:
         """One look at every rank; seconds until the next."""
@@ -86,17 +113,21 @@ class Encoder(Background):
             return min(LATER, SOON * 1.5**self._drags)
         return SOON if outcomes else IDLE
 
-    def _tasks(self) -> list[_Task]:
-        group = self._store.config.group
+    def _tasks(self) -> list[Task]:
+        config = self._store.config
         pending = [(rank, arena, _oldest_pending(arena)) for rank, arena in self._store.all()]
-        return [_Task(rank, arena, e, _members(group, rank)) for rank, arena, e in pending if e is not None]
+        return [
+            Task(rank, arena, epoch, config.group_of(rank), scheme.parse(config.scheme))
+            for rank, arena, epoch in pending
+            if epoch is not None and config.group_of(rank)
+        ]
 
-    def _try(self, task: _Task) -> bool:
+    def _try(self, task: Task) -> bool:
         """Whether the epoch is settled."""
         why: object = "a member has not got so far"
         try:
             with ExitStack() as stack:
-                if _Attempt(self._node, task, stack).run():
+                if self._settle(task, share_of(self._node, task, stack)):
                     return True
         except (AgentError, ArenaError, OSError, ValueError) as error:
             why = error
@@ -104,109 +135,56 @@ class Encoder(Background):
             self._store.degraded[task.subject] = f"epoch {task.epoch}: {why}"
         return False
 
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    rank: int
-    arena: Arena
-    epoch: int
-    members: tuple[GroupMember, ...]
-
-    @property
-    def subject(self) -> str:
-        return f"parity of rank {self.rank}"
-
-
-class _Attempt:
-    """One try to settle the parity of one rank's epoch."""
-
-    def __init__(self, node: Node, task: _Task, stack: ExitStack) -> None:
-        self._node = node
-        self._task = task
-        self._ranks: Ranks = tuple(member.ranks[0] for member in task.members)
-        self._me = self._ranks.index(task.rank)
-        generation = node.store.config.generation
-        self._peers = {
-            place: stack.enter_context(node.peer(member.endpoint, generation))
-            for place, member in enumerate(task.members)
-            if place != self._me
-        }
-
-    def run(self) -> bool:
-        """Whether the epoch is settled: complete everywhere, or given up."""
-        epoch = self._task.epoch
-        heads = [self._head(place) for place in range(len(self._ranks))]
-        if any(not head.present and head.newest > epoch for head in heads):
-            self._give_up()
+    def _settle(self, task: Task, share: Share) -> bool:
+        """Whether the epoch is settled: all of it everywhere, or given up."""
+        if share.overtaken():
+            self._give_up(task, "was overwritten before it had parity")
             return True
-        if not all(head.present for head in heads):
+        if not share.ready():
             return False
-        digests = tuple(head.digest for head in heads)
-        if answer_row(self._node.rows, ReadRow(ranks=self._ranks, epoch=epoch)).digests != digests:
-            self._encode(heads)
-        if not all(self._row_of(peer).digests == digests for peer in self._peers.values()):
+        share.make()
+        if not share.everywhere():
             return False
-        self._publish()
-        return True
+        self._whole[task.rank] = (task.epoch, self._store.discards)
+        given_up, all_groups = self._other_groups(task)
+        if given_up:
+            self._give_up(task, "was given up by another group")
+            return True
+        if all_groups:
+            self._publish(task, share)
+        return all_groups
 
-    def _publish(self) -> None:
+    def _other_groups(self, task: Task) -> tuple[bool, bool]:
+        """Whether one of the job's other groups has given the epoch up, and whether all of them have it."""
+        config, complete = self._store.config, True
+        for number, group in enumerate(config.groups):
+            key = (task.epoch, self._store.discards, number)
+            if len(group) < 2 or any(m.rank == task.rank for m in group) or key in self._settled:
+                continue
+            # Members of one group ask different members of the others, so that nobody is asked by all.
+            member = group[task.place % len(group)]
+            with self._node.peer(member.endpoint, config.generation) as peer:
+                wanted = ReadProtected(rank=member.rank, epoch=task.epoch, generation=config.generation)
+                state = peer.call(wanted, ProtectedState)
+            if state.given_up:
+                return True, False
+            complete = complete and state.complete
+            if state.complete:
+                self._settled.add(key)
+        return False, complete
+
+    def _publish(self, task: Task, share: Share) -> None:
         """First keep the new epoch, then let the old one go."""
-        task = self._task
-        self._node.rows.complete(self._ranks, task.epoch)
+        share.complete()
         task.arena.set_word(Word.PARITY_EPOCH, task.epoch)
         task.arena.set_word(Word.PARITY_FLOOR, task.epoch)
-        self._node.store.degraded.pop(task.subject, None)
+        self._settled = {key for key in self._settled if key[0] >= task.epoch}
+        self._store.degraded.pop(task.subject, None)
 
-    def _give_up(self) -> None:
-        task = self._task
-        self._node.store.degraded[task.subject] = f"epoch {task.epoch} was overwritten before it had parity"
-        logger.error("rank %d: epoch %d got no parity, a member had moved on", task.rank, task.epoch)
+    def _give_up(self, task: Task, why: str) -> None:
+        self._store.degraded[task.subject] = f"epoch {task.epoch} {why}"
+        logger.error("rank %d: epoch %d got no parity: it %s", task.rank, task.epoch, why)
         task.arena.set_word(Word.PARITY_FLOOR, task.epoch)
-
-    def _head(self, place: int) -> Head:
-        request = ReadHead(rank=self._ranks[place], epoch=self._task.epoch)
-        if place == self._me:
-            return answer_head(self._node.store, request)
-        return self._peers[place].call(request, Head)
-
-    def _row_of(self, peer: Peer) -> RowState:
-        return peer.call(ReadRow(ranks=self._ranks, epoch=self._task.epoch), RowState)
-
-    def _encode(self, heads: list[Head]) -> None:
-        """Make our row: one stripe of every other member, XORed."""
-        size = stripe_bytes(max(head.slot_nbytes for head in heads), len(heads))
-        arena, slot, row = self._node.rows.begin(self._ranks, self._me, size)
-        begun = time.perf_counter()
-        stripes = {place: self._stripe(place, heads[place], size) for place in self._peers}
-        combine(list(stripes.values()), row)
-        for stripe in stripes.values():
-            stripe.finish()
-        parts = tuple(self._part(place, head, stripes.get(place)) for place, head in enumerate(heads))
-        self._node.rows.commit(arena, slot, self._task.epoch, parts)
-        total = sum(stripe.header.nbytes for stripe in stripes.values())
-        self._node.meter.add("xor", total, time.perf_counter() - begun)
-
-    def _stripe(self, place: int, head: Head, size: int) -> Stripe:
-        offset, length = span(stripe_of(place, self._me), size, head.slot_nbytes)
-        wanted = ReadSlot(rank=self._ranks[place], epoch=self._task.epoch, offset=offset, nbytes=length)
-        return ask(self._peers[place], wanted, head.digest)
-
-    def _part(self, place: int, head: Head, stripe: Stripe | None) -> Part:
-        """What the row says about a member; without a stripe it is this one."""
-        if stripe is not None:
-            layout, generation = stripe.header.layout_digest, stripe.header.generation
-        else:
-            arena = self._task.arena
-            layout, generation = arena.layout.digest, arena.find(self._task.epoch).generation
-        return Part(self._ranks[place], head.slot_nbytes, head.digest, layout, generation)
-
-
-def _members(group: tuple[GroupMember, ...], rank: int) -> tuple[GroupMember, ...]:
-    """Those that protect ``rank``, itself included; none if nothing does."""
-    try:
-        return position_group(group, rank)
-    except ValueError:
-        return ()
 
 
 def _oldest_pending(arena: Arena) -> int | None:
@@ -217,9 +195,12 @@ def _oldest_pending(arena: Arena) -> int | None:
     return min((e for e in epochs if e > pins.parity_floor and e % pins.parity_every == 0), default=None)
 
 
-def _check_group(group: tuple[GroupMember, ...], every: int) -> None:
-    if group and every < 1:
+def _check_groups(groups: tuple[Group, ...], every: int, text: str) -> None:
+    scheme.parse(text)
+    if groups and every < 1:
         raise ValueError(f"parity every {every} epochs: at least 1")
-    ranks = [rank for member in group for rank in member.ranks]
+    if any(len(group) > scheme.MAX_GROUP + scheme.MAX_COPIES for group in groups):
+        raise ValueError(f"a group has more than {scheme.MAX_GROUP} members")
+    ranks = [member.rank for group in groups for member in group]
     if len(set(ranks)) != len(ranks):
-        raise ValueError(f"a rank stands twice in the parity group: {ranks}")
+        raise ValueError(f"a rank stands twice in the parity groups: {ranks}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from probes.decoding import UNREADABLE
 from recovery.agent.errors import AgentGoneError, ProtocolError
-from recovery.agent.messages import Message
+from recovery.agent.peer_messages import Message
 from recovery.memory.digest import Bytes
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024

@@ -1,33 +1,51 @@
 """Every message of agents, ranks and launchers: one tagged union each way, checked while decoding, no pickle.
 
 The first message on a connection is ``Hello``. ``Committed`` has no answer; everything else is answered by exactly one
-``Reply``. After ``SlotHeader`` and ``StripeHeader`` exactly ``nbytes`` raw bytes follow, then a ``Tail`` that says
-whether the bytes were still committed when the last of them left.
+``Reply``. What agents ask each other stands in ``peer_messages``.
 """
 
 from __future__ import annotations
 
-import msgspec
+from typing import Final
 
 from recovery.agent.errors import FailureKind
+from recovery.agent.peer_messages import (
+    Decode,
+    Doubt,
+    Head,
+    LayoutText,
+    Message,
+    Noted,
+    ProtectedState,
+    ReadHead,
+    ReadLayout,
+    ReadParity,
+    ReadProtected,
+    ReadRow,
+    ReadSlot,
+    Record,
+    RowHeader,
+    RowState,
+    SlotHeader,
+    StripeHeader,
+    Tail,
+)
+from recovery.disk.manifest import DiskConfig
 
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
-    """Base of everything on the wire; the tag is the class name."""
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the parts of messages."""
+NEWEST: Final = -1
+"""As ``Fetch.epoch``."""
 
 
 class GroupMember(Record, frozen=True):
-    """One node of a parity group. All members name the group in the same order; rank i of each protects one another."""
+    """One rank of a protection group. All agents name the group in the same order; a member's place is its index."""
 
     node: str
     endpoint: str
     """``host:port`` of the node's agent."""
-    ranks: tuple[int, ...]
-    """Ranks of the node in local order."""
+    rank: int
+
+
+Group = tuple[GroupMember, ...]
 
 
 class SlotInfo(Record, frozen=True):
@@ -42,11 +60,14 @@ class SlotInfo(Record, frozen=True):
 
 
 class ParityInfo(Record, frozen=True):
-    """A parity row on this node: any one of ``ranks`` can be rebuilt for ``epoch`` if all other members live."""
+    """A member's parity rows on this node: any ``parity`` of ``ranks`` can be rebuilt for ``epoch`` from the others."""
 
     epoch: int
     ranks: tuple[int, ...]
     """One rank of each member, in group order."""
+    place: int
+    """Whose rows they are."""
+    parity: int
     nbytes: int
     complete: bool
     """Every member is known to hold its row."""
@@ -68,6 +89,23 @@ class Rates(Record, frozen=True):
     xor: float | None = None
     disk_write: float | None = None
     disk_read: float | None = None
+
+
+class ScrubState(Record, frozen=True):
+    """What scrubbing and drills have found since the agent started."""
+
+    passes: int
+    nbytes: int
+    """Digested again."""
+    found: int
+    """Damages: slots, rows, copies, records, headers, layouts, and drills that failed."""
+    mended: int
+    lost: int
+    """Damaged slots that nothing could mend; they are invalid now."""
+    drills: int
+    drills_failed: int
+    last: str
+    """The newest finding, in words; empty is good."""
 
 
 # Requests
@@ -111,29 +149,58 @@ class Fetch(Message, frozen=True):
 
     rank: int
     epoch: int
+    """``NEWEST``: whichever is newest there."""
     from_rank: int
     endpoint: str
+    open: bool = False
+    """Make the arena first, with the layout that the other agent has: the rank's process is still to come."""
 
 
 class Rebuild(Message, frozen=True):
-    """Decode ``rank``'s slot from the parity and data of the other members."""
+    """Decode ``rank``'s slot from the parity and data of the other members, as far as they still have them."""
 
     rank: int
     epoch: int
-    group: tuple[GroupMember, ...]
+    group: Group
 
 
 class LoadDisk(Message, frozen=True):
+    """Read a part of ``directory/run`` into ``rank``'s arena here."""
+
     rank: int
     epoch: int
     directory: str
+    run: str
+    from_rank: int | None = None
+    """Whose part; None: its own."""
+    generation: int = 0
+    """Of the part; 0: the newest."""
+
+
+class ConfigureDisk(Message, frozen=True):
+    """Write for this run from now on, in this shape."""
+
+    config: DiskConfig
+
+
+class SaveDisk(Message, frozen=True):
+    """Write ``epoch`` of every rank here that has it, now: the job ends."""
+
+    epoch: int
+    copies: tuple[int, ...] = ()
+    """And of these ranks of lost nodes, whose copies are kept here."""
 
 
 class ConfigureParity(Message, frozen=True):
-    """Join a parity group (or none: empty ``group``). Rows of the old group stay until new ones are complete."""
+    """How the job is protected from now on; no groups: not at all. What old groups have stays until it is complete."""
 
-    group: tuple[GroupMember, ...]
+    groups: tuple[Group, ...]
+    """All of the job: an epoch is only let go once every group has a newer one."""
     every: int
+    scheme: str = "xor"
+    """As ``recovery.scheme.parse`` reads it."""
+    wards: Group = ()
+    """Ranks of other nodes of whose newest slots this agent keeps a copy as well, and where their agents are."""
 
 
 class Fence(Message, frozen=True):
@@ -152,40 +219,6 @@ class Drop(Message, frozen=True):
     """Remove this node's arenas of the job."""
 
 
-class ReadHead(Message, frozen=True):
-    """Agent to agent: what is known about ``rank``'s slot of ``epoch``."""
-
-    rank: int
-    epoch: int
-
-
-class ReadSlot(Message, frozen=True):
-    """Agent to agent: ``nbytes`` of a committed slot from ``offset``, cut at the slot's end."""
-
-    rank: int
-    epoch: int
-    offset: int
-    nbytes: int
-
-
-class ReadRow(Message, frozen=True):
-    """Agent to agent: does your parity row of ``epoch`` for ``ranks`` exist?"""
-
-    ranks: tuple[int, ...]
-    epoch: int
-
-
-class Decode(Message, frozen=True):
-    """Agent to agent: compute the stripe of ``rank`` that your parity row covers, from it and the survivors' data."""
-
-    rank: int
-    epoch: int
-    ranks: tuple[int, ...]
-    """One rank of each member, in the order in which the row was encoded."""
-    endpoints: tuple[str, ...]
-    """Where each of them is served; the lost one's is not used."""
-
-
 Request = (
     Hello
     | Ping
@@ -195,6 +228,8 @@ Request = (
     | Fetch
     | Rebuild
     | LoadDisk
+    | ConfigureDisk
+    | SaveDisk
     | ConfigureParity
     | Fence
     | DiscardAfter
@@ -202,7 +237,11 @@ Request = (
     | ReadHead
     | ReadSlot
     | ReadRow
+    | ReadParity
+    | ReadProtected
+    | ReadLayout
     | Decode
+    | Doubt
 )
 
 
@@ -238,6 +277,8 @@ class Inventory(Message, frozen=True):
     rates: Rates
     degraded: tuple[str, ...]
     """What does not work as it should, in words for a human. Empty is good."""
+    scrub: ScrubState | None = None
+    """None where nothing is scrubbed."""
 
 
 class Fetched(Message, frozen=True):
@@ -249,48 +290,20 @@ class Fetched(Message, frozen=True):
     """xxh3_64 of the slot."""
 
 
-class Head(Message, frozen=True):
-    """Answers ``ReadHead``: whether the slot is there and verified; if not, ``newest`` tells if it will still come."""
-
-    present: bool
-    newest: int
-    """Newest committed epoch of the rank here, or -1."""
-    slot_nbytes: int
-    digest: int
-
-
-class SlotHeader(Message, frozen=True):
-    """``nbytes`` raw bytes follow, then a ``Tail``."""
-
-    generation: int
-    layout_digest: int
-    slot_nbytes: int
-    digest: int
-    nbytes: int
-
-
-class StripeHeader(Message, frozen=True):
-    """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; the rest is about the whole slot."""
-
-    generation: int
-    layout_digest: int
-    slot_nbytes: int
-    digest: int
-    offset: int
-    nbytes: int
-
-
-class RowState(Message, frozen=True):
-    present: bool
-    digests: tuple[int, ...]
-    """Of the members' slots that went into it."""
-
-
-class Tail(Message, frozen=True):
-    """After raw bytes: were they still the committed ones when the last left?"""
-
-    ok: bool
-    reason: str
-
-
-Reply = Welcome | Done | Failure | ArenaInfo | Inventory | Fetched | Head | SlotHeader | StripeHeader | RowState | Tail
+Reply = (
+    Welcome
+    | Done
+    | Failure
+    | ArenaInfo
+    | Inventory
+    | Fetched
+    | Head
+    | SlotHeader
+    | StripeHeader
+    | RowState
+    | RowHeader
+    | ProtectedState
+    | LayoutText
+    | Noted
+    | Tail
+)

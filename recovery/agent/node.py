@@ -23,6 +23,12 @@ class Settings:
     disk_keep: int = 2
     """Files a rank: the newest, and one for when that is not complete on every rank; more to go further back."""
     checkpoint_dir: Path | None = None
+    scrub_rate: float = 200e6
+    """Bytes a second that scrubbing digests at most: one part in a hundred of what a core could; 0: no limit."""
+    scrub_pause: float = 30.0
+    """Seconds between two passes; 0: no scrubbing."""
+    drill_seconds: float = 300.0
+    """Seconds between two drills; 0: none."""
 
     @property
     def slots(self) -> int:

@@ -12,7 +12,8 @@ import msgspec
 from recovery.agent.client import greet
 from recovery.agent.errors import AgentGoneError, ProtocolError, TornError, refusal
 from recovery.agent.framing import parse_endpoint, receive, receive_into, send
-from recovery.agent.messages import Failure, Message, Reply, Tail
+from recovery.agent.messages import Failure, Reply
+from recovery.agent.peer_messages import Message, Tail
 from recovery.memory.digest import Bytes
 
 CONNECT_SECONDS: Final = 2.0

@@ -1,29 +1,41 @@
-"""Distributed decode of a lost slot: every survivor decodes the one stripe that its row covers and sends the result.
+"""Distributed decode of a lost slot: survivors decode one stripe each and send the result.
 
-So the newcomer receives S bytes in all, and each survivor reads (g-2)/(g-1)·S from the others; nobody holds more than
-one chunk of foreign data at a time. Every slot used must have the digest that went into the row.
+The newcomer first asks every member of the group what it still holds, digested anew: what is lost, stale or damaged is
+left out, and as long as the rest is enough the slot comes back. It then receives S bytes in all, and nobody holds more
+than one chunk of foreign data at a time. Every slot and row used must have the digests that went into the parity.
 """
 
 from __future__ import annotations
 
-import socket
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from recovery.agent.errors import CorruptError, NoSuchSlotError, TornError
+from recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, TornError
 from recovery.agent.framing import CHUNK, send, send_bytes
-from recovery.agent.messages import Decode, Fetched, ReadSlot, Rebuild, StripeHeader, Tail
+from recovery.agent.messages import Fetched, Group, Rebuild
 from recovery.agent.node import Caller, Node
-from recovery.agent.parity import position_group, span, stripe_of
+from recovery.agent.parity import Geometry
 from recovery.agent.peer import Peer
-from recovery.agent.rows import Row
-from recovery.agent.store import Store
-from recovery.agent.streams import Stripe, open_stripe
+from recovery.agent.peer_messages import (
+    Decode,
+    Head,
+    ReadHead,
+    ReadParity,
+    ReadRow,
+    ReadSlot,
+    RowState,
+    Source,
+    StripeHeader,
+    Tail,
+)
+from recovery.agent.rows import Key, Row
+from recovery.agent.streams import Stripe, add_into, ask_parity, ask_slot
 from recovery.memory.arena import Arena
 from recovery.memory.digest import Bytes
 from recovery.memory.errors import LayoutMismatchError
@@ -35,88 +47,81 @@ MAX_STREAMS: Final = 8
 # The survivor
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What this node decodes: the bytes of the lost member that the row of member ``me`` covers."""
-
-    lost: int
-    me: int
-    size: int
-    """Bytes of a full stripe."""
-    offset: int
-    length: int
-
-
 def serve_stripe(node: Node, caller: Caller, request: Decode) -> None:
-    """Send the stripe of ``request.rank`` that this node's row covers."""
-    row = node.rows.find(request.ranks, request.epoch)
-    share = _share(node.store, row, request)
+    """Send the stripe of ``request.rank`` in one codeword, made of this node's row of it and the sources' blocks."""
+    row = node.rows.find(Key(request.ranks, request.place), request.epoch)
+    lost = _checked(row, request)
+    geometry, part = row.geometry, row.parts[lost]
+    offset, length = geometry.span(request.word, lost, row.size, part.nbytes)
+    blocks = [geometry.block(request.word, p) for p in (request.place, *(s.place for s in request.sources))]
+    coefficients = geometry.code.decode_coefficients(blocks, [geometry.block(request.word, lost)])[0]
     begun = time.perf_counter()
     with ExitStack() as stack:
         others = [
-            stack.enter_context(_stripe(node.peer(endpoint, caller.generation), request, row, share, place))
-            for place, endpoint in enumerate(request.endpoints)
-            if place not in (share.lost, share.me)
+            _source(stack.enter_context(node.peer(source.endpoint, caller.generation)), row, request, source, length)
+            for source in request.sources
         ]
+        for stripe, coefficient in zip(others, coefficients[1:], strict=True):
+            stripe.coefficient = int(coefficient)
+        header = StripeHeader(
+            generation=part.generation,
+            layout_digest=part.layout_digest,
+            slot_nbytes=part.nbytes,
+            digest=part.digest,
+            offset=offset,
+            nbytes=length,
+        )
         caller.streaming = True
-        send(caller.sock, _stripe_header(row, share))
-        _send_decoded(caller.sock, row.data[: share.length], others)
+        send(caller.sock, header)
+        _send_decoded(caller, int(coefficients[0]), row.data(request.word)[:length], others)
         problem = _ended(row, others)
-    node.meter.add("net", share.length * (1 + len(others)), time.perf_counter() - begun)
+    node.meter.add("net", length * (1 + len(others)), time.perf_counter() - begun)
     send(caller.sock, Tail(ok=problem is None, reason=problem or ""))
     caller.streaming = False
 
 
-def _share(store: Store, row: Row, request: Decode) -> _Share:
-    if len(request.endpoints) != len(request.ranks) or request.rank not in request.ranks:
-        raise ValueError(f"rank {request.rank} of {request.ranks} with {len(request.endpoints)} endpoints")
-    lost, me, size = request.ranks.index(request.rank), _place_here(store, request), len(row.data)
-    offset, length = span(stripe_of(lost, me), size, row.parts[lost].nbytes)
-    return _Share(lost, me, size, offset, length)
-
-
-def _place_here(store: Store, request: Decode) -> int:
-    """Which member this node is.
+def _checked(row: Row, request: Decode) -> int:
+    """The place of the lost rank in a request that makes sense.
 
     Raises:
-        NoSuchSlotError: none but the lost one.
+        ValueError: names what does not.
     """
-    for place, rank in enumerate(request.ranks):
-        if rank != request.rank and store.has(rank):
-            return place
-    raise NoSuchSlotError(f"this node has no rank of {request.ranks} beside the lost {request.rank}")
+    if request.rank not in request.ranks:
+        raise ValueError(f"rank {request.rank} is not one of {request.ranks}")
+    lost, geometry = request.ranks.index(request.rank), row.geometry
+    if not 0 <= request.word < geometry.members or lost not in geometry.data_places(request.word):
+        raise ValueError(f"codeword {request.word} does not cover rank {request.rank}")
+    places = [request.place, *(source.place for source in request.sources)]
+    if len(set(places)) != geometry.data or lost in places or not set(places) <= set(range(geometry.members)):
+        raise ValueError(f"{geometry.data} members beside {lost} are needed, not {places}")
+    return lost
 
 
-def _stripe_header(row: Row, share: _Share) -> StripeHeader:
-    part = row.parts[share.lost]
-    return StripeHeader(
-        generation=part.generation,
-        layout_digest=part.layout_digest,
-        slot_nbytes=part.nbytes,
-        digest=part.digest,
-        offset=share.offset,
-        nbytes=share.length,
-    )
-
-
-def _stripe(peer: Peer, request: Decode, row: Row, share: _Share, place: int) -> AbstractContextManager[Stripe]:
-    """The stripe of the survivor ``place`` that our row covers."""
+def _source(peer: Peer, row: Row, request: Decode, source: Source, length: int) -> Stripe:
+    """The block that a survivor has in the codeword: its data, or its parity row."""
+    geometry, place = row.geometry, source.place
+    if place in geometry.parity_places(request.word):
+        wanted = ReadParity(ranks=request.ranks, place=place, epoch=request.epoch, word=request.word, nbytes=length)
+        return ask_parity(peer, wanted, row.digests)
     known = row.parts[place]
-    offset, whole = span(stripe_of(place, share.me), share.size, known.nbytes)
-    nbytes = min(whole, share.length)
-    wanted = ReadSlot(rank=request.ranks[place], epoch=request.epoch, offset=offset, nbytes=nbytes)
-    return open_stripe(peer, wanted, known.digest)
+    offset, whole = geometry.span(request.word, place, row.size, known.nbytes)
+    slot = ReadSlot(rank=request.ranks[place], epoch=request.epoch, offset=offset, nbytes=min(whole, length))
+    return ask_slot(peer, slot, known.digest)
 
 
-def _send_decoded(sock: socket.socket, own: Bytes, others: list[Stripe]) -> None:
-    """Send ``own`` XOR every other survivor's stripe, holding one chunk at a time."""
+def _send_decoded(caller: Caller, coefficient: int, own: Bytes, others: list[Stripe]) -> None:
+    """Send the sum of ``own`` and every other block, each with its coefficient, holding one chunk at a time."""
     buffer: Bytes = np.empty(min(CHUNK, len(own)), np.uint8)
     for at in range(0, len(own), CHUNK):
         chunk = buffer[: min(CHUNK, len(own) - at)]
-        np.copyto(chunk, own[at : at + len(chunk)])
+        if coefficient == 1:
+            np.copyto(chunk, own[at : at + len(chunk)])
+        else:
+            chunk[:] = 0
+            add_into(coefficient, own[at : at + len(chunk)], chunk)
         for stripe in others:
-            stripe.xor_into(chunk)
-        send_bytes(sock, chunk)
+            stripe.add_into(chunk)
+        send_bytes(caller.sock, chunk)
 
 
 def _ended(row: Row, others: list[Stripe]) -> str | None:
@@ -137,20 +142,105 @@ def rebuild(node: Node, order: Rebuild, generation: int) -> Fetched:
     begun = time.perf_counter()
     store = node.store
     arena = store.arena(order.rank)
-    members = position_group(order.group, order.rank)
-    ranks = tuple(member.ranks[0] for member in members)
-    request = Decode(rank=order.rank, epoch=order.epoch, ranks=ranks, endpoints=tuple(m.endpoint for m in members))
-    survivors = [m.endpoint for m in members if m.ranks[0] != order.rank]
-    with store.lock(order.rank):
+    with store.lock(order.rank), ThreadPoolExecutor(MAX_STREAMS, "mainstay-rebuild") as pool:
+        requests = plan_decode(order, survey(node, pool, order, generation))
         slot = arena.choose().slot
         out = arena.begin(slot, generation)
-        with ThreadPoolExecutor(min(MAX_STREAMS, len(survivors)), "mainstay-rebuild") as pool:
-            peers = [node.peer(endpoint, generation) for endpoint in survivors]
-            headers = list(pool.map(lambda peer: _receive_stripe(peer, request, arena, out), peers))
+
+        def receive(request: Decode) -> StripeHeader:
+            peer = node.peer(order.group[request.place].endpoint, generation)
+            return _receive_stripe(peer, request, arena, out)
+
+        headers = list(pool.map(receive, requests))
         _check_cover(headers, order)
         node.meter.add("net", headers[0].slot_nbytes, time.perf_counter() - begun)
         record = store.accept(order.rank, slot, order.epoch, headers[0].generation, headers[0].digest)
     return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a member says that it has of an epoch."""
+
+    head: Head | None = None
+    row: RowState | None = None
+    problem: str = ""
+
+
+def survey(node: Node, pool: ThreadPoolExecutor, order: Rebuild, generation: int) -> dict[int, Holding]:
+    """Place -> what is held there; of all members but the lost one, whose rows never cover its own data."""
+    ranks = tuple(member.rank for member in order.group)
+    if order.rank not in ranks:
+        raise ValueError(f"rank {order.rank} is not in its group {ranks}")
+
+    def ask(place: int) -> Holding:
+        member = order.group[place]
+        try:
+            with node.peer(member.endpoint, generation) as peer:
+                head = peer.call(ReadHead(rank=member.rank, epoch=order.epoch, check=True), Head)
+                row = peer.call(ReadRow(ranks=ranks, place=place, epoch=order.epoch, check=True), RowState)
+        except (AgentError, ValueError) as error:
+            return Holding(problem=str(error))
+        return Holding(head, row)
+
+    places = [place for place, rank in enumerate(ranks) if rank != order.rank]
+    return dict(zip(places, pool.map(ask, places), strict=True))
+
+
+def plan_decode(order: Rebuild, held: dict[int, Holding], *, thorough: bool = False) -> list[Decode]:
+    """Who decodes which codeword of the lost slot, from whose blocks: pure.
+
+    Args:
+        order: what is wanted.
+        held: place -> what that member has; places that are not there have nothing.
+        thorough: every row of parity decodes, one after the other, so that each of them is tried.
+
+    Raises:
+        NoSuchSlotError: too little is left; names what.
+    """
+    rows = {p: h.row for p, h in held.items() if h.row is not None and h.row.present and h.row.parity}
+    for digests, _ in Counter(row.digests for row in rows.values()).most_common():
+        kept = {p for p, row in rows.items() if row.digests == digests}
+        geometry = Geometry(len(order.group), rows[min(kept)].parity)
+        data = {p for p, h in held.items() if h.head is not None and h.head.present and h.head.digest == digests[p]}
+        found = _recipes(order, geometry, data, kept, thorough=thorough)
+        if found is not None:
+            return found
+    raise NoSuchSlotError(_too_little(order, held))
+
+
+def _recipes(
+    order: Rebuild, geometry: Geometry, data: set[int], kept: set[int], *, thorough: bool
+) -> list[Decode] | None:
+    """One decode a codeword, or a row of it, shared among those who hold parity; None if one of them lacks blocks."""
+    group: Group = order.group
+    ranks = tuple(member.rank for member in group)
+    lost, load, found = ranks.index(order.rank), Counter[int](), list[Decode]()
+    for word in geometry.words_of(lost):
+        blocks = [p for p in geometry.data_places(word) if p in data]
+        parity = sorted((p for p in geometry.parity_places(word) if p in kept), key=lambda p: load[p])
+        wanted = geometry.data - len(blocks)
+        if not 1 <= wanted <= len(parity):
+            return None
+        for decoder in parity if thorough else parity[:1]:
+            load[decoder] += 1
+            more = [p for p in parity if p != decoder][: wanted - 1]
+            sources = tuple(Source(place=p, endpoint=group[p].endpoint) for p in (*blocks, *more))
+            found.append(
+                Decode(rank=order.rank, epoch=order.epoch, ranks=ranks, place=decoder, word=word, sources=sources)
+            )
+    return found
+
+
+def _too_little(order: Rebuild, held: dict[int, Holding]) -> str:
+    ranks = [member.rank for member in order.group]
+    whole = [ranks[p] for p, h in held.items() if h.head and h.head.present]
+    covered = [ranks[p] for p, h in held.items() if h.row and h.row.present]
+    why = "; ".join(h.problem for h in held.values() if h.problem)
+    return (
+        f"rank {order.rank} epoch {order.epoch} cannot be decoded: of its group {ranks} only {whole} hold the data "
+        f"and {covered} rows, or not of one history{': ' + why if why else ''}"
+    )
 
 
 def _receive_stripe(peer: Peer, request: Decode, arena: Arena, out: Bytes) -> StripeHeader:

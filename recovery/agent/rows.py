@@ -1,30 +1,30 @@
-"""The parity rows that a node keeps for others: one small arena of two slots a position group, with the same records.
+"""The parity rows that a node keeps: one small arena of two slots a member of a group, with the same records.
 
-A row carries, beside the XOR of its stripes, the size and digest of every slot that went into it, so that a rebuilt
-slot is checked against what the lost node had, and a row is never combined with data of another history.
+Rows carry, beside the parity, the size and digest of every slot that went into them, so that a rebuilt slot is checked
+against what the lost node had, and a row is never combined with data of another history.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from recovery.agent.errors import NoSuchSlotError
 from recovery.agent.messages import ParityInfo
+from recovery.agent.parity import Geometry
 from recovery.memory import room
 from recovery.memory.arena import PARITY_ARENA, Arena
-from recovery.memory.digest import Bytes
+from recovery.memory.digest import Bytes, digest
 from recovery.memory.errors import ArenaError, CorruptArenaError
 from recovery.memory.layout import Layout
 from recovery.memory.records import SlotRecord, Word
 
-_ROW: Final = "row"
 _META: Final = "meta"
 _META_BYTES: Final = 16 * 1024
 """Room for the descriptions of some hundred members."""
@@ -32,6 +32,13 @@ _META_BYTES: Final = 16 * 1024
 Ranks = tuple[int, ...]
 
 logger = logging.getLogger("mainstay.agent")
+
+
+class Key(NamedTuple):
+    """One member's rows: the ranks of its group, and which of them it is."""
+
+    ranks: Ranks
+    place: int
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -44,95 +51,135 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     generation: int
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A committed row, ready to be read."""
+class _Description(msgspec.Struct, frozen=True, array_like=True):
+    parity: int
+    parts: tuple[Part, ...]
 
+
+class Row(msgspec.Struct, frozen=True):
+    """A member's committed rows of one epoch, ready to be read."""
+
+    key: Key
     arena: Arena
     record: SlotRecord
+    parity: int
     parts: tuple[Part, ...]
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(len(self.key.ranks), self.parity)
 
     @property
     def digests(self) -> tuple[int, ...]:
         return tuple(part.digest for part in self.parts)
 
     @property
-    def data(self) -> Bytes:
-        """uint8 [stripe bytes]."""
-        spec = self.arena.layout.specs()[_ROW]
-        return self.arena.slot_bytes(self.record.slot)[spec.offset : spec.offset + spec.nbytes]
+    def size(self) -> int:
+        """Bytes of a stripe."""
+        return self.arena.layout.specs()[_name(0)].nbytes
+
+    def data(self, word: int) -> Bytes:
+        """uint8 [stripe bytes]: the row of codeword ``word``.
+
+        Raises:
+            NoSuchSlotError: this member keeps no row of it.
+        """
+        words = self.geometry.rows_of(self.key.place)
+        if word not in words:
+            raise NoSuchSlotError(f"member {self.key.place} of {self.key.ranks} keeps no row of codeword {word}")
+        return _view(self.arena, self.record.slot, _name(words.index(word)))
 
 
 class Rows:
-    """Row arenas by the ranks that they protect (one of each member, in group order)."""
+    """Row arenas by group (the ranks that it protects, one of each member in order) and place in it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._arenas: dict[Ranks, Arena] = {}
+        self._arenas: dict[Key, Arena] = {}
         self._lock = threading.RLock()
         for path in sorted(directory.glob("parity-*.arena")):
             try:
-                ranks = tuple(int(part) for part in path.stem.removeprefix("parity-").split("_"))
-                self._arenas[ranks] = Arena.attach(path)
+                arena = Arena.attach(path)
+                self._arenas[_key_of(arena)] = arena
             except (ArenaError, ValueError, OSError) as error:
                 logger.warning("%s cannot be used and is removed: %s", path.name, error)
                 path.unlink(missing_ok=True)
 
-    def find(self, ranks: Ranks, epoch: int) -> Row:
-        """The row of ``epoch`` for ``ranks``.
+    def find(self, key: Key, epoch: int, *, check: bool = False) -> Row:
+        """The rows of ``epoch``.
 
         Raises:
-            NoSuchSlotError: there is none.
-            CorruptArenaError: it does not match its digest.
+            NoSuchSlotError: there are none.
+            CorruptArenaError: the description is damaged or, with ``check``, anything else of them.
         """
-        arena = self._arenas.get(ranks)
+        arena = self._arenas.get(key)
         if arena is None:
-            raise NoSuchSlotError(f"no parity of ranks {ranks} here")
+            raise NoSuchSlotError(f"no parity of ranks {key.ranks} for member {key.place} here")
         record = arena.find(epoch)
-        return Row(arena, record, _parts(arena, record))
+        if check:
+            arena.check(record)
+        return _row(key, arena, record)
 
-    def begin(self, ranks: Ranks, position: int, stripe: int) -> tuple[Arena, int, Bytes]:
-        """A slot for a new row: (arena, slot, uint8 [stripe]). The newest complete row is never the one given out."""
-        layout = Layout.build({_ROW: ("uint8", (stripe,)), _META: ("uint8", (_META_BYTES,))})
+    def begin(self, key: Key, parity: int, stripe: int) -> tuple[Arena, int, list[Bytes]]:
+        """A slot for new rows: (arena, slot, a uint8 [stripe] for each). Never that of the newest complete epoch."""
+        layout = Layout.build(
+            {_name(p): ("uint8", (stripe,)) for p in range(parity)} | {_META: ("uint8", (_META_BYTES,))}
+        )
         with self._lock:
-            arena = self._arenas.get(ranks)
+            arena = self._arenas.get(key)
             if arena is None or arena.layout.digest != layout.digest:
-                path = self.directory / f"parity-{'_'.join(map(str, ranks))}.arena"
-                arena = Arena.create(path, rank=position, layout=layout, slots=2, kind=PARITY_ARENA)
-                self._arenas[ranks] = arena
-        complete = arena.word(Word.PARITY_EPOCH)
-        loose = [r for r in arena.records() if not r.committed or r.epoch != complete]
-        slot = min(loose, key=lambda r: (r.committed, r.epoch)).slot
-        return arena, slot, arena.begin(slot, arena.word(Word.FENCE))[:stripe]
+                path = self.directory / f"parity-{key.place}-{digest(repr(key.ranks).encode()):016x}.arena"
+                arena = Arena.create(path, rank=key.place, layout=layout, slots=2, kind=PARITY_ARENA)
+                self._arenas[key] = arena
+        slot = spare_slot(arena)
+        arena.begin(slot, arena.word(Word.FENCE))
+        return arena, slot, [_view(arena, slot, _name(p)) for p in range(parity)]
 
-    def commit(self, arena: Arena, slot: int, epoch: int, parts: tuple[Part, ...]) -> None:
-        """Declare a row whole: its description, its record, its digest."""
-        spec = arena.layout.specs()[_META]
-        room.put(msgspec.msgpack.encode(parts), arena.slot_bytes(slot)[spec.offset : spec.offset + spec.nbytes])
+    def commit(self, arena: Arena, slot: int, epoch: int, parity: int, parts: tuple[Part, ...]) -> None:
+        """Declare rows whole: their description, their record, their digest."""
+        room.put(msgspec.msgpack.encode(_Description(parity, parts)), _view(arena, slot, _META))
         arena.commit(slot, epoch, arena.word(Word.FENCE))
         # A member that was restored from elsewhere has other bytes for the same epoch: the row over its old ones, found
         # first, would make the others wait for ever.
         arena.retire_twins(arena.verify(arena.record(slot)))
 
-    def complete(self, ranks: Ranks, epoch: int) -> None:
-        """Every member holds its row: this one is worth keeping, and rows of other groups of these ranks are not."""
+    def complete(self, key: Key, epoch: int) -> None:
+        """Everything that protects ``epoch`` is there, in the whole job: these rows are the ones to keep."""
         with self._lock:
-            self._arenas[ranks].set_word(Word.PARITY_EPOCH, epoch)
-            for other in [r for r in self._arenas if r != ranks and set(r) & set(ranks)]:
-                self._arenas.pop(other).path.unlink(missing_ok=True)
+            if key in self._arenas:
+                self._arenas[key].set_word(Word.PARITY_EPOCH, epoch)
+
+    def retain(self, keys: Collection[Key]) -> None:
+        """Let go of the rows of all other groups."""
+        with self._lock:
+            for key in self._arenas.keys() - set(keys):
+                self._arenas.pop(key).path.unlink(missing_ok=True)
 
     def discard_after(self, epoch: int) -> None:
         with self._lock:
             for arena in self._arenas.values():
                 arena.discard_after(epoch)
 
-    def infos(self) -> Iterator[ParityInfo]:
+    def all(self) -> list[tuple[Key, Arena]]:
         with self._lock:
-            arenas = sorted(self._arenas.items())
-        for ranks, arena in arenas:
+            return sorted(self._arenas.items())
+
+    def infos(self) -> Iterator[ParityInfo]:
+        for key, arena in self.all():
             for record in arena.records():
                 if record.committed:
-                    done = record.epoch == arena.word(Word.PARITY_EPOCH)
-                    yield ParityInfo(epoch=record.epoch, ranks=ranks, nbytes=record.nbytes, complete=done)
+                    try:
+                        row = _row(key, arena, record)
+                    except ArenaError:
+                        continue  # damaged: it protects nothing
+                    yield ParityInfo(
+                        epoch=record.epoch,
+                        ranks=key.ranks,
+                        place=key.place,
+                        parity=row.parity,
+                        nbytes=record.nbytes,
+                        complete=record.epoch == arena.word(Word.PARITY_EPOCH),
+                    )
 
     def drop(self) -> None:
         with self._lock:
@@ -141,10 +188,45 @@ class Rows:
             self._arenas.clear()
 
 
-def _parts(arena: Arena, record: SlotRecord) -> tuple[Part, ...]:
-    spec = arena.layout.specs()[_META]
-    raw = np.array(arena.slot_bytes(record.slot)[spec.offset : spec.offset + spec.nbytes])
+def spare_slot(arena: Arena) -> int:
+    """Of an arena of two slots: the one that is not the newest complete epoch's."""
+    complete = arena.word(Word.PARITY_EPOCH)
+    loose = [r for r in arena.records() if not r.committed or r.epoch != complete]
+    return min(loose, key=lambda r: (r.committed, r.epoch)).slot
+
+
+def _name(row: int) -> str:
+    return f"row{row}"
+
+
+def _view(arena: Arena, slot: int, name: str) -> Bytes:
+    spec = arena.layout.specs()[name]
+    return arena.slot_bytes(slot)[spec.offset : spec.offset + spec.nbytes]
+
+
+def _key_of(arena: Arena) -> Key:
+    """Whose rows an arena holds, as the newest of them say.
+
+    Raises:
+        CorruptArenaError: none of them says so.
+    """
+    newest = arena.newest()
+    if newest is None:
+        raise CorruptArenaError(f"{arena.path.name} holds no rows")
+    parts = _described(arena, newest).parts
+    return Key(tuple(part.rank for part in parts), arena.header.rank)
+
+
+def _row(key: Key, arena: Arena, record: SlotRecord) -> Row:
+    found = _described(arena, record)
+    if tuple(part.rank for part in found.parts) != key.ranks or not 1 <= found.parity < len(key.ranks):
+        raise CorruptArenaError(f"{arena.path.name}: the description of epoch {record.epoch} is of another group")
+    return Row(key, arena, record, found.parity, found.parts)
+
+
+def _described(arena: Arena, record: SlotRecord) -> _Description:
+    raw = np.array(_view(arena, record.slot, _META))
     try:
-        return msgspec.msgpack.decode(room.take(raw), type=tuple[Part, ...])
+        return msgspec.msgpack.decode(room.take(raw), type=_Description)
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise CorruptArenaError(f"{arena.path.name}: the description of epoch {record.epoch} is damaged") from error

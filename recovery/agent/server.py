@@ -21,10 +21,12 @@ from typing import Final
 
 import msgspec
 
+from recovery.agent import standing
 from recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
 from recovery.agent.framing import parse_endpoint, receive, same_token, send
-from recovery.agent.messages import Failure, Hello, Message, Request, Welcome
+from recovery.agent.messages import Failure, Hello, Request, Welcome
 from recovery.agent.node import Caller, Settings
+from recovery.agent.peer_messages import Message
 from recovery.agent.service import Service
 from recovery.agent.upkeep import (
     collect_garbage,
@@ -36,8 +38,8 @@ from recovery.agent.upkeep import (
     write_owner,
 )
 
-MAX_CONNECTIONS: Final = 128
-"""Sixteen ranks with a few connections each, the launcher, and a parity group's peers."""
+MAX_CONNECTIONS: Final = 256
+"""Sixteen ranks with a few connections each, the launcher, a group's peers, and one member of each of 128 others."""
 HELLO_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 300.0
 """A silent connection is closed; clients connect again without noticing."""
@@ -135,6 +137,7 @@ def listen_tcp(endpoint: str) -> socket.socket:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve one node of one job until ended.
 
+    ``--job J`` alone makes a standing agent (``agent.standing``). A launcher gives
     ``--job J --node N --socket PATH --listen HOST:PORT --token-file F`` and optionally ``--shm-dir D --parity-every K
     --disk-every D --disk-keep N --checkpoint-dir DIR --owner-pid PID``. Port 0 takes a free one. When ready, one line
     of JSON goes to stdout: ``{"ready": true, "node", "socket", "endpoint": "host:port", "pid"}``. Ends (files stay) on
@@ -158,6 +161,9 @@ def _run(arguments: argparse.Namespace) -> int:
     started = process_start(owner) if owner else None
     if owner and started is None:
         raise ValueError(f"the owner (pid {owner}) is gone already")
+    alone = arguments.socket is None
+    if alone:
+        arguments.socket = settings.directory / "agent.sock"
     collect_garbage(arguments.shm_dir)
     lock = take_lock(settings.directory)
     write_owner(settings.directory, owner or os.getpid())
@@ -172,8 +178,12 @@ def _run(arguments: argparse.Namespace) -> int:
     server.listen(tcp)
     host, port = tcp.getsockname()[:2]
     ready = {"ready": True, "node": settings.node, "socket": str(arguments.socket), "pid": os.getpid()}
+    if alone:
+        _announce(arguments, settings, _reachable(host, port))
     print(json.dumps({**ready, "endpoint": f"{host}:{port}"}), flush=True)  # noqa: T201 - the launcher reads this line
     _live(service, ended, owner, started)
+    if alone:
+        standing.withdraw(settings.directory)
     for listener in (unix, tcp):
         listener.close()
     arguments.socket.unlink(missing_ok=True)
@@ -195,7 +205,27 @@ def _live(service: Service, ended: threading.Event, owner: int, started: int | N
             return
 
 
+def _announce(arguments: argparse.Namespace, settings: Settings, endpoint: str) -> None:
+    place = standing.Place(
+        job=settings.job,
+        node=settings.node,
+        socket=str(arguments.socket),
+        endpoint=endpoint,
+        token_file=str(arguments.token_file.resolve()),
+    )
+    standing.announce(settings.directory, place)
+
+
+def _reachable(host: str, port: int) -> str:
+    """Where other nodes find an agent that listens at ``host``: a wildcard is nobody's address."""
+    name = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    return f"{name}:{port}"
+
+
 def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.token_file is None:
+        directory = node_directory(arguments.shm_dir, arguments.job, arguments.node)
+        arguments.token_file = standing.own_token(directory)
     token = arguments.token_file.read_text().strip()
     if not token:
         raise ValueError(f"{arguments.token_file} is empty; it must hold the job's token")
@@ -203,6 +233,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         raise ValueError("--disk-every and --checkpoint-dir belong together")
     if arguments.parity_every < 0 or arguments.disk_every < 0:
         raise ValueError("--parity-every and --disk-every are numbers of epochs, 0 for never")
+    if min(arguments.scrub_pause, arguments.scrub_rate, arguments.drill_every) < 0:
+        raise ValueError("--scrub-pause, --scrub-rate and --drill-every may not be negative")
     if arguments.disk_keep < 1:
         raise ValueError("--disk-keep is a number of files, at least 1")
     return Settings(
@@ -214,20 +246,32 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         disk_every=arguments.disk_every,
         disk_keep=arguments.disk_keep,
         checkpoint_dir=arguments.checkpoint_dir,
+        scrub_pause=arguments.scrub_pause,
+        scrub_rate=arguments.scrub_rate,
+        drill_seconds=arguments.drill_every,
     )
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("mainstay agent", description="The snapshot agent of one node of one job.")
     parser.add_argument("--job", required=True)
-    parser.add_argument("--node", required=True)
-    parser.add_argument("--socket", type=Path, required=True, help="Unix socket for ranks and the launcher")
+    parser.add_argument("--node", default=standing.node_name())
+    parser.add_argument(
+        "--socket", type=Path, help="Unix socket for ranks and the launcher; without it the agent stands alone"
+    )
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for peer agents; port 0 takes a free one")
-    parser.add_argument("--token-file", type=Path, required=True)
+    parser.add_argument("--token-file", type=Path, help="the same on all nodes that copy from each other")
     parser.add_argument("--shm-dir", type=Path, default=default_root())
     parser.add_argument("--parity-every", type=int, default=0, help="parity for epochs divisible by this")
     parser.add_argument("--disk-every", type=int, default=0, help="files for epochs divisible by this")
     parser.add_argument("--disk-keep", type=int, default=2, help="so many files of each rank")
     parser.add_argument("--checkpoint-dir", type=Path)
-    parser.add_argument("--owner-pid", type=int, default=os.getppid(), help="end when this process ends; 0: never")
-    return parser.parse_args(argv)
+    parser.add_argument("--scrub-pause", type=float, default=30.0, help="seconds between two scrubs; 0: none")
+    parser.add_argument("--scrub-rate", type=float, default=200e6, help="bytes a second that scrubbing reads at most")
+    parser.add_argument("--drill-every", type=float, default=300.0, help="seconds between two drills; 0: none")
+    parser.add_argument("--owner-pid", type=int, help="end when this process ends; 0: never (default: the parent)")
+    arguments = parser.parse_args(argv)
+    if arguments.owner_pid is None:
+        # One that stands alone outlives the shell that it was started from.
+        arguments.owner_pid = 0 if arguments.socket is None else os.getppid()
+    return arguments

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from recovery.agent import transfer
 from recovery.agent.background import Background
-from recovery.agent.disk import DiskWriter, list_disk, load_disk
+from recovery.agent.disk import DiskWriter, load_disk
 from recovery.agent.encoder import Encoder, answer_row
 from recovery.agent.errors import AgentError, AgentGoneError, FailureKind, RefusedError, StaleGenerationError
 from recovery.agent.messages import (
     Committed,
+    ConfigureDisk,
     ConfigureParity,
-    Decode,
     DiscardAfter,
     Done,
     Drop,
@@ -30,18 +30,31 @@ from recovery.agent.messages import (
     Hello,
     Inventory,
     LoadDisk,
-    Message,
     OpenArena,
     Ping,
-    ReadHead,
-    ReadRow,
-    ReadSlot,
     Rebuild,
+    SaveDisk,
 )
 from recovery.agent.node import Caller, Node, Settings
+from recovery.agent.peer_messages import (
+    Decode,
+    Doubt,
+    LayoutText,
+    Message,
+    Noted,
+    ReadHead,
+    ReadLayout,
+    ReadParity,
+    ReadProtected,
+    ReadRow,
+    ReadSlot,
+)
 from recovery.agent.rebuild import rebuild, serve_stripe
-from recovery.agent.rows import Rows
+from recovery.agent.rows import Key, Rows
+from recovery.agent.scrub import Scrubber
+from recovery.agent.shortage import foresee
 from recovery.agent.store import Store
+from recovery.agent.wards import Wards
 from recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
@@ -88,8 +101,15 @@ class Service:
         self.node = Node(settings, self.store, self.rows)
         self._encoder = Encoder(self.node)
         self._threads: list[Background] = [self._encoder]
+        self._disk: DiskWriter | None = None
         if settings.checkpoint_dir is not None:
-            self._threads.append(DiskWriter(self.node, settings.checkpoint_dir))
+            self._disk = DiskWriter(self.node, settings.checkpoint_dir)
+            self._threads.append(self._disk)
+        self.scrubber = Scrubber(self.node, self._encoder.again)
+        if settings.scrub_pause:
+            self._threads.append(self.scrubber)
+        self.wards = Wards(self.node)
+        self._threads.append(self.wards)
         self._threads.append(Verifier(self.store, self._kick))
         self._drop_lock = threading.Lock()
         self._answers: dict[type[Message], Callable[[Any, Caller], Message | None]] = {
@@ -100,15 +120,21 @@ class Service:
             GetInventory: lambda _m, _c: self.inventory(),
             Fetch: lambda m, c: transfer.fetch(self.node, m, c.generation),
             Rebuild: lambda m, c: rebuild(self.node, m, c.generation),
-            LoadDisk: lambda m, c: load_disk(self.node, m, c.generation),
+            LoadDisk: self._load_disk,
+            ConfigureDisk: self._configure_disk,
+            SaveDisk: self._save_disk,
             ConfigureParity: self._configure_parity,
             Fence: self._fence,
             DiscardAfter: self._discard_after,
             Drop: self._drop,
             ReadHead: lambda m, _c: transfer.answer_head(self.store, m),
-            ReadRow: lambda m, _c: answer_row(self.rows, m),
+            ReadRow: lambda m, _c: answer_row(self.node, m),
+            ReadParity: lambda m, c: transfer.serve_parity(self.rows, c, m),
+            ReadProtected: lambda m, _c: self._encoder.answer(m),
+            ReadLayout: lambda m, _c: LayoutText(layout=self.store.layout(m.rank).to_json()),
             ReadSlot: lambda m, c: transfer.serve_slot(self.store, c, m),
             Decode: lambda m, c: serve_stripe(self.node, c, m),
+            Doubt: self._doubt,
         }
 
     def start(self) -> None:
@@ -147,19 +173,40 @@ class Service:
             raise StaleGenerationError(f"generation {generation} was fenced; {fence} is the lowest alive")
 
     def inventory(self) -> Inventory:
-        directory = self.settings.checkpoint_dir
         return Inventory(
             node=self.settings.node,
             slots=tuple(self.store.slot_infos()),
             parity=tuple(self.rows.infos()),
-            disk=() if directory is None else tuple(list_disk(directory)),
+            disk=() if self._disk is None else self._disk.listed(),
             rates=self.node.meter.rates(),
-            degraded=tuple(f"{subject}: {words}" for subject, words in sorted(self.store.degraded.items())),
+            degraded=tuple(f"{subject}: {words}" for subject, words in sorted(self._degraded().items())),
+            scrub=self.scrubber.counts.state(),
         )
+
+    def _degraded(self) -> dict[str, str]:
+        late = "" if self._disk is None else self._disk.late()
+        return dict(self.store.degraded) | ({"slow disk": late} if late else {})
+
+    def _load_disk(self, request: LoadDisk, caller: Caller) -> Message:
+        run = "" if self._disk is None or self._disk.config is None else self._disk.config.run
+        return load_disk(self.node, request, caller.generation, run)
+
+    def _configure_disk(self, request: ConfigureDisk, _caller: Caller) -> Message:
+        self._require_disk().configure(request)
+        return Done()
+
+    def _save_disk(self, request: SaveDisk, _caller: Caller) -> Message:
+        self._require_disk().save(request)
+        return Done()
+
+    def _require_disk(self) -> DiskWriter:
+        if self._disk is None:
+            raise ValueError("this agent has no --checkpoint-dir")
+        return self._disk
 
     def _kick(self) -> None:
         for thread in self._threads:
-            if not isinstance(thread, Verifier):
+            if not isinstance(thread, Verifier | Scrubber | Wards):
                 thread.kick()
 
     def _open_arena(self, request: OpenArena, _caller: Caller) -> Message:
@@ -172,8 +219,14 @@ class Service:
         self._threads[-1].kick()
 
     def _configure_parity(self, request: ConfigureParity, caller: Caller) -> Message:
-        self._encoder.configure(request.group, request.every, caller.generation)
+        self._encoder.configure(request.groups, request.every, request.scheme, caller.generation)
+        self.wards.configure(request.wards, caller.generation)
+        foresee(self.store, self.settings.directory)
         return Done()
+
+    def _doubt(self, request: Doubt, _caller: Caller) -> Message:
+        self.scrubber.doubted(Key(request.ranks, request.place), request.epoch)
+        return Noted()
 
     def _fence(self, request: Fence, _caller: Caller) -> Message:
         self.store.fence(request.generation)
@@ -188,6 +241,8 @@ class Service:
         with self._drop_lock:
             self.store.drop()
             self.rows.drop()
+            if self._disk is not None:
+                self._disk.forget()
         return Done()
 
 

@@ -16,12 +16,15 @@ from typing import Final
 
 import msgspec
 
+from recovery.agent.copies import Copies
+from recovery.agent.degraded import Degradations
 from recovery.agent.errors import CorruptError, NoSuchSlotError
-from recovery.agent.messages import ArenaInfo, GroupMember, SlotInfo
+from recovery.agent.messages import ArenaInfo, Group, SlotInfo
 from recovery.memory.arena import Arena
 from recovery.memory.errors import ArenaError, CorruptArenaError
 from recovery.memory.layout import Layout
 from recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
+from recovery.memory.repair import read_cell
 
 MAX_RANK: Final = 1_000_000
 
@@ -32,10 +35,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What survives a restart beside the arenas."""
 
     fence: int = 0
-    group: tuple[GroupMember, ...] = ()
+    groups: tuple[Group, ...] = ()
+    """All of the job; see ``messages.ConfigureParity``."""
     every: int = 0
+    scheme: str = "xor"
     generation: int = 0
-    """Under which the group was configured."""
+    """Under which the groups were configured."""
+
+    def group_of(self, rank: int) -> Group:
+        """Those that protect ``rank``, itself included; none if nothing does."""
+        if not self.every:
+            return ()
+        return next((g for g in self.groups if len(g) > 1 and any(m.rank == rank for m in g)), ())
+
+
+def arena_path(directory: Path, rank: int) -> Path:
+    """Where the arena of ``rank`` lies in a node's directory."""
+    return directory / f"rank-{rank}.arena"
 
 
 class Store:
@@ -46,13 +62,16 @@ class Store:
         self.slots = slots
         self.disk_every = disk_every
         self.config = Config()
-        self.degraded: dict[str, str] = {}
+        self.degraded = Degradations()
         """What does not work as it should: subject -> words."""
         self.discards = 0
         """How often the job has gone back. Only grows, before the slots go."""
+        self.verdicts_damaged = 0
+        """Slots digested anew because the record of their digest was damaged; for the scrubber to tell."""
         self._arenas: dict[int, Arena] = {}
         self._locks: dict[int, threading.RLock] = {}
         self._lock = threading.RLock()
+        self.copies = Copies(directory)
         self._attach_all()
 
     # Arenas
@@ -65,6 +84,7 @@ class Store:
             arena = self._arenas.get(rank)
             if arena is None or arena.layout.digest != layout.digest or arena.header.slots != self.slots:
                 arena = self._create(rank, layout, arena)
+            self._come_home(rank, arena)
         return ArenaInfo(path=str(arena.path), slots=arena.header.slots, slot_bytes=arena.header.slot_bytes)
 
     def _create(self, rank: int, layout: Layout, old: Arena | None) -> Arena:
@@ -81,8 +101,23 @@ class Store:
         arena.set_word(Word.HEARTBEAT, time.monotonic_ns())
         self._arenas[rank] = arena
 
+    def _come_home(self, rank: int, arena: Arena) -> None:
+        """A rank that now runs where its copies are kept finds them in its own arena.
+
+        Only what is newer than all that the arena has: a rank that has trained here since writes into it by itself.
+        """
+        old, newest = self.copies.of(rank), self.newest_epoch(rank)
+        if old is not None and old.layout.digest == arena.layout.digest:
+            for record in sorted(old.records(), key=lambda r: r.epoch):
+                if record.state is SlotState.VERIFIED and record.epoch > newest:
+                    slot = arena.choose().slot
+                    out = arena.begin(slot, arena.word(Word.FENCE))
+                    out[: record.nbytes] = old.slot_bytes(record.slot)[: record.nbytes]
+                    with contextlib.suppress(CorruptError):
+                        self._check_in(arena, slot, record.epoch, record.generation, record.digest)
+
     def _path(self, rank: int) -> Path:
-        return self.directory / f"rank-{rank}.arena"
+        return arena_path(self.directory, rank)
 
     def arena(self, rank: int) -> Arena:
         """The open arena of ``rank``.
@@ -126,11 +161,18 @@ class Store:
         Raises:
             NoSuchSlotError, TornError: through ``SlotMissingError`` and ``TornSlotError``.
         """
+        if rank not in self._arenas or not any(r.committed and r.epoch == epoch for r in self._arenas[rank].records()):
+            copy = self.copies.find(rank, epoch)
+            if copy is not None:
+                return copy
         arena = self.arena(rank)
         record = arena.find(epoch)
         if record.state is not SlotState.VERIFIED:
             with self.lock(rank):
-                record = arena.verify(arena.find(epoch))
+                record = arena.find(epoch)
+                if read_cell(arena, record.slot, agent=True) is None:
+                    self.verdicts_damaged += 1
+                record = arena.verify(record)
         return arena, record
 
     def verify_newest(self, rank: int) -> SlotRecord | None:
@@ -142,6 +184,15 @@ class Store:
             return self.verified(rank, newest.epoch)[1]
         except ArenaError:
             return None
+
+    def layout(self, rank: int) -> Layout:
+        """Of the arena of ``rank``, or of the copy that is kept of it.
+
+        Raises:
+            NoSuchSlotError: neither is here.
+        """
+        copy = self.copies.of(rank)
+        return copy.layout if copy is not None and rank not in self._arenas else self.arena(rank).layout
 
     def newest_epoch(self, rank: int) -> int:
         newest = self._arenas[rank].newest() if rank in self._arenas else None
@@ -160,6 +211,8 @@ class Store:
                         nbytes=record.nbytes,
                         verified=record.state is SlotState.VERIFIED,
                     )
+        own = {(rank, r.epoch) for rank, arena in self.all() for r in arena.records() if r.committed}
+        yield from (info for info in self.copies.infos() if (info.rank, info.epoch) not in own)
 
     def accept(self, rank: int, slot: int, epoch: int, generation: int, expected: int) -> SlotRecord:
         """Commit and verify a slot that the agent itself has filled.
@@ -170,7 +223,9 @@ class Store:
         Raises:
             CorruptError: the bytes do not have the digest that they should; the slot is invalid again.
         """
-        arena = self.arena(rank)
+        return self._check_in(self.arena(rank), slot, epoch, generation, expected)
+
+    def _check_in(self, arena: Arena, slot: int, epoch: int, generation: int, expected: int) -> SlotRecord:
         arena.commit(slot, epoch, max(generation, self.config.fence))
         try:
             record = arena.verify(arena.record(slot))
@@ -178,12 +233,13 @@ class Store:
                 raise CorruptArenaError(f"digest {record.digest:016x} instead of {expected:016x}")
         except ArenaError as error:
             arena.invalidate(arena.record(slot))
-            raise CorruptError(f"rank {rank} epoch {epoch}: what came is damaged: {error}") from error
+            raise CorruptError(f"rank {arena.header.rank} epoch {epoch}: what came is damaged: {error}") from error
         arena.retire_twins(record)
         return record
 
     def discard_after(self, epoch: int) -> None:
         self.discards += 1
+        self.copies.discard_after(epoch)
         for rank, arena in self.all():
             with self.lock(rank):
                 arena.discard_after(epoch)
@@ -227,5 +283,6 @@ class Store:
             for path in (*self.directory.glob("*.arena"), *self.directory.glob(".*.new")):
                 path.unlink(missing_ok=True)
             self._arenas.clear()
+            self.copies.forget()
             self.degraded.clear()
             self.save(Config(fence=self.config.fence))

@@ -1,43 +1,48 @@
 """Stripes of several members read side by side, chunk by chunk, so that what they are combined into stays in cache.
 
-Fused in this way an XOR of k stripes touches memory once a byte instead of three times; see ``bench.snapshot_path``.
+Fused in this way a sum of k stripes touches memory once a byte instead of three times; see ``bench.snapshot_path``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
 from recovery.agent.errors import CorruptError
 from recovery.agent.framing import CHUNK
-from recovery.agent.messages import ReadSlot, SlotHeader
 from recovery.agent.parity import xor_into
 from recovery.agent.peer import Peer
+from recovery.agent.peer_messages import ReadParity, ReadSlot, RowHeader, SlotHeader
+from recovery.coding import gf
 from recovery.memory.digest import Bytes
 
 
 class Stripe:
-    """One member's stripe as it comes over the wire."""
+    """One member's stripe, or parity row, as it comes over the wire, to be added with a coefficient of GF(2^8)."""
 
-    def __init__(self, peer: Peer, header: SlotHeader) -> None:
+    def __init__(self, peer: Peer, nbytes: int, coefficient: int = 1) -> None:
         self.peer = peer
-        self.header = header
-        self._left = header.nbytes
-        self._buffer: Bytes = np.empty(min(CHUNK, header.nbytes), np.uint8)
+        self.nbytes = nbytes
+        self.coefficient = coefficient
+        self._left = nbytes
+        self._buffer: Bytes = np.empty(min(CHUNK, nbytes), np.uint8)
 
-    def read_into(self, out: Bytes) -> None:
-        """The next bytes, straight into ``out``; zeros where the stripe has ended."""
+    def start_into(self, out: Bytes) -> None:
+        """The next bytes times the coefficient into ``out``; zeros where the stripe has ended."""
+        if self.coefficient != 1:
+            out[:] = 0
+            self.add_into(out)
+            return
         count = self._take(len(out))
         self.peer.receive_into(out[:count])
         out[count:] = 0
 
-    def xor_into(self, out: Bytes) -> None:
-        """``out`` XOR the next bytes; those past the stripe's end count as zeros."""
+    def add_into(self, out: Bytes) -> None:
+        """``out`` plus the next bytes times the coefficient; those past the stripe's end count as zeros."""
         part = self._buffer[: self._take(len(out))]
         self.peer.receive_into(part)
-        xor_into(out, part)
+        add_into(self.coefficient, part, out)
 
     def finish(self) -> None:
         """See ``Peer.finish``."""
@@ -49,31 +54,44 @@ class Stripe:
         return count
 
 
-@contextmanager
-def open_stripe(peer: Peer, wanted: ReadSlot, digest: int) -> Iterator[Stripe]:
-    """Ask for a stripe of the slot that has ``digest``.
+def add_into(coefficient: int, part: Bytes, out: Bytes) -> None:
+    """``out[:len(part)]`` plus ``coefficient`` times ``part``; one times is a plain XOR."""
+    if coefficient == 1:
+        xor_into(out, part)
+    else:
+        gf.multiply_add(coefficient, part, out[: len(part)])
+
+
+def ask_slot(peer: Peer, wanted: ReadSlot, digest: int, coefficient: int = 1) -> Stripe:
+    """Ask for bytes of the slot that has ``digest``.
 
     Raises:
         CorruptError: the member holds other bytes under that epoch.
     """
-    with peer:
-        yield ask(peer, wanted, digest)
-
-
-def ask(peer: Peer, wanted: ReadSlot, digest: int) -> Stripe:
-    """As ``open_stripe``, on a connection that is open already."""
     header = peer.call(wanted, SlotHeader)
     if header.digest != digest or header.nbytes != wanted.nbytes:
         raise CorruptError(
             f"{peer.endpoint}: rank {wanted.rank} epoch {wanted.epoch} is not the one that went into the parity"
         )
-    return Stripe(peer, header)
+    return Stripe(peer, header.nbytes, coefficient)
+
+
+def ask_parity(peer: Peer, wanted: ReadParity, digests: tuple[int, ...], coefficient: int = 1) -> Stripe:
+    """Ask for the beginning of a parity row made of the slots that have ``digests``.
+
+    Raises:
+        CorruptError: the member's row covers other bytes.
+    """
+    header = peer.call(wanted, RowHeader)
+    if header.digests != digests or header.nbytes != wanted.nbytes:
+        raise CorruptError(f"{peer.endpoint}: its parity of epoch {wanted.epoch} covers other bytes")
+    return Stripe(peer, header.nbytes, coefficient)
 
 
 def combine(stripes: Sequence[Stripe], out: Bytes) -> None:
-    """``out`` becomes the XOR of all stripes, each padded with zeros."""
+    """``out`` becomes the sum of all stripes, each padded with zeros."""
     for at in range(0, len(out), CHUNK):
         chunk = out[at : at + CHUNK]
-        stripes[0].read_into(chunk)
+        stripes[0].start_into(chunk)
         for stripe in stripes[1:]:
-            stripe.xor_into(chunk)
+            stripe.add_into(chunk)

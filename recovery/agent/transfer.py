@@ -5,12 +5,28 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from recovery.agent.errors import AgentError, CorruptError
+from recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
 from recovery.agent.framing import CHUNK, send, send_bytes
-from recovery.agent.messages import Fetch, Fetched, Head, ReadHead, ReadSlot, SlotHeader, Tail
+from recovery.agent.messages import NEWEST, Fetch, Fetched
 from recovery.agent.node import Caller, Node
+from recovery.agent.peer import Peer
+from recovery.agent.peer_messages import (
+    Head,
+    LayoutText,
+    Message,
+    ReadHead,
+    ReadLayout,
+    ReadParity,
+    ReadSlot,
+    RowHeader,
+    SlotHeader,
+    Tail,
+)
+from recovery.agent.rows import Key, Rows
 from recovery.agent.store import Store
+from recovery.memory.digest import Bytes
 from recovery.memory.errors import ArenaError, LayoutMismatchError
+from recovery.memory.layout import Layout
 
 WHOLE: Final = 1 << 62
 """As ``ReadSlot.nbytes``: to the end."""
@@ -19,10 +35,19 @@ WHOLE: Final = 1 << 62
 def answer_head(store: Store, request: ReadHead) -> Head:
     newest = store.newest_epoch(request.rank)
     try:
-        record = store.verified(request.rank, request.epoch)[1]
+        arena, record = store.verified(request.rank, request.epoch)
+        if request.check:
+            arena.check(record)
     except (ArenaError, AgentError):
         return Head(present=False, newest=newest, slot_nbytes=0, digest=0)
-    return Head(present=True, newest=newest, slot_nbytes=record.nbytes, digest=record.digest)
+    return Head(
+        present=True,
+        newest=newest,
+        slot_nbytes=record.nbytes,
+        digest=record.digest,
+        layout_digest=arena.layout.digest,
+        generation=record.generation,
+    )
 
 
 def serve_slot(store: Store, caller: Caller, request: ReadSlot) -> None:
@@ -39,23 +64,42 @@ def serve_slot(store: Store, caller: Caller, request: ReadSlot) -> None:
         digest=record.digest,
         nbytes=len(data),
     )
-    caller.streaming = True
-    send(caller.sock, header)
-    for at in range(0, len(data), CHUNK):
-        send_bytes(caller.sock, data[at : at + CHUNK])
+    _stream(caller, header, data)
     ok = arena.unchanged(record)
     why = "" if ok else f"rank {request.rank} overwrote epoch {request.epoch} meanwhile"
     send(caller.sock, Tail(ok=ok, reason=why))
     caller.streaming = False
 
 
+def serve_parity(rows: Rows, caller: Caller, request: ReadParity) -> None:
+    """As ``serve_slot``, of a parity row."""
+    row = rows.find(Key(request.ranks, request.place), request.epoch)
+    data = row.data(request.word)
+    if not 0 <= request.nbytes <= len(data):
+        raise ValueError(f"a row of {len(data)} bytes has no {request.nbytes}")
+    _stream(caller, RowHeader(digests=row.digests, nbytes=request.nbytes), data[: request.nbytes])
+    ok = row.arena.unchanged(row.record)
+    send(caller.sock, Tail(ok=ok, reason="" if ok else "the parity row was overwritten meanwhile"))
+    caller.streaming = False
+
+
+def _stream(caller: Caller, header: Message, data: Bytes) -> None:
+    caller.streaming = True
+    send(caller.sock, header)
+    for at in range(0, len(data), CHUNK):
+        send_bytes(caller.sock, data[at : at + CHUNK])
+
+
 def fetch(node: Node, order: Fetch, generation: int) -> Fetched:
     """Carry out ``Fetch``: see ``AgentClient.fetch``."""
     begun = time.perf_counter()
     store = node.store
+    if order.open:
+        _prepare(node, order, generation)
     arena = store.arena(order.rank)
     with store.lock(order.rank), node.peer(order.endpoint, generation) as peer:
-        request = ReadSlot(rank=order.from_rank, epoch=order.epoch, offset=0, nbytes=WHOLE)
+        epoch = _newest(peer, order.from_rank) if order.epoch == NEWEST else order.epoch
+        request = ReadSlot(rank=order.from_rank, epoch=epoch, offset=0, nbytes=WHOLE)
         header = peer.call(request, SlotHeader)
         if header.layout_digest != arena.layout.digest:
             raise LayoutMismatchError(f"rank {order.from_rank} holds other tensors than rank {order.rank}")
@@ -66,5 +110,19 @@ def fetch(node: Node, order: Fetch, generation: int) -> Fetched:
         peer.receive_into(out[: header.nbytes])
         peer.finish()
         node.meter.add("net", header.nbytes, time.perf_counter() - begun)
-        record = store.accept(order.rank, slot, order.epoch, header.generation, header.digest)
+        record = store.accept(order.rank, slot, epoch, header.generation, header.digest)
     return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
+
+
+def _prepare(node: Node, order: Fetch, generation: int) -> None:
+    """An arena for a rank that will live here; its pages are touched now and not when everybody waits for it."""
+    with node.peer(order.endpoint, generation) as peer:
+        layout = peer.call(ReadLayout(rank=order.from_rank), LayoutText).layout
+    node.store.open(order.rank, Layout.from_json(layout))
+
+
+def _newest(peer: Peer, rank: int) -> int:
+    newest = peer.call(ReadHead(rank=rank, epoch=0), Head).newest
+    if newest < 0:
+        raise NoSuchSlotError(f"{peer.endpoint} holds no snapshot of rank {rank}")
+    return newest

@@ -289,6 +289,11 @@ class Arena:
         start = self.header.slot_at(slot)
         return self._bytes[start : start + self.header.slot_bytes]
 
+    @property
+    def data(self) -> Bytes:
+        """All slots side by side, for whoever registers them with a device."""
+        return self._bytes[self.header.data_at :]
+
     @contextlib.contextmanager
     def reading(self, record: SlotRecord) -> Iterator[Bytes]:
         """The bytes of a committed slot; leaving the block checks that they were still committed.
@@ -314,6 +319,11 @@ class Arena:
                 f"rank {self.header.rank}: epoch {record.epoch} in slot {record.slot} has digest {found:016x}, "
                 f"not {record.digest:016x}"
             )
+
+    @property
+    def raw(self) -> Bytes:
+        """The whole file, uint8. For ``memory.repair`` alone."""
+        return self._bytes
 
     # Cells
 

@@ -47,13 +47,25 @@ def write(data: dict[str, Any], out: Bytes) -> None:
     Raises:
         ValueError: not plain data, or more than ``out`` holds; names the type or the bytes.
     """
+    room.put(_encode(data), out)
+
+
+def size(data: dict[str, Any]) -> int:
+    """Bytes of room that ``write`` would need.
+
+    Raises:
+        ValueError: not plain data; names the type.
+    """
+    return room.needed(_encode(data))
+
+
+def _encode(data: dict[str, Any]) -> bytes:
     try:
-        body = _encoder.encode(data)
+        return _encoder.encode(data)
     except (TypeError, OverflowError) as error:
         raise ValueError(
             f"a snapshot keeps numbers, text, bytes, lists and dicts beside the tensors, not {error}"
         ) from error
-    room.put(body, out)
 
 
 def read(raw: Bytes) -> dict[str, Any]:

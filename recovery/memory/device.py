@@ -6,13 +6,16 @@ optimizer's step; the trainer's stream never waits for the copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from recovery.memory.digest import Bytes
+from recovery.memory.pacing import Pacer
+from recovery.memory.pinning import Pinned
 
 BOUNCE_BYTES: Final = 32 * 1024 * 1024
 """Large enough to hide the start of a transfer, small enough to be pinned at once."""
@@ -27,6 +30,24 @@ class StridedCopier:
     def copy_into(self, out: Bytes) -> None:
         torch.from_numpy(out).view(self.tensor.dtype).reshape(self.tensor.shape).copy_(self.tensor)
 
+    def part(self, start: int, stop: int) -> StridedPart:
+        return StridedPart(self.tensor, start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class StridedPart:
+    """Some bytes of a CPU tensor that is not contiguous; it is made so when it is copied, not before."""
+
+    tensor: torch.Tensor
+    start: int
+    stop: int
+
+    def copy_into(self, out: Bytes) -> None:
+        np.copyto(out, self.tensor.contiguous().reshape(-1).view(torch.uint8).numpy()[self.start : self.stop])
+
+    def part(self, start: int, stop: int) -> StridedPart:
+        return StridedPart(self.tensor, self.start + start, self.start + stop)
+
 
 class Bounce:
     """The side stream and two pinned buffers of one process; made when the first GPU tensor is copied."""
@@ -34,6 +55,10 @@ class Bounce:
     def __init__(self) -> None:
         self._streams: dict[int, Any] = {}
         self._buffers: list[torch.Tensor] = []
+        self.pacer: Pacer | None = None
+        """When chunks may go; None: at once."""
+        self.pinned: Pinned | None = None
+        """Arena memory that a GPU may write itself; everything else goes through the buffers."""
 
     def mark(self) -> object:
         """An event after everything that the trainer has queued so far, or None without a GPU in use."""
@@ -44,22 +69,32 @@ class Bounce:
         return event
 
     def read(self, source: torch.Tensor, ready: Any, out: Bytes) -> None:
-        """Copy ``source`` (uint8, 1-D, on a GPU) to ``out``: one half is filled while the other is emptied."""
+        """Copy ``source`` (uint8, 1-D, on a GPU) to ``out``: a chunk comes while the one before is put in place."""
         stream = self._stream(source.device.index)
-        halves = self._halves()
-        pending: list[tuple[Any, torch.Tensor, int]] = []
+        straight = self.pinned is not None and self.pinned.covers(out)
+        pending: list[_Chunk] = []
         with torch.cuda.stream(stream):
             if ready is not None:
                 stream.wait_event(ready)
             for turn, start in enumerate(range(0, len(out), BOUNCE_BYTES)):
-                count = min(BOUNCE_BYTES, len(out) - start)
-                half = halves[turn % 2][:count]
-                half.copy_(source[start : start + count], non_blocking=True)
-                pending.append((stream.record_event(), half, start))
+                if self.pacer is not None:
+                    self.pacer.wait()
+                place = out[start : start + BOUNCE_BYTES]
+                target = torch.from_numpy(place) if straight else self._halves()[turn % 2][: len(place)]
+                begun = time.perf_counter()
+                target.copy_(source[start : start + len(place)], non_blocking=True)
+                pending.append(_Chunk(stream.record_event(), target, place, straight, begun))
                 if len(pending) > 1:
-                    _drain(pending.pop(0), out)
-        for item in pending:
-            _drain(item, out)
+                    self._drain(pending.pop(0))
+        for chunk in pending:
+            self._drain(chunk)
+
+    def _drain(self, chunk: _Chunk) -> None:
+        chunk.event.synchronize()
+        if self.pacer is not None:
+            self.pacer.copied(len(chunk.place), time.perf_counter() - chunk.begun)
+        if not chunk.straight:
+            np.copyto(chunk.place, chunk.target.numpy())
 
     def _stream(self, device: int) -> Any:
         if device not in self._streams:
@@ -73,10 +108,18 @@ class Bounce:
         return self._buffers
 
 
-def _drain(item: tuple[Any, torch.Tensor, int], out: Bytes) -> None:
-    event, half, start = item
-    event.synchronize()
-    np.copyto(out[start : start + len(half)], half.numpy())
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """On its way from the GPU."""
+
+    event: Any
+    target: torch.Tensor
+    """Where the GPU writes it."""
+    place: Bytes
+    """Where it belongs."""
+    straight: bool
+    """The two are the same."""
+    begun: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +129,13 @@ class DeviceCopier:
     tensor: torch.Tensor
     bounce: Bounce
     ready: object
+    start: int = 0
+    stop: int | None = None
+    """Bytes of the tensor; None: to its end."""
 
     def copy_into(self, out: Bytes) -> None:
-        self.bounce.read(self.tensor.contiguous().reshape(-1).view(torch.uint8), self.ready, out)
+        flat = self.tensor.contiguous().reshape(-1).view(torch.uint8)
+        self.bounce.read(flat[self.start : self.stop], self.ready, out)
+
+    def part(self, start: int, stop: int) -> DeviceCopier:
+        return replace(self, start=self.start + start, stop=self.start + stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -22,4 +23,13 @@ def digest(data: bytes | bytearray | memoryview | Bytes) -> int:
     state = xxhash.xxh3_64()
     for start in range(0, len(view), CHUNK):
         state.update(view[start : start + CHUNK])
+    return int(state.intdigest())
+
+
+def digest_of(parts: Iterable[Bytes]) -> int:
+    """The digest of ``parts`` one after the other, as if they were one."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        for start in range(0, len(part), CHUNK):
+            state.update(part[start : start + CHUNK].data)
     return int(state.intdigest())

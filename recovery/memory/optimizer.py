@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recovery.memory.local import local, wrapper_of
+
 Array = npt.NDArray[np.generic]
 
 
@@ -32,8 +34,9 @@ class OptimizerState:
         with first_step_taken(optimizer):
             self._keys = {n: _tensor_keys(optimizer.state.get(p, {})) for n, p in self._parameters.items()}
             live = self._tensors()
-            self._made = {full: torch.empty_like(t, device="meta") for full, t in live.items()}
-            self._devices = {full: t.device for full, t in live.items()}
+            self._made = {full: torch.empty_like(local(t), device="meta") for full, t in live.items()}
+            self._devices = {full: local(t).device for full, t in live.items()}
+            self._wraps = {full: wrapper_of(t) for full, t in live.items()}
 
     def describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         for full, made in self._made.items():
@@ -55,7 +58,7 @@ class OptimizerState:
             "groups": [_plain(group) for group in self.optimizer.param_groups],
             "state": {name: values for name, values in plain.items() if values},
         }
-        return {full: live.get(full) for full in self._made}, scalars
+        return {full: local(live[full]) if full in live else None for full in self._made}, scalars
 
     def put(self, arrays: Mapping[str, Array], scalars: dict[str, Any]) -> None:
         """Restore in place; tensors that do not exist yet are made, ones that did not exist then are forgotten."""
@@ -85,9 +88,9 @@ class OptimizerState:
 
     def _restored(self, full: str, tensor: torch.Tensor | None, array: Array) -> torch.Tensor:
         """Strides are kept: element-wise arithmetic rounds differently along different ones."""
-        target = torch.empty_like(self._made[full], device=self._devices[full]) if tensor is None else tensor
+        target = torch.empty_like(self._made[full], device=self._devices[full]) if tensor is None else local(tensor)
         target.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)).view(target.dtype).reshape(target.shape))
-        return target
+        return self._wraps[full](target) if tensor is None else tensor
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor that exists now, in an order that depends on names alone."""

@@ -12,6 +12,11 @@ from recovery.memory.digest import Bytes
 _LENGTH: Final = struct.Struct("<I")
 
 
+def needed(body: bytes) -> int:
+    """Bytes that ``put`` would fill."""
+    return _LENGTH.size + len(body)
+
+
 def put(body: bytes, out: Bytes) -> None:
     """Write ``body`` at the start of ``out``.
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recovery.memory.arena import Arena
-from recovery.memory.digest import Bytes
+from recovery.memory.copying import Copy, Piece, copy_pieces, idle_threads
 from recovery.memory.layout import Layout
 from recovery.memory.slots import Choice
 
@@ -27,33 +27,7 @@ PIN_SECONDS: Final = 10.0
 """How long a snapshot waits for parity before it gives protection up to let training go on."""
 _POLL_SECONDS: Final = 0.002
 
-COPY_ENVIRONMENT: Final = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x100000"}
-"""For the environment in which a worker is started: copies of a megabyte and more go past the caches.
-
-By default glibc does so only from three quarters of the shared cache on; tensors are smaller, and an ordinary store
-reads the line first: half as much traffic again, and the trainer's data thrown out of its cache. Ignored where glibc is
-not.
-"""
-
 logger = logging.getLogger("mainstay.memory")
-
-
-class Copier(Protocol):
-    """State that cannot be seen as host bytes: it knows how to put itself there."""
-
-    def copy_into(self, out: Bytes) -> None:
-        """Write exactly ``len(out)`` bytes."""
-
-
-class Zeros:
-    """State that does not exist yet: its place is cleared."""
-
-    def copy_into(self, out: Bytes) -> None:
-        out.fill(0)
-
-
-Piece = Bytes | Copier
-"""Host bytes (uint8, 1-D, C order), or something that puts itself in place."""
 
 
 class Source(Protocol):
@@ -119,6 +93,7 @@ class SnapshotWriter:
         """The newest finished snapshot."""
         self._on_committed = on_committed
         self._pin_seconds = pin_seconds
+        self._copy = Copy(idle_threads())
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
@@ -170,6 +145,7 @@ class SnapshotWriter:
         """Finish what is under way and end the thread. The arena stays mapped."""
         self._orders.put(None)
         self._thread.join()
+        self._copy.close()
 
     # The copying thread
 
@@ -187,7 +163,7 @@ class SnapshotWriter:
         choice, pinned = self._take_slot(order)
         begun = time.perf_counter()
         out = self.arena.begin(choice.slot, order.generation)
-        copy_pieces(self.arena.layout, order.pieces, out)
+        copy_pieces(self.arena.layout, order.pieces, out, self._copy)
         self.arena.retire_twins(self.arena.commit(choice.slot, order.epoch, order.generation))
         copied = time.perf_counter() - begun
         if self._on_committed is not None:
@@ -231,22 +207,3 @@ class _Order:
     generation: int
     pieces: Mapping[str, Piece]
     freeze_seconds: float
-
-
-def copy_pieces(layout: Layout, pieces: Mapping[str, Piece], out: Bytes) -> None:
-    """Copy every tensor of ``layout`` to its place in ``out`` (uint8 [slot bytes]).
-
-    Raises:
-        ValueError: a piece is missing or has another size than its place; names it.
-    """
-    for spec in layout.tensors:
-        piece = pieces.get(spec.name)
-        if piece is None:
-            raise ValueError(f"tensor {spec.name!r} is gone from the state")
-        if not isinstance(piece, np.ndarray):
-            piece.copy_into(out[spec.offset : spec.offset + spec.nbytes])
-        elif piece.nbytes != spec.nbytes:
-            raise ValueError(f"tensor {spec.name!r} has {piece.nbytes} bytes, its place has {spec.nbytes}")
-        else:
-            # Bytes on both sides: numpy copies memory and lets go of the interpreter lock meanwhile.
-            np.copyto(out[spec.offset : spec.offset + spec.nbytes], piece)

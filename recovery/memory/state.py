@@ -7,8 +7,8 @@ first step keeps that manner: a snapshot of one that has not stepped restores to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,14 @@ import torch
 
 from recovery.memory import blob, generators
 from recovery.memory.arena import Arena
+from recovery.memory.copying import Piece, Zeros
 from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
 from recovery.memory.digest import Bytes
 from recovery.memory.layout import DTYPES, Layout
+from recovery.memory.local import local
 from recovery.memory.optimizer import OptimizerState
-from recovery.memory.snapshot import Piece, Zeros
+from recovery.memory.pacing import Pacer
+from recovery.memory.pinning import Pinned
 
 BLOB: Final = "mainstay.blob"
 _BLOB_BASE: Final = 64 * 1024
@@ -35,6 +38,19 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+class State(Protocol):
+    """What can be saved to a slot and put back: a ``Source`` that also takes."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def freeze(self) -> Mapping[str, Piece]: ...
+
+    def load(self, arrays: Arrays) -> None: ...
+
+    def rewind(self, pieces: Mapping[str, Piece]) -> None: ...
 
 
 class TrainerState:
@@ -57,6 +73,20 @@ class TrainerState:
     def layout(self) -> Layout:
         return self._layout
 
+    # On a GPU
+
+    def pace(self, busy: Callable[[], bool]) -> None:
+        """Let copies off a GPU give way while ``busy`` says that the rank talks to its peers."""
+        self._bounce.pacer = Pacer(busy)
+
+    def mapped(self, memory: Bytes) -> None:
+        """Slots will be written in ``memory`` from now on: where parameters live on a GPU, register it with CUDA."""
+        if self._bounce.pinned is not None:
+            self._bounce.pinned.close()
+            self._bounce.pinned = None
+        if _devices(self.model):
+            self._bounce.pinned = Pinned(memory, torch.cuda.cudart())  # type: ignore[no-untyped-call]
+
     # Out
 
     def freeze(self) -> Mapping[str, Piece]:
@@ -76,6 +106,8 @@ class TrainerState:
             tensors, scalars["optimizer"] = self._optimizer.take()
             for name, tensor in tensors.items():
                 pieces[name] = Zeros() if tensor is None else self._piece(tensor, ready)
+        if self._bounce.pacer is not None:
+            self._bounce.pacer.begin(sum(_nbytes(p.tensor) for p in pieces.values() if isinstance(p, DeviceCopier)))
         arrays, scalars["generators"] = self._generators.take()
         blob.write(scalars, self._blob)
         return pieces | {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()} | {BLOB: self._blob}
@@ -133,11 +165,11 @@ class TrainerState:
 
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.model.named_parameters():
-            yield f"param.{name}", parameter
+            yield f"param.{name}", local(parameter)
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, buffer in self.model.named_buffers():
-            yield f"buffer.{name}", buffer
+            yield f"buffer.{name}", local(buffer)
 
     def _describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         count = 0
@@ -167,7 +199,7 @@ def load_state(state: TrainerState, arrays: Arrays) -> None:
     state.load(arrays)
 
 
-def restore(arena: Arena, epoch: int, state: TrainerState) -> int:
+def restore(arena: Arena, epoch: int, state: State) -> int:
     """Check the slot of ``epoch`` and load it, straight from the arena; returns the bytes of the slot.
 
     Raises:

@@ -86,8 +86,8 @@ class Agent:
         self.kill()
         shutil.rmtree(directory)
 
-    def member(self, *ranks: int) -> GroupMember:
-        return GroupMember(node=self.node, endpoint=self.endpoint, ranks=ranks)
+    def member(self, rank: int) -> GroupMember:
+        return GroupMember(node=self.node, endpoint=self.endpoint, rank=rank)
 
 
 @pytest.fixture

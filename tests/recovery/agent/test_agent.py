@@ -124,10 +124,10 @@ def test_bad_requests_are_refused_in_words(agents):
     client.open_arena(0, Layout.build({"a": ("uint8", (1,))}))
     with pytest.raises(RefusedError, match="not host:port"):
         client.fetch(0, 1, 0, "nowhere")
-    with pytest.raises(RefusedError, match="alone"):
+    with pytest.raises(RefusedError, match="cannot be decoded: of its group"):
         client.rebuild(0, 1, (agent.member(0),))
     with pytest.raises(RefusedError, match="twice"):
-        client.configure_parity((agent.member(0), agent.member(0)), 2)
+        client.configure_parity(((agent.member(0), agent.member(0)),), 2)
 
 
 def test_drop_removes_every_arena(agents, ranks):

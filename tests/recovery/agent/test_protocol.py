@@ -22,11 +22,11 @@ from recovery.agent.messages import (
     Inventory,
     OpenArena,
     Ping,
-    ReadSlot,
     Reply,
     Request,
     Welcome,
 )
+from recovery.agent.peer_messages import ReadSlot
 
 pytestmark = pytest.mark.processes
 TOKEN = "correct-horse-battery-staple"

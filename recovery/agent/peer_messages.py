@@ -1,0 +1,170 @@
+"""What agents ask each other, and the base of every message: tagged, checked while decoding, no pickle.
+
+After ``SlotHeader``, ``RowHeader`` and ``StripeHeader`` exactly ``nbytes`` raw bytes follow, then a ``Tail`` that says
+whether the bytes were still committed when the last of them left.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
+    """Base of everything on the wire; the tag is the class name."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the parts of messages."""
+
+
+class Source(Record, frozen=True):
+    """A member of whose slot or parity row a decode is made."""
+
+    place: int
+    endpoint: str
+
+
+class ReadHead(Message, frozen=True):
+    """What is known about ``rank``'s slot of ``epoch``."""
+
+    rank: int
+    epoch: int
+    check: bool = False
+    """Digest it again; a damaged one is not there."""
+
+
+class ReadSlot(Message, frozen=True):
+    """``nbytes`` of a committed slot from ``offset``, cut at the slot's end."""
+
+    rank: int
+    epoch: int
+    offset: int
+    nbytes: int
+
+
+class ReadRow(Message, frozen=True):
+    """Do the rows (or copies) of member ``place`` for ``epoch`` of ``ranks`` exist?"""
+
+    ranks: tuple[int, ...]
+    place: int
+    epoch: int
+    check: bool = False
+    """Digest them again; damaged ones are not there."""
+
+
+class ReadParity(Message, frozen=True):
+    """The first ``nbytes`` of the row that member ``place`` keeps of codeword ``word``."""
+
+    ranks: tuple[int, ...]
+    place: int
+    epoch: int
+    word: int
+    nbytes: int
+
+
+class ReadProtected(Message, frozen=True):
+    """Has ``rank``'s group all that protects ``epoch``?"""
+
+    rank: int
+    epoch: int
+    generation: int = 0
+    """Under which the asker's groups were configured: what belongs to earlier groups does not count."""
+
+
+class ReadLayout(Message, frozen=True):
+    """How ``rank``'s slots are laid out, for whoever keeps a copy."""
+
+    rank: int
+
+
+class Decode(Message, frozen=True):
+    """Compute ``rank``'s stripe in codeword ``word`` from your row of it and the sources' blocks."""
+
+    rank: int
+    epoch: int
+    ranks: tuple[int, ...]
+    """One rank of each member, in the order in which the row was encoded."""
+    place: int
+    """Which member is asked."""
+    word: int
+    sources: tuple[Source, ...]
+    """Who gives the other blocks: one fewer than a codeword has data."""
+
+
+class Doubt(Message, frozen=True):
+    """A drill has shown that member ``place``'s rows of ``epoch`` are not those of the data: make them anew."""
+
+    ranks: tuple[int, ...]
+    place: int
+    epoch: int
+
+
+class Noted(Message, frozen=True):
+    """Answers ``Doubt``."""
+
+
+class Head(Message, frozen=True):
+    """Answers ``ReadHead``: whether the slot is there and verified; if not, ``newest`` tells if it will still come."""
+
+    present: bool
+    newest: int
+    """Newest committed epoch of the rank here, or -1."""
+    slot_nbytes: int
+    digest: int
+    layout_digest: int = 0
+    generation: int = 0
+
+
+class SlotHeader(Message, frozen=True):
+    """``nbytes`` raw bytes follow, then a ``Tail``."""
+
+    generation: int
+    layout_digest: int
+    slot_nbytes: int
+    digest: int
+    nbytes: int
+
+
+class StripeHeader(Message, frozen=True):
+    """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; the rest is about the whole slot."""
+
+    generation: int
+    layout_digest: int
+    slot_nbytes: int
+    digest: int
+    offset: int
+    nbytes: int
+
+
+class RowState(Message, frozen=True):
+    present: bool
+    digests: tuple[int, ...]
+    """Of the members' slots that went into the rows; of copies: 0 for members of which none is kept here."""
+    parity: int = 0
+    """Rows a codeword; 0 for copies."""
+
+
+class RowHeader(Message, frozen=True):
+    """``nbytes`` raw bytes of a row follow, then a ``Tail``."""
+
+    digests: tuple[int, ...]
+    nbytes: int
+
+
+class ProtectedState(Message, frozen=True):
+    """Answers ``ReadProtected``. Neither: it may still come."""
+
+    complete: bool
+    given_up: bool
+
+
+class LayoutText(Message, frozen=True):
+    layout: bytes
+    """``Layout.to_json()``."""
+
+
+class Tail(Message, frozen=True):
+    """After raw bytes: were they still the committed ones when the last left?"""
+
+    ok: bool
+    reason: str

@@ -1,0 +1,103 @@
+"""What snapshots cost in host memory, and whether a node has it: before it is needed, not when it runs out.
+
+With S bytes of state a node, ``slots`` slots and parity of t rows over g members, each written while the one before it
+is kept, a node holds S·(slots + 2t/(g-t)); with M copies S·(slots + 2(M-1)) on average.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from recovery.memory.arena import free_bytes
+
+_V2: Final = ("memory.max", "memory.current")
+_V1: Final = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+_NO_LIMIT: Final = 1 << 60
+"""Version 1 writes "no limit" as the largest multiple of a page."""
+
+
+def redundancy_bytes(state: int, *, parity: int = 0, group: int = 0, copies: int = 1) -> int:
+    """Bytes that a node keeps for others, of the epoch that is complete and the one that is being made.
+
+    Args:
+        state: bytes of a node's ranks together; all nodes of the group alike.
+        parity: rows a stripe; 0: none.
+        group: members.
+        copies: of each slot, the own included.
+
+    Raises:
+        ValueError: more parity than a group can have; names it.
+    """
+    if parity < 0 or copies < 1 or state < 0 or (parity and not parity < group):
+        raise ValueError(f"{state} bytes, {parity} rows and {copies} copies in a group of {group} make no scheme")
+    rows = -(-2 * parity * state // (group - parity)) if parity else 0
+    return rows + 2 * (copies - 1) * state
+
+
+def host_bytes(state: int, *, slots: int, parity: int = 0, group: int = 0, copies: int = 1) -> int:
+    """All snapshot memory of a node: S·(slots + 2t/(g-t)), or with copies S·(slots + 2(M-1)). See the module."""
+    return slots * state + redundancy_bytes(state, parity=parity, group=group, copies=copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a node has left, in bytes; None: no limit, or none that can be seen."""
+
+    shared: int | None
+    """In the file system of the arenas."""
+    group: int | None
+    """Until the control group's limit; files in shared memory count against it."""
+    locked: int | None
+    """That a process may pin (RLIMIT_MEMLOCK)."""
+    disk: int | None = None
+    """Where disk snapshots go; None also without one."""
+
+    @classmethod
+    def of(cls, arenas: Path, disk: Path | None = None, *, control: Path = Path("/sys/fs/cgroup")) -> Room:
+        """Look.
+
+        Args:
+            arenas: directory of the arenas.
+            disk: directory of the disk level.
+            control: where control groups are mounted.
+        """
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        return cls(
+            shared=free_bytes(arenas),
+            group=_left_in_group(control),
+            locked=None if locked == resource.RLIM_INFINITY else locked,
+            disk=None if disk is None else free_bytes(disk),
+        )
+
+    def shortage(self, shared: int, *, locked: int = 0, disk: int = 0) -> str:
+        """What is too little for so many bytes more, in one sentence a human can act on; empty: nothing."""
+        wanted = [
+            ("shared memory has", shared, self.shared, "make /dev/shm larger (mount -o remount,size=…, --shm-size)"),
+            ("the control group has", shared, self.group, "raise the container's memory limit"),
+            ("a process may pin", locked, self.locked, "raise RLIMIT_MEMLOCK (ulimit -l unlimited)"),
+            ("the disk has", disk, self.disk, "make room in --checkpoint-dir"),
+        ]
+        short = [
+            f"{what} {_say(left)} left, {_say(need)} are needed: {advice}"
+            for what, need, left, advice in wanted
+            if left is not None and need > left
+        ]
+        return "; ".join(short)
+
+
+def _left_in_group(control: Path) -> int | None:
+    for limit, used in (_V2, _V1):
+        try:
+            most, now = (control / limit).read_text().strip(), int((control / used).read_text())
+        except (OSError, ValueError):
+            continue
+        if most.isdigit() and int(most) < _NO_LIMIT:
+            return max(0, int(most) - now)
+    return None
+
+
+def _say(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**28 else f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,74 @@
+"""This rank's own part of a distributed tensor, and a distributed tensor made of one.
+
+FSDP2, HSDP and tensor parallelism hand out ``DTensor``; a slot keeps what lies on this rank. Known by its methods, so
+that a process that has none does not import ``torch.distributed.tensor`` (a quarter of a second).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Wrap = Callable[[torch.Tensor], torch.Tensor]
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a ``DTensor``."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "placements")
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a ``DTensor`` on this rank, any other tensor as it is. Shares its memory; carries no gradient."""
+    if not is_distributed(tensor):
+        return tensor
+    whole: Any = tensor.detach()
+    part: torch.Tensor = whole.to_local()
+    return part
+
+
+def wrapper_of(tensor: torch.Tensor) -> Wrap:
+    """What makes of a local part a tensor that is distributed as ``tensor`` is."""
+    if not is_distributed(tensor):
+        return _as_it_is
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415 - loaded already where there are any
+
+    whole: Any = tensor
+    mesh, placements, shape, stride = whole.device_mesh, whole.placements, whole.shape, whole.stride()
+
+    def wrap(part: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=stride)
+        return made
+
+    return wrap
+
+
+def _as_it_is(part: torch.Tensor) -> torch.Tensor:
+    return part
+
+
+def replicas(tensors: list[torch.Tensor]) -> list[int]:
+    """Global ranks that hold the same parts of all of ``tensors`` as this one does, this one left out.
+
+    Of a ``DTensor`` those at the same place along its sharded mesh dimensions (HSDP). An ordinary tensor says nothing;
+    with no ``DTensor`` at all the answer is empty.
+    """
+    same: set[int] | None = None
+    for tensor in tensors:
+        if is_distributed(tensor):
+            holders = _holders(tensor)
+            same = holders if same is None else same & holders
+    mine = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    return sorted((same or set()) - {mine})
+
+
+def _holders(tensor: Any) -> set[int]:
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return set()
+    place = tuple(
+        slice(None) if placement.is_replicate() else index
+        for placement, index in zip(tensor.placements, coordinate, strict=True)
+    )
+    return {int(rank) for rank in mesh.mesh[place].flatten().tolist()}

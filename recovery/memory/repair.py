@@ -1,0 +1,134 @@
+"""What is damaged in an arena beside its data, found and put right by the agent that owns it: header, layout, records.
+
+Header and layout never change, so what was checked when the arena was mapped is what must stand there. A record is two
+cells, and what one of them lost the other, or the agent's memory of it, still says; it is believed only if the data has
+the digest that it names. A trainer may begin to write a slot whose cell is being mended: then the digest cannot hold,
+and the slot is declared worthless again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from recovery.memory.arena import Arena
+from recovery.memory.digest import digest
+from recovery.memory.records import (
+    CELL_BYTES,
+    NO_EPOCH,
+    PAGE,
+    Cell,
+    SlotRecord,
+    SlotState,
+    cell_at,
+    pack_cell,
+    pack_header,
+    unpack_cell,
+)
+
+_LOOKS: Final = 5
+_LOOK_SECONDS: Final = 0.001
+"""A cell is written within nanoseconds: one that stays unreadable over five looks is damaged, not under way."""
+
+
+def mend_static(arena: Arena) -> bool:
+    """Put header and layout right; whether they were wrong."""
+    header = pack_header(arena.header)
+    text = arena.layout.to_json()
+    wrong = False
+    for at, right in ((0, header), (PAGE, text)):
+        here = arena.raw[at : at + len(right)]
+        if here.tobytes() != right:
+            here[:] = np.frombuffer(right, np.uint8)
+            wrong = True
+    return wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was wrong with the records of an arena."""
+
+    records: int
+    lost: int
+    """Of these: slots that are worthless now."""
+    doubtful: tuple[SlotRecord, ...]
+    """Of these: slots that are committed, but nothing says any more which digest they had."""
+
+
+class Ledger:
+    """What the agent last read in its own cells of one arena: its memory of them, should they be damaged."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, Cell] = {}
+
+    def mend(self, arena: Arena) -> Damage:
+        """Put damaged records right."""
+        damaged = lost = 0
+        doubtful: list[SlotRecord] = []
+        for slot in range(arena.header.slots):
+            writer, agent = read_cell(arena, slot, agent=False), read_cell(arena, slot, agent=True)
+            if writer is not None and agent is not None:
+                self._cells[slot] = agent
+                continue
+            damaged += 1
+            lost += not self._mend(arena, slot, writer, agent or self._cells.get(slot))
+            now = arena.record(slot)
+            if now.state is SlotState.COPIED:
+                doubtful.append(now)
+        return Damage(damaged, lost, tuple(doubtful))
+
+    def _mend(self, arena: Arena, slot: int, writer: Cell | None, agent: Cell | None) -> bool:
+        """Whether nothing that the slot held is lost."""
+        if agent is None or not _speaks_of(writer, agent):
+            # The agent's verdict was on an earlier write, or there is none: it digests what is there anew.
+            _write(arena, _blank(arena, slot, writer.sequence if writer else 0), agent=True)
+            if writer is None:
+                _write(arena, _blank(arena, slot, 1), agent=False)
+            return writer is not None
+        _write(arena, agent, agent=True)
+        if agent.state is not SlotState.VERIFIED:
+            _write(arena, _blank(arena, slot, agent.sequence), agent=False)
+            return True
+        if writer is not None:
+            return True  # whether the data still has that digest is asked for every slot
+        if not _holds(arena, agent):  # overwritten since, or damaged too: nothing says which, so it is worth nothing
+            _write(arena, _blank(arena, slot, agent.sequence + 1), agent=False)
+            return False
+        _write(arena, replace(agent, state=SlotState.COPIED, digest=0), agent=False)
+        if not _holds(arena, agent):  # a trainer has begun to write it just now
+            arena.invalidate(arena.record(slot))
+            return False
+        return True
+
+
+def _holds(arena: Arena, cell: Cell) -> bool:
+    return digest(arena.slot_bytes(cell.slot)[: cell.nbytes]) == cell.digest
+
+
+def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
+    """The cell, or None if it is damaged."""
+    at = cell_at(slot, agent=agent)
+    for look in range(_LOOKS):
+        cell = unpack_cell(arena.raw[at : at + CELL_BYTES].tobytes())
+        if cell is not None:
+            return cell
+        if look < _LOOKS - 1:
+            time.sleep(_LOOK_SECONDS)
+    return None
+
+
+def _speaks_of(writer: Cell | None, agent: Cell) -> bool:
+    """Whether the agent's cell is about the writer's write; of a damaged one nobody knows otherwise."""
+    return writer is None or (agent.sequence, agent.epoch) == (writer.sequence, writer.epoch)
+
+
+def _blank(arena: Arena, slot: int, sequence: int) -> Cell:
+    return Cell(SlotState.INVALID, slot, NO_EPOCH, 0, arena.header.layout_digest, 0, 0, sequence)
+
+
+def _write(arena: Arena, cell: Cell, *, agent: bool) -> None:
+    at = cell_at(cell.slot, agent=agent)
+    arena.raw[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)

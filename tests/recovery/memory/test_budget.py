@@ -1,0 +1,105 @@
+"""The host memory formula, and shortages said in words a human can act on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recovery.agent.degraded import Degradations
+from recovery.agent.messages import GroupMember
+from recovery.agent.shortage import HOST_MEMORY, foresee
+from recovery.agent.store import Config, Store
+from recovery.memory.budget import Room, host_bytes, redundancy_bytes
+from recovery.memory.layout import Layout
+
+GIB = 2**30
+S = 12 * GIB
+PLENTY = Room(shared=None, group=None, locked=None)
+
+
+@pytest.mark.parametrize(
+    ("slots", "parity", "group", "times"),
+    [(2, 0, 0, 2.0), (2, 2, 8, 2 + 2 / 3), (3, 2, 8, 3 + 2 / 3), (3, 1, 2, 5.0), (3, 1, 4, 3 + 2 / 3)],
+)
+def test_the_formula(slots, parity, group, times):
+    assert host_bytes(S, slots=slots, parity=parity, group=group) == pytest.approx(times * S)
+
+
+def test_copies_cost_two_slots_each():
+    assert host_bytes(S, slots=2, copies=2) == 4 * S, "GEMINI: twice m·S"
+    assert redundancy_bytes(S) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"parity": 2, "group": 2}, {"parity": -1}, {"copies": 0}])
+def test_impossible_schemes_are_refused(wrong):
+    with pytest.raises(ValueError, match="make no scheme"):
+        redundancy_bytes(S, **wrong)
+
+
+def test_each_shortage_names_what_is_short_and_what_to_do():
+    room = Room(shared=GIB, group=2 * GIB, locked=8 * 2**20, disk=GIB)
+    assert room.shortage(GIB, locked=2**20, disk=GIB) == ""
+    words = room.shortage(3 * GIB, locked=GIB, disk=2 * GIB)
+    assert "shared memory has 1.00 GiB left, 3.00 GiB are needed: make /dev/shm larger" in words
+    assert "control group has 2.00 GiB left" in words
+    assert "may pin 8.0 MiB left, 1.00 GiB are needed: raise RLIMIT_MEMLOCK" in words
+    assert "disk has 1.00 GiB left, 2.00 GiB are needed" in words
+    assert PLENTY.shortage(1 << 60, locked=1 << 60, disk=1 << 60) == "", "no limit is none"
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "left"), [("1000", "400", 600), ("max", "400", None), ("100", "400", 0), ("", "", None)]
+)
+def test_the_control_groups_limit(tmp_path: Path, limit, used, left):
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text(used)
+    assert Room.of(tmp_path, control=tmp_path).group == left
+    assert Room.of(tmp_path, tmp_path, control=tmp_path / "none").group is None
+
+
+def test_what_is_there_is_looked_up(tmp_path: Path):
+    status = os.statvfs(tmp_path)
+    assert Room.of(tmp_path).shared == pytest.approx(status.f_bavail * status.f_frsize, rel=0.2)
+    assert Room.of(tmp_path).disk is None
+    assert Room.of(tmp_path, tmp_path).disk is not None
+
+
+def test_an_agent_says_beforehand_what_will_not_fit(tmp_path: Path, caplog):
+    store = Store(tmp_path, slots=2)
+    layout = Layout.build({"x": ("uint8", (64 * 1024,))})
+    store.open(0, layout)
+    group = tuple(GroupMember(node=f"n{i}", endpoint=f"h:{i}", rank=i) for i in range(2))
+    store.config = Config(groups=(group,), every=1, scheme="xor")
+    small = Room(shared=100_000, group=None, locked=None)
+    with caplog.at_level(logging.WARNING, "mainstay.agent"):
+        for _ in range(3):
+            foresee(store, tmp_path, small)
+    assert "are needed" in store.degraded[HOST_MEMORY]
+    assert [r.levelname for r in caplog.records] == ["ERROR"], "said once"
+    (tmp_path / "parity-0-a.arena").write_bytes(np.zeros(128 * 1024, np.uint8).tobytes())
+    foresee(store, tmp_path, small)
+    assert HOST_MEMORY not in store.degraded, "what is there already needs no more room"
+    assert "works again" in caplog.text
+    store.config = Config(groups=(group,), every=1, scheme="copies:2")
+    foresee(store, tmp_path, Room(shared=0, group=None, locked=None))
+    assert HOST_MEMORY not in store.degraded
+    store.config = Config()
+    foresee(store, tmp_path, Room(shared=0, group=None, locked=None))
+    assert HOST_MEMORY not in store.degraded
+
+
+def test_degradations_are_said_when_they_come_and_when_they_go(caplog):
+    found = Degradations()
+    with caplog.at_level(logging.WARNING, "mainstay.agent"):
+        found["disk"] = "epoch 1 late"
+        found["disk"] = "epoch 2 late"
+        assert found.pop("disk", None) == "epoch 2 late"
+        assert found.pop("disk", None) is None
+        found["disk"] = "again"
+        found.clear()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["DEGRADED disk: epoch 1 late", "disk works again", "DEGRADED disk: again"]

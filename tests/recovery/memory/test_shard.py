@@ -1,0 +1,123 @@
+"""Sharded state: ranges cover everything once, and D slots together are the whole state, bit for bit."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from recovery.memory.arena import Arena
+from recovery.memory.digest import digest, digest_of
+from recovery.memory.layout import ALIGNMENT
+from recovery.memory.shard import ShardedState, ranges
+from recovery.memory.snapshot import SnapshotWriter
+from recovery.memory.state import TrainerState
+
+
+@given(st.integers(1, 5000), st.integers(1, 12))
+def test_ranges_cover_every_byte_once_and_are_balanced(lines, count):
+    found = ranges(lines * ALIGNMENT, count)
+    assert [r.start for r in found] == [0, *(r.stop for r in found[:-1])]
+    assert found[-1].stop == lines * ALIGNMENT
+    assert all(r.start % ALIGNMENT == r.stop % ALIGNMENT == 0 for r in found)
+    assert max(r.nbytes for r in found) <= -(-lines // count) * ALIGNMENT
+    assert len({r.name for r in found}) == count
+
+
+def trainer(seed, *, steps=3):
+    """A model with a batch norm, whose running statistics are each replica's own; a strided parameter; momentum."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(33, 17), torch.nn.BatchNorm1d(17), torch.nn.Linear(17, 3))
+    model[2].weight = torch.nn.Parameter(torch.randn(17, 3).t())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.randn(8, 33)).square().sum().backward()
+        optimizer.step()
+    torch.manual_seed(seed)
+    model[1](torch.randn(8, 17))
+    return model, optimizer, {"count": {"value": seed}}
+
+
+def snapshot(directory, state, name):
+    arena = Arena.create(directory / name, rank=0, layout=state.layout, slots=2)
+    writer = SnapshotWriter(arena, state)
+    writer.start(1, 1)
+    writer.wait()
+    writer.close()
+    return arena
+
+
+def parts_of(model, optimizer):
+    moments = [t for values in optimizer.state.values() for _, t in sorted(values.items())]
+    return [*model.state_dict().values(), *moments]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_replicas_slots_together_are_the_state(tmp_path, count):
+    trainers = [trainer(seed) for seed in range(count)]
+    states = [ShardedState(TrainerState(*t), i, count) for i, t in enumerate(trainers)]
+    whole = TrainerState(*trainers[0])
+    assert len({state.layout.digest for state in states}) == count
+    assert [states[0].layout_of(i).digest for i in range(count)] == [state.layout.digest for state in states]
+    assert all(state.layout.nbytes < whole.layout.nbytes for state in states)
+
+    arenas = [snapshot(tmp_path, state, f"{i}.arena") for i, state in enumerate(states)]
+    slots = [arena.slot_bytes(arena.newest().slot)[: arena.newest().nbytes] for arena in arenas]
+    shared = np.empty(states[0].shared.nbytes, np.uint8)
+    for state, slot in zip(states, slots, strict=True):
+        shared[state.range.start : state.range.stop] = slot[: state.range.nbytes]
+
+    lost = count - 1
+    model, optimizer, extra = trainer(99, steps=1)
+    torch.manual_seed(0)
+    ShardedState(TrainerState(model, optimizer, extra), lost, count).join(shared, slots[lost])
+    for ours, theirs in zip(parts_of(model, optimizer), parts_of(*trainers[lost][:2]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert extra == {"count": {"value": lost}}, "what is a rank's own comes from its own slot"
+    assert not torch.equal(model[1].running_mean, trainers[0][0][1].running_mean)
+
+
+def test_rewind_needs_only_what_is_the_ranks_own():
+    model, optimizer, extra = trainer(1)
+    state = ShardedState(TrainerState(model, optimizer, extra), 0, 2)
+    pieces = state.freeze()
+    before = model[1].running_mean.clone()
+    drawn = torch.rand(3)
+    model[1](torch.randn(8, 17))
+    state.rewind(pieces)
+    assert torch.equal(model[1].running_mean, before)
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_an_optimizer_that_has_not_stepped_stays_so(tmp_path):
+    states, slots = [], []
+    for index in range(2):
+        state = ShardedState(TrainerState(*trainer(0, steps=0)), index, 2)
+        arena = snapshot(tmp_path, state, f"{index}.arena")
+        states.append(state)
+        slots.append(arena.slot_bytes(arena.newest().slot)[: arena.newest().nbytes])
+    shared = np.concatenate([slot[: s.range.nbytes] for s, slot in zip(states, slots, strict=True)])
+    model, optimizer, extra = trainer(3, steps=2)
+    ShardedState(TrainerState(model, optimizer, extra), 0, 2).join(shared, slots[0])
+    assert not optimizer.state
+
+
+def test_one_slot_alone_is_refused():
+    state = ShardedState(TrainerState(*trainer(0)), 1, 2)
+    with pytest.raises(ValueError, match="one part of 2"):
+        state.load({})
+    with pytest.raises(ValueError, match="replica 2 of 2"):
+        ShardedState(TrainerState(*trainer(0)), 2, 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        ranges(64, 0)
+    with pytest.raises(ValueError, match="no parameters"):
+        ShardedState(TrainerState(torch.nn.Identity(), None), 0, 2)
+
+
+def test_a_digest_of_parts_is_that_of_the_whole():
+    data = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
+    assert digest_of([data[:7], data[7:7], data[7:]]) == digest(data)
