@@ -17,9 +17,11 @@ from typing import Any, Final, TypeVar
 
 from recovery.agent.client import AgentClient
 from recovery.agent.errors import AgentError, AgentGoneError
-from recovery.agent.messages import GroupMember, Inventory
+from recovery.agent.messages import Group, Inventory
 from recovery.agent.upkeep import default_root, forget, node_directory
+from recovery.disk.manifest import DiskConfig
 from recovery.launcher.children import start
+from recovery.launcher.messages import Bring, Brought
 from recovery.launcher.options import RunOptions
 from recovery.launcher.output import OutputPump, Tail
 from recovery.launcher.proc import Child
@@ -46,6 +48,7 @@ class AgentKeeper:
         self._pump = pump
         self._changed = changed
         self._child: Child | None = None
+        self._disk: DiskConfig | None = None
         self._stopping = False
         self._up = asyncio.Event()
         # One order at a time, in order: a fence must be done before the inventory that follows it.
@@ -76,6 +79,8 @@ class AgentKeeper:
 
         def work() -> Inventory:
             self.client.fence(generation)
+            if self._disk is not None:  # a new agent whose memory is gone knows no run, and would list nothing on disk
+                self.client.configure_disk(self._disk)
             return self.client.inventory()
 
         deadline = asyncio.get_running_loop().time() + _START_SECONDS
@@ -88,13 +93,34 @@ class AgentKeeper:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         raise AgentError(self.problem or "the agent did not come up in time")
 
-    async def configure_parity(self, group: tuple[GroupMember, ...], every: int) -> None:
+    async def configure_parity(self, groups: tuple[Group, ...], every: int, scheme: str, wards: Group) -> None:
         """See ``AgentClient.configure_parity``."""
-        await self._call(lambda: self.client.configure_parity(group, every))
+        await self._call(lambda: self.client.configure_parity(groups, every, scheme, wards))
+
+    async def configure_disk(self, config: DiskConfig) -> None:
+        """See ``AgentClient.configure_disk``. Remembered for an agent that forgets it with its memory."""
+        self._disk = config
+        await self._call(lambda: self.client.configure_disk(config))
+
+    async def save_disk(self, epoch: int, copies: tuple[int, ...]) -> None:
+        """See ``AgentClient.save_disk``."""
+        await self._call(lambda: self.client.save_disk(epoch, copies))
 
     async def discard_after(self, epoch: int) -> None:
         """See ``AgentClient.discard_after``."""
         await self._call(lambda: self.client.discard_after(epoch))
+
+    async def bring(self, order: Bring) -> Brought:
+        """Fetch the slot of a rank that may come to live here; says what became of it.
+
+        Not in the thread of orders: ranks may train meanwhile, and a fence must not wait for it.
+        """
+        rank, epoch = order.rank, order.epoch
+        try:
+            got = await asyncio.to_thread(self.client.fetch, rank, epoch, rank, order.endpoint, open_first=True)
+        except AgentError as error:
+            return Brought(rank=rank, epoch=epoch, problem=str(error)[:500] or type(error).__name__)
+        return Brought(rank=rank, epoch=epoch, nbytes=got.nbytes, seconds=got.seconds)
 
     async def drop(self) -> None:
         """Give the job's memory on this node back."""
@@ -170,7 +196,7 @@ class AgentKeeper:
             "--socket": self.socket,
             "--listen": "127.0.0.1:0" if loopback else "0.0.0.0:0",
             "--token-file": token,
-            "--parity-every": options.parity_every if options.nnodes > 1 else 0,
+            "--parity-every": options.parity_every if options.nnodes > 1 and options.protect.tolerance else 0,
             "--disk-every": options.disk_every,
             "--disk-keep": options.disk_keep,
             "--owner-pid": os.getpid(),

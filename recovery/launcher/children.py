@@ -13,6 +13,7 @@ from typing import Any
 from recovery.launcher.nursery import Hatch, decode_reply, encode
 from recovery.launcher.output import OutputPump, Tail
 from recovery.launcher.proc import Child
+from recovery.memory.copying import COPY_ENVIRONMENT
 
 
 class NurseryError(RuntimeError):
@@ -125,11 +126,12 @@ def start(
 
 
 def _quiet_single_thread() -> dict[str, str]:
-    """One thread a rank unless the user says otherwise, as torchrun does.
+    """One thread a rank unless the user says otherwise, as torchrun does; snapshots copied past the caches.
 
     And no page of C++ frames for each connection that breaks: here that is nothing special.
     """
     return {
+        **{name: os.environ.get(name, value) for name, value in COPY_ENVIRONMENT.items()},
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import time
 from collections.abc import Callable
@@ -18,37 +17,38 @@ from typing import Any, Final
 from detectors.hang import HangDetector
 from detectors.sick import SickDetector
 from probes.words import EventKind
-from recovery.agent.messages import GroupMember
+from recovery.launcher.disk_level import END_SECONDS, STOP_SECONDS, DiskLevel, Reply
 from recovery.launcher.hangs import HangWatch
 from recovery.launcher.healing import Healing
 from recovery.launcher.inbox import Inbox
-from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank, misfit
+from recovery.launcher.inheritance import Inheritance
+from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank
 from recovery.launcher.messages import (
     AgentUp,
+    Brought,
     Exited,
     Fenced,
     FromLauncher,
     FromRank,
-    LauncherHello,
+    Ledger,
     NodeProgress,
-    Nothing,
-    Parity,
-    Regroup,
-    RegroupRank,
+    Saved,
     Stacks,
     StandbysReady,
-    Start,
     Stop,
-    Training,
-    Welcome,
     WorkerUp,
 )
+from recovery.launcher.migration import Migrations
 from recovery.launcher.options import RunOptions
+from recovery.launcher.orders import Orders
+from recovery.launcher.reception import Reception
 from recovery.launcher.replay import Replays
 from recovery.launcher.report import exit_data, job_report
-from recovery.launcher.reporter import JOB_SECONDS, Reporter
+from recovery.launcher.reporter import Reporter
 from recovery.launcher.sick import SickWatch
-from recovery.launcher.wire import Stream, WireError, coordinator_side
+from recovery.launcher.standing import Standing
+from recovery.launcher.succession import EXIT_LOST, Won
+from recovery.launcher.tuning import Tuning
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -59,8 +59,10 @@ _FUTILE: Final = 3
 class Coordinator:
     """One job. ``start`` listens; ``outcome`` is set when the job is over."""
 
-    def __init__(self, options: RunOptions, reporter: Reporter) -> None:
+    def __init__(self, options: RunOptions, reporter: Reporter, term: int = 1) -> None:
         self.options = options
+        self.term = term
+        """How many coordinators this job has had; see ``succession``."""
         self.reporter = reporter
         self.store = ("", 0)
         self.new_store: Callable[[], tuple[str, int]] = lambda: ("", 0)
@@ -72,19 +74,24 @@ class Coordinator:
         self.finished_at: float | None = None
         self.steps_total: int | None = None
         self.recoveries = 0
-        self.parity_group: tuple[GroupMember, ...] = ()
-        """As the agents were last told: rows that exist belong to it."""
         self.changed = asyncio.Condition()
         self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.tuning = Tuning(self)
+        self.disk = DiskLevel(self)
+        self.orders = Orders(self)
         self.healing = Healing(self)
         self.hangs = HangWatch(self, HangDetector())
         self.replays = Replays(self)
         self.sick = SickWatch(self, SickDetector())
+        self.migrations = Migrations(self)
+        self.standing = Standing(self)
+        self.inheritance: Inheritance | None = None
         self._inbox = Inbox(self)
+        self._reception = Reception(self)
         self._futile = 0
+        self._resigned = False
         self._epoch_at_failure = -1
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen for launchers; returns the port.
@@ -92,19 +99,28 @@ class Coordinator:
         Raises:
             OSError: the port is taken.
         """
-        self._server = await asyncio.start_server(self._accept, host, port)
-        self.spawn(self._watch())
+        port = await self._reception.open(host, port)
         self.spawn(self.hangs.run())
-        self.spawn(self._wait_for_nodes())
-        return int(self._server.sockets[0].getsockname()[1])
+        self.spawn(self.tuning.run())
+        return port
+
+    async def succeed(self, won: Won, host: str) -> int:
+        """Take a job over whose coordinator is lost; returns the port.
+
+        Raises:
+            OSError: this node cannot listen on ``host``.
+        """
+        self.inheritance = Inheritance(self, won)
+        port = await self.start(host, 0)
+        self.spawn(self.inheritance.run())
+        return port
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._reception.close()
         for task in self._tasks:
             task.cancel()
         for node in self.members.nodes.values():
-            node.stream.close()
+            node.hang_up()
 
     # State
 
@@ -118,7 +134,12 @@ class Coordinator:
 
     @property
     def over(self) -> bool:
-        return not MOVES[self.state]
+        return self.disk.saving or not MOVES[self.state]
+
+    @property
+    def inheriting(self) -> bool:
+        """It takes over, and does not know yet what is left."""
+        return self.inheritance is not None and self.inheritance.open
 
     @property
     def committed(self) -> int:
@@ -127,22 +148,51 @@ class Coordinator:
 
     def report(self) -> None:
         """Tell where the job stands, once ranks and their places are known."""
-        if self.members.ranks:
+        if self.members.ranks and not self.inheriting and not self._resigned:
             self.reporter.job(job_report(self))
 
     def end(self, state: JobState, exit_code: int, reason: str) -> None:
-        """The job is over, well or not."""
+        """The job is over, well or not; what would be lost is saved before everybody is told."""
         if self.over:
             return
+        self.healing.cancel()
+        if self.disk.worth_saving():
+            self.disk.saving = True
+            self.spawn(self._save_and_end(state, exit_code, reason))
+        else:
+            self._end(state, exit_code, reason)
+
+    async def _save_and_end(self, state: JobState, exit_code: int, reason: str) -> None:
+        try:
+            await self.disk.save_last(END_SECONDS if state is JobState.FINISHED else STOP_SECONDS)
+        finally:
+            self.disk.saving = False
+            self._end(state, exit_code, reason)
+
+    def _end(self, state: JobState, exit_code: int, reason: str) -> None:
         self.finished_at = time.time()
         self.move(state)
         data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": self.committed}
         self.reporter.event(EventKind.JOB_FINISHED, generation=self.generation, data=data)
-        self.healing.cancel()
         for node in self.members.alive():
             node.send(Stop(exit_code=exit_code, reason=reason))
         if not self.outcome.done():
             self.outcome.set_result(exit_code)
+
+    def resign(self, reason: str) -> None:
+        """Another launcher coordinates this job, or may: end this node's part, and say nothing of the job."""
+        if self.over:
+            return
+        self._resigned, self.state = True, JobState.FAILED
+        log.warning("node %s coordinates no more: %s", self.options.node, reason)
+        self.healing.cancel()
+        for node in self.members.alive():
+            if node.name == self.options.node:
+                node.send(Stop(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
+            else:
+                node.hang_up()
+        if not self.outcome.done():
+            self.outcome.set_result(EXIT_LOST)
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
         """Give the job up, in one clear line."""
@@ -154,73 +204,30 @@ class Coordinator:
 
     # Nodes
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.spawn(self._listen(coordinator_side(reader, writer)))
-
-    async def _listen(self, stream: Stream[FromLauncher]) -> None:
-        """One launcher's connection, from its hello to its end."""
-        node: Node | None = None
-        try:
-            hello = await asyncio.wait_for(stream.receive(), 10.0)
-            node = self._admit(hello, stream)
-            while node is not None and (message := await stream.receive()) is not None:
-                node.heard_at = asyncio.get_running_loop().time()
-                await self._handle(node, message)
-        except (WireError, TimeoutError) as error:
-            log.warning("a connection was closed: %s", error)
-        finally:
-            stream.close()
-            if node is not None:
-                self.lose_node(node, "its launcher's connection broke")
-
-    def _admit(self, hello: FromLauncher | None, stream: Stream[FromLauncher]) -> Node | None:
-        if not isinstance(hello, LauncherHello) or not hmac.compare_digest(hello.token, self.options.token):
-            return None
-        problem = misfit(hello, self.options, self.members)
-        if problem:
-            log.warning("node %s was turned away: %s", hello.node, problem)
-            stream.send(Stop(exit_code=2, reason=f"the coordinator turned this node away: {problem}"))
-            return None
-        now = asyncio.get_running_loop().time()
-        node = Node(hello, stream, now, hello.agent_endpoint, hello.standbys)
-        self.members.nodes[hello.node] = node
-        node.send(Welcome(world_size=self.options.world_size))
-        self.spawn(self._beat(node))
-        if self.members.complete:
-            self._form()
-        return node
-
-    async def _beat(self, node: Node) -> None:
-        while node.alive:
-            node.send(Nothing())
-            await asyncio.sleep(self.options.node_seconds / 5)
-
-    async def _watch(self) -> None:
-        """Silence is loss; and the job is reported every now and then."""
-        while True:
-            await asyncio.sleep(min(JOB_SECONDS, self.options.node_seconds / 5))
-            limit = asyncio.get_running_loop().time() - self.options.node_seconds
-            for node in self.members.alive():
-                if node.heard_at < limit:
-                    self.lose_node(node, f"nothing heard for {self.options.node_seconds:g} s")
-            self.report()
-
-    async def _wait_for_nodes(self) -> None:
-        await asyncio.sleep(self.options.join_seconds)
-        if not self.members.complete and not self.members.ranks:
-            here = ", ".join(self.members.nodes) or "none"
-            self.fail(f"{self.options.nnodes} nodes were expected within {self.options.join_seconds:g} s, here: {here}")
-
     def lose_node(self, node: Node, reason: str) -> None:
         """A node is gone with its memory; its launcher ends its ranks as soon as it notices the same."""
-        if not node.alive or self.over:
+        if not node.alive or (self.over and not self.disk.saving):
             return
         node.alive = False
-        node.stream.close()
-        ranks = {rank.number for rank in self.members.on(node.name)}
+        node.hang_up()
+        if self.disk.saving:  # what is saved is saved without it
+            self.spawn(self._notify())
+            return
+        if self.inheriting:
+            return
         if not self.members.ranks:
             del self.members.nodes[node.name]
-            return
+        elif self.standing.doubtful:
+            self.spawn(self._lose_after_a_look(node, reason))
+        else:
+            self._lose(node, reason)
+
+    async def _lose_after_a_look(self, node: Node, reason: str) -> None:
+        if await self.standing.check():
+            self._lose(node, reason)
+
+    def _lose(self, node: Node, reason: str) -> None:
+        ranks = {rank.number for rank in self.members.on(node.name)}
         data = {"reason": reason, "ranks": sorted(ranks)}
         self.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.generation, data=data)
         log.warning("node %s is lost: %s", node.name, reason)
@@ -228,47 +235,34 @@ class Coordinator:
 
     # Forming
 
-    def _form(self) -> None:
+    def form(self) -> None:
         """All nodes are here: hand out the ranks."""
         self.members.place_ranks()
         self.generation = 1
         self.started_at = time.time()
-        data = {"command": [self.options.script, *self.options.argv], "world_size": self.options.world_size}
+        data = {
+            "command": [self.options.script, *self.options.argv],
+            "world_size": self.options.world_size,
+            "run": self.disk.run,
+        }
         self.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
         self.store = self.new_store()
+        self.orders.bequeath()
         for rank in self.members.ranks:
-            self.start_rank(rank)
-
-    def start_rank(self, rank: Rank) -> None:
-        """Have the rank's node give it a process."""
-        host, port = self.store
-        start = Start(rank=rank.number, generation=self.generation, store_host=host, store_port=port)
-        self.members.nodes[rank.node].send(start)
-
-    def regroup(self, orders: dict[int, Regroup]) -> None:
-        """Tell every rank to form the present generation; ``orders`` holds what they restore."""
-        host, port = self.store
-        # One digest at the very first step tells whether replicas are replicas: a job may shard its state among them.
-        plain = Regroup(generation=self.generation, store_host=host, store_port=port, digest_steps=1)
-        for rank in self.members.ranks:
-            order = orders.get(rank.number, plain)
-            self.members.nodes[rank.node].send(RegroupRank(rank=rank.number, order=order))
+            self.orders.start(rank)
 
     def formed(self) -> None:
         """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
         self.move(JobState.RUNNING)
-        self._configure_parity()
+        self.orders.protect()
+        self.disk.configure()
         self.healing.prepare()
-
-    def _configure_parity(self) -> None:
-        self.parity_group = self.members.parity_group() if self.options.parity_every else ()
-        every = self.options.parity_every if self.parity_group else 0
-        for node in self.members.alive():
-            node.send(Parity(group=self.parity_group, every=every))
+        self.orders.bequeath()
 
     # Messages
 
-    async def _handle(self, node: Node, message: FromLauncher) -> None:
+    async def hear(self, node: Node, message: FromLauncher) -> None:
+        """One message of a launcher."""
         match message:
             case FromRank():
                 self._inbox.take(message)
@@ -277,14 +271,15 @@ class Coordinator:
                 return  # nobody waits for it
             case Stacks():
                 self.hangs.stacks(node, message)
-            case Exited():
-                self._exited(node, message)
-            case WorkerUp():
-                self.members.ranks[message.rank].pid = message.pid
-                self.report()
+            case Exited() | WorkerUp() | Ledger():
+                self._hear_of_processes(node, message)
             case Fenced():
                 node.fenced = max(node.fenced, message.generation)
                 node.inventory = message.inventory
+            case Saved():
+                self.disk.saved[node.name] = Reply(message.problem)
+            case Brought():
+                self.migrations.brought(message)
             case StandbysReady():
                 node.standbys = message.count
             case AgentUp():
@@ -292,18 +287,34 @@ class Coordinator:
                 self._agent_up(node)
             case _:
                 return
+        await self._notify()
+
+    async def _notify(self) -> None:
+        """Somebody may wait for what just became true."""
         async with self.changed:
             self.changed.notify_all()
+
+    def _hear_of_processes(self, node: Node, message: Exited | WorkerUp | Ledger) -> None:
+        if isinstance(message, Exited):
+            self.exited(node, message)
+        elif isinstance(message, WorkerUp):
+            self.members.ranks[message.rank].pid = message.pid
+            self.report()
+        elif self.inheritance is not None and self.inheriting:
+            self.inheritance.hear(node, message)
 
     def _agent_up(self, node: Node) -> None:
         """A new agent must be told of its group again, and the others of its new address."""
         if self.state is JobState.RUNNING and self.members.shape is not None:
             log.info("node %s has a new agent at %s", node.name, node.endpoint)
-            self._configure_parity()
+            self.orders.bequeath()
+            self.orders.protect()
+            self.disk.configure()
 
     # Failures
 
-    def _exited(self, node: Node, message: Exited) -> None:
+    def exited(self, node: Node, message: Exited) -> None:
+        """A process that held a rank is reaped."""
         rank = self.members.ranks[message.rank]
         if rank.pid != message.pid or self.over:
             return None
@@ -337,6 +348,8 @@ class Coordinator:
         for number in failure.ranks:
             self.members.ranks[number].lost = True
             self.members.ranks[number].live = False
+        if self.inheriting:
+            return None  # healed with all that is lost, as soon as that is known
         self.recoveries += failure.counts
         if self.committed > self._epoch_at_failure:
             self._futile = 0
@@ -355,16 +368,18 @@ class Coordinator:
         self.healing.begin(failure)
         return None
 
+    def store_ended(self, status: str) -> None:
+        """Nothing is lost: all ranks meet again, in another store."""
+        if self.over:
+            return
+        self.store = self.new_store()
+        self.failed(Failure(ranks=set(), time=time.time(), reason=f"the store ended ({status})"))
+
     def replay(self, failure: Failure) -> None:
         """Nothing is lost: the generation ends so that all ranks can replay. No recovery that counts."""
         self.move(JobState.RECOVERING)
         self.generation += 1
         self.healing.begin(failure)
-
-    def going_on(self) -> None:
-        """The first step after a recovery is committed: standbys may warm now."""
-        for node in self.members.alive():
-            node.send(Training())
 
     # Tasks
 

@@ -30,6 +30,7 @@ def rank_environment(
         "TORCHELASTIC_USE_AGENT_STORE": True,
         "MAINSTAY_JOB": options.job,
         "MAINSTAY_NODE": options.node,
+        "MAINSTAY_RUN": welcome.run,
     }
     if start.store_host in {"127.0.0.1", "localhost"} and "GLOO_SOCKET_IFNAME" not in os.environ:
         values["GLOO_SOCKET_IFNAME"] = "lo"

@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,9 +21,11 @@ from probes.ids import uuid7
 from probes.words import EventKind
 from recovery import planner
 from recovery.launcher import unison
+from recovery.launcher.episode import Episode
 from recovery.launcher.membership import Failure, JobState, Rank
-from recovery.launcher.messages import DiscardAfter, FenceNode, Regroup, Resumed
-from recovery.launcher.survey import BadSource, Survey, spoiled
+from recovery.launcher.messages import DiscardAfter, FenceNode
+from recovery.launcher.survey import Survey, spoiled
+from recovery.launcher.worker_messages import Regroup, Resumed
 from recovery.plan import Alternative, Plan, RestoreSource
 
 if TYPE_CHECKING:
@@ -37,41 +38,6 @@ FENCE_SECONDS: Final = 30.0
 """An agent that does not answer a fence by then is taken to hold nothing."""
 _RESTORE_FACTOR: Final = 5.0
 """Time-outs to wait for a restore: it may read from disk, and a cold process imports first."""
-
-
-@dataclass(slots=True)
-class Episode:
-    """One recovery as the outside sees it: from the first failure until steps commit again."""
-
-    id: str
-    failed_at: float
-    step_before: int
-    """The newest committed epoch when it began."""
-    acted_at: float
-    replayed: float = 0.0
-    """Seconds that ranks have replayed in it."""
-    marks: list[tuple[str, float]] = field(default_factory=list)
-    """Phase and the Unix time at which it ended; of the last attempt."""
-    before: int | None = None
-    """The newest epoch that is sound, where newer ones may hold wrong numbers."""
-    odd: frozenset[int] = frozenset()
-    """Ranks whose newer state is unlike their replicas'."""
-    apart: bool = False
-    """Ranks have restored what was not theirs, or replicas differed."""
-    quiet: bool = False
-    """Nothing has failed: replays that somebody asked for, and that have found nobody, are no recovery to report."""
-    bad: set[BadSource] = field(default_factory=set)
-    """Sources that turned out not to hold what they promised."""
-
-    def seconds(self) -> dict[str, float]:
-        """Phase -> seconds, and their total from the first failure."""
-        result = {"detect": max(0.0, self.acted_at - self.failed_at)}
-        result |= {"replay": self.replayed} if self.replayed else {}
-        last = self.acted_at + self.replayed
-        for phase, at in self.marks:
-            result[phase] = at - last
-            last = at
-        return result | {"total": last - self.failed_at}
 
 
 class Healing:
@@ -91,6 +57,16 @@ class Healing:
         """Whether a recovery is under way (its verification does not count)."""
         return self._episode is not None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a recovery is under way, or its verification."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def sound_until(self) -> int | None:
+        """The newest epoch that is sound, where newer ones may hold wrong numbers; None: all are."""
+        return None if self._episode is None else self._episode.before
+
     def prepare(self) -> None:
         """The membership has formed: have a plan ready for every single loss."""
         self.formed_once = True
@@ -106,14 +82,14 @@ class Healing:
         self.cancel()
         now = time.time()
         if self._episode is None:
-            self._episode = Episode(uuid7(), failure.time, self._c.committed, now)
+            self._episode = Episode(uuid7(), failure.time, self._c.committed, now, self._report)
         self._episode.acted_at = min(now, self._episode.acted_at)
         self._episode.marks.clear()
         victims = self._victims(failure)
         waiting = {r.number for r in self._c.members.ranks if r.live} - victims
         self._episode.quiet = failure.quiet
-        self._action("fence", started=True, detail=f"generation {self._c.generation}: {failure.reason}")
-        if not self._replace(victims, failure.shun):
+        self._episode.begins("fence", f"generation {self._c.generation}: {failure.reason}")
+        if not self.replace(victims, failure.shun):
             return
         if failure.before is not None:
             self._episode.before, self._episode.odd = failure.before, failure.odd
@@ -121,7 +97,10 @@ class Healing:
             self._episode.before, self._episode.odd = failure.replay.before, failure.replay.odd
             self._task = self._c.spawn(self._c.replays.carry_out(self, self._episode, failure.replay))
             return
-        self._task = self._c.spawn(self._heal(self._episode, victims, waiting))
+        if failure.migrates:
+            self._task = self._c.spawn(self._c.migrations.carry_out(self, self._episode, victims, waiting))
+            return
+        self._task = self._c.spawn(self.heal(self._episode, victims, waiting))
 
     # Fence
 
@@ -133,10 +112,15 @@ class Healing:
 
     def fence_all(self) -> None:
         """Revoke the old generation; every process stays."""
-        self._replace(set())
+        self.replace(set())
 
-    def _replace(self, victims: set[int], shun: frozenset[int] = frozenset()) -> bool:
-        """Revoke the old generation everywhere, and start new processes for ``victims`` right behind it."""
+    def replace(
+        self, victims: set[int], shun: frozenset[int] = frozenset(), *, moves: Mapping[int, str] | None = None
+    ) -> bool:
+        """Revoke the old generation everywhere, and start new processes for ``victims`` right behind it.
+
+        ``moves`` says where those run that nothing forces to move.
+        """
         c, members = self._c, self._c.members
         homes = self.survey.homes(victims, shun)
         if isinstance(homes, str):
@@ -149,9 +133,10 @@ class Healing:
             node.name: tuple(r.number for r in members.on(node.name) if r.number in shun) for node in members.alive()
         }
         for number in victims:
-            members.ranks[number].restart(homes[number])
+            members.ranks[number].restart((moves or homes)[number])
         if members.shape is None:
             c.store = c.new_store()  # the script meets through the store by itself, and would find the dead in it
+        c.orders.bequeath()
         for node in members.alive():
             node.inventory, node.warm = None, node.standbys
             node.shunned += len(shunned[node.name])
@@ -161,14 +146,14 @@ class Healing:
             rank.digests.clear()
             rank.buffers.clear()
             if rank.number in victims:
-                c.start_rank(rank)
+                c.orders.start(rank)
         return True
 
-    async def _heal(self, episode: Episode, victims: set[int], waiting: set[int]) -> None:
+    async def heal(self, episode: Episode, victims: set[int], waiting: set[int]) -> None:
         if self._c.members.shape is None:
             await self._start_over(episode)
             return
-        if not await self._fenced(episode, waiting):
+        if not await self.fenced(episode, waiting):
             return
         if self.formed_once:
             alternative = self._decide(episode, victims)
@@ -178,14 +163,16 @@ class Healing:
             epoch = alternative.epoch or 0
         else:
             await self.until(self._all_waiting, None)
-            orders, epoch = {}, 0
+            orders, epoch = {}, self._c.disk.begun_at
+        if not await self._c.standing.check(self._c.generation):
+            return
         self.discard(epoch)
         if not await self._regroup(episode, orders):
             return
         await self._go_on(episode, epoch)
         await self._verify(episode, epoch)
 
-    async def _fenced(self, episode: Episode, waiting: set[int]) -> bool:
+    async def fenced(self, episode: Episode, waiting: set[int]) -> bool:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
         c = self._c
         survivors = [c.members.ranks[r] for r in waiting]
@@ -196,10 +183,10 @@ class Healing:
             over = {r.number for r in survivors if r.gone}
             why = f"ranks {sorted(over)} had left the training loop already"
             why = why if over else f"ranks {sorted(late)} stayed in their collective for {c.options.ready_seconds:g} s"
-            self._action("fence", ok=False, detail=why)
+            episode.ends("fence", ok=False, detail=why)
             return not self._once_more(Failure(ranks=late, time=time.time(), reason=why))
-        self._mark(episode, "fence")
-        self._action("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
+        episode.mark("fence")
+        episode.ends("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
         return True
 
     # For a replay
@@ -209,7 +196,7 @@ class Healing:
         c = self._c
         await self.until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
         ready = await self.until(lambda: all(r.ready for r in c.members.ranks), c.options.ready_seconds)
-        self._mark(episode, "fence")
+        episode.mark("fence")
         return ready
 
     # Decide
@@ -218,6 +205,9 @@ class Healing:
         """The planner's choice among what is sound; where that brings nothing back, among all that there is."""
         survey = self.survey
         plan = planner.plan(survey.situation(victims, episode.bad, episode.before, use_live=use_live))
+        if plan.chosen is None and episode.forgives():
+            log.warning("nothing else is left: sources that failed before are tried again")
+            return self.plan(episode, victims, use_live=use_live)
         if plan.chosen is not None or episode.before is None:
             return plan
         log.warning("no snapshot is as old as step %d: newer ones may hold wrong numbers", episode.before)
@@ -230,9 +220,8 @@ class Healing:
     def _decide(self, episode: Episode, victims: set[int]) -> Alternative | None:
         c = self._c
         plan = self.plan(episode, victims)
-        self._mark(episode, "decide")
-        data = {"recovery": episode.id, "plan": msgspec.to_builtins(plan)}
-        self.tell(episode, EventKind.PLAN_CHOSEN, data)
+        episode.mark("decide")
+        episode.tell(EventKind.PLAN_CHOSEN, {"plan": msgspec.to_builtins(plan)})
         if plan.chosen is None:
             c.reporter.event(
                 EventKind.RECOVERY_FAILED,
@@ -262,7 +251,9 @@ class Healing:
         """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
         self._c.sick.went_back(epoch)
         self._c.replays.went_back(epoch)
+        self._c.orders.guard.taints.went_back(epoch)
         self.survey.history.went_back(epoch, self._c.generation)
+        self._c.orders.bequeath()
         if epoch < self._c.committed:
             for node in self._c.members.alive():
                 node.send(DiscardAfter(epoch=epoch))
@@ -279,12 +270,12 @@ class Healing:
             n: o.restore for n, o in orders.items() if o.restore and o.restore.source is not RestoreSource.LIVE
         }
         for number, restore in restoring.items():
-            self._action(f"restore rank {number}", started=True, detail=f"epoch {restore.epoch} from {restore.source}")
-        c.regroup(orders)
+            episode.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
+        c.orders.regroup(orders)
         await self.until(lambda: all(r.resumed for r in c.members.ranks), c.options.ready_seconds * _RESTORE_FACTOR)
         for number in restoring:
             self._restored(episode, c.members.ranks[number], orders[number])
-        self._mark(episode, "regroup")
+        episode.mark("regroup")
         missing = {r.number for r in c.members.ranks if r.resumed is None}
         broken = {r.number for r in c.members.ranks if r.resumed is not None and not r.resumed.ok}
         if missing or broken:
@@ -308,40 +299,34 @@ class Healing:
         vote: Resumed | None = rank.resumed
         name = f"restore rank {rank.number}"
         if vote is None:
-            self._action(name, ok=False, detail="no answer")
+            episode.ends(name, ok=False, detail="no answer")
         elif vote.ok:
-            self._action(name, ok=True, seconds=vote.seconds, detail=f"{vote.nbytes} bytes from {vote.source}")
+            episode.ends(name, ok=True, seconds=vote.seconds, detail=f"{vote.nbytes} bytes from {vote.source}")
         else:
-            self._action(name, ok=False, seconds=vote.seconds, detail=vote.reason)
+            episode.ends(name, ok=False, seconds=vote.seconds, detail=vote.reason)
             assert order.restore is not None
-            episode.bad.add(spoiled(rank.number, order.restore))
+            episode.bad.add(spoiled(rank.number, order.restore, vote.blame))
 
     # Go on
 
     async def _go_on(self, episode: Episode, epoch: int) -> None:
         c = self._c
         await self.until(lambda: all(self._past(r, epoch + 1) for r in c.members.ranks), None)
-        self._mark(episode, "first_step")
-        data = {
-            "recovery": episode.id,
-            "seconds": episode.seconds(),
-            "steps_lost": max(0, episode.step_before - epoch),
-            "epoch": epoch,
-        }
-        self.tell(episode, EventKind.RECOVERED, data)
-        seconds = data["seconds"]
-        assert isinstance(seconds, dict)
+        episode.mark("first_step")
+        seconds = episode.seconds()
+        lost = max(0, episode.step_before - epoch)
+        episode.tell(EventKind.RECOVERED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch})
         log.warning("recovered in %.3f s: training goes on after step %d", seconds["total"], epoch)
         self._episode = None
-        c.going_on()
+        c.orders.warm_standbys()
 
     async def _verify(self, episode: Episode, epoch: int) -> None:
         c = self._c
         last = epoch + VERIFY_STEPS if c.steps_total is None else min(epoch + VERIFY_STEPS, c.steps_total)
         await self.until(lambda: all(self._past(r, last) for r in c.members.ranks), None)
-        data = {"recovery": episode.id, "steps_committed": last - epoch, "digest_match": self.survey.replicas_equal()}
-        self.tell(episode, EventKind.VERIFIED, data)
-        if data["digest_match"] is False:
+        match = self.survey.replicas_equal()
+        episode.tell(EventKind.VERIFIED, {"steps_committed": last - epoch, "digest_match": match})
+        if match is False:
             self._once_more(unison.parted(c, epoch, last))
 
     def _past(self, rank: Rank, epoch: int) -> bool:
@@ -351,13 +336,13 @@ class Healing:
     async def _start_over(self, episode: Episode) -> None:
         """A script that does not use the SDK: all its ranks were started anew, as torchrun does."""
         await self.until(lambda: all(r.pid is not None for r in self._c.members.ranks), None)
-        self._mark(episode, "restart")
-        self._action("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
+        episode.mark("restart")
+        episode.ends("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
         data = {"recovery": episode.id, "seconds": episode.seconds(), "steps_lost": None, "epoch": None}
         self._c.reporter.event(EventKind.RECOVERED, generation=self._c.generation, data=data)
         self._episode = None
         self._c.move(JobState.RUNNING)
-        self._c.going_on()
+        self._c.orders.warm_standbys()
 
     # Helpers
 
@@ -374,27 +359,5 @@ class Healing:
             return False
         return True
 
-    def _mark(self, episode: Episode, phase: str) -> None:
-        episode.marks.append((phase, time.time()))
-
-    def _action(
-        self,
-        name: str,
-        *,
-        started: bool = False,
-        ok: bool | None = None,
-        seconds: float | None = None,
-        detail: str = "",
-    ) -> None:
-        assert self._episode is not None
-        data: dict[str, Any] = {"recovery": self._episode.id, "action": name, "detail": detail}
-        if started:
-            self.tell(self._episode, EventKind.ACTION_STARTED, data)
-            return
-        data |= {"ok": ok} if seconds is None else {"ok": ok, "seconds": seconds}
-        self.tell(self._episode, EventKind.ACTION_FINISHED, data)
-
-    def tell(self, episode: Episode, kind: EventKind, data: dict[str, Any]) -> None:
-        """An event of a recovery."""
-        if not episode.quiet:
-            self._c.reporter.event(kind, generation=self._c.generation, data=data)
+    def _report(self, kind: EventKind, data: dict[str, Any]) -> None:
+        self._c.reporter.event(kind, generation=self._c.generation, data=data)

@@ -24,6 +24,11 @@ class History:
         self._digests: dict[int, dict[int, int]] = {}
         """Epoch -> rank -> digest of its parameters."""
 
+    @property
+    def returns(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, generation) of what the job has gone back from, as ``recovery.disk`` keeps it."""
+        return tuple(self._returns)
+
     def went_back(self, epoch: int, generation: int) -> None:
         """The job begins again at ``epoch``, in ``generation``."""
         while self._returns and self._returns[-1][0] >= epoch:

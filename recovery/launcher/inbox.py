@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from recovery.launcher.membership import Failure, Rank
-from recovery.launcher.messages import (
+from recovery.launcher.messages import FromRank
+from recovery.launcher.worker_messages import (
     Attached,
     Done,
-    FromRank,
     Joined,
     Ready,
     Replayed,
@@ -67,7 +67,7 @@ class Inbox:
 
         Not the same as the job's state: until the first rank speaks, a script might be one without the SDK.
         """
-        return not self._c.healing.active and not self._c.healing.formed_once
+        return not self._c.healing.active and not self._c.healing.formed_once and not self._c.inheriting
 
     def _joined(self, rank: Rank, message: Joined) -> None:
         c = self._c
@@ -76,10 +76,13 @@ class Inbox:
             c.fail(f"rank {rank.number} asked for {shape}, others for {c.members.shape}")
             return
         c.members.shape = shape
+        if misfit := c.disk.misfit(shape):
+            c.fail(misfit)
+            return
         rank.joined, rank.joined_at = message.generation, time.time()
         # Replacements get their order from healing; at the first start the last one to come starts it.
         if self._forming and all(r.joined == c.generation for r in c.members.ranks):
-            c.regroup({})
+            c.orders.regroup({})
 
     def _ready(self, rank: Rank, message: Ready) -> None:
         if message.generation == self._c.generation:
@@ -92,6 +95,9 @@ class Inbox:
         rank.resumed = message
         if message.ok:
             rank.live, rank.epoch = True, message.epoch
+        elif self._forming:
+            c.fail(f"rank {rank.number} cannot go on from step {message.epoch}: {message.reason}")
+            return
         if self._forming and all(r.resumed is not None and r.resumed.ok for r in c.members.ranks):
             c.formed()
 
@@ -100,6 +106,7 @@ class Inbox:
         rank.epoch = max(rank.epoch, message.epoch)
         if message.generation == c.generation:
             rank.epoch, rank.epoch_generation = message.epoch, message.generation
+            c.orders.guard.taints.committed(message.epoch)
             c.healing.survey.step_took(message.step_time)
             if message.digest is not None:
                 rank.digests[message.epoch] = message.digest

@@ -10,35 +10,33 @@ import contextlib
 import logging
 import os
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from recovery.agent.errors import AgentError
 from recovery.launcher.agents import AgentKeeper
-from recovery.launcher.children import Nursery, NurseryError
+from recovery.launcher.children import Nursery
+from recovery.launcher.disk_level import FENCE_SECONDS, STOP_SECONDS
 from recovery.launcher.environment import rank_environment
+from recovery.launcher.ledger import Book
+from recovery.launcher.liaison import Liaison
 from recovery.launcher.messages import (
-    AgentBack,
     AgentUp,
-    Assign,
+    Bring,
     DiscardAfter,
+    Disk,
     DumpStacks,
-    Exited,
-    Fence,
     Fenced,
     FenceNode,
     FromLauncher,
     FromRank,
-    FromWorker,
-    Heartbeat,
     LauncherHello,
     NodeProgress,
     Parity,
-    Progress,
-    Regroup,
     RegroupRank,
+    Saved,
+    SaveDisk,
     StandbysReady,
     Start,
     Stop,
@@ -47,43 +45,64 @@ from recovery.launcher.messages import (
     Welcome,
     WorkerUp,
 )
+from recovery.launcher.office import Office
 from recovery.launcher.oom import OutOfMemoryCount
 from recovery.launcher.options import RunOptions
-from recovery.launcher.output import LAST_WORDS_SECONDS, OutputPump, Tail
-from recovery.launcher.proc import Child, ExitStatus, adopt_orphans, reap_orphans
+from recovery.launcher.output import LAST_WORDS_SECONDS, OutputPump
+from recovery.launcher.proc import ExitStatus, adopt_orphans, reap_orphans
 from recovery.launcher.progress import Gathering
 from recovery.launcher.stacks import StackDumper
-from recovery.launcher.wire import Stream, launcher_side
-from recovery.launcher.workers import Worker, Workers
+from recovery.launcher.store_host import StoreHost
+from recovery.launcher.succession import EXIT_LOST, Endpoint, Succession
+from recovery.launcher.worker_messages import AgentBack, Assign, Fence, FromWorker, Progress, Regroup
+from recovery.launcher.workers import Worker, Workers, exit_of
 
 log = logging.getLogger("mainstay.launcher")
 
 STOP_PATIENCE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL when a job is ended on purpose."""
-_RETRY_SECONDS: Final = 0.1
-_EXIT_LOST: Final = 70
-"""Exit code when the coordinator is gone or turned this node away."""
+LEAVE_SECONDS: Final = 2.0
+"""That a node which is asked to end waits for word that the whole job does: signals of one ``scancel`` are closer."""
 
 
 class Launcher:
     """One node of one job. ``run`` returns the exit code of the job."""
 
-    def __init__(self, options: RunOptions, coordinator: tuple[str, int]) -> None:
+    def __init__(self, options: RunOptions, coordinator: Endpoint, office: Office) -> None:
         self._options = options
-        self._coordinator = coordinator
+        self._office = office
+        self._book = Book()
         self._generation = 0
+        self._leaving = self._last = False
+        """This node was asked to end; the whole job is saved for the last time."""
         self._welcome: Welcome | None = None
         self._orders: dict[int, Regroup] = {}
         """Orders for ranks whose process is still warming."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._directory = Path(tempfile.mkdtemp(prefix="mainstay-run-"))
         self._pump = OutputPump()
-        self._stream: Stream[ToLauncher] | None = None
-        self._store: Child | None = None
         adopt_orphans()
+        self._liaison = Liaison(
+            options,
+            coordinator,
+            Succession(
+                options,
+                generation=lambda: self._generation,
+                coordinates=lambda: office.held,
+                take_office=office.inherit,
+                resign=office.resign,
+            ),
+            at_home=lambda: office.held,
+            hello=self._hello,
+            book=self._book,
+            obey=self._handle,
+            suspend=self._suspend,
+            done=self._done,
+        )
         self._agent = AgentKeeper(options, self._directory, self._pump, self._agent_changed)
         self._nursery = Nursery(self._pump, options.preload)
+        self._store = StoreHost(self._nursery, self._store_ended)
+        office.new_store = self._store.open
         self._progress = Gathering()
         self._dumper = StackDumper()
         self._ooms = OutOfMemoryCount()
@@ -103,7 +122,7 @@ class Launcher:
         self._spawn(self._tell_progress())
         self._workers.keep(self._options.nproc + self._options.spares)
         try:
-            stop = await self._serve()
+            stop = await self._liaison.serve()
         finally:
             await self._clean_up()
         if stop.reason:
@@ -112,80 +131,62 @@ class Launcher:
 
     def stop(self, exit_code: int, reason: str) -> None:
         """End this node's part of the job."""
-        if not self._stop.done():
-            self._stop.set_result(Stop(exit_code=exit_code, reason=reason))
+        self._liaison.stop(exit_code, reason)
 
-    # The coordinator's connection
+    def _give_up(self, reason: str) -> None:
+        """This node cannot go on."""
+        self._office.give_up(reason)
+        self._liaison.stop(1, reason)
 
-    async def _serve(self) -> Stop:
-        receiving = asyncio.create_task(self._receive())
-        receiving.add_done_callback(self._done)  # a node that hears no orders would hold up the whole job
-        try:
-            return await self._stop
-        finally:
-            receiving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await receiving
+    def leave(self, exit_code: int, reason: str) -> None:
+        """End the whole job, where it is coordinated from here; else this node's part, if the job goes on without it.
 
-    async def _receive(self) -> None:
-        try:
-            self._stream = stream = await self._connect()
-            self._spawn(self._beat())
-            while True:
-                message = await asyncio.wait_for(stream.receive(), self._options.node_seconds)
-                if message is None:
-                    return self.stop(
-                        _EXIT_LOST, "the coordinator has closed the connection: it ended, or refused this node"
-                    )
-                await self._handle(message)
-        except TimeoutError:
-            self.stop(_EXIT_LOST, f"nothing heard from the coordinator for {self._options.node_seconds:g} s")
-        except ConnectionError as error:
-            self.stop(_EXIT_LOST, str(error))
+        A scheduler that ends a job tells all nodes at the same time; what this one holds belongs to the last save.
+        """
+        if self._office.held:
+            if self._office.stopped(exit_code):
+                self.stop(exit_code, reason)
+            return
+        if self._leaving or not self._options.disk_every:
+            self.stop(exit_code, reason)
+            return
+        self._leaving = True
+        self._spawn(self._leave(exit_code, reason))
 
-    async def _connect(self) -> Stream[ToLauncher]:
-        """Find the coordinator, however late it comes within the time to join, and introduce this node."""
-        host, port = self._coordinator
-        deadline = asyncio.get_running_loop().time() + self._options.join_seconds
-        while True:
-            try:
-                stream = launcher_side(*await asyncio.open_connection(host, port))
-                break
-            except OSError as error:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise ConnectionError(f"no coordinator answers at {host}:{port}: {error}") from error
-                await asyncio.sleep(_RETRY_SECONDS)
+    async def _leave(self, exit_code: int, reason: str) -> None:
+        await asyncio.sleep(LEAVE_SECONDS)
+        if self._last:
+            await asyncio.sleep(FENCE_SECONDS + STOP_SECONDS)
+        self.stop(exit_code, reason)
+
+    # The coordinator
+
+    def _hello(self, door: str) -> LauncherHello:
         options = self._options
-        stream.send(
-            LauncherHello(
-                token=options.token,
-                job=options.job,
-                node=options.node,
-                node_rank=options.node_rank,
-                nnodes=options.nnodes,
-                nproc=options.nproc,
-                spares=options.spares,
-                pid=os.getpid(),
-                agent_endpoint=self._agent.endpoint,
-                standbys=self._workers.standbys,
-            )
+        return LauncherHello(
+            token=options.token,
+            job=options.job,
+            node=options.node,
+            node_rank=options.node_rank,
+            nnodes=options.nnodes,
+            nproc=options.nproc,
+            spares=options.spares,
+            pid=os.getpid(),
+            agent_endpoint=self._agent.endpoint,
+            standbys=self._workers.standbys,
+            domain=options.domain,
+            door=door,
         )
-        return stream
-
-    async def _beat(self) -> None:
-        while True:
-            self._tell(Heartbeat())
-            await asyncio.sleep(self._options.node_seconds / 5)
 
     def _tell(self, message: FromLauncher) -> None:
-        if self._stream is not None:
-            self._stream.send(message)
+        self._liaison.tell(message)
 
     async def _handle(self, message: ToLauncher) -> None:
         match message:
             case Welcome():
                 self._welcome = message
             case Start():
+                self._book.coming(message.rank)
                 self._workers.take(lambda worker: self._assign(worker, message))
             case FenceNode():
                 await self._fence(message)
@@ -196,7 +197,9 @@ class Launcher:
             case DiscardAfter():
                 await self._discard(message)
             case Stop():
-                self.stop(message.exit_code, message.reason)
+                if message.exit_code == EXIT_LOST:
+                    await self._suspend()  # another coordinator may begin soon, and does not wait for our manners
+                self._liaison.stop(message.exit_code, message.reason)
             case _:
                 self._serve_wish(message)
 
@@ -204,6 +207,12 @@ class Launcher:
         """What may be late, or may fail."""
         if isinstance(message, Training):
             self._workers.keep(self._options.spares)
+        elif isinstance(message, Disk):
+            self._spawn(self._configure_disk(message))
+        elif isinstance(message, SaveDisk):
+            self._spawn(self._save_disk(message))
+        elif isinstance(message, Bring):
+            self._spawn(self._bring(message))
         elif isinstance(message, DumpStacks):
             for rank in message.ranks:
                 self._spawn(self._dump_stacks(message.request, rank))
@@ -225,8 +234,10 @@ class Launcher:
             agent_socket=str(self._agent.socket),
             agent_token=options.token,
             job=options.job,
+            shard_save=options.shard_save,
         )
         self._workers.assign(worker, order, slot)
+        self._book.up(start.rank, worker.child.pid)
         self._tell(WorkerUp(rank=start.rank, pid=worker.child.pid))
         waiting = self._orders.pop(start.rank, None)
         if waiting is not None:
@@ -242,6 +253,7 @@ class Launcher:
     async def _fence(self, message: FenceNode) -> None:
         """Nobody hears of the next generation before the processes that may not be in it are reaped."""
         self._orders.clear()
+        self._last = self._last or message.last
         self._generation = max(self._generation, message.generation)
         stuck = await self._workers.fence(message.kill, message.shun)
         if stuck:
@@ -249,6 +261,15 @@ class Launcher:
         for worker in self._workers.holders():
             worker.send(Fence(generation=message.generation))
         self._spawn(self._fence_agent(message.generation))
+
+    async def _suspend(self) -> None:
+        """There is no coordinator: ranks leave their collectives and wait; those that cannot be told end."""
+        self._generation += 1
+        holders = self._workers.holders()
+        deaf = tuple(w.rank for w in holders if w.rank is not None and not self._book.joined(w.rank))
+        for worker in holders:
+            worker.send(Fence(generation=self._generation))
+        await self._workers.fence(deaf)
 
     async def _fence_agent(self, generation: int) -> None:
         try:
@@ -267,15 +288,33 @@ class Launcher:
 
     async def _configure_parity(self, message: Parity) -> None:
         try:
-            await self._agent.configure_parity(message.group, message.every)
+            await self._agent.configure_parity(message.groups, message.every, message.scheme, message.wards)
         except AgentError as error:
             log.error("DEGRADED node %s: no parity: %s", self._options.node, error)  # noqa: TRY400 - a trace says no more
+
+    async def _configure_disk(self, message: Disk) -> None:
+        try:
+            await self._agent.configure_disk(message.config)
+        except AgentError as error:
+            log.error("DEGRADED node %s: nothing goes to disk: %s", self._options.node, error)  # noqa: TRY400 - likewise
+
+    async def _save_disk(self, message: SaveDisk) -> None:
+        problem = ""
+        try:
+            await self._agent.save_disk(message.epoch, message.copies)
+        except AgentError as error:
+            problem = str(error)[:500]
+        self._tell(Saved(epoch=message.epoch, problem=problem))
+
+    async def _bring(self, message: Bring) -> None:
+        self._tell(await self._agent.bring(message))
 
     def _from_worker(self, worker: Worker, message: FromWorker) -> None:
         assert worker.rank is not None
         if isinstance(message, Progress):
             self._progress.add(worker.rank, worker.child.pid, message)
             return
+        self._book.said(worker.rank, message)
         self._tell(FromRank(rank=worker.rank, pid=worker.child.pid, message=message))
 
     def _worker_gone(self, worker: Worker, status: ExitStatus) -> None:
@@ -291,20 +330,10 @@ class Launcher:
     async def _tell_exit(self, worker: Worker, rank: int, status: ExitStatus) -> None:
         if not worker.ended_by_us or status.code:  # with a code of its own: it was faster than our signal
             await worker.tail.ended(LAST_WORDS_SECONDS)
-        self._tell(
-            Exited(
-                rank=rank,
-                pid=worker.child.pid,
-                exit_code=status.code,
-                signal=status.signal,
-                expected=worker.ended_by_us,
-                time=status.time,
-                tail=worker.tail.last(),
-                stderr=worker.tail.last_errors(),
-                out_of_memory=not worker.ended_by_us and self._ooms.explains(status.signal),
-                peak_bytes=status.peak_bytes,
-            )
-        )
+        out_of_memory = not worker.ended_by_us and self._ooms.explains(status.signal)
+        exited = exit_of(worker, rank, status, out_of_memory=out_of_memory)
+        self._book.ended(exited)
+        self._tell(exited)
 
     async def _tell_progress(self) -> None:
         """Twice a second what all ranks here are doing, in one message."""
@@ -329,44 +358,19 @@ class Launcher:
 
     # Other children
 
-    def host_store(self) -> tuple[str, int]:
-        """A store for this job, empty, in the place of the one before: bound at once, served as soon as it is warm.
-
-        Raises:
-            OSError: this node cannot listen on the address of ``--rdzv-endpoint``.
-        """
-        listener = socket.create_server((self._options.host, 0), backlog=1024)
-        address = listener.getsockname()
-        self._spawn(self._keep_store(listener))
-        return str(address[0]), int(address[1])
-
-    async def _keep_store(self, listener: socket.socket) -> None:
-        before, self._store = self._store, None
-        if before is not None:
-            await before.kill()
-        try:
-            store = self._store = await self._nursery.hatch("store", {}, Tail("store"), listener)
-        except NurseryError:
-            return
-        finally:
-            listener.close()
-        status = await asyncio.shield(store.exit)
-        if store is self._store and not self._workers.closing:
-            self.stop(1, f"the store ended ({status}); without it ranks cannot meet")
+    def _store_ended(self, status: ExitStatus) -> None:
+        if self._office.coordinator is not None:
+            self._office.coordinator.store_ended(str(status))
 
     async def _watch_nursery(self) -> None:
         status = await asyncio.shield(self._nursery.child.exit)
         if not self._workers.closing:
-            self.stop(1, f"the nursery ended ({status}): no more processes can be started")
+            self._give_up(f"the nursery ended ({status}): no more processes can be started")
 
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(2.0)
-            known = (
-                self._workers.pids()
-                | self._dumper.pids
-                | {c.pid for c in (self._store, self._nursery.child) if c is not None}
-            )
+            known = self._workers.pids() | self._dumper.pids | self._store.pids | {self._nursery.child.pid}
             if not self._workers.hatching and self._agent.pid is not None:
                 reap_orphans(known | {self._agent.pid})
 
@@ -379,7 +383,7 @@ class Launcher:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the launcher failed", exc_info=task.exception())
-            self.stop(1, f"the launcher failed: {task.exception()}")
+            self._give_up(f"the launcher failed: {task.exception()}")
 
     async def _clean_up(self) -> None:
         await self._workers.stop(STOP_PATIENCE)
@@ -388,11 +392,9 @@ class Launcher:
         with contextlib.suppress(AgentError, OSError):
             await asyncio.wait_for(self._agent.drop(), 5.0)
         await self._agent.stop()
-        if self._store is not None:
-            await self._store.kill()
+        await self._store.close()
         self._nursery.close()
         await self._nursery.child.kill()
-        if self._stream is not None:
-            self._stream.close()
+        self._liaison.close()
         self._pump.close()
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -6,19 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from recovery.agent.messages import GroupMember, Inventory
-from recovery.launcher.messages import (
-    Attached,
-    Exited,
-    FromLauncher,
-    LauncherHello,
-    Ready,
-    Resumed,
-    ScriptFailed,
-    ToLauncher,
-)
+from recovery.agent.messages import Inventory
+from recovery.launcher.messages import Exited, FromLauncher, LauncherHello, Nothing, ToLauncher
 from recovery.launcher.options import RunOptions
 from recovery.launcher.wire import Stream
+from recovery.launcher.worker_messages import Attached, Ready, Resumed, ScriptFailed
 from recovery.shape import Shape
 
 if TYPE_CHECKING:
@@ -63,7 +55,8 @@ class Node:
     """One launcher that said hello."""
 
     hello: LauncherHello
-    stream: Stream[FromLauncher]
+    stream: Stream[FromLauncher] | None
+    """None: it has not come to the coordinator that took over."""
     heard_at: float
     endpoint: str
     """Where other agents reach this node's agent."""
@@ -73,6 +66,14 @@ class Node:
     alive: bool = True
     shunned: int = 0
     """Places whose device is not used any more."""
+    ended: bool = False
+    """Its launcher has ended for certain: it will never follow anybody again."""
+    leased_until: float = 0.0
+    """Until then it votes for no other coordinator; on the event loop's clock."""
+    answered: int = 0
+    """The newest beat that it has answered."""
+    sent: dict[int, float] = field(default_factory=dict)
+    """Beat that is not answered -> when it was sent."""
     fenced: int = 0
     """The newest generation whose fence it has confirmed."""
     inventory: Inventory | None = None
@@ -82,8 +83,25 @@ class Node:
         return self.hello.node
 
     def send(self, message: ToLauncher) -> None:
-        if self.alive:
+        if self.alive and self.stream is not None:
             self.stream.send(message)
+
+    def beat(self, now: float) -> None:
+        """Send the next heartbeat."""
+        number = self.answered + len(self.sent) + 1
+        self.sent[number] = now
+        self.send(Nothing(beat=number, heard=self.answered))
+
+    def renew(self, beat: int, lease: float) -> None:
+        """It has answered ``beat``."""
+        sent = self.sent.get(beat)
+        if sent is not None:
+            self.leased_until, self.answered = sent + lease, beat
+            self.sent = {number: at for number, at in self.sent.items() if number > beat}
+
+    def hang_up(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
 
 
 @dataclass(eq=False, slots=True)
@@ -156,6 +174,9 @@ class Failure:
     odd: frozenset[int] = frozenset()
     """Ranks whose state is unlike their replicas'."""
 
+    migrates: bool = False
+    """Nothing is lost: ranks are to move to other nodes."""
+
     @property
     def quiet(self) -> bool:
         """Nothing has failed, and nobody need hear of it."""
@@ -200,16 +221,6 @@ class Members:
     def room(self, node: Node) -> int:
         """Ranks that could still move to ``node``."""
         return node.hello.nproc + node.hello.spares - node.shunned - len(self.on(node.name))
-
-    def parity_group(self) -> tuple[GroupMember, ...]:
-        """All living nodes with ranks, in node order; empty when parity makes no sense for them."""
-        nodes = sorted((n for n in self.alive() if self.on(n.name)), key=lambda n: n.hello.node_rank)
-        members = tuple(
-            GroupMember(node=n.name, endpoint=n.endpoint, ranks=tuple(r.number for r in self.on(n.name))) for n in nodes
-        )
-        sizes = {len(member.ranks) for member in members}
-        reachable = all(member.endpoint for member in members)
-        return members if len(members) > 1 and len(sizes) == 1 and reachable else ()
 
 
 def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:

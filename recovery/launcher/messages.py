@@ -1,231 +1,17 @@
-"""Every message between worker, launcher and coordinator: tagged unions, checked while decoding, no pickle.
+"""Every message between launcher and coordinator: tagged unions, checked while decoding, no pickle.
 
-Worker and launcher speak over a Unix socket that keeps message boundaries (SOCK_SEQPACKET), so a message is sent whole
-or not at all. Launcher and coordinator speak over TCP with a 4-byte little-endian length before each message; the first
-one is ``LauncherHello`` with the job's token.
-
-An **epoch** is a number of committed steps: epoch 7 is the state after seven steps, and its step record is number 7.
+They speak over TCP with a 4-byte little-endian length before each message; the first one is ``LauncherHello`` with the
+job's token. What ranks say travels inside ``FromRank``; see ``worker_messages``.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from probes.words import StepPhase
-from recovery.agent.messages import GroupMember, Inventory
-from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
-from recovery.plan import RestoreSource
-
-MAX_MESSAGE_BYTES = 1024 * 1024
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
-    """Base of everything on these wires; the tag is the class name."""
-
-
-# Worker -> launcher
-
-
-class WorkerHello(Message, frozen=True):
-    """First on a worker's connection: torch is imported, the process can take a rank."""
-
-    token: str
-    pid: int
-
-
-class Joined(Message, frozen=True):
-    """The script called ``init``: this process wants to be part of ``generation`` and holds no live state."""
-
-    generation: int
-    dp: int
-    pp: int
-    tp: int
-
-
-class Attached(Message, frozen=True):
-    """Model and optimizer are known. ``protected`` is False when no agent memory could be had; ``reason`` says why."""
-
-    state_bytes: int
-    slots: int
-    protected: bool
-    reason: str = ""
-
-
-class Ready(Message, frozen=True):
-    """A survivor is out of all collectives of earlier generations and waits for ``generation`` to form."""
-
-    generation: int
-    live_epoch: int | None
-    """Epoch that its own tensors hold, None when an update was cut in half."""
-    newest_epoch: int
-    """The last epoch that it saw committed."""
-
-
-class Resumed(Message, frozen=True):
-    """The rank's vote after a regroup: its state is at ``epoch``, or why not."""
-
-    generation: int
-    epoch: int
-    source: RestoreSource | None
-    """None at the first start, when there is nothing to restore."""
-    seconds: float
-    """Time that its restore took."""
-    nbytes: int
-    ok: bool
-    reason: str = ""
-    digest: int | None = None
-    """Of its parameters then; None at the first start and where nothing was restored."""
-
-
-class StepRecord(Message, frozen=True):
-    """One committed step of one rank."""
-
-    generation: int
-    epoch: int
-    step_time: float
-    compute_time: float
-    snapshot_blocked: float
-    end_ns: int
-    loss: float | None = None
-    digest: int | None = None
-    """xxh3_64 of the parameters, only in the first steps of a generation."""
-    buffers: int | None = None
-    """The same of the buffers."""
-    signals: dict[str, float] = {}
-    """Other signals of source rank by name, where the rank measured them; NaN is not sent."""
-
-
-class Progress(Message, frozen=True):
-    """What a rank is doing, told by a thread that does not wait for the training thread."""
-
-    generation: int
-    time_ns: int
-    """Unix time."""
-    step: int
-    """Steps committed."""
-    phase: StepPhase
-    in_call: float
-    """Seconds that the training thread has been inside its present collective or point-to-point call; 0: in none."""
-    call: str = ""
-    """Its name and group, ``all_reduce dp``."""
-    enqueued: dict[str, int] = {}
-    """Kind of group -> collectives begun in it."""
-    completed: dict[str, int] = {}
-
-
-class Transfers(Message, frozen=True):
-    """What a rank received from its peers in one committed step."""
-
-    generation: int
-    epoch: int
-    end_ns: int
-    seconds: dict[int, float]
-    """Sending rank -> median seconds of its transfers, without the time in which the sender was not ready."""
-    nbytes: dict[int, float]
-
-
-class Trouble(Message, frozen=True):
-    """A collective of ``generation`` failed here; nobody has told this rank why yet."""
-
-    generation: int
-    reason: str
-
-
-class StepsTotal(Message, frozen=True):
-    total: int
-
-
-class Replayed(Message, frozen=True):
-    """The rank has made the steps of its ``Rehearsal`` again and waits for the next fence; or why it could not."""
-
-    generation: int
-    seconds: float
-    runs: tuple[RehearsalRun, ...] = ()
-    reason: str = ""
-
-
-class Done(Message, frozen=True):
-    """All steps are committed and the last snapshot is safe."""
-
-    epoch: int
-
-
-class ScriptFailed(Message, frozen=True):
-    """The script raised an exception of its own. The process ends after this."""
-
-    error: str
-    traceback: str
-
-
-FromWorker = (
-    WorkerHello
-    | Joined
-    | Attached
-    | Ready
-    | Resumed
-    | StepRecord
-    | Progress
-    | Transfers
-    | Trouble
-    | StepsTotal
-    | Replayed
-    | Done
-    | ScriptFailed
-)
-
-# Launcher -> worker
-
-
-class Assign(Message, frozen=True):
-    """Become ``rank``: set ``env``, then run the script."""
-
-    rank: int
-    generation: int
-    env: dict[str, str]
-    script: str
-    module: bool
-    argv: tuple[str, ...]
-    agent_socket: str
-    agent_token: str
-    job: str
-
-
-class Fence(Message, frozen=True):
-    """Generations below ``generation`` are over: leave every collective, then say ``Ready``."""
-
-    generation: int
-
-
-class RestoreOrder(Message, frozen=True):
-    """Where this rank's state at ``epoch`` comes from; the rank asks its own agent for it."""
-
-    epoch: int
-    source: RestoreSource
-    from_rank: int | None = None
-    endpoint: str | None = None
-    """``host:port`` of the agent that holds ``from_rank``'s slot."""
-    group: tuple[GroupMember, ...] = ()
-    directory: str | None = None
-
-
-class Regroup(Message, frozen=True):
-    """Form ``generation`` through the store; then restore, where there is something to restore."""
-
-    generation: int
-    store_host: str
-    store_port: int
-    restore: RestoreOrder | None = None
-    digest_steps: int = 0
-    """How many of the next step records carry a digest of the parameters."""
-    rehearsal: Rehearsal | None = None
-    """Restore, and then only replay."""
-
-
-class AgentBack(Message, frozen=True):
-    """Another agent serves this node now; its memory may be another too."""
-
-
-ToWorker = Assign | Fence | Regroup | AgentBack
+from recovery.agent.messages import Group, Inventory
+from recovery.disk.manifest import DiskConfig
+from recovery.launcher.legacy import Testament
+from recovery.launcher.worker_messages import FromWorker, Message, Regroup
 
 # Launcher -> coordinator
 
@@ -244,6 +30,10 @@ class LauncherHello(Message, frozen=True):
     pid: int
     agent_endpoint: str
     """``host:port`` where other nodes' agents reach this node's; empty while the agent is starting."""
+    domain: str = ""
+    """What this node fails together with (rack, power); empty: unknown."""
+    door: str = ""
+    """``host:port`` where other launchers reach this one; see ``succession``."""
 
 
 class AgentUp(Message, frozen=True):
@@ -323,12 +113,61 @@ class Stacks(Message, frozen=True):
     """What the kernel says of the process: ``stopped``, ``sleeping``, ``in the kernel, not to be interrupted``."""
 
 
+class Saved(Message, frozen=True):
+    """Answer to ``SaveDisk``; ``problem`` is empty when all was written."""
+
+    epoch: int
+    problem: str = ""
+
+
+class Brought(Message, frozen=True):
+    """Answer to ``Bring``."""
+
+    rank: int
+    epoch: int
+    nbytes: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    """Why the slot is not here; empty: it is, with the digest that it has there."""
+
+
 class Heartbeat(Message, frozen=True):
-    pass
+    """Answer to the coordinator's ``Nothing`` of that number."""
+
+    beat: int = 0
+
+
+class RankWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a launcher knows of one rank."""
+
+    rank: int
+    pid: int | None
+    """None: a process for it is on its way."""
+    words: tuple[FromWorker, ...] = ()
+    """What it said last, of each kind that a coordinator remembers."""
+    exited: Exited | None = None
+
+
+class Ledger(Message, frozen=True):
+    """Follows the hello to a coordinator that has taken over: all ranks of this node."""
+
+    ranks: tuple[RankWords, ...]
 
 
 FromLauncher = (
-    LauncherHello | AgentUp | WorkerUp | Exited | StandbysReady | Fenced | FromRank | NodeProgress | Stacks | Heartbeat
+    LauncherHello
+    | AgentUp
+    | WorkerUp
+    | Exited
+    | StandbysReady
+    | Fenced
+    | FromRank
+    | NodeProgress
+    | Stacks
+    | Saved
+    | Brought
+    | Heartbeat
+    | Ledger
 )
 
 # Coordinator -> launcher
@@ -338,6 +177,8 @@ class Welcome(Message, frozen=True):
     """Accepted: the job has ``world_size`` ranks."""
 
     world_size: int
+    run: str = ""
+    """Id of this start of the job."""
 
 
 class Start(Message, frozen=True):
@@ -356,6 +197,8 @@ class FenceNode(Message, frozen=True):
     kill: tuple[int, ...] = ()
     shun: tuple[int, ...] = ()
     """Of these the devices compute wrongly: whoever comes next gets another one, while there is one."""
+    last: bool = False
+    """The job ends: what its agents hold is saved, then everybody is told to stop."""
 
 
 class RegroupRank(Message, frozen=True):
@@ -364,14 +207,39 @@ class RegroupRank(Message, frozen=True):
 
 
 class Parity(Message, frozen=True):
-    """The parity group that this node's agent belongs to; empty for none."""
+    """The groups that protect the job's ranks; see ``recovery.agent.messages.ConfigureParity``."""
 
-    group: tuple[GroupMember, ...]
+    groups: tuple[Group, ...]
     every: int
+    scheme: str
+    wards: Group = ()
 
 
 class DiscardAfter(Message, frozen=True):
     epoch: int
+
+
+class Disk(Message, frozen=True):
+    """Which run the node's agent writes checkpoints for, and how."""
+
+    config: DiskConfig
+
+
+class SaveDisk(Message, frozen=True):
+    """The job ends: write this epoch of every rank here, then say ``Saved``."""
+
+    epoch: int
+    copies: tuple[int, ...] = ()
+    """And of these ranks of lost nodes, whose copies are kept here."""
+
+
+class Bring(Message, frozen=True):
+    """``rank`` may move here: have the agent fetch its slot of ``epoch`` from the agent at ``endpoint``."""
+
+    rank: int
+    epoch: int
+    """``recovery.agent.messages.NEWEST``: whichever is newest there."""
+    endpoint: str
 
 
 class Training(Message, frozen=True):
@@ -393,7 +261,38 @@ class Stop(Message, frozen=True):
 
 
 class Nothing(Message, frozen=True):
-    """Heartbeat of the coordinator."""
+    """Heartbeat of the coordinator. What one has heard of the other's beats says how long both may go on."""
+
+    beat: int = 0
+    heard: int = 0
+    """The newest beat that this launcher has answered."""
 
 
-ToLauncher = Welcome | Start | FenceNode | RegroupRank | Parity | DiscardAfter | Training | DumpStacks | Stop | Nothing
+class Legacy(Message, frozen=True):
+    """What is to be known when the coordinator dies."""
+
+    term: int
+    holder: str
+    """Its node."""
+    door: str
+    """Of its launcher."""
+    testament: Testament | None
+    """None for a launcher that is no heir."""
+
+
+ToLauncher = (
+    Welcome
+    | Start
+    | FenceNode
+    | RegroupRank
+    | Parity
+    | DiscardAfter
+    | Disk
+    | SaveDisk
+    | Bring
+    | Training
+    | DumpStacks
+    | Stop
+    | Nothing
+    | Legacy
+)

@@ -11,15 +11,38 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NoReturn
 
 from probes.words import check_name
+from recovery import scheme
+from recovery.cadence import NODE_MTBF_HOURS
+from recovery.scheme import Scheme
 
+AUTO: Final = -(1 << 40)
+"""What ``auto`` is read as: no number that anybody would type."""
+AUTO_PARITY: Final = 10
+AUTO_DISK: Final = 20
+"""Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
+_DISK_COPIES: Final = "of equal data-parallel replicas write so many, to a directory that all nodes share; 0: all"
+_RESUME: Final = "go on from the newest whole step of an earlier run: latest, its id, or auto (start if there is none)"
+_PROTECT: Final = "against the loss of nodes: none, xor, rs:T (any T of a group), copies:M (M - 1 of a group)"
+_DOMAIN: Final = "what this node (or, on node 0, NODE) fails together with; repeatable. Groups outlive any one domain"
+_ON_TAINT: Final = "after a late verdict that a node computes wrongly: report the tainted steps, or go back before them"
+TAINT_KEEP: Final = 8
+"""More files of each rank where tainted steps are given up: with half an hour between saves, four hours."""
 _ON_SICK: Final = "report: say what is sick; replay: also have all ranks replay, and replace who computes other bits"
+_QUORUM: Final = (
+    "launchers that must agree to another coordinator when it is lost; by default the majority of --nnodes, which with "
+    "two nodes means that node 0 goes on without node 1, and never the other way round"
+)
+_LAUNCHER_ENDPOINT: Final = (
+    "HOST:PORT at which other launchers reach this one, where that is not its own address; it listens on PORT"
+)
 _ON_HANG: Final = "report: say which ranks hang, with their stacks; recover: also end and replace them"
+_SHARD_SAVE: Final = "each data-parallel replica saves its part of what all hold alike; the same on all nodes"
 DIGESTS_APART: Final = 50
 """Epochs between digests of parameters (``recovery.sdk.values``): so late replicas are seen to differ."""
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -51,6 +74,13 @@ class OnSick(StrEnum):
     REPLAY = "replay"
 
 
+class OnTaint(StrEnum):
+    """What happens when a node turns out to have computed wrongly for some time: told, or steps are given up."""
+
+    REPORT = "report"
+    RESTORE = "restore"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """One node's launcher."""
@@ -67,6 +97,11 @@ class RunOptions:
     spares: int
     preload: tuple[str, ...]
     parity_every: int
+    protect: Scheme = field(default_factory=Scheme)
+    domain: str = ""
+    """What this node fails together with; empty: unknown."""
+    domains: tuple[tuple[str, str], ...] = ()
+    """(node, domain), which outdo what the nodes say themselves."""
     disk_every: int
     checkpoint_dir: Path | None
     max_restarts: int
@@ -78,8 +113,23 @@ class RunOptions:
     node_seconds: float
     on_hang: OnHang = OnHang.REPORT
     on_sick: OnSick = OnSick.REPORT
+    on_taint: OnTaint = OnTaint.REPORT
+    shard_save: bool = False
+    """Each of several data-parallel replicas saves a part of what all hold alike."""
     replay_every: int = 0
     """Steps between replays that nothing calls for; 0: none."""
+    resume: str | None = None
+    """``latest``, ``auto`` (the same, or from the start where there is nothing), or a run; None: from the start."""
+    disk_copies: int = 0
+    """Of equal data-parallel replicas so many go to disk; 0: all."""
+    disk_auto: bool = False
+    """How often is learned from what a save costs and how often nodes fail; ``disk_every`` is where it begins."""
+    parity_auto: bool = False
+    mtbf_hours: float = NODE_MTBF_HOURS
+    quorum: int = 1
+    """Launchers that must agree to another coordinator."""
+    launcher_endpoint: tuple[str, int] | None = None
+    """Where other launchers reach this one; None: at its own address and any port."""
     script: str
     module: bool
     argv: tuple[str, ...]
@@ -88,7 +138,8 @@ class RunOptions:
     def disk_keep(self) -> int:
         """Files of each rank: more where a sick device may be noticed late, so that one is from before."""
         reach = max(DIGESTS_APART if self.on_sick is OnSick.REPLAY else 0, self.replay_every)
-        return 2 + (-(-reach // self.disk_every) if self.disk_every else 0)
+        older = TAINT_KEEP if self.on_taint is OnTaint.RESTORE else 0
+        return 2 + max(older, -(-reach // self.disk_every) if self.disk_every else 0)
 
     @property
     def world_size(self) -> int:
@@ -123,6 +174,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _every(text: str) -> int:
+    try:
+        return AUTO if text == "auto" else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps nor auto") from error
+
+
 def _both(name: str) -> tuple[str, str]:
     """Torchrun takes both spellings."""
     return f"--{name}", f"--{name.replace('-', '_')}"
@@ -145,17 +203,27 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--node-name", default=None, help="name of this node; by default its host name")
     add("--spares", type=int, default=1, help="warm standby processes, and ranks of lost nodes that fit here")
     add("--preload", action="append", default=[], metavar="MODULE", help="import it before any rank starts; repeatable")
-    add("--parity-every", type=int, default=10, help="XOR parity over the nodes every so many steps; 0: none")
-    add("--disk-every", type=int, default=0, help="snapshot to --checkpoint-dir every so many steps; 0: never")
-    add("--checkpoint-dir", type=Path, default=None, help="where --disk-every writes")
+    add("--parity-every", type=_every, default=10, help="protect over the nodes every so many steps; 0: never; or auto")
+    add("--protect", default="xor", metavar="SCHEME", help=_PROTECT)
+    add("--group-size", type=int, default=None, help="nodes of a parity group at most; 8, or what the scheme needs")
+    add("--domain", action="append", default=[], metavar="[NODE=]RACK", help=_DOMAIN)
+    add("--shard-save", action="store_true", help=_SHARD_SAVE)
+    add("--disk-every", type=_every, default=0, help="save to --checkpoint-dir every so many steps; 0: never; or auto")
+    add("--checkpoint-dir", type=Path, default=None, help="where --disk-every writes, and --resume reads")
+    add("--disk-copies", type=int, default=0, help=_DISK_COPIES)
+    add("--resume", default=None, metavar="RUN", help=_RESUME)
+    add("--mtbf", type=float, default=NODE_MTBF_HOURS, help="hours between failures of one node, for auto")
     add("--token-file", type=Path, default=None, help=f"file with the job's secret; or set {TOKEN_VARIABLE}")
     add("--service", default=None, help="URL of the control plane; without it events only go to the state directory")
     add("--service-token-file", type=Path, default=None, help="file with the token for --service")
     add("--state-dir", type=Path, default=None, help="events.jsonl, job.json and spools")
     add("--join-timeout", type=float, default=300.0, help="seconds to wait for all nodes at the start")
     add("--ready-timeout", type=float, default=60.0, help="seconds until a survivor that does not answer is replaced")
+    add("--quorum", type=int, default=None, help=_QUORUM)
+    add("--launcher-endpoint", default=None, help=_LAUNCHER_ENDPOINT)
     add("--node-timeout", type=float, default=10.0, help="seconds of silence after which a node is lost")
     add("--on-sick", choices=[value.value for value in OnSick], default=OnSick.REPORT.value, help=_ON_SICK)
+    add("--on-taint", choices=[value.value for value in OnTaint], default=OnTaint.REPORT.value, help=_ON_TAINT)
     add("--replay-every", type=int, default=0, help="replay also every so many steps, unasked; 0: never")
     add("--on-hang", choices=[value.value for value in OnHang], default=OnHang.REPORT.value, help=_ON_HANG)
 
@@ -175,8 +243,11 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         token=_job_token(found.token_file, service_token, job, found.nnodes),
         spares=found.spares,
         preload=tuple(found.preload),
-        parity_every=found.parity_every,
-        disk_every=found.disk_every,
+        parity_every=AUTO_PARITY if found.parity_every == AUTO else found.parity_every,
+        protect=_scheme(found.protect, found.group_size),
+        domain=next((text for text in reversed(found.domain) if "=" not in text), ""),
+        domains=_domains(found.domain),
+        disk_every=AUTO_DISK if found.disk_every == AUTO else found.disk_every,
         checkpoint_dir=found.checkpoint_dir,
         max_restarts=found.max_restarts,
         state_dir=found.state_dir or _state_home() / "jobs" / job,
@@ -185,9 +256,18 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
+        quorum=found.nnodes // 2 + 1 if found.quorum is None else found.quorum,
+        launcher_endpoint=_door(found.launcher_endpoint),
         on_hang=OnHang(found.on_hang),
         on_sick=OnSick(found.on_sick),
+        on_taint=OnTaint(found.on_taint),
         replay_every=found.replay_every,
+        resume=found.resume,
+        disk_copies=found.disk_copies,
+        disk_auto=found.disk_every == AUTO,
+        parity_auto=found.parity_every == AUTO,
+        mtbf_hours=found.mtbf,
+        shard_save=found.shard_save,
         script=found.script,
         module=found.module,
         argv=tuple(found.script_args),
@@ -206,8 +286,19 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         )
         < 0,
         "time-outs must be positive": min(options.join_seconds, options.ready_seconds, options.node_seconds) <= 0,
+        "--shard-save leaves replays nothing to compare with: not with --on-sick replay or --replay-every": (
+            options.shard_save and (options.on_sick is OnSick.REPLAY or options.replay_every > 0)
+        ),
+        "--shard-save and --checkpoint-dir exclude each other: the disk level writes whole states": (
+            options.shard_save and options.checkpoint_dir is not None
+        ),
+        f"--quorum must be from 1 to {options.nnodes}": not 1 <= options.quorum <= options.nnodes,
         "--replay-every may not be negative": options.replay_every < 0,
         "--disk-every needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
+        "--checkpoint-dir needs --disk-every": options.checkpoint_dir is not None and not options.disk_every,
+        "--disk-copies may not be negative": options.disk_copies < 0,
+        "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
+        "--mtbf is a number of hours above 0": not options.mtbf_hours > 0.0,
         "--job-id is needed when there are several nodes": options.nnodes > 1 and not named,
         f"script {options.script} is not there": not options.module and not Path(options.script).is_file(),
     }
@@ -221,6 +312,21 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
             raise OptionsError(str(error)) from error
 
 
+def _scheme(text: str, group_size: int | None) -> Scheme:
+    try:
+        return scheme.parse(text, group_size)
+    except ValueError as error:
+        raise OptionsError(f"--protect, --group-size: {error}") from error
+
+
+def _domains(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition("=") for text in given]
+    for node, equals, domain in pairs:
+        if not node or (equals and not domain):
+            raise OptionsError(f"--domain {node}{equals}{domain} must look like RACK or NODE=RACK")
+    return tuple((node, domain) for node, equals, domain in pairs if equals)
+
+
 def _endpoint(text: str | None, nnodes: int) -> tuple[str, int]:
     if text is None:
         if nnodes > 1:
@@ -231,6 +337,15 @@ def _endpoint(text: str | None, nnodes: int) -> tuple[str, int]:
         raise OptionsError(f"--rdzv-endpoint {text!r} must look like HOST:PORT")
     if int(port) == 0 and nnodes > 1:
         raise OptionsError("--rdzv-endpoint needs a port that all nodes know")
+    return host.strip("[]"), int(port)
+
+
+def _door(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise OptionsError(f"--launcher-endpoint {text!r} must look like HOST:PORT")
     return host.strip("[]"), int(port)
 
 

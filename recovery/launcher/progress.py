@@ -19,7 +19,7 @@ import numpy.typing as npt
 from probes.frame import MAX_FRAME_BYTES, Axis
 from probes.signals import WIDE_MISSING, SignalSource, catalogue
 from probes.words import GROUP_KINDS, StepPhase
-from recovery.launcher.messages import MAX_MESSAGE_BYTES, Progress
+from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, Progress
 
 CATALOGUE: Final = catalogue(SignalSource.PROGRESS)
 assert CATALOGUE.narrow == ("progress_phase", "in_collective_seconds")

@@ -28,15 +28,16 @@ from detectors.bisect import Groups, MeshPlan, mesh_plan
 from detectors.replayed import Outcome, Result, Trace, judge
 from probes.words import EventKind
 from recovery.launcher.membership import Failure, JobState
-from recovery.launcher.messages import Regroup, Replayed, RestoreOrder
 from recovery.launcher.rehearsal import PER_STEP, Rehearsal
 from recovery.launcher.survey import spoiled
 from recovery.launcher.unison import discord
+from recovery.launcher.worker_messages import Regroup, Replayed, RestoreOrder
 from recovery.plan import RestoreSource
 
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
-    from recovery.launcher.healing import Episode, Healing
+    from recovery.launcher.episode import Episode
+    from recovery.launcher.healing import Healing
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -147,8 +148,7 @@ class Replays:
     async def carry_out(self, healing: Healing, episode: Episode, suspicion: Suspicion) -> None:
         """All ranks are fenced by ``healing``; what follows ends in a recovery, with culprits or without."""
         begun = time.monotonic()
-        detail = {"recovery": episode.id, "action": "replay", "detail": suspicion.reason[:500]}
-        healing.tell(episode, EventKind.ACTION_STARTED, detail)
+        episode.begins("replay", suspicion.reason[:500])
         epoch = None
         try:
             epoch, result = await self._replay(healing, episode)
@@ -159,7 +159,7 @@ class Replays:
             raise
         seconds = time.monotonic() - begun
         episode.replayed += seconds
-        self._report(healing, episode, suspicion, result, seconds=seconds, epoch=epoch)
+        self._report(episode, suspicion, result, seconds=seconds, epoch=epoch)
         self._go_on(episode, suspicion, result, epoch)
 
     async def _replay(self, healing: Healing, episode: Episode) -> tuple[int, Result]:
@@ -252,7 +252,7 @@ class Replays:
             found[rank] = Regroup(
                 generation=c.generation, store_host=host, store_port=port, restore=restore, rehearsal=rehearsal
             )
-        c.regroup(found)
+        c.orders.regroup(found)
 
     async def _broken(self, healing: Healing) -> dict[int, str]:
         """Wait until all have restored; who could not, and why."""
@@ -291,21 +291,13 @@ class Replays:
     # Telling, and going on
 
     def _report(
-        self,
-        healing: Healing,
-        episode: Episode,
-        suspicion: Suspicion,
-        result: Result,
-        *,
-        seconds: float,
-        epoch: int | None,
+        self, episode: Episode, suspicion: Suspicion, result: Result, *, seconds: float, epoch: int | None
     ) -> None:
         ranks = self._c.members.ranks
         level = logging.ERROR if result.outcome is Outcome.FOUND else logging.WARNING
         log.log(level, "REPLAY %s: %s", result.outcome.value, result.sentence)
-        action = {"recovery": episode.id, "action": "replay", "ok": result.outcome is not Outcome.FAILED}
-        action |= {"seconds": seconds, "detail": result.sentence[:500]}
-        healing.tell(episode, EventKind.ACTION_FINISHED, action)
+        ok = result.outcome is not Outcome.FAILED
+        episode.ends("replay", ok=ok, seconds=seconds, detail=result.sentence[:500])
         culprits: list[dict[str, Any]] = [
             {
                 "rank": odd.rank, "node": ranks[odd.rank].node, "replays": odd.replays, "shown": odd.shown,

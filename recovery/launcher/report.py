@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from recovery.launcher.membership import JobState, Rank
 from recovery.launcher.messages import Exited
 from recovery.shape import Shape
@@ -16,7 +18,7 @@ def job_report(c: Coordinator) -> dict[str, Any]:
     """JobReport of the contract. A job that is still forming is running: nothing is wrong with it."""
     options, ranks = c.options, c.members.ranks
     shape = c.members.shape or Shape(dp=len(ranks), pp=1)
-    group = len(c.parity_group)
+    group = max((len(group) for group in c.orders.groups), default=0)
     return {
         "name": options.job,
         "state": (JobState.RUNNING if c.state is JobState.FORMING else c.state).value,
@@ -31,15 +33,18 @@ def job_report(c: Coordinator) -> dict[str, Any]:
         },
         "protection": {
             "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),
-            "parity_every": options.parity_every or None if group else None,
+            "parity_every": c.tuning.parity_every or None if group else None,
             "parity_group": group or None,
-            "disk_every": options.disk_every or None,
+            "disk_every": c.tuning.disk_every or None,
             "state_bytes": [r.attached.state_bytes if r.attached else 0 for r in ranks],
+            "durability": c.orders.guard.report(),
         },
         "steps_total": c.steps_total,
         "last_step": min((r.epoch for r in ranks), default=0),
         "started_at": c.started_at,
         "finished_at": c.finished_at,
+        # Only where somebody gave advice: a service that gives none need not know the word.
+        **({"advice": msgspec.to_builtins(answers)} if (answers := c.migrations.answers()) else {}),
     }
 
 

@@ -22,10 +22,10 @@ from probes.shipper import FrameSender
 from probes.spool import Spool
 from probes.transport import Backoff, Later, Refused, Transport
 from probes.words import Event, EventKind
-from recovery.launcher.messages import StepRecord, Transfers
 from recovery.launcher.options import RunOptions
 from recovery.launcher.progress import ProgressFrames, Sample
 from recovery.launcher.steps import PairFrames, StepFrames
+from recovery.launcher.worker_messages import StepRecord, Transfers
 
 log = logging.getLogger("mainstay.report")
 
@@ -53,7 +53,9 @@ class Reporter:
         self._steps = StepFrames(options.job, options.world_size)
         self._pairs = PairFrames(options.job, options.world_size)
         self._progress = ProgressFrames(options.job, options.world_size)
-        self._service = _Service(options) if options.service else None
+        self.answered: Callable[[Any], None] = lambda _answer: None
+        """Is given the service's answer to each job report, on a thread of the reporter's."""
+        self._service = _Service(options, self._hand_on) if options.service else None
         self._thread = threading.Thread(target=self._run, name="mainstay-report", daemon=True)
         self._thread.start()
 
@@ -95,6 +97,9 @@ class Reporter:
     def job(self, report: dict[str, Any]) -> None:
         """The job's present state, as ``PUT /v1/jobs/{id}`` wants it."""
         self._queue.put(lambda: self._write_job(report))
+
+    def _hand_on(self, answer: Any) -> None:
+        self.answered(answer)
 
     def close(self) -> None:
         """Write what is queued; give the service a few seconds for what it has not taken."""
@@ -159,8 +164,9 @@ class _Service:
     Each kind of frame has a spool of its own, so that a service which does not know one still gets the others.
     """
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, answered: Callable[[Any], None]) -> None:
         assert options.service is not None
+        self._answered = answered
         self._job = options.job
         transport = Transport(options.service, options.service_token)
         # Connections of their own: what is large and much must not be in the way of events and of the job's state.
@@ -227,7 +233,7 @@ class _Service:
             if report is None:
                 return
             try:
-                self._transport.json("PUT", f"/jobs/{self._job}", report)
+                self._answered(self._transport.json("PUT", f"/jobs/{self._job}", report))
                 backoff.reset()
             except Refused as error:
                 log.warning("the service refuses the job report: %s", error)

@@ -19,10 +19,10 @@ from detectors.finding import Entity, Finding, FindingKind
 from detectors.mesh import Mesh, mesh_of
 from probes.words import Severity
 from recovery.launcher.membership import JobState
-from recovery.launcher.messages import StepRecord
 from recovery.launcher.options import OnSick
 from recovery.launcher.replay import Suspicion
 from recovery.launcher.report import job_report
+from recovery.launcher.worker_messages import StepRecord
 
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator

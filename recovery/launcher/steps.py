@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from probes.frame import MAX_ENTITIES, MAX_FRAME_BYTES, Axis
 from probes.signals import SIGNALS, WIDE_MISSING, Catalogue, SignalSource, catalogue
-from recovery.launcher.messages import StepRecord, Transfers
+from recovery.launcher.worker_messages import StepRecord, Transfers
 
 FRAME_SECONDS: Final = 1.0
 """Charts refresh about this often."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from recovery.agent.messages import Group, GroupMember
 from recovery.launcher.history import History
 from recovery.launcher.membership import Node, Rank
-from recovery.launcher.messages import RestoreOrder
+from recovery.launcher.worker_messages import RestoreOrder, Shard
 from recovery.plan import Restore, RestoreSource
 from recovery.shape import Shape
 from recovery.situation import Case, Costs, DiskHold, ParityHold, Place, Situation, SlotHold
@@ -81,6 +82,8 @@ class Survey:
         # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
         buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
         self.replicated = self.parameters_equal and buffers
+        self._c.disk.configure()  # equal replicas may share the writing
+        self._c.orders.bequeath()
 
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
@@ -191,18 +194,20 @@ class Survey:
             state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
             standbys={name: count for name, count in warm.items() if count},
             cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
-            replicated=bool(self.replicated),
+            replicated=bool(self.replicated) and not self._c.options.shard_save,
+            sharded=self._c.options.shard_save and shape.dp > 1,
             costs=self.costs,
         )
 
     def _disk(self, bad: set[BadSource]) -> tuple[DiskHold, ...]:
-        return tuple(
+        held = [
             DiskHold(rank=entry.rank, epoch=entry.epoch, node=node.name)
             for node in self._c.members.alive()
             for entry in (node.inventory.disk if node.inventory else ())
-            if BadSource(entry.rank, entry.epoch, RestoreSource.DISK) not in bad
-            and self.history.holds(entry.epoch, entry.generation)
-        )
+            if self.history.holds(entry.epoch, entry.generation)
+        ]
+        known = (*self._c.disk.holds(), *held, *self._c.disk.stand_ins(held))
+        return tuple(h for h in known if BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
 
     def _slots(self, node: Node, bad: set[BadSource]) -> list[SlotHold]:
         held = node.inventory.slots if node.inventory else ()
@@ -218,14 +223,45 @@ class Survey:
     def order(self, restore: Restore, epoch: int) -> RestoreOrder:
         """What the rank is told about its part of the plan."""
         members = self._c.members
-        directory = self._c.options.checkpoint_dir
+        if restore.source is RestoreSource.DISK:
+            return self._c.disk.order(restore.rank, epoch)
         return RestoreOrder(
             epoch=epoch,
             source=restore.source,
             from_rank=restore.from_rank,
             endpoint=members.nodes[restore.from_nodes[0]].endpoint if restore.from_nodes else None,
-            group=self._c.parity_group if restore.source is RestoreSource.PARITY else (),
-            directory=str(directory) if directory and restore.source is RestoreSource.DISK else None,
+            group=self.group_of(restore.rank, epoch) if restore.source is RestoreSource.PARITY else (),
+            shards=self._shards(restore),
+        )
+
+    def _shards(self, restore: Restore) -> tuple[Shard, ...]:
+        """The replicas whose parts the rank needs: where they run in the new generation, because it has begun."""
+        members = self._c.members
+        if not self._c.options.shard_save or restore.source is RestoreSource.LIVE or members.shape is None:
+            return ()
+        peers = [rank for rank in members.shape.dp_peers(restore.rank) if rank != restore.rank]
+        return tuple(Shard(rank=r, endpoint=members.nodes[members.ranks[r].node].endpoint) for r in peers)
+
+    def group_of(self, rank: int, epoch: int) -> Group:
+        """As its members were when the parity of ``epoch`` was made, and where they are now.
+
+        By what the agents hold: groups may have been dealt anew since, and rows of the old ones still be the best there
+        are. Of several groups that of which most members are left. A member without rows is sought where its rank was.
+        """
+        held: dict[tuple[int, ...], dict[int, Node]] = {}
+        for node in self._c.members.alive():
+            for row in node.inventory.parity if node.inventory else ():
+                if row.epoch == epoch and rank in row.ranks:
+                    held.setdefault(row.ranks, {})[row.place] = node
+        if not held:
+            return ()
+        ranks = max(held, key=lambda group: (len(held[group]), group))
+        nodes, known = self._c.members.nodes, self._c.members.ranks
+        at = [held[ranks].get(place) or nodes[known[number].node] for place, number in enumerate(ranks)]
+        # A lost node has no address: nobody need wait two seconds for a machine that does not even refuse.
+        return tuple(
+            GroupMember(node=n.name, endpoint=n.endpoint if n.alive else "", rank=r)
+            for n, r in zip(at, ranks, strict=True)
         )
 
 
@@ -238,9 +274,9 @@ def _parity(node: Node, bad: set[BadSource]) -> list[ParityHold]:
     held = node.inventory.parity if node.inventory else ()
     spoiled = {(source.rank, source.epoch) for source in bad if source.source is RestoreSource.PARITY}
     return [
-        ParityHold(node=node.name, epoch=row.epoch, ranks=row.ranks)
-        for row in held
-        if row.complete and not any((rank, row.epoch) in spoiled for rank in row.ranks)
+        ParityHold(node=node.name, epoch=row.epoch, ranks=row.ranks, place=row.place, parity=row.parity)
+        for row in held  # of a step that is not complete too: what counts is whether there is enough of it
+        if not any((rank, row.epoch) in spoiled for rank in row.ranks)
     ]
 
 
@@ -253,8 +289,10 @@ def _model_of(peers: list[int], odd: frozenset[int]) -> int:
     return min(peers, key=lambda rank: (rank in odd, rank))
 
 
-def spoiled(rank: int, restore: RestoreOrder) -> BadSource:
-    """What a failed restore says about its source. A peer's slot is the peer's own slot."""
+def spoiled(rank: int, restore: RestoreOrder, blame: int | None = None) -> BadSource:
+    """What a failed restore says about its source. A peer's slot is the peer's own slot, and so is a replica's part."""
+    if blame is not None:
+        return BadSource(blame, restore.epoch, RestoreSource.LOCAL_SLOT)
     if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
         return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
     return BadSource(rank, restore.epoch, restore.source)

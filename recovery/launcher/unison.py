@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from recovery.launcher.membership import Failure, Rank
-from recovery.launcher.messages import RestoreOrder
 from recovery.launcher.options import OnSick
 from recovery.launcher.survey import spoiled
+from recovery.launcher.worker_messages import RestoreOrder
 from recovery.plan import RestoreSource
 
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
-    from recovery.launcher.healing import Episode
+    from recovery.launcher.episode import Episode
 
 
 def discord(coordinator: Coordinator, episode: Episode, orders: Mapping[int, RestoreOrder]) -> Failure | None:

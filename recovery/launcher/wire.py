@@ -12,7 +12,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from probes.decoding import UNREADABLE
-from recovery.launcher.messages import MAX_MESSAGE_BYTES, FromLauncher, FromWorker, Message, ToLauncher, ToWorker
+from recovery.launcher.messages import FromLauncher, ToLauncher
+from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, FromWorker, Message, ToWorker
 
 _LENGTH: Final = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()

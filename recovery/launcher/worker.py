@@ -11,7 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from recovery.launcher.messages import Assign, ScriptFailed, WorkerHello
+from recovery.launcher.worker_messages import Assign, ScriptFailed, WorkerHello
 from recovery.sdk.link import Link, LinkError, install
 
 _TRACEBACK_CHARACTERS = 8192

@@ -18,10 +18,11 @@ from typing import Final
 
 from probes.decoding import UNREADABLE
 from recovery.launcher.children import Nursery, NurseryError
-from recovery.launcher.messages import Assign, FromWorker, Message, WorkerHello
+from recovery.launcher.messages import Exited
 from recovery.launcher.output import Tail
 from recovery.launcher.proc import Child, ExitStatus
 from recovery.launcher.wire import encode, from_worker
+from recovery.launcher.worker_messages import Assign, FromWorker, Message, WorkerHello
 
 log = logging.getLogger("mainstay.launcher")
 
@@ -277,3 +278,19 @@ class Workers:
             self._loop.remove_reader(connection)
             self._loop.remove_writer(connection)
             connection.close()
+
+
+def exit_of(worker: Worker, rank: int, status: ExitStatus, *, out_of_memory: bool) -> Exited:
+    """What is told of a process that held ``rank`` and is reaped."""
+    return Exited(
+        rank=rank,
+        pid=worker.child.pid,
+        exit_code=status.code,
+        signal=status.signal,
+        expected=worker.ended_by_us,
+        time=status.time,
+        tail=worker.tail.last(),
+        stderr=worker.tail.last_errors(),
+        out_of_memory=out_of_memory,
+        peak_bytes=status.peak_bytes,
+    )

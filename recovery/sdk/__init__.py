@@ -9,7 +9,8 @@
             optimizer.step()
 
 Under ``mainstay run`` the script survives the loss of ranks. Under plain ``python`` or ``torchrun`` the same calls make
-ordinary process groups and an ordinary loop.
+ordinary process groups and an ordinary loop; with a standing agent on the node (``mainstay agent --job NAME``) that
+loop resumes from memory when it is started again. DDP, FSDP2 and HSDP take ``attach`` alone, without ``init``.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapp
             (a scheduler, a scaler, a sampler), or a plain dict of numbers and text.
 
     Raises:
-        RuntimeError: before ``init``.
+        RuntimeError: before ``init`` under ``mainstay run``; elsewhere before there is a process group at all.
     """
-    if _mesh is None:
-        raise RuntimeError("call mainstay.init before mainstay.attach")
+    if _mesh is None and installed() is not None:
+        raise RuntimeError("call mainstay.init before mainstay.attach: mainstay run forms the process groups")
     return build_run(_mesh, model, optimizer, extra)
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from probes.decoding import UNREADABLE
-from recovery.launcher.messages import AgentBack, Assign, Fence, Message, Regroup
 from recovery.launcher.wire import encode, to_worker
+from recovery.launcher.worker_messages import AgentBack, Assign, Fence, Message, Regroup
 
 _RECEIVE_BYTES = 256 * 1024
 _EXIT_ORPHANED = 75

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.messages import Joined, Regroup, Trouble
+from recovery.launcher.worker_messages import Joined, Regroup, Trouble
 from recovery.sdk.comm import Communicator, Groups
 from recovery.sdk.link import Link
 from recovery.shape import Shape

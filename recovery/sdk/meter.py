@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from probes.words import GROUP_KINDS, StepPhase
-from recovery.launcher.messages import StepRecord, Transfers
+from recovery.launcher.worker_messages import StepRecord, Transfers
 from recovery.sdk.budget import Budget
 from recovery.sdk.clocks import Collections, ThreadClock
 from recovery.sdk.gradients import Gradients

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 
-from recovery.launcher.messages import StepsTotal
+from recovery.launcher.worker_messages import StepsTotal
 from recovery.sdk import wrappers
 from recovery.sdk.link import Link
 from recovery.sdk.links import Links

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from recovery.launcher.messages import Progress
+from recovery.launcher.worker_messages import Progress
 from recovery.sdk.link import Link
 from recovery.sdk.meter import StepMeter
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
+from recovery.launcher.worker_messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
 from recovery.memory.state import collect_state
 from recovery.sdk import wrappers
+from recovery.sdk.gather import PartError
 from recovery.sdk.link import Link
 from recovery.sdk.mesh import Mesh
 from recovery.sdk.metered import MeteredRun
 from recovery.sdk.progress import ProgressThread
 from recovery.sdk.protection import Protection, RestoreError
 from recovery.sdk.replay import Replay
-from recovery.sdk.run import Report
+from recovery.sdk.replicas import require_equal
+from recovery.sdk.run import Report, StepBlock
 from recovery.sdk.values import whole_digest
 
 _FENCE_SECONDS = 20.0
@@ -48,7 +49,14 @@ class ProtectedRun(MeteredRun):
         assert link.assignment is not None
         self._link = link
         self._model = model
-        self._protection = Protection(link.assignment, mesh.generation, collect_state(model, optimizer, extra))
+        state = collect_state(model, optimizer, extra)
+        state.pace(lambda: self._meter.traffic.current is not None)
+        self._protection = Protection(
+            link.assignment,
+            mesh.generation,
+            state,
+            replicas=mesh.shape.dp_peers(mesh.rank),
+        )
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None
         self._live: int | None = 0 if fresh else None
@@ -89,7 +97,7 @@ class ProtectedRun(MeteredRun):
                 return
 
     def step(self) -> AbstractContextManager[Report]:
-        return _Step(self)
+        return StepBlock(self)
 
     def _begin(self) -> None:
         """First entry of this process: a fresh start, or the replacement of a lost rank."""
@@ -147,9 +155,16 @@ class ProtectedRun(MeteredRun):
         elif not self._voted:
             self._meter.before_update()
             self._meter.blocked += self._protection.settle()
+            self._check_replicas()
             self._vote()
             self._voted = True
             self._live = None  # until the block ends: an update that is cut short leaves no usable tensors
+
+    def _check_replicas(self) -> None:
+        """Before the first step of all: whatever this rank leaves for its replicas to save, they hold."""
+        sharded = self._protection.sharded
+        if sharded is not None and self._epoch == 0:
+            require_equal(sharded, self._model.parameters(), self.mesh.dp, self._ballot.device)
 
     def _vote(self) -> None:
         """Agree with all ranks of the generation.
@@ -259,7 +274,7 @@ class ProtectedRun(MeteredRun):
         try:
             nbytes = self._protection.restore(restore)
         except RestoreError as error:
-            self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, 0, str(error)))
+            self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, 0, error))
             return False
         self._epoch = self._newest = restore.epoch
         if order.rehearsal is None:
@@ -294,22 +309,6 @@ class ProtectedRun(MeteredRun):
         )
 
 
-class _Step:
-    """The context of one step."""
-
-    def __init__(self, run: ProtectedRun) -> None:
-        self._run = run
-
-    def __enter__(self) -> Report:
-        self._run.enter()
-        return lambda loss: self._run.report(loss=loss)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._run.leave(error)
-
-
 def is_communication_failure(error: Exception) -> bool:
     """Whether a collective failed, as far as torch lets one tell: gloo raises plain ``RuntimeError``."""
     if isinstance(error, dist.DistError | ConnectionError):
@@ -322,7 +321,13 @@ _COMMUNICATION_WORDS = ("gloo", "nccl", "connection closed by peer", "connection
 
 
 def _resumed(
-    order: Regroup, epoch: int, seconds: float, nbytes: int, failure: str = "", *, digest: int | None = None
+    order: Regroup,
+    epoch: int,
+    seconds: float,
+    nbytes: int,
+    failure: Exception | None = None,
+    *,
+    digest: int | None = None,
 ) -> Resumed:
     return Resumed(
         generation=order.generation,
@@ -330,7 +335,8 @@ def _resumed(
         source=order.restore.source if order.restore else None,
         seconds=seconds,
         nbytes=nbytes,
-        ok=not failure,
-        reason=failure[:500],
+        ok=failure is None,
+        reason="" if failure is None else str(failure)[:500],
         digest=digest,
+        blame=failure.rank if isinstance(failure, PartError) else None,
     )

@@ -6,18 +6,22 @@ Losing protection never stops training: the rank says so once, loudly, and train
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from recovery.agent.client import AgentClient
 from recovery.agent.errors import AgentError
-from recovery.launcher.messages import Assign, RestoreOrder
+from recovery.agent.peer import Credentials
+from recovery.launcher.worker_messages import Assign, RestoreOrder
 from recovery.memory.arena import Arena
+from recovery.memory.copying import Piece
 from recovery.memory.errors import ArenaError, FencedError, SlotMissingError
 from recovery.memory.layout import Layout
-from recovery.memory.snapshot import Piece, SnapshotWriter
-from recovery.memory.state import TrainerState, restore
+from recovery.memory.shard import ShardedState
+from recovery.memory.snapshot import SnapshotWriter
+from recovery.memory.state import State, TrainerState, restore
 from recovery.plan import RestoreSource
+from recovery.sdk.gather import Gathering
 
 log = logging.getLogger("mainstay.sdk")
 
@@ -31,7 +35,7 @@ class _Stash:
     A survivor that repeats a step still has its parameters, but the failed attempt has moved these on.
     """
 
-    def __init__(self, state: TrainerState) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         self._pieces: Mapping[str, Piece] = {}
 
@@ -52,9 +56,26 @@ class _Stash:
 class Protection:
     """The arena, the writer that fills it, and the agent that owns it. All calls belong to the training thread."""
 
-    def __init__(self, assignment: Assign, generation: int, state: TrainerState) -> None:
-        self.state = state
-        self._stash = _Stash(state)
+    def __init__(
+        self, assignment: Assign, generation: int, state: State, *, replicas: Sequence[int] | None = None
+    ) -> None:
+        """Find this rank's memory.
+
+        Args:
+            assignment: of this rank.
+            generation: that it is in.
+            state: what is saved.
+            replicas: the ranks that hold the same, this one among them; with ``assignment.shard_save`` each saves a
+                part.
+        """
+        self._replicas = tuple(replicas or ())
+        self.sharded: ShardedState | None = None
+        """The state as it is cut, where it is."""
+        if assignment.shard_save and len(self._replicas) > 1:
+            self.sharded = ShardedState(state, self._replicas.index(assignment.rank), len(self._replicas))
+        self.state: State = self.sharded or state
+        self._whole = state
+        self._stash = _Stash(self.state)
         self.problem = ""
         """Why nothing is saved at the moment; empty is good."""
         self._rank = assignment.rank
@@ -62,6 +83,7 @@ class Protection:
         self.agent = AgentClient(
             Path(assignment.agent_socket), assignment.agent_token, job=assignment.job, generation=generation
         )
+        self._secret = (assignment.agent_token, assignment.job)
         self._writer: SnapshotWriter | None = None
         self._inode = 0
         self.slots = 0
@@ -80,6 +102,10 @@ class Protection:
                 return
             arena = Arena.attach(Path(info.path))
             arena.prefault()
+            if self._writer is not None:
+                self._writer.close()
+            if isinstance(self._whole, TrainerState):
+                self._whole.mapped(arena.data)
             self._inode = inode
             self._writer = SnapshotWriter(arena, self._stash, on_committed=self._committed)
         except (AgentError, ArenaError, OSError) as error:
@@ -120,6 +146,17 @@ class Protection:
             self._lose(str(error))
             return 0.0
 
+    def forget(self, epoch: int) -> None:
+        """Drop the slots of later epochs than ``epoch``: a run that begins anew must not be mixed with an older one."""
+        if self._writer is not None:
+            self._writer.rollback(epoch)
+
+    def close(self) -> None:
+        """Finish the copy under way and hang up. The slots stay with the agent."""
+        if self._writer is not None:
+            self._writer.close()
+        self.agent.close()
+
     def holds(self, epoch: int) -> bool:
         """Whether a committed slot of ``epoch`` is here."""
         if self._writer is None:
@@ -138,7 +175,7 @@ class Protection:
             nbytes = 0
         else:
             self._bring(order)
-            nbytes = restore(self._arena, order.epoch, self.state)
+            nbytes = self._load(order)
             self._stash.take()
         if self._writer is not None:
             self._writer.rollback(order.epoch)
@@ -154,13 +191,36 @@ class Protection:
             self.agent.rebuild(self._rank, order.epoch, order.group)
         elif order.source is RestoreSource.DISK:
             assert order.directory is not None
-            self.agent.load_disk(self._rank, order.epoch, order.directory)
+            self.agent.load_disk(
+                self._rank,
+                order.epoch,
+                order.directory,
+                order.run,
+                from_rank=order.from_rank,
+                generation=order.part,
+            )
+
+    def _load(self, order: RestoreOrder) -> int:
+        """From this rank's slot to the live tensors; where each replica saves a part, with theirs. Bytes moved."""
+        if self.sharded is None:
+            return restore(self._arena, order.epoch, self.state)
+        others = {shard.rank: shard for shard in order.shards}
+        missing = set(self._replicas) - others.keys() - {self._rank}
+        if missing:
+            raise ValueError(f"the order for rank {self._rank} does not say where ranks {sorted(missing)} are")
+        replicas = [others.get(rank) if rank != self._rank else None for rank in self._replicas]
+        return self.state_bytes + Gathering(self.sharded, order.epoch, replicas, self._credentials).restore(self._arena)
 
     @property
     def _arena(self) -> Arena:
         if self._writer is None:
             raise SlotMissingError(f"rank {self._rank} has no snapshot memory: {self.problem}")
         return self._writer.arena
+
+    @property
+    def _credentials(self) -> Credentials:
+        token, job = self._secret
+        return Credentials(token, job, self._generation)
 
     def _committed(self, epoch: int, generation: int, slot: int) -> None:
         self.agent.committed(self._rank, epoch, generation, slot)

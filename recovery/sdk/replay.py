@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import torch
 
-from recovery.launcher.messages import Regroup, Replayed, RestoreOrder
 from recovery.launcher.rehearsal import RehearsalRun
+from recovery.launcher.worker_messages import Regroup, Replayed, RestoreOrder
 from recovery.plan import RestoreSource
 from recovery.sdk.values import local, tensors_digest
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from probes.words import StepPhase
+from recovery.agent.standing import job_name
 from recovery.sdk.mesh import Mesh
 from recovery.sdk.sections import SECTIONS
 
@@ -81,6 +83,34 @@ class Run:
         return iter(loader)
 
 
+class Stepping(Protocol):
+    """A run whose steps begin and end with something to do."""
+
+    def enter(self) -> None: ...
+
+    def leave(self, error: BaseException | None) -> bool:
+        """Whether ``error`` was taken care of."""
+        ...
+
+    def report(self, *, loss: float | torch.Tensor | None = None) -> None: ...
+
+
+class StepBlock:
+    """The context of one step."""
+
+    def __init__(self, run: Stepping) -> None:
+        self._run = run
+
+    def __enter__(self) -> Report:
+        self._run.enter()
+        return lambda loss: self._run.report(loss=loss)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._run.leave(error)
+
+
 def checked_phase(name: str) -> StepPhase:
     """The phase called ``name``, in small letters.
 
@@ -105,11 +135,16 @@ def checked_section(name: str) -> str:
 
 
 def build_run(
-    mesh: Mesh, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any] | None
+    mesh: Mesh | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any] | None
 ) -> Run:
     """See ``recovery.sdk.attach``."""
-    if mesh.link is None:
-        return Run(mesh)
-    from recovery.sdk.protected import ProtectedRun  # noqa: PLC0415 - a plain run needs no agent
+    # What a plain run does not need is not imported for it.
+    if mesh is not None and mesh.link is not None:
+        from recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
 
-    return ProtectedRun(mesh, mesh.link, model, optimizer, extra)
+        return ProtectedRun(mesh, mesh.link, model, optimizer, extra)
+    if job_name():
+        from recovery.adapters.loop import StandingRun  # noqa: PLC0415
+
+        return StandingRun(model, optimizer, extra, mesh=mesh)
+    return Run(mesh)

@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
-from recovery.agent.messages import DiskInfo, Inventory, Rates, SlotInfo
+from recovery.agent.messages import NEWEST, DiskInfo, Inventory, Rates, SlotInfo
+from recovery.disk.manifest import DiskConfig
 from recovery.launcher.coordinator import Coordinator
 from recovery.launcher.messages import (
-    Attached,
+    Bring,
+    Brought,
+    Disk,
     DumpStacks,
     Exited,
     Fenced,
     FenceNode,
     FromRank,
-    Joined,
+    Heartbeat,
     LauncherHello,
     NodeProgress,
-    Progress,
-    Ready,
+    Nothing,
     RegroupRank,
-    Replayed,
-    RestoreOrder,
-    Resumed,
+    Saved,
+    SaveDisk,
     Stacks,
     Start,
-    StepRecord,
     Stop,
     ThreadStack,
     WorkerUp,
@@ -41,6 +41,16 @@ from recovery.launcher.progress import Gathering
 from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
 from recovery.launcher.reporter import Reporter
 from recovery.launcher.wire import Stream, launcher_side
+from recovery.launcher.worker_messages import (
+    Attached,
+    Joined,
+    Progress,
+    Ready,
+    Replayed,
+    RestoreOrder,
+    Resumed,
+    StepRecord,
+)
 from recovery.plan import RestoreSource
 
 DEADLINE = 10.0
@@ -48,6 +58,11 @@ DEADLINE = 10.0
 
 class FakeNode:
     """A launcher that does at once, and perfectly, what it is told; tests make it do otherwise."""
+
+    answers = True
+    """Whether it answers when it is asked for stacks."""
+    bring_problem = ""
+    """Why its agent cannot fetch what it is told to."""
 
     def __init__(self, world: World, number: int, stream: Stream) -> None:
         self.world = world
@@ -75,11 +90,19 @@ class FakeNode:
         """Ranks that do not replay as others do: ``wrong`` bits, ``broken`` off, ``silent``."""
         self.fences: list[FenceNode] = []
         self.stopped: Stop | None = None
+        self.runs: list[DiskConfig] = []
+        """What its agent was told of the disk level."""
+        self.saves: list[int] = []
+        """Epochs that it was asked to save at the end."""
+        self.saved_copies: tuple[int, ...] = ()
+        self.saves_with: str | None = ""
+        """What became of that; None: no answer."""
+        self.quiet = False
+        """No beat is answered."""
         self.slow = False
         """Scripts take their time: ranks start, and say nothing yet."""
+        self.brings: list[Bring] = []
         self.asked: list[DumpStacks] = []
-        self.answers = True
-        """Whether it answers when it is asked for stacks."""
         self._task = asyncio.create_task(self._serve())
 
     def say(self, rank: int, message: Any) -> None:
@@ -124,10 +147,34 @@ class FakeNode:
                     self._regroup(message)
                 case DumpStacks():
                     self._dump(message)
+                case Disk() | SaveDisk():
+                    self._disk(message)
+                case Bring():
+                    self._bring(message)
                 case Stop():
                     self.stopped = message
+                case Nothing() if not self.quiet:
+                    self.stream.send(Heartbeat(beat=message.beat))
                 case _:
                     pass
+
+    def _disk(self, message: Disk | SaveDisk) -> None:
+        if isinstance(message, Disk):
+            self.runs.append(message.config)
+            return
+        self.saves.append(message.epoch)
+        self.saved_copies = message.copies
+        if self.saves_with is not None:
+            self.stream.send(Saved(epoch=message.epoch, problem=self.saves_with))
+
+    def _bring(self, message: Bring) -> None:
+        self.brings.append(message)
+        problem = self.bring_problem
+        if not problem:
+            source = next(n for n in self.world.nodes if f"127.0.0.1:{9000 + n.number}" == message.endpoint)
+            self.slots[message.rank] = source.slots[message.rank] if message.epoch == NEWEST else message.epoch
+            self.since[message.rank] = source.since[message.rank]
+        self.stream.send(Brought(rank=message.rank, epoch=message.epoch, problem=problem))
 
     def _start(self, message: Start) -> None:
         self.generation = max(self.generation, message.generation)
@@ -298,7 +345,8 @@ def options(tmp_path: Path) -> RunOptions:
         nnodes=2, node_rank=0, nproc=2, host="127.0.0.1", port=0, node="node-0", job="job", token="secret", spares=1,
         preload=(),
         parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10, state_dir=tmp_path / "state", service=None,
-        service_token="", join_seconds=5.0, ready_seconds=2.0, node_seconds=5.0, script="train.py", module=False,
+        service_token="", quorum=2,
+        join_seconds=5.0, ready_seconds=2.0, node_seconds=5.0, script="train.py", module=False,
         argv=(),
     )  # fmt: skip
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from recovery.launcher.membership import MOVES, JobState
-from recovery.launcher.messages import Done, ScriptFailed, StepsTotal, Trouble
 from recovery.launcher.options import RunOptions
+from recovery.launcher.worker_messages import Done, ScriptFailed, StepsTotal, Trouble
 from recovery.plan import RestoreSource
 
 

@@ -16,8 +16,9 @@ from detectors.finding import Entity, Evidence, Finding, FindingKind
 from detectors.rows import Rows
 from probes.words import Severity, StepPhase
 from recovery.launcher import hangs, progress
-from recovery.launcher.messages import FenceNode, NodeProgress, Progress, Stacks
+from recovery.launcher.messages import FenceNode, NodeProgress, Stacks
 from recovery.launcher.options import OnHang, RunOptions
+from recovery.launcher.worker_messages import Progress
 
 
 class Scripted(ArrayDetector):

@@ -30,6 +30,29 @@ def test_a_hang_is_only_reported_unless_asked(script: str) -> None:
     assert parse(["--on-hang", "recover", script]).on_hang is OnHang.RECOVER
 
 
+def test_protection_and_what_fails_together(script: str) -> None:
+    found = parse([script])
+    assert (str(found.protect), found.protect.group_size, found.domain, found.domains) == ("xor", 8, "", ())
+    words = ["--protect", "rs:2", "--group-size", "6", "--domain", "rack-a", "--domain", "node-3=rack-b", script]
+    found = parse(words)
+    assert (str(found.protect), found.protect.group_size) == ("rs:2", 6)
+    assert (found.domain, found.domains) == ("rack-a", (("node-3", "rack-b"),))
+
+
+@pytest.mark.parametrize(("nodes", "quorum"), [("1", 1), ("2", 2), ("3", 2), ("4", 3), ("16", 9)])
+def test_a_majority_chooses_the_next_coordinator(script: str, nodes: str, quorum: int, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    words = ["--nnodes", nodes, "--rdzv-endpoint", "head:1", "--job-id", "j", "--token-file", str(token)]
+    assert parse([*words, script]).quorum == quorum
+    assert parse([*words, "--quorum", "1", script]).quorum == 1
+    with pytest.raises(OptionsError, match=f"--quorum must be from 1 to {nodes}"):
+        parse([*words, "--quorum", str(int(nodes) + 1), script])
+    assert parse([*words, "--launcher-endpoint", "gate:77", script]).launcher_endpoint == ("gate", 77)
+    with pytest.raises(OptionsError, match="must look like HOST:PORT"):
+        parse([*words, "--launcher-endpoint", "gate", script])
+
+
 def test_a_module_needs_no_file() -> None:
     found = parse(["-m", "package.train", "--seed", "1"])
     assert found.module
@@ -56,12 +79,26 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
         (["--nnodes", "2", "S"], "--rdzv-endpoint HOST:PORT is needed"),
         (["--rdzv-endpoint", "nowhere", "S"], "must look like HOST:PORT"),
         (["--rdzv-endpoint", "h:99999", "S"], "must look like HOST:PORT"),
+        (["--protect", "raid6", "S"], "--protect, --group-size: 'raid6' is none of none, xor, rs:T, copies:M"),
+        (["--protect", "rs:3", "--group-size", "3", "S"], "a group of 3 nodes is too small for rs:3: at least 4"),
+        (["--domain", "=b", "S"], "--domain =b must look like RACK or NODE=RACK"),
+        (["--domain", "node-1=", "S"], "--domain node-1= must look like RACK or NODE=RACK"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:0", "S"], "needs a port that all nodes know"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--job-id", "j", "S"], "need a common secret"),
         (["--job-id", "a/b", "S"], "--job-id 'a/b' is not a legal id"),
         (["--node-name", "", "--job-id", "ä", "S"], "is not a legal id"),
         (["--spares", "-1", "S"], "may not be negative"),
         (["--disk-every", "5", "S"], "--disk-every needs --checkpoint-dir"),
+        (["--disk-every", "often", "S"], "--disk-every: 'often' is neither a number of steps nor auto"),
+        (["--disk-every", "auto", "S"], "--disk-every needs --checkpoint-dir"),
+        (["--checkpoint-dir", "d", "S"], "--checkpoint-dir needs --disk-every"),
+        (["--resume", "latest", "S"], "--resume needs --checkpoint-dir"),
+        (
+            ["--disk-every", "5", "--checkpoint-dir", "d", "--disk-copies", "-1", "S"],
+            "--disk-copies may not be negative",
+        ),
+        (["--mtbf", "0", "S"], "--mtbf is a number of hours above 0"),
+        (["--parity-every", "-3", "S"], "may not be negative"),
         (["--node-timeout", "0", "S"], "time-outs must be positive"),
         (["--token-file", "/nowhere/token", "S"], "--token-file /nowhere/token cannot be read"),
         (["/nowhere/train.py"], "script /nowhere/train.py is not there"),
@@ -85,3 +122,11 @@ def test_an_empty_token_file(script: str, tmp_path: Path) -> None:
     (tmp_path / "token").touch()
     with pytest.raises(OptionsError, match="is empty"):
         parse(["--token-file", str(tmp_path / "token"), script])
+
+
+def test_auto_begins_somewhere_and_is_remembered(script: str) -> None:
+    auto = parse(["--parity-every", "auto", "--disk-every", "auto", "--checkpoint-dir", "d", "--mtbf", "100", script])
+    assert (auto.parity_auto, auto.disk_auto, auto.mtbf_hours) == (True, True, 100.0)
+    assert (auto.parity_every, auto.disk_every) == (10, 20)
+    plain = parse(["--disk-every", "7", "--checkpoint-dir", "d", "--resume", "auto", script])
+    assert (plain.parity_auto, plain.disk_auto, plain.disk_every, plain.resume) == (False, False, 7, "auto")

@@ -11,8 +11,8 @@ import pytest
 from probes.frame import FRAME_VERSION, MAX_FRAME_BYTES, Frame, check_shape, checksum, decode, encode
 from probes.signals import WIDE_MISSING
 from probes.words import GROUP_KINDS, StepPhase
-from recovery.launcher.messages import Progress
 from recovery.launcher.progress import CATALOGUE, ROW, Board, Gathering, ProgressFrames, Sample, grid_seconds
+from recovery.launcher.worker_messages import Progress
 
 STEP = CATALOGUE.wide.index("progress_step")
 DP_BEGUN = CATALOGUE.wide.index("dp_enqueued")

@@ -13,10 +13,10 @@ import pytest
 
 from bench.lib_receiver import Receiver, problem
 from probes.words import EventKind
-from recovery.launcher.messages import StepRecord, Transfers
 from recovery.launcher.options import RunOptions
 from recovery.launcher.progress import CATALOGUE, Sample
 from recovery.launcher.reporter import Reporter
+from recovery.launcher.worker_messages import StepRecord, Transfers
 
 
 def record(epoch: int) -> StepRecord:

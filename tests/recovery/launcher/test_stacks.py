@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launcher.messages import MAX_MESSAGE_BYTES, Stacks
+from recovery.launcher.messages import Stacks
 from recovery.launcher.stacks import StackDumper, find_py_spy, process_state, why_refused
 from recovery.launcher.wire import encode
+from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES
 
 SLEEPER = """
 import threading, time

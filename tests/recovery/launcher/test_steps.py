@@ -9,8 +9,8 @@ import numpy as np
 
 from probes.frame import FRAME_VERSION, Frame, check_shape, checksum, decode, encode
 from probes.signals import WIDE_MISSING, SignalSource, catalogue
-from recovery.launcher.messages import StepRecord, Transfers
 from recovery.launcher.steps import MAX_STEPS, PairFrames, StepFrames
+from recovery.launcher.worker_messages import StepRecord, Transfers
 
 RANK = catalogue(SignalSource.RANK).narrow
 LOSS = RANK.index("loss")

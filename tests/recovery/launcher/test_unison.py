@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from recovery.agent.messages import DiskInfo
-from recovery.launcher.messages import RestoreOrder
 from recovery.launcher.options import OnSick, RunOptions
 from recovery.launcher.replay import Suspicion
+from recovery.launcher.worker_messages import RestoreOrder
 from recovery.plan import RestoreSource
 
 ASKED = Suspicion(reason="somebody asks", asked=True)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.launcher.messages import MAX_MESSAGE_BYTES, Fence, Heartbeat, StandbysReady, Welcome
+from recovery.launcher.messages import Heartbeat, StandbysReady, Welcome
 from recovery.launcher.wire import Stream, WireError, coordinator_side, encode, from_worker, launcher_side, to_worker
+from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, Fence
 
 
 async def streams() -> tuple[Stream, Stream, asyncio.Server]:
@@ -81,7 +82,7 @@ def test_a_message_cut_short_is_the_end() -> None:
 
 
 def test_a_message_that_is_too_large_is_not_sent() -> None:
-    from recovery.launcher.messages import ScriptFailed
+    from recovery.launcher.worker_messages import ScriptFailed
 
     with pytest.raises(WireError, match="allowed are"):
         encode(ScriptFailed(error="x" * MAX_MESSAGE_BYTES, traceback=""))

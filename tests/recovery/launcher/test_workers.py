@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from recovery.launcher.children import Nursery
-from recovery.launcher.messages import Fence
 from recovery.launcher.output import Tail
 from recovery.launcher.proc import Child
+from recovery.launcher.worker_messages import Fence
 from recovery.launcher.workers import Worker, Workers
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.messages import StepRecord, Transfers
+from recovery.launcher.worker_messages import StepRecord, Transfers
 
 
 def free_port() -> int:

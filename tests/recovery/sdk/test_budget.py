@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from recovery.launcher.messages import StepRecord
+from recovery.launcher.worker_messages import StepRecord
 from recovery.sdk.budget import LONGEST_STRIDE, NORM_SHARE, SHARE, Budget
 from recovery.sdk.meter import StepMeter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launcher.messages import Fence, Regroup, StepRecord, WorkerHello
 from recovery.launcher.wire import encode, from_worker
+from recovery.launcher.worker_messages import Fence, Regroup, StepRecord, WorkerHello
 from recovery.sdk.link import Link, LinkError
 
 

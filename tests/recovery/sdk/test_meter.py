@@ -14,8 +14,8 @@ import torch
 
 from probes.signals import SIGNALS, SignalSource
 from probes.words import StepPhase
-from recovery.launcher.messages import StepRecord
 from recovery.launcher.wire import encode, from_worker
+from recovery.launcher.worker_messages import StepRecord
 from recovery.sdk.budget import LONGEST_STRIDE
 from recovery.sdk.meter import WARM_UP_STEPS, StepMeter
 from recovery.sdk.sections import DeviceSections

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from probes.words import StepPhase
-from recovery.launcher.messages import Progress, StepRecord
 from recovery.launcher.wire import from_worker
+from recovery.launcher.worker_messages import Progress, StepRecord
 from recovery.sdk.link import Link
 from recovery.sdk.meter import StepMeter
 from recovery.sdk.progress import ProgressThread

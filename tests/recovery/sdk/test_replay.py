@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recovery.launcher.messages import Regroup, RestoreOrder
 from recovery.launcher.rehearsal import PER_STEP, Rehearsal
+from recovery.launcher.worker_messages import Regroup, RestoreOrder
 from recovery.plan import RestoreSource
 from recovery.sdk.comm import Communicator
 from recovery.sdk.mesh import Mesh

@@ -15,7 +15,7 @@ SCRIPT = """
 import json, sys
 import torch, torch.distributed as dist
 import mainstay
-from recovery.launcher.messages import Progress
+from recovery.launcher.worker_messages import Progress
 from recovery.sdk.link import Link
 
 told = []

@@ -1,0 +1,29 @@
+"""From the nodes of a job, and what fails together, to the groups that protect one another."""
+
+from __future__ import annotations
+
+from recovery.agent.messages import Group, GroupMember
+from recovery.launcher.membership import Members
+from recovery.launcher.options import RunOptions
+from recovery.placement import Host, place
+
+
+def arrange(members: Members, options: RunOptions) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """The groups of the present membership, and one sentence for each node or domain that may not be lost.
+
+    No groups where the job asked for none, and while an agent of a node with ranks cannot be reached.
+    """
+    nodes = sorted((n for n in members.alive() if members.on(n.name)), key=lambda n: n.hello.node_rank)
+    if not options.parity_every or not all(node.endpoint for node in nodes):
+        return (), ()
+    named = dict(options.domains)
+    hosts = [
+        Host(n.name, tuple(r.number for r in members.on(n.name)), named.get(n.name, n.hello.domain)) for n in nodes
+    ]
+    placed = place(hosts, options.protect)
+    at = {rank.number: members.nodes[rank.node] for rank in members.ranks}
+    groups = tuple(
+        tuple(GroupMember(node=at[r].name, endpoint=at[r].endpoint, rank=r) for r in group) for group in placed.groups
+    )
+    # One node alone has nobody to protect it: that is no mistake of anybody's.
+    return (groups, placed.warnings) if len(nodes) > 1 else ((), ())

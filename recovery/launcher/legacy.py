@@ -1,0 +1,109 @@
+"""What a coordinator leaves behind, so that another launcher can go on with the job: data on the wire, and its making.
+
+Ranks know their own state and their launchers what they said last (``ledger``); what only the coordinator knows stands
+here. It is sent before every order that follows from it, on the same connection: who has the order has the legacy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from recovery.agent.messages import Group
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+
+HEIRS: Final = 16
+"""Launchers that hold a testament, in order of node rank: at 2,048 nodes it has some 300 KB, and every recovery sends
+it anew. The others vote, and follow."""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Elector(_Record, frozen=True):
+    """One launcher of the job."""
+
+    node: str
+    node_rank: int
+    nproc: int
+    spares: int
+    pid: int
+    door: str
+    """``host:port`` where other launchers reach it."""
+    agent_endpoint: str
+    domain: str
+    shunned: int
+    alive: bool
+    """The coordinator has not lost it."""
+
+
+class Testament(_Record, frozen=True):
+    """The job as the coordinator of ``term`` knew it. Of two, the one with the higher (term, version) is newer."""
+
+    term: int
+    version: int
+    generation: int
+    electors: tuple[Elector, ...]
+    homes: tuple[int, ...]
+    """Rank -> index of its node in ``electors``."""
+    recoveries: int
+    started_at: float
+    formed_once: bool
+    returns: tuple[tuple[int, int], ...]
+    """See ``history``."""
+    parameters_equal: bool
+    replicated: bool | None
+    groups: tuple[Group, ...]
+    run: str
+    """See ``disk_level``."""
+    resumed: str | None
+    """The run that this one goes on from."""
+    disk_every: int
+    parity_every: int
+
+    @property
+    def age(self) -> tuple[int, int]:
+        return self.term, self.version
+
+
+def draw_up(c: Coordinator, version: int) -> Testament:
+    """The testament of ``c`` as it stands now."""
+    nodes = sorted(c.members.nodes.values(), key=lambda node: node.hello.node_rank)
+    index = {node.name: i for i, node in enumerate(nodes)}
+    survey = c.healing.survey
+    return Testament(
+        term=c.term,
+        version=version,
+        generation=c.generation,
+        electors=tuple(
+            Elector(
+                node=node.name,
+                node_rank=node.hello.node_rank,
+                nproc=node.hello.nproc,
+                spares=node.hello.spares,
+                pid=node.hello.pid,
+                door=node.hello.door,
+                agent_endpoint=node.endpoint,
+                domain=node.hello.domain,
+                shunned=node.shunned,
+                alive=node.alive,
+            )
+            for node in nodes
+        ),
+        homes=tuple(index[rank.node] for rank in c.members.ranks),
+        recoveries=c.recoveries,
+        started_at=c.started_at,
+        formed_once=c.healing.formed_once,
+        returns=survey.history.returns,
+        parameters_equal=survey.parameters_equal,
+        replicated=survey.replicated,
+        groups=c.orders.groups,
+        run=c.disk.run,
+        resumed=None if c.disk.source is None else c.disk.source.manifest.run,
+        disk_every=c.tuning.disk_every,
+        parity_every=c.tuning.parity_every,
+    )

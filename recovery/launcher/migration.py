@@ -1,0 +1,293 @@
+"""Live migration: ranks of a living node that is not trusted move to warm standbys elsewhere, and hardly anybody waits.
+
+advice    from an operator, the service or a file (``recovery.advice``); refused in one line where it makes no sense
+ahead     ranks train on; the agents of the targets make arenas and fetch the newest slots: the pages are there then
+fence     right after a step all ranks stop, a generation up; every process stays, each with the state of that step
+fetch     the targets fetch the slots of that step. If one cannot be had, all go on where they were: nothing is lost
+move      the processes at the source end, standbys take their ranks and load the slot beside them; the others keep
+          their tensors. All vote, as after any recovery
+
+What fails after that is a recovery like any other, and the slots at the source are still among its sources: its agent
+keeps them until the job ends. Training stands still from the fence to the first new step: about state / bandwidth and
+a regroup. TrainMover (2412.12636) and Parcae (2403.14097) move ahead of a failure as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from probes.words import EventKind
+from recovery.advice import Advice, AdviceState, Answer, read, take_files
+from recovery.agent.messages import NEWEST
+from recovery.launcher.membership import Failure, JobState
+from recovery.launcher.messages import Bring, Brought
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+    from recovery.launcher.episode import Episode
+    from recovery.launcher.healing import Healing
+
+log = logging.getLogger("mainstay.coordinator")
+
+FETCH_SECONDS: Final = 600.0
+"""As long as an agent gives one transfer."""
+STEP_SECONDS: Final = 600.0
+"""A step that takes longer is taken for a hang, and nobody is moved."""
+REMEMBERED: Final = 64
+"""Answers that a job report carries at most: an advice is asked after until its answer has arrived."""
+
+
+class RefusedError(RuntimeError):
+    """The advice is not followed; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Current:
+    advice: Advice
+    moves: dict[int, str]
+    """Rank -> node that it goes to."""
+    sources: dict[int, str]
+
+
+def choose(
+    moving: Collection[int], homes: Mapping[int, str], standbys: Mapping[str, int], peers: Callable[[int], list[int]]
+) -> dict[int, str]:
+    """A node for each rank that moves: away from its replicas, then where most standbys wait.
+
+    Args:
+        moving: ranks.
+        homes: rank -> node, of all ranks.
+        standbys: node -> warm standbys that it has room for.
+        peers: rank -> ranks that hold the same state, itself included.
+
+    Raises:
+        RefusedError: there are too few standbys.
+    """
+    away = {homes[rank] for rank in moving}
+    free = {node: count for node, count in standbys.items() if node not in away and count > 0}
+    if sum(free.values()) < len(moving):
+        raise RefusedError(
+            f"{len(moving)} warm standbys on other nodes are needed and {sum(free.values())} are ready (see --spares)"
+        )
+    now, moves = dict(homes), dict[int, str]()
+    for rank in sorted(moving):
+        others = [now[peer] for peer in peers(rank) if peer != rank]
+        best = min((others.count(node), -count, node) for node, count in free.items() if count)[2]
+        now[rank] = moves[rank] = best
+        free[best] -= 1
+    return moves
+
+
+class Migrations:
+    """One a coordinator: one migration at a time, only while the job runs."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self._waiting: dict[str, Advice] = {}
+        self._answers: dict[str, Answer] = {}
+        self._brought: dict[int, Brought] = {}
+        self._current: _Current | None = None
+        loop, others = asyncio.get_running_loop(), coordinator.reporter.answered
+
+        def answered(answer: Any) -> None:  # in a thread of the reporter
+            others(answer)
+            if (given := read(answer)) and not loop.is_closed():
+                loop.call_soon_threadsafe(self.advise, given)
+
+        coordinator.reporter.answered = answered
+
+    # Advice
+
+    def advise(self, given: Collection[Advice]) -> None:
+        """Hear advice; what was heard before is not done twice."""
+        for advice in given:
+            if advice.id not in self._answers:
+                self._waiting.setdefault(advice.id, advice)
+
+    def turn(self) -> None:
+        """Called every second or so: follow the next advice if the job has time for it."""
+        c = self._c
+        self.advise(take_files(c.options.state_dir))
+        if not self._waiting or self._current or c.state is not JobState.RUNNING or c.healing.busy or c.over:
+            return
+        advice = self._waiting.pop(next(iter(self._waiting)))
+        try:
+            moves = self._plan(advice)
+        except RefusedError as error:
+            self._answer(advice, AdviceState.REFUSED, str(error))
+            log.warning("no migration of %s: %s", advice.subject, error)
+            return
+        if not moves:
+            self._answer(advice, AdviceState.DONE, f"no rank of this job is on {advice.subject}")
+            return
+        self._current = _Current(advice, moves, {rank: c.members.ranks[rank].node for rank in moves})
+        c.spawn(self._ahead(self._current))
+
+    def answers(self) -> list[Answer]:
+        """What became of advice, for the job report; the oldest are forgotten first."""
+        return list(self._answers.values())[-REMEMBERED:]
+
+    def _answer(self, advice: Advice, state: AdviceState, detail: str, **figures: Any) -> None:
+        self._answers.pop(advice.id, None)
+        self._answers[advice.id] = Answer(id=advice.id, state=state, detail=detail[:500], **figures)
+        while len(self._answers) > 2 * REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+        self._c.report()
+
+    # The plan
+
+    def _plan(self, advice: Advice) -> dict[int, str]:
+        members = self._c.members
+        shape = members.shape
+        if shape is None:
+            raise RefusedError("the script does not use the SDK: its ranks have no state that could move")
+        moving = self._moving(advice)
+        bare = [n for n in moving if not (a := members.ranks[n].attached) or not a.protected]
+        if bare:
+            raise RefusedError(f"ranks {bare} are not protected: there is no snapshot that could move")
+        if any(rank.gone for rank in members.ranks):
+            raise RefusedError("ranks have left the training loop already: the job is about to end")
+        standbys = {node.name: min(node.standbys, members.room(node)) for node in members.alive()}
+        return choose(moving, {rank.number: rank.node for rank in members.ranks}, standbys, shape.dp_peers)
+
+    def _moving(self, advice: Advice) -> list[int]:
+        members = self._c.members
+        if advice.rank is not None:
+            if not 0 <= advice.rank < len(members.ranks):
+                raise RefusedError(f"the job has no rank {advice.rank}: its ranks are 0 to {len(members.ranks) - 1}")
+            return [advice.rank]
+        if advice.node not in members.nodes:
+            raise RefusedError(f"the job has no node {advice.node}: its nodes are {', '.join(sorted(members.nodes))}")
+        return [rank.number for rank in members.on(advice.node)]
+
+    # Before anybody stops
+
+    async def _ahead(self, current: _Current) -> None:
+        c, moves = self._c, current.moves
+        where = ", ".join(f"rank {rank} to {node}" for rank, node in sorted(moves.items()))
+        log.warning("MIGRATION of %s: %s (%s)", current.advice.subject, where, current.advice.reason or "no reason")
+        self._event(EventKind.MIGRATION_STARTED, current, {"reason": current.advice.reason})
+        self._answer(current.advice, AdviceState.ACCEPTED, where)
+        problem = await self._bring(moves, current.sources, NEWEST)
+        problem = problem or await self._step_ends()
+        if problem:
+            self._finish(current, f"nobody was stopped and nothing has moved: {problem}")
+            return
+        reason = f"migration of {current.advice.subject}: {current.advice.reason}"
+        c.replay(Failure(ranks=set(), time=time.time(), reason=reason, counts=False, migrates=True))
+
+    async def _step_ends(self) -> str:
+        """Wait for the next step to be committed by all: then the least is thrown away. Why not, or nothing."""
+        c = self._c
+        target = c.committed + 1
+
+        def over() -> bool:
+            return min(rank.epoch for rank in c.members.ranks) >= target or self._disturbed
+
+        if not await c.healing.until(over, STEP_SECONDS):
+            return f"no step was committed within {STEP_SECONDS:g} s"
+        return "something failed meanwhile, which comes first" if self._disturbed else ""
+
+    @property
+    def _disturbed(self) -> bool:
+        c = self._c
+        return c.over or c.state is not JobState.RUNNING or any(rank.gone for rank in c.members.ranks)
+
+    async def _bring(self, moves: Mapping[int, str], sources: Mapping[int, str], epoch: int) -> str:
+        """Have the targets fetch the slots; why one cannot be had, or nothing."""
+        members = self._c.members
+        self._brought.clear()
+        for rank, node in moves.items():
+            endpoint = members.nodes[sources[rank]].endpoint
+            members.nodes[node].send(Bring(rank=rank, epoch=epoch, endpoint=endpoint))
+        nodes = [members.nodes[name] for name in {*moves.values(), *sources.values()}]
+
+        def over() -> bool:
+            return moves.keys() <= self._brought.keys() or not all(node.alive for node in nodes)
+
+        await self._c.healing.until(over, FETCH_SECONDS)
+        problems = [f"rank {b.rank}: {b.problem}" for b in self._brought.values() if b.problem]
+        late = sorted(moves.keys() - self._brought.keys())
+        return "; ".join([*problems, *([f"the slots of ranks {late} did not come"] if late else [])])
+
+    def brought(self, message: Brought) -> None:
+        """A target's agent has fetched a slot, or could not."""
+        self._brought[message.rank] = message
+
+    # While everybody waits
+
+    async def carry_out(self, healing: Healing, episode: Episode, victims: set[int], waiting: set[int]) -> None:
+        """All ranks are fenced by ``healing``; what follows ends like a recovery, with ranks moved or without."""
+        current = self._current
+        assert current is not None
+        problem = "something failed meanwhile, which came first"
+        try:
+            if victims:  # lost in the very moment: a recovery like any other
+                await healing.heal(episode, victims, waiting)
+            else:
+                problem = await self._move(healing, episode, waiting, current) or problem
+        finally:  # cancelled too: by whatever fails meanwhile, or by the end of the job
+            self._finish(current, problem, episode)
+
+    async def _move(self, healing: Healing, episode: Episode, waiting: set[int], current: _Current) -> str:
+        c, moves = self._c, current.moves
+        if not await healing.fenced(episode, waiting):
+            return "not all ranks left their collectives"
+        # The fence may have cut the copy of the step that has just ended: then the one before it moves.
+        episode.before = self._newest_whole(healing, current)
+        plan = healing.plan(episode, set())
+        problem = plan.explanation
+        if plan.chosen is not None:
+            problem = await self._bring(moves, current.sources, plan.alternative().epoch or 0)
+        if problem:
+            log.warning("MIGRATION given up, all go on where they are: %s", problem)
+            episode.before = None
+            await healing.heal(episode, set(), waiting)
+            return problem
+        episode.marks.clear()
+        episode.acted_at = time.time()  # what came before is not the price of a fence
+        c.generation += 1
+        if healing.replace(set(moves), moves=moves):
+            await healing.heal(episode, set(moves), waiting - moves.keys())
+        return ""
+
+    def _newest_whole(self, healing: Healing, current: _Current) -> int | None:
+        """The newest epoch that the sources still hold of all ranks that move; None: there is none."""
+        newest: dict[int, int] = {}
+        for hold in healing.survey.situation(set()).slots:
+            if current.sources.get(hold.rank) == hold.node:
+                newest[hold.rank] = max(hold.epoch, newest.get(hold.rank, 0))
+        return min(newest.values()) if newest.keys() == current.moves.keys() else None
+
+    def _finish(self, current: _Current, problem: str, episode: Episode | None = None) -> None:
+        """Say what became of it: done when all ranks live where they should and training goes on."""
+        if self._current is not current:
+            return
+        self._current = None
+        c = self._c
+        ranks = [c.members.ranks[number] for number in current.moves]
+        went_on = episode is not None and any(phase == "first_step" for phase, _ in episode.marks)
+        done = went_on and all(rank.live and rank.node == current.moves[rank.number] for rank in ranks)
+        seconds = episode.seconds() if episode is not None and went_on else {}
+        figures: dict[str, Any] = {}
+        if episode is not None and went_on and ranks[0].resumed is not None:
+            lost = max(0, episode.step_before - ranks[0].resumed.epoch)
+            figures = {"seconds": seconds["total"], "steps_lost": lost}
+        detail = problem
+        if done:
+            detail = f"ranks {sorted(current.moves)} moved, training stood still for {seconds['total']:.3f} s"
+        log.warning("MIGRATION of %s: %s", current.advice.subject, detail)
+        told = {"ok": done, "detail": detail[:500], "phases": seconds, **figures}
+        self._event(EventKind.MIGRATION_FINISHED, current, told)
+        self._answer(current.advice, AdviceState.DONE if done else AdviceState.FAILED, detail, **figures)
+
+    def _event(self, kind: EventKind, current: _Current, data: dict[str, Any]) -> None:
+        advice = current.advice
+        moves = [{"rank": r, "from": current.sources[r], "to": to} for r, to in sorted(current.moves.items())]
+        told = {"migration": advice.id, "subject": advice.subject, "moves": moves, **data}
+        self._c.reporter.event(kind, node=advice.node, rank=advice.rank, generation=self._c.generation, data=told)

@@ -1,0 +1,78 @@
+"""What the coordinator tells launchers outside of a fence: start, meet, protect, and what it leaves behind."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from recovery.agent.messages import Group
+from recovery.launcher.grouping import arrange
+from recovery.launcher.guard import Guard
+from recovery.launcher.legacy import HEIRS, draw_up
+from recovery.launcher.membership import Rank
+from recovery.launcher.messages import Legacy, Parity, RegroupRank, Start, Training
+from recovery.launcher.worker_messages import Regroup
+
+if TYPE_CHECKING:
+    from recovery.launcher.coordinator import Coordinator
+
+log = logging.getLogger("mainstay.coordinator")
+
+
+class Orders:
+    """One a coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self.groups: tuple[Group, ...] = ()
+        """As the agents were last told: parity and copies that exist belong to them."""
+        self._exposed: tuple[str, ...] = ()
+        """What may not be lost, as was last said."""
+        self._testaments = 0
+        self.guard = Guard(coordinator)
+
+    def bequeath(self) -> None:
+        """Tell what is to be known when this coordinator dies, before every order that follows from it."""
+        self._testaments += 1
+        testament = draw_up(self._c, self._testaments)
+        door = next((e.door for e in testament.electors if e.node == self._c.options.node), "")
+        for number, node in enumerate(sorted(self._c.members.alive(), key=lambda n: n.hello.node_rank)):
+            will = testament if number < HEIRS else None
+            node.send(Legacy(term=self._c.term, holder=self._c.options.node, door=door, testament=will))
+
+    def start(self, rank: Rank) -> None:
+        """Have the rank's node give it a process."""
+        host, port = self._c.store
+        start = Start(rank=rank.number, generation=self._c.generation, store_host=host, store_port=port)
+        self._c.members.nodes[rank.node].send(start)
+
+    def regroup(self, orders: dict[int, Regroup]) -> None:
+        """Tell every rank to form the present generation; ``orders`` holds what they restore."""
+        host, port = self._c.store
+        # One digest at the very first step tells whether replicas are replicas: a job may shard its state among them.
+        for rank in self._c.members.ranks:
+            order = orders.get(rank.number) or Regroup(
+                generation=self._c.generation,
+                store_host=host,
+                store_port=port,
+                restore=self._c.disk.first(rank.number),
+                digest_steps=1,
+            )
+            self._c.members.nodes[rank.node].send(RegroupRank(rank=rank.number, order=order))
+
+    def protect(self) -> None:
+        """Tell the agents who protects whom in this membership."""
+        self.groups, exposed = arrange(self._c.members, self._c.options)
+        for warning in exposed if exposed != self._exposed else ():
+            log.warning("DEGRADED %s: %s", self._c.options.job, warning)
+        self._exposed = exposed
+        every, scheme, wards = self._c.tuning.parity_every, str(self._c.options.protect), self.guard.wards()
+        for node in self._c.members.alive():
+            kept = wards.get(node.name, ())
+            node.send(Parity(groups=self.groups, every=every if self.groups else 0, scheme=scheme, wards=kept))
+        self.guard.begin()
+
+    def warm_standbys(self) -> None:
+        """The first step after a recovery is committed: standbys may warm now."""
+        for node in self._c.members.alive():
+            node.send(Training())

@@ -1,0 +1,120 @@
+"""A coordinator that takes over: what it knows from the testament, what from the ledgers, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from recovery.launcher import legacy as wills
+from recovery.launcher.messages import Exited, Ledger, RankWords
+from recovery.launcher.options import RunOptions
+from recovery.launcher.succession import Lost, Won
+from recovery.launcher.worker_messages import Attached, Joined, Resumed, StepRecord, StepsTotal
+
+EPOCH = 5
+
+
+def won(lost_at: float) -> Won:
+    """Three nodes of two ranks; node 2 coordinated, in generation 3."""
+    electors = tuple(
+        wills.Elector(
+            node=f"node-{number}", node_rank=number, nproc=2, spares=2, pid=1, door="", agent_endpoint="127.0.0.1:9",
+            domain="", shunned=0, alive=True,
+        )
+        for number in range(3)
+    )  # fmt: skip
+    testament = wills.Testament(
+        term=1, version=4, generation=3, electors=electors, homes=(0, 0, 1, 1, 2, 2), recoveries=2, started_at=7.0,
+        formed_once=True, returns=((4, 2),), parameters_equal=True, replicated=True, groups=(), run="run",
+        resumed=None, disk_every=0, parity_every=0,
+    )  # fmt: skip
+    return Won(2, testament, 6, Lost("the coordinator is lost", lost_at), "node-2")
+
+
+def words(rank: int, **changed: Any) -> RankWords:
+    """A rank that has trained up to ``EPOCH``."""
+    said = (
+        Joined(generation=1, dp=3, pp=2, tp=1),
+        Attached(state_bytes=100, slots=2, protected=True),
+        StepsTotal(total=40),
+        Resumed(generation=1, epoch=0, source=None, seconds=0.0, nbytes=0, ok=True),
+        StepRecord(
+            generation=3, epoch=EPOCH, step_time=0.1, compute_time=0.1, snapshot_blocked=0.0, end_ns=1, loss=None
+        ),
+    )
+    return RankWords(**{"rank": rank, "pid": 100 + rank, "words": said} | changed)
+
+
+async def taken_over(world: Any, ledgers: dict[int, list[RankWords]]) -> None:
+    """The coordinator of term 2, and the launchers that are left with what they know."""
+    lost_at = asyncio.get_running_loop().time()
+    world.port = await world.coordinator.succeed(won(lost_at), "127.0.0.1")
+    for number, ranks in ledgers.items():
+        node = await world.connect(number)
+        for word in ranks:
+            if word.pid is not None and word.exited is None:
+                node.pids[word.rank] = word.pid
+                node.live[word.rank] = node.slots[word.rank] = EPOCH
+                node.since[word.rank] = 3
+        node.stream.send(Ledger(ranks=tuple(ranks)))
+
+
+def three(options: RunOptions) -> RunOptions:
+    return dataclasses.replace(options, nnodes=3, quorum=2, spares=2)
+
+
+def test_survivors_keep_their_processes_and_the_lost_node_moves(options: RunOptions, play: Any, new_world: Any) -> None:
+    async def work() -> None:
+        world = new_world(three(options))
+        world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+        try:
+            await taken_over(world, {0: [words(0), words(1)], 1: [words(2), words(3)]})
+            await world.until_state("running", 7)
+            c = world.coordinator
+            assert [rank.pid for rank in c.members.ranks][:4] == [100, 101, 102, 103]
+            assert {c.members.ranks[rank].node for rank in (4, 5)} <= {"node-0", "node-1"}
+            assert (c.steps_total, c.recoveries, c.started_at) == (40, 3, 7.0)
+            assert c.healing.survey.history.returns[0] == (4, 2)
+            world.commit_all(EPOCH + 1)
+            recovered = await world.until_event("recovered")
+            assert recovered["data"]["steps_lost"] == 0
+            lost = await world.until_event("node_lost")
+            assert (lost["node"], lost["data"]["ranks"]) == ("node-2", [4, 5])
+        finally:
+            await world.close()
+
+    play(work())
+
+
+def test_what_died_with_the_coordinator_is_told_and_replaced(options: RunOptions, play: Any, new_world: Any) -> None:
+    """Rank 1 had ended and nobody had heard; a process for rank 3 is still on its way."""
+
+    async def work() -> None:
+        world = new_world(three(options))
+        gone = Exited(rank=1, pid=101, exit_code=None, signal=9, expected=False, time=1.0)
+        try:
+            await taken_over(world, {0: [words(0), words(1, exited=gone)], 1: [words(2), RankWords(rank=3, pid=None)]})
+            await world.until(lambda: world.coordinator.generation == 7 and world.coordinator.members.ranks[1].pid)
+            exited = await world.until_event("process_exit")
+            assert (exited["rank"], exited["data"]["signal"]) == (1, 9)
+            three_ = world.coordinator.members.ranks[3]
+            assert (three_.pid, three_.lost, three_.node) == (None, False, "node-1")
+        finally:
+            await world.close()
+
+    play(work())
+
+
+def test_a_launcher_that_was_no_part_of_the_job_is_turned_away(options: RunOptions, play: Any, new_world: Any) -> None:
+    async def work() -> None:
+        world = new_world(three(options))
+        try:
+            await taken_over(world, {0: [words(0), words(1)]})
+            stranger = await world.connect(1, pid=4711)
+            stopped = await world.until(lambda: stranger.stopped)
+            assert "was no part of this job" in stopped.reason
+        finally:
+            await world.close()
+
+    play(work())
