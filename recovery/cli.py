@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from recovery.cadence import NODE_MTBF_HOURS
+
 # torchrun's own grammar (options, script, the rest is the script's) is argparse's: the words are handed over as typed.
 run = App(name="run", help_flags=(), version_flags=())
 
@@ -28,8 +30,21 @@ def _agent(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     return main(words)
 
 
-def plan(*, scenario: str, json_: Annotated[bool, Parameter(name="--json", negative=())] = False) -> None:
-    """Price every recovery strategy for a described failure."""
-    from recovery.plan_cli import run_plan
+def plan(
+    *,
+    scenario: str,
+    levels: Annotated[bool, Parameter(negative=())] = False,
+    mtbf: float = NODE_MTBF_HOURS,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> None:
+    """Price every recovery strategy for a described failure.
 
-    sys.exit(run_plan(scenario, json_))
+    Args:
+        scenario: file that describes the job and its failure.
+        levels: say instead how often each level of protection should save in such a job.
+        mtbf: hours between failures of one node, for --levels.
+        json_: print JSON.
+    """
+    from recovery.plan_cli import run_levels, run_plan
+
+    sys.exit(run_levels(scenario, mtbf, json_) if levels else run_plan(scenario, json_))

@@ -37,6 +37,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from recovery.cadence import Hazard, Level, Prices, levels
 from recovery.plan import Alternative, Plan
 from recovery.planner import plan
 from recovery.situation import Costs, DiskHold, ParityHold, Place, Situation, SlotHold
@@ -63,6 +64,8 @@ class Epochs:
 class Groups:
     epochs: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
+    parity: int = 1
+    """Losses that a group outlives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ def _parity(parity: tuple[ParityHold, ...] | Groups, ranks: tuple[Place, ...]) -
     if wrong is not None:
         raise ValueError(f"parity.groups names rank {wrong}, which the job does not have")
     return tuple(
-        ParityHold(node=ranks[rank].node, epoch=epoch, ranks=group)
+        ParityHold(node=ranks[rank].node, epoch=epoch, ranks=group, parity=parity.parity)
         for group in parity.groups
         for epoch in parity.epochs
         for rank in group
@@ -229,6 +232,52 @@ def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None
     else:
         _show(made, console or Console())
     return 0 if made.chosen else 1
+
+
+def run_levels(path: str | Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
+    """Print how often each level of protection should save in the job of a scenario file.
+
+    Returns:
+        Exit code: 0, or 2 for bad input (one line on stderr).
+    """
+    try:
+        situation = read_scenario(Path(path))
+        if not mtbf_hours > 0.0:
+            raise ScenarioError(f"--mtbf must be a number of hours above 0, not {mtbf_hours:g}")  # noqa: TRY301
+    except ScenarioError as error:
+        print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        return 2
+    made = levels_of(situation, mtbf_hours)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())  # noqa: T201 - a command prints
+    else:
+        _show_levels(made, situation, console or Console())
+    return 0
+
+
+def levels_of(situation: Situation, mtbf_hours: float) -> tuple[Level, ...]:
+    """Every level's best interval in the job of ``situation``."""
+    nodes = {place.node for place in situation.ranks}
+    costs = situation.costs
+    prices = Prices(
+        state_bytes=max(situation.state_bytes),
+        ranks_per_node=-(-len(situation.ranks) // len(nodes)),
+        step_s=situation.step_seconds,
+        parity_Bps=min(costs.net_Bps, costs.xor_Bps),
+        disk_Bps=costs.disk_Bps,
+    )
+    return levels(prices, Hazard(len(nodes), mtbf_hours))
+
+
+def _show_levels(made: tuple[Level, ...], situation: Situation, console: Console) -> None:
+    table = Table(title=f"Levels of protection of job {situation.job}", title_justify="left")
+    for name in ("level", "brings back", "save takes s", "failures apart h", "every steps", "every s", "lost share"):
+        table.add_column(name, justify="left" if name in {"level", "brings back"} else "right", overflow="fold")
+    for level in made:
+        numbers = [f"{level.takes_s:.3g}", f"{level.mtbf_s / 3600.0:.4g}", str(level.every)]
+        numbers += [f"{level.every * situation.step_seconds:.4g}", f"{level.lost_share:.3%}"]
+        table.add_row(level.name, level.brings_back, *numbers)
+    console.print(table)
 
 
 def _show(made: Plan, console: Console) -> None:

@@ -67,11 +67,15 @@ class SlotHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityHold:
-    """A parity row in an agent's memory: with all other members' rows and slots it rebuilds any one of ``ranks``."""
+    """A member's parity rows in memory: any ``parity`` of ``ranks`` come back from the others' rows and slots."""
 
     node: str
     epoch: int
     ranks: tuple[int, ...]
+    place: int = -1
+    """Whose rows they are: an index of ``ranks``; -1: of a member whose slot is on the node."""
+    parity: int = 1
+    """Losses that the group outlives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,9 @@ class Situation:
     """Node -> processes that could be started there beyond its own ranks (a free GPU without a standby)."""
     replicated: bool = True
     """Data-parallel peers hold identical state. False for a job that shards it among them (ZeRO, FSDP)."""
+    sharded: bool = False
+    """Each data-parallel replica's slot holds its part of what all hold alike: to go back to a slot takes all of them,
+    so no replica's slot replaces another's (``replicated`` is False then)."""
     costs: Costs = field(default_factory=Costs)
 
     def __post_init__(self) -> None:
@@ -164,10 +171,10 @@ class Case:
         for slot in situation.slots:
             if slot.verified and slot.node not in self.lost:
                 self.slots.setdefault(slot.rank, {}).setdefault(slot.epoch, []).append(slot.node)
-        self.rows: dict[tuple[int, ...], dict[int, set[str]]] = {}
+        self.rows: dict[tuple[int, ...], dict[int, list[ParityHold]]] = {}
         for row in situation.parity:
             if row.node not in self.lost:
-                self.rows.setdefault(row.ranks, {}).setdefault(row.epoch, set()).add(row.node)
+                self.rows.setdefault(row.ranks, {}).setdefault(row.epoch, []).append(row)
         self.disk: dict[int, list[tuple[int, str | None]]] = {}
         for entry in situation.disk:
             if entry.node not in self.lost:

@@ -11,7 +11,7 @@ strategy's own source, so that no two strategies are the same plan under two nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,9 +52,14 @@ def local_offers(case: Case, rank: int) -> dict[int, Offer]:
 
 
 def survivor_offers(case: Case, rank: int) -> dict[int, Offer]:
-    """What a survivor has without help: its slots and, better, its own tensors."""
-    live = case.situation.live.get(rank)
-    return local_offers(case, rank) | ({} if live is None else {live: Offer(RestoreSource.LIVE)})
+    """What a survivor has without help: its slots and, better, its own tensors.
+
+    In a job that saves in shards tensors count only with the slot beside them: replicas need this rank's part.
+    """
+    live, slots = case.situation.live.get(rank), local_offers(case, rank)
+    if case.situation.sharded and live not in slots:
+        return slots
+    return slots | ({} if live is None else {live: Offer(RestoreSource.LIVE)})
 
 
 def infeasible(name: StrategyName, reason: str) -> Alternative:
@@ -133,6 +138,8 @@ def _seconds(case: Case, restores: tuple[Restore, ...]) -> dict[str, float]:
     costs, work = case.situation.costs, _Work()
     for restore in restores:
         work.add(restore, case.situation.state_bytes[restore.rank])
+        if case.situation.sharded and restore.source is not RestoreSource.LIVE:
+            work.gather(restore, [restores[peer] for peer in case.peers(restore.rank) if peer != restore.rank], case)
     parts = {"fence": costs.fence_s, "spawn": _spawn_seconds(case)} if case.failed else {}
     parts |= {
         "fetch": max(_most(work.received), _most(work.sent)) / costs.net_Bps + _most(work.handed) / costs.copy_Bps,
@@ -168,6 +175,17 @@ class _Work:
             self._copy(restore, nbytes)
         elif restore.source is RestoreSource.PARITY:
             self._rebuild(restore, nbytes)
+
+    def gather(self, restore: Restore, replicas: Sequence[Restore], case: Case) -> None:
+        """The parts of the state that its replicas have saved."""
+        for other in replicas:
+            nbytes = case.situation.state_bytes[other.rank]
+            self.loaded[restore.node] += nbytes
+            if other.node == restore.node:
+                self.handed[restore.node] += nbytes
+            else:
+                self.sent[other.node] += nbytes
+                self.received[restore.node] += nbytes
 
     def _copy(self, restore: Restore, nbytes: int) -> None:
         (source,) = restore.from_nodes

@@ -1,12 +1,13 @@
-"""A rank whose node is gone is decoded from the XOR parity and the snapshots of its group's other nodes.
+"""A rank whose node is gone is decoded from the parity and the snapshots of its group's other nodes.
 
-One loss a group: every other member must live and hold both its own slot of the epoch and its parity row.
+As many losses a group as it has rows of parity (XOR one, Reed-Solomon more): all other members must live and hold both
+their own slot of the epoch and their parity rows.
 """
 
 from __future__ import annotations
 
 from recovery.plan import Alternative, RestoreSource, StrategyName
-from recovery.situation import Case
+from recovery.situation import Case, ParityHold
 from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, local_offers, survivor_offers
 
 
@@ -16,7 +17,7 @@ class ParityRebuild:
     name = StrategyName.PARITY_REBUILD
 
     def price(self, case: Case) -> Alternative:
-        """See ``Strategy``; infeasible without parity, or where a group lost more than one member."""
+        """See ``Strategy``; infeasible without parity, or where a group lost more than it tolerates."""
         if why := homeless(case):
             return infeasible(self.name, why)
         if not case.failed:
@@ -39,30 +40,42 @@ class ParityRebuild:
         offers: dict[int, Offer] = {}
         for ranks, rows in case.rows.items():
             if rank in ranks and len(ranks) > 1:
-                for epoch, holders in rows.items():
-                    helpers = self._helpers(case, rank, ranks, epoch, holders)
+                for epoch, held in rows.items():
+                    helpers = self._helpers(case, rank, ranks, epoch, held)
                     if helpers is not None and epoch not in offers:
                         offers[epoch] = Offer(RestoreSource.PARITY, from_nodes=helpers)
         return offers
 
     def _helpers(
-        self, case: Case, rank: int, ranks: tuple[int, ...], epoch: int, holders: set[str]
+        self, case: Case, rank: int, ranks: tuple[int, ...], epoch: int, held: list[ParityHold]
     ) -> tuple[str, ...] | None:
-        """A node for each other member that holds its slot and a row, all different; None if one is missing."""
+        """The nodes of as many members, each with slot and rows, as a decode reads from; None if too few are left.
+
+        What other members have may be of use too, but is not counted on.
+        """
         nodes: list[str] = []
-        for other in ranks:
+        for place, other in enumerate(ranks):
             if other != rank:
-                both = sorted(holders.intersection(case.slots.get(other, {}).get(epoch, ())).difference(nodes))
-                if not both:
-                    return None
-                nodes.append(both[0])
-        return tuple(nodes)
+                slots = case.slots.get(other, {}).get(epoch, ())
+                both = sorted(r.node for r in held if r.node in slots and _is_of(r, place, nodes))
+                nodes.extend(both[:1])
+        needed = len(ranks) - held[0].parity
+        return tuple(nodes[:needed]) if len(nodes) >= needed else None
 
     def _missing(self, case: Case, rank: int) -> str:
         groups = [ranks for ranks in case.rows if rank in ranks]
         if not groups:
             return f"Rank {rank} belongs to no parity group with a row on a living node."
         absent = [r for r in groups[0] if r != rank and not case.slots.get(r)]
-        if absent:
-            return f"The parity group of rank {rank} also misses the snapshots of rank {absent[0]}: it covers one loss."
-        return f"No step has the parity rows and snapshots of all other members of rank {rank}'s group."
+        covered = next(iter(case.rows[groups[0]].values()))[0].parity
+        if len(absent) >= covered:
+            return (
+                f"The parity group of rank {rank} also misses the snapshots of rank {' and '.join(map(str, absent))}: "
+                f"it covers {'one loss' if covered == 1 else f'{covered} losses'}."
+            )
+        return f"No step has the parity rows and snapshots of enough members of rank {rank}'s group."
+
+
+def _is_of(row: ParityHold, place: int, taken: list[str]) -> bool:
+    """Whether rows are those of a member; where they do not say whose, a node's count once."""
+    return row.place == place or (row.place < 0 and row.node not in taken)

@@ -46,17 +46,21 @@ class PeerCopy:
         }
 
     def _missing(self, case: Case, rank: int) -> str:
-        if not case.situation.replicated:
-            return f"This job shards its state among data-parallel peers: what rank {rank} held, no peer holds."
         if len(case.peers(rank)) == 1:
-            return f"Rank {rank} has no data-parallel peer that holds the same state."
+            return f"No other node holds the state of rank {rank}: no data-parallel peer, no copy of its own."
+        if not case.situation.replicated:
+            return f"This job shards its state among data-parallel peers: what rank {rank} held, no other node holds."
         return f"No living node holds a verified snapshot of a data-parallel peer of rank {rank}."
 
     def _reason(self, case: Case, epoch: int, own: dict[int, dict[int, Offer]]) -> str:
         copies = [
-            f"rank {rank} from rank {own[rank][epoch].from_rank} on {own[rank][epoch].from_nodes[0]}"
+            f"rank {rank} from {_whose(rank, own[rank][epoch])} on {own[rank][epoch].from_nodes[0]}"
             for rank in case.failed
             if epoch in own[rank]
         ]
         shown = ", ".join(copies[:4]) + (f" and {len(copies) - 4} more" if len(copies) > 4 else "")
         return f"A replica of step {epoch} is in memory elsewhere: {shown}."
+
+
+def _whose(rank: int, offer: Offer) -> str:
+    return "its own copy" if offer.from_rank == rank else f"rank {offer.from_rank}"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import recovery.plan_cli
 from recovery.plan import Plan, StrategyName
-from recovery.plan_cli import read_scenario, run_plan
+from recovery.plan_cli import read_scenario, run_levels, run_plan
 from recovery.situation import Place
 
 
@@ -128,3 +128,20 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     deep.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
         read_scenario(deep)
+
+
+def test_the_levels_of_the_documented_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, documented())
+    assert run_levels(path, 6000.0, as_json=True) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == ["local slot", "parity", "disk"]
+    assert rows[0]["every"] == 1
+    assert rows[1]["every"] < rows[2]["every"]
+    assert rows[2]["takes_s"] == pytest.approx(24e9 * 2 / 0.5e9)
+    said = io.StringIO()
+    assert run_levels(path, 6000.0, console=Console(file=said, width=160)) == 0
+    assert "failures apart h" in said.getvalue()
+    assert "everything in memory" in said.getvalue()
+    assert run_levels(path, 0.0) == 2
+    assert capsys.readouterr().err == "mainstay plan: --mtbf must be a number of hours above 0, not 0\n"
+    assert run_levels(tmp_path / "absent.json", 1.0) == 2

@@ -95,6 +95,57 @@ def test_without_replicas_parity_rebuilds_and_without_parity_the_disk_serves() -
     assert {r.source for r in only_disk.alternative().restores} == {S.DISK}
 
 
+def four_nodes(lost: tuple[str, ...], **changed: object) -> Situation:
+    """One rank a node, no replicas; all hold steps 40 and 41; nodes a to d, then e with standbys."""
+    ranks = tuple(Place(rank=r, dp=0, pp=r, node="abcd"[r]) for r in range(4))
+    made: dict[str, object] = {
+        "job": "j", "generation": 1, "step": 41, "step_seconds": 1.0, "ranks": ranks, "state_bytes": (10**9,) * 4,
+        "lost_nodes": lost, "standbys": {"e": 4},
+        "slots": tuple(SlotHold(node="abcd"[r], rank=r, epoch=e) for r in range(4) for e in (40, 41)),
+    }  # fmt: skip
+    return Situation(**made | changed)
+
+
+def parity_of_four(parity: int) -> tuple[ParityHold, ...]:
+    return tuple(
+        ParityHold(node="abcd"[place], epoch=40, ranks=(0, 1, 2, 3), place=place, parity=parity) for place in range(4)
+    )
+
+
+def test_a_scheme_is_counted_on_as_far_as_it_goes() -> None:
+    two = plan(four_nodes(("b", "c"), parity=parity_of_four(2)))
+    assert two.chosen is N.PARITY_REBUILD
+    best = two.alternative()
+    assert [(r.source, r.from_nodes) for r in best.restores] == [
+        (S.LOCAL_SLOT, ()), (S.PARITY, ("a", "d")), (S.PARITY, ("a", "d")), (S.LOCAL_SLOT, ())
+    ]  # fmt: skip
+    three = plan(four_nodes(("b", "c", "d"), parity=parity_of_four(2)))
+    assert three.chosen is None
+    reason = "The parity group of rank 1 also misses the snapshots of rank 2 and 3: it covers 2 losses."
+    assert priced(three, N.PARITY_REBUILD).reason == reason
+    assert plan(four_nodes(("b", "c"), parity=parity_of_four(1))).chosen is None
+
+
+def test_rows_that_are_not_all_made_yet_count_if_there_are_enough() -> None:
+    rows = tuple(row for row in parity_of_four(2) if row.place != 3)
+    assert plan(four_nodes(("b",), parity=rows)).chosen is N.PARITY_REBUILD
+    assert plan(four_nodes(("a", "b"), parity=rows)).chosen is None
+
+
+def test_a_copy_of_a_ranks_own_is_fetched_and_at_home_it_is_a_slot() -> None:
+    copies = tuple(SlotHold(node="abcd"[(r + 1) % 4], rank=r, epoch=40) for r in range(4))
+    made = plan(four_nodes(("b",), slots=(*four_nodes(()).slots, *copies)))
+    assert made.chosen is N.PEER_COPY
+    restore = made.alternative().restores[1]
+    assert (restore.source, restore.from_rank, restore.from_nodes, restore.node) == (S.PEER_COPY, 1, ("c",), "e")
+    assert "rank 1 from its own copy on c" in made.explanation
+    home = plan(four_nodes(("b",), slots=(*four_nodes(()).slots, *copies), standbys={"c": 1}))
+    assert home.chosen is N.LOCAL_SLOT
+    gone = plan(four_nodes(("b", "c"), slots=(*four_nodes(()).slots, *copies)))
+    assert gone.chosen is None
+    assert priced(gone, N.PEER_COPY).reason.startswith("No other node holds the state of rank 1")
+
+
 def test_a_survivor_one_step_ahead_goes_back_to_its_slot() -> None:
     made = plan(killed(3, live={0: 42, 1: 42, 2: 42}))
     best = made.alternative()
