@@ -1,7 +1,8 @@
 """One node before and after: a repair, an update, a week. Each metric against its own past.
 
 How far a device may wander from its own past is learned from its cohort (``validator.OwnPast``). Invariant: without
-devices to learn from a change is shown and its verdict is UNKNOWN; a metric that is missing on one side is UNKNOWN too.
+devices to learn from a change is shown and its verdict is UNKNOWN; so is a metric that is missing on one side, and one
+that is not slower where the cohort wanders so far that 5 % could hide.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detectors.cohort_drift import MOST_HIDDEN
 from detectors.criteria import FALSE_ALARMS, worst
 from detectors.limits import NotAGateError, Run
 from detectors.validator import OwnPast
@@ -116,6 +118,9 @@ def _judged(before: Measured, after: Measured, learned: OwnPast | str) -> tuple[
     if isinstance(learned, str):
         return Verdict.UNKNOWN, f"how far its cohort wanders is not known: {learned}"
     (said,) = learned.predict([before.values], [after.values])
+    if said is Verdict.PASS and learned.thresholds_.detectable > MOST_HIDDEN:
+        least = learned.thresholds_.detectable
+        return Verdict.UNKNOWN, f"a slowdown of {MOST_HIDDEN:.0%} could hide: its cohort shows it from {least:.1%} on"
     return said, f"from similarity {learned.alpha_:.3f} to its past downwards a device fails"
 
 

@@ -18,6 +18,7 @@ from cyclopts import App, Parameter
 
 from detectors.confirm import confirmed
 from detectors.criteria import FALSE_ALARMS, Criteria, JudgedSuite, judge_suite, learn, samples_of, worst
+from detectors.sessions import ONE_SESSION, by_day, by_time
 from detectors.shell import AsJson, InputError, one_line
 from probes.benchmarks.result import SuiteResult, disturbance
 from probes.decoding import UNREADABLE
@@ -162,9 +163,10 @@ def fit(
     out: Path,
     false_alarms: float = FALSE_ALARMS,
     method: Literal["auto", "cdf", "robust"] = "auto",
+    sessions: Literal["time", "day", "folder", "machine", "none"] = "time",
     as_json: AsJson = False,
 ) -> int:
-    """Learn criteria from result files of machines that you trust: five runs or more of each cohort.
+    """Learn criteria from result files of machines that you trust: five runs or more of each cohort, of several hours.
 
     Parameters
     ----------
@@ -177,6 +179,10 @@ def fit(
     method
         cdf: similarity of the whole distribution to the most typical run; metrics that repeat too badly for it get no
         criterion. robust: limits on the median. auto: cdf where a metric repeats well enough, else robust.
+    sessions
+        Which runs of a machine share conditions, so that limits hold for sessions to come. time: runs within half an
+        hour of each other, one hour at most; day: of one day (UTC); folder: in one folder; machine: all of them;
+        none: nobody knows, all runs are taken to be independent.
     as_json
         Print the criteria as JSON, and nothing else, on standard output.
     """
@@ -187,8 +193,10 @@ def fit(
     results = [_load(file, SuiteResult) for file in files]
     samples = (
         sample
-        for result in results
-        for sample in samples_of(result.benchmarks, cohort=result.cohort, time=result.finished_at, machine=result.host)
+        for result, session in zip(results, _sessions(sessions, files, results), strict=True)
+        for sample in samples_of(
+            result.benchmarks, cohort=result.cohort, time=result.finished_at, machine=result.host, session=session
+        )
     )
     estimator = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}[method]
     try:
@@ -202,13 +210,31 @@ def fit(
     if as_json:
         print(msgspec.json.encode(learned).decode())
     else:
-        from detectors.report import criteria_table
-
-        _print(criteria_table(learned))
-        print(f"\n{len(learned.criteria)} criteria written to {out}; {len(learned.refused)} metrics stay UNKNOWN.")
-        if busy := sum(any(map(disturbance, result.benchmarks)) for result in results):
-            print(f"{busy} of {len(results)} runs were taken on a busy machine: idle runs give tighter limits.")
+        busy = sum(any(map(disturbance, result.benchmarks)) for result in results)
+        _show_learned(learned, out, f"{busy} of {len(results)}" if busy else "")
     return 0
+
+
+def _show_learned(learned: Criteria, out: Path, busy: str) -> None:
+    """The table, and what there is to say of how good its limits are."""
+    from detectors.report import criteria_table
+
+    _print(criteria_table(learned))
+    print(f"\n{len(learned.criteria)} criteria written to {out}; {len(learned.refused)} metrics stay UNKNOWN.")
+    if busy:
+        print(f"{busy} runs were taken on a busy machine: idle runs give tighter limits.")
+    if any(one.sessions is not None and one.sessions.between is None for one in learned.criteria):
+        print(f"WARN: {ONE_SESSION}. Add runs of other hours or days: nobody knows yet what those bring.")
+
+
+def _sessions(by: str, files: Sequence[Path], results: Sequence[SuiteResult]) -> list[str]:
+    """The session of each file, as ``--sessions`` says; empty: not known."""
+    hosts = [result.host for result in results]
+    if by in ("time", "day"):
+        return (by_time if by == "time" else by_day)(hosts, [result.finished_at for result in results])
+    if by == "folder":
+        return [f"{host}@{file.absolute().parent}" for host, file in zip(hosts, files, strict=True)]
+    return hosts if by == "machine" else [""] * len(files)
 
 
 @criteria.command

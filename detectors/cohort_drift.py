@@ -16,9 +16,9 @@ from statistics import NormalDist
 import numpy as np
 
 from detectors.base import Floats
-from detectors.conformal import LEAST, TIMES
+from detectors.conformal import LEAST
 from detectors.finding import Cause
-from detectors.limits import MIN_RUNS, Run, robust_scale, student_t
+from detectors.limits import MIN_RUNS, TIMES, Run, robust_scale, student_t
 from probes.benchmarks.result import Better
 
 LEAST_SHIFT = 0.01

@@ -13,7 +13,7 @@ import msgspec
 
 from detectors.criteria import Criteria, judge_suite, worst
 from detectors.verdict import MetricVerdict
-from probes.benchmarks.result import BenchmarkResult, Better, SuiteResult
+from probes.benchmarks.result import BenchmarkResult, Better, State, SuiteResult
 from probes.words import Verdict
 
 __all__ = ["REMARK", "confirmed", "doubtful"]
@@ -39,6 +39,7 @@ def confirmed(result: SuiteResult, criteria: Criteria, again: Again, times: int)
         if not names:
             break
         more = again(names)
+        measured = {(one.benchmark, one.device) for one in more.benchmarks if one.state is State.OK}
         passed = {
             (one.benchmark, one.device): msgspec.structs.replace(
                 one, error="; ".join(filter(None, (REMARK, one.error)))
@@ -46,17 +47,21 @@ def confirmed(result: SuiteResult, criteria: Criteria, again: Again, times: int)
             for one in more.benchmarks
             if one.benchmark in names and _verdict(one, more, criteria) in _HEALTHY
         }
-        kept = tuple(_unless_failed(one, result, criteria, passed) for one in result.benchmarks)
+        kept = tuple(
+            _asked(one, result, criteria, passed) if (one.benchmark, one.device) in measured else one
+            for one in result.benchmarks
+        )
         result = msgspec.structs.replace(result, benchmarks=kept, finished_at=more.finished_at)
     return result
 
 
-def _unless_failed(
+def _asked(
     one: BenchmarkResult, result: SuiteResult, criteria: Criteria, passed: dict[tuple[str, str], BenchmarkResult]
 ) -> BenchmarkResult:
-    """What failed, replaced by what passed later; on another device of the machine it may have passed at once."""
-    later = passed.get((one.benchmark, one.device))
-    return later if later is not None and _verdict(one, result, criteria) is Verdict.FAIL else one
+    """What failed, or what passed in its place; on another device of the machine it may have passed at once."""
+    if _verdict(one, result, criteria) is not Verdict.FAIL:
+        return one
+    return msgspec.structs.replace(passed.get((one.benchmark, one.device), one), again=one.again + 1)
 
 
 def _verdict(one: BenchmarkResult, result: SuiteResult, criteria: Criteria) -> Verdict:

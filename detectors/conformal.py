@@ -3,7 +3,9 @@
 Sources: iterative exclusion as the SuperBench paper's Validator (ATC'24); split conformal prediction (Vovk et al.): of
 n + 1 exchangeable scores the next exceeds the k-th smallest of n with probability at most 1 - k / (n + 1). A budget
 below 1 / (n + 1) is beyond what n samples can show of themselves; there the tail is extrapolated, and the limit is
-never below the worst healthy score seen.
+never below the worst healthy score seen. Runs of one session are not exchangeable with those of the next: where
+sessions are known they are counted instead, with the quantile of all of their runs (Dunn, Wasserman & Ramdas 2022,
+pooling of groups), and below that many the prediction limit of ``sessions``.
 
 A sample has two scores. Its **median** against the reference's has short tails: it sees a uniform slowdown, and who is
 to be left out. The distance of the **whole** distribution sees that a share of the repetitions is slow, and has the
@@ -20,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import Floats
-from detectors.limits import MAX_SCATTER, WARN_FACTOR, NotAGateError, robust_scale, student_t
+from detectors.limits import MAX_SCATTER, TIMES, WARN_FACTOR, NotAGateError, reach, robust_scale
+from detectors.sessions import Components, Groups, Part, Sessions, components
 from detectors.spot import tail
 
 Mask = NDArray[np.bool_]
@@ -28,8 +31,6 @@ Mask = NDArray[np.bool_]
 LEAST = 0.02
 """No failure for less than 2 %: below it temperature and placement move a healthy device (reference: alpha_m is
 ``1 - max(2 %, 4 x repeatability distance)``)."""
-TIMES = 4.0
-"""Repeatability distances, or deviations between healthy samples, that are not yet a defect."""
 MOST = 0.5
 """A distance of 0.5 is twice as slow: a failure however few samples were seen."""
 _TAIL_SAMPLES = 100
@@ -81,6 +82,8 @@ class Thresholds:
 
     median: Threshold
     whole: Threshold
+    sessions: Sessions | None = None
+    """What is known of the sessions that the samples are of, by their medians."""
 
     @property
     def detectable(self) -> float:
@@ -116,7 +119,9 @@ def _tail_reach(worse: Floats) -> float:
     return start + (later - start) / math.log(0.1 / 0.03) * math.log(len(worse))
 
 
-def thresholds(views: Views, repeatability: float, budget: float, independent: int | None = None) -> Thresholds:
+def thresholds(
+    views: Views, repeatability: float, budget: float, independent: int | None = None, groups: Groups | None = None
+) -> Thresholds:
     """The limits that healthy samples pass with probability ``budget`` and, for warnings, ten times that.
 
     Args:
@@ -125,36 +130,80 @@ def thresholds(views: Views, repeatability: float, budget: float, independent: i
         budget: chance that a healthy sample fails; each of both scores gets half.
         independent: how many samples are independent of each other; None: all. Four GPUs that ran one job together
             moved together, and show no more than one of them would.
+        groups: [samples] the session of each: then the sample that passes is of a session to come, and sessions are
+            what is independent.
 
     Raises:
         NotAGateError: healthy samples scatter so much that a limit would prove nothing.
     """
     floor = max(LEAST, TIMES * float(np.nan_to_num(repeatability)))
+    known = None if groups is None else [components(scores.signed, groups) for scores in (views.median, views.whole)]
+    if known is None or not known[0].tell:
+        n = independent or len(views.median)
+        median, whole = (_Spread.of(scores, n) for scores in (views.median, views.whole))
+    else:
+        median, whole = (
+            _Spread.across(scores, one) for scores, one in zip((views.median, views.whole), known, strict=True)
+        )
     return Thresholds(
-        median=_threshold(views.median, floor, budget / 2, independent or len(views.median), heavy=False),
-        whole=_threshold(views.whole, floor, budget / 2, independent or len(views.whole), heavy=True),
+        median=_threshold(views.median, floor, budget / 2, median, heavy=False),
+        whole=_threshold(views.whole, floor, budget / 2, whole, heavy=True),
+        sessions=None if known is None else known[0].kept,
     )
 
 
-def _threshold(scores: Scores, floor: float, budget: float, n: int, *, heavy: bool) -> Threshold:
-    scale = robust_scale(scores.signed)
-    if scale > MAX_SCATTER:
-        raise NotAGateError(f"runs scatter by {scale:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
-    fail = min(MOST, max(floor, _quantile(scores, scale, budget, n, heavy=heavy)))
-    warn = min(fail, max(LEAST, _quantile(scores, scale, min(0.1, WARN_FACTOR * budget), n, heavy=heavy)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """Where signed scores lie and how far from there the next is to be expected."""
+
+    center: float
+    scatter: float
+    parts: tuple[Part, ...]
+    """Of the variance of the next one, what is not known of the center included."""
+    independent: int
+    """Samples, or sessions, that are independent of each other."""
+    tail: int
+    """Samples that may show the shape of a tail."""
+
+    @classmethod
+    def of(cls, scores: Scores, n: int) -> _Spread:
+        scatter = robust_scale(scores.signed)
+        return cls(
+            center=float(np.median(scores.signed)),
+            scatter=scatter,
+            parts=(Part(scatter**2 * (1.0 + 1.0 / n), max(2, (n - 1) // 2)),),
+            independent=n,
+            tail=n,
+        )
+
+    @classmethod
+    def across(cls, scores: Scores, known: Components) -> _Spread:
+        return cls(
+            center=known.center,
+            scatter=known.total,
+            parts=known.parts,
+            independent=known.count,
+            tail=len(scores),
+        )
+
+
+def _threshold(scores: Scores, floor: float, budget: float, spread: _Spread, *, heavy: bool) -> Threshold:
+    if spread.scatter > MAX_SCATTER:
+        raise NotAGateError(f"runs scatter by {spread.scatter:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
+    fail = min(MOST, max(floor, _quantile(scores, budget, spread, heavy=heavy)))
+    warn = min(fail, max(LEAST, _quantile(scores, min(0.1, WARN_FACTOR * budget), spread, heavy=heavy)))
     needed = min(fail - float(np.quantile(scores.signed, 0.05)), 0.99)
     return Threshold(fail=fail, warn=warn, detectable=needed / (1.0 - needed))
 
 
-def _quantile(scores: Scores, scale: float, budget: float, n: int, *, heavy: bool) -> float:
+def _quantile(scores: Scores, budget: float, spread: _Spread, *, heavy: bool) -> float:
+    n = spread.independent
     rank = math.ceil((n + 1) * (1.0 - budget))
     if rank <= n:
         return float(np.sort(scores.worse)[math.ceil(rank * len(scores) / n) - 1])
-    center = float(np.median(scores.signed))
     overlap = float(np.median(scores.worse - np.maximum(scores.signed, 0.0)))
     """What noise adds to a one-sided distance where curves cross."""
-    beyond = student_t(1.0 - budget, max(2, (n - 1) // 2)) * scale * math.sqrt(1.0 + 1.0 / n)
-    limit = max(float(scores.worse.max()), center + beyond + overlap)
-    if heavy and n >= _TAIL_SAMPLES:
+    limit = max(float(scores.worse.max()), spread.center + reach(spread.parts, budget) + overlap)
+    if heavy and spread.tail >= _TAIL_SAMPLES:
         limit = max(limit, tail(scores.worse, quantile=0.9, apart=0).threshold(budget))
     return limit

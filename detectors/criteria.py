@@ -1,4 +1,4 @@
-"""Criteria: what a healthy machine measures, learned from runs, and the verdict of a run against them.
+"""Criteria: what a healthy machine measures (``learning`` makes them), and the verdict of a run against them.
 
 Invariant: unknown is never healthy. PASS is said only of a finite value that a criterion of the same benchmark, metric
 and cohort covers; whatever is missing, broken, hung, unsupported or without a criterion is UNKNOWN with its reason. And
@@ -10,15 +10,15 @@ Pure: results and criteria in, verdicts out. The clock is the data's.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from detectors.blame import blame, in_words
-from detectors.limits import LimitEstimator, Limits, NotAGateError, RobustLimits
+from detectors.learning import FALSE_ALARMS, Sample, learn, samples_of
+from detectors.limits import Limits
 from detectors.validator import judge_run
 from detectors.verdict import Criteria, Criterion, JudgedSuite, Judgement, MetricVerdict, Refusal
 from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State, SuiteResult, disturbance, show
@@ -45,9 +45,6 @@ __all__ = [
 BADNESS = {Verdict.PASS: 0, Verdict.WARN: 1, Verdict.UNKNOWN: 2, Verdict.FAIL: 3}
 """A known fault is worse than ignorance; ignorance is worse than a known blemish."""
 
-FALSE_ALARMS = 0.005
-"""Chance that a healthy machine fails a run, over all of its metrics together: one node in 200 looked at in vain."""
-
 WHOLE = "*"
 """In place of a metric's name: the benchmark as a whole."""
 
@@ -56,118 +53,6 @@ HOW_TO_LEARN = (
     "five times or more, then `mainstay criteria fit run-*.json --out criteria.json`, "
     "then `mainstay validate --criteria criteria.json`."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """What one run measured of one metric on one device; a criterion is learned from several."""
-
-    benchmark: str
-    metric: str
-    unit: str
-    better: Better
-    cohort: str
-    values: tuple[float, ...]
-    time: float | None = None
-    """Unix seconds, when the run ended."""
-    device: str = ""
-    """Whose: ``machine/device``; empty if unknown."""
-
-
-def samples_of(
-    results: Iterable[BenchmarkResult], *, cohort: str, time: float | None = None, machine: str = ""
-) -> Iterator[Sample]:
-    """The samples in one run's results; metrics that were not measured give none.
-
-    Args:
-        results: of one run on one machine.
-        cohort: the machine's.
-        time: Unix seconds, when the run ended.
-        machine: its name, if known: repeats on one device tell how well a metric repeats.
-    """
-    for result in results:
-        for metric in result.metrics:
-            values = tuple(value for value in metric.values if math.isfinite(value))
-            if result.state is State.OK and values:
-                yield Sample(
-                    benchmark=result.benchmark,
-                    metric=metric.name,
-                    unit=metric.unit,
-                    better=metric.better,
-                    cohort=cohort,
-                    values=values,
-                    time=time,
-                    device=f"{machine}/{result.device}" if machine else "",
-                )
-
-
-def learn(
-    samples: Iterable[Sample],
-    *,
-    false_alarms: float = FALSE_ALARMS,
-    estimator: Callable[[float], LimitEstimator] = RobustLimits,
-) -> Criteria:
-    """One criterion per benchmark, metric and cohort, or the reason why there is none.
-
-    Args:
-        samples: of any number of runs; cohorts are kept apart.
-        false_alarms: chance that a healthy machine fails a run, shared equally among the verdicts that a run of its
-            cohort consists of: each metric on each device.
-        estimator: makes an estimator for a metric's share of that budget.
-
-    Raises:
-        ValueError: samples of one metric disagree about its unit or direction.
-    """
-    groups: dict[tuple[str, str, str], list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault((sample.benchmark, sample.metric, sample.cohort), []).append(sample)
-    criteria: list[Criterion] = []
-    refused: list[Refusal] = []
-    verdicts: dict[str, int] = defaultdict(int)
-    for (_, _, cohort), group in groups.items():
-        verdicts[cohort] += _devices(group)
-    for key, group in sorted(groups.items()):
-        share = false_alarms / verdicts[key[2]]
-        try:
-            criteria.append(_criterion(group, estimator(share)))
-        except NotAGateError as error:
-            refused.append(Refusal(benchmark=key[0], metric=key[1], cohort=key[2], reason=str(error)))
-    return Criteria(criteria=tuple(criteria), refused=tuple(refused), false_alarms=false_alarms)
-
-
-def _devices(group: Sequence[Sample]) -> int:
-    """Most devices of one machine on which a metric was measured; 1 where machines are not known."""
-    machines: dict[str, set[str]] = defaultdict(set)
-    for sample in group:
-        machine, _, device = sample.device.rpartition("/")
-        machines[machine].add(device)
-    return max(len(devices) for devices in machines.values())
-
-
-def _criterion(group: Sequence[Sample], estimator: LimitEstimator) -> Criterion:
-    first = group[0]
-    if any((sample.unit, sample.better) != (first.unit, first.better) for sample in group):
-        raise ValueError(f"{first.benchmark}/{first.metric}: runs disagree about its unit or direction")
-    devices = [sample.device for sample in group]
-    runs = [np.array(sample.values) for sample in group]
-    limits = estimator.fit(runs, first.better, devices if all(devices) else None).limits_
-    best = getattr(estimator, "best_estimator_", estimator)
-    return Criterion(
-        benchmark=first.benchmark,
-        metric=first.metric,
-        cohort=first.cohort,
-        better=first.better,
-        unit=first.unit,
-        low=limits.low,
-        high=limits.high,
-        warn=limits.warn,
-        center=limits.center,
-        allowed=limits.allowed,
-        n=len(group),
-        source=f"learned:{type(best).__name__}",
-        learned_at=max((sample.time for sample in group if sample.time is not None), default=None),
-        distribution=limits.distribution,
-    )
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -226,7 +111,7 @@ def judge_suite(result: SuiteResult, criteria: Criteria, *, expected: Collection
     judged = judge(
         result.benchmarks,
         criteria.criteria,
-        cohort=result.cohort,
+        cohort=result.cohort if criteria.judge_as is None else criteria.judge_as,
         expected=expected,
         refused=criteria.refused,
     )
@@ -265,6 +150,8 @@ def _judge_metric(result: BenchmarkResult, metric: MetricValues, known: _Known) 
         verdict, reason = _compare(value, metric.values, criterion, metric.unit)
         if verdict in (Verdict.FAIL, Verdict.WARN) and (words := disturbance(result)) is not None:
             reason = f"{reason}; {words} meanwhile"
+        if verdict in (Verdict.FAIL, Verdict.WARN) and criterion.sessions is not None:
+            reason = f"{reason} ({criterion.sessions.words})"
     return MetricVerdict(
         benchmark=result.benchmark,
         device=result.device,

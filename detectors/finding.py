@@ -48,6 +48,7 @@ class FindingKind(StrEnum):
     FABRIC_DOWN = "fabric_down"
     HEALTH_REPORT = "health_report"
     VALIDATION_FAILED = "validation_failed"
+    FAULT_LOCALISED = "fault_localised"
     # advice that is not a fault
     STAGE_IMBALANCE = "stage_imbalance"
     SEQUENCE_IMBALANCE = "sequence_imbalance"

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.estimator import Estimator
+from detectors.sessions import Components, Groups, Part, Sessions, components, drifted, numbered
 from probes.benchmarks.result import Better
 
 Run = NDArray[np.float64]
@@ -36,8 +37,13 @@ WARN_SLACK = 0.02
 MAX_SLACK = math.log(2)
 """Twice as slow is a failure however few runs were seen: the loosest limit in use elsewhere (DLRover, 2 x median)."""
 MAX_SCATTER = 0.15
-"""Runs that scatter more than this (robust coefficient of variation) make no gate: ``MAX_SLACK`` would be within reach
-of a healthy run (4.6 sigma). Known benchmarks lie between 0.1 % and 12 %."""
+"""Runs that scatter more than this (robust coefficient of variation) make no fine gate: ``MAX_SLACK`` would be within
+reach of a healthy run (4.6 sigma). Known benchmarks lie between 0.1 % and 12 %."""
+COARSEST: Final = math.log(10)
+"""What scatters more than ``MAX_SCATTER`` still finds the gross: a late rank is 20 times as slow, a narrow link 50
+times. Its limit is where the budget puts it, beyond ``MAX_SLACK``; one beyond ten times would find next to nothing."""
+TIMES = 4.0
+"""Deviations between healthy samples, or repeatability distances, that are not yet a defect."""
 MIN_SHARE = 0.25
 """A fingerprint seen in fewer runs than this is somebody's wrong bits, not a legitimate second answer."""
 WARN_FACTOR = 10.0
@@ -61,6 +67,8 @@ class Limits:
     """For fingerprints: the values that are right."""
     distribution: Distribution | None = None
     """What a criterion on the whole distribution compares with; the limits above then hold for the median."""
+    sessions: Sessions | None = None
+    """What the limits were learned from; None: nobody said which run is of which session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +99,20 @@ class LimitEstimator(Protocol):
 
     limits_: Limits
 
-    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
+    def fit(
+        self,
+        runs: Sequence[Run],
+        better: Better,
+        devices: Sequence[str] | None = None,
+        sessions: Sequence[str] | None = None,
+    ) -> Self:
         """Learn from at least a handful of runs.
 
         Args:
             runs: what was measured, one array a run.
             better: which way the metric improves.
             devices: of which device each run is: repeats of one device show how well the metric repeats.
+            sessions: of which session each run is (``sessions``): limits then hold for runs of sessions to come.
 
         Raises:
             NotAGateError: these runs cannot carry a limit.
@@ -112,7 +127,8 @@ class RobustLimits(Estimator):
     ten times that. Center: median. Scale: MAD, corrected for small samples (Croux & Rousseeuw 1992). Quantile:
     Student's t with (n - 1) / 2 degrees of freedom, because the MAD is worth about half its sample; in simulation the
     realised rate is within twice the budget from n = 5 to 80. Logarithms, because times and rates are ratios: a limit
-    can then never reach zero, where it could not fire.
+    can then never reach zero, where it could not fire. With sessions, the limits are those of ``sessions``: for a run
+    of one that was not seen.
     """
 
     def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS) -> None:
@@ -121,37 +137,87 @@ class RobustLimits(Estimator):
 
     limits_: Limits
 
-    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:  # noqa: ARG002
-        """``LimitEstimator.fit``; whose runs they are makes no difference here."""
+    def fit(
+        self,
+        runs: Sequence[Run],
+        better: Better,
+        devices: Sequence[str] | None = None,
+        sessions: Sequence[str] | None = None,
+    ) -> Self:
+        """``LimitEstimator.fit``; whose runs they are makes no difference here, but for what is a session's drift."""
         if len(runs) < self.min_runs:
             raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
-        self.limits_ = fingerprints(runs) if better is Better.EQUAL else self._one_sided(runs, better)
+        if better is Better.EQUAL:
+            self.limits_ = fingerprints(runs)
+        else:
+            names = devices or [""] * len(runs)
+            self.limits_ = self._one_sided(
+                runs, better, None if sessions is None else (numbered(names), numbered(sessions))
+            )
         return self
 
-    def _one_sided(self, runs: Sequence[Run], better: Better) -> Limits:
+    def _one_sided(self, runs: Sequence[Run], better: Better, whose: tuple[Groups, Groups] | None) -> Limits:
         medians = np.array([np.median(run) for run in runs])
         if not np.all(medians > 0):
             raise NotAGateError("some runs measured nothing above zero")
-        logs = np.log(medians)
-        center, n = float(np.median(logs)), len(logs)
-        scatter = robust_scale(logs)
-        if scatter > MAX_SCATTER:
-            raise NotAGateError(f"runs scatter by {scatter:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
-        fail = self._slack(scatter, n, self.false_alarms, FAIL_SLACK)
-        warn = min(fail, self._slack(scatter, n, min(0.1, WARN_FACTOR * self.false_alarms), WARN_SLACK))
-        sign = -1.0 if better is Better.HIGHER else 1.0
-        limit = math.exp(center + sign * fail)
+        logs, sign = np.log(medians), -1.0 if better is Better.HIGHER else 1.0
+        known = None if whose is None else _components(logs, sign, *whose)
+        spread = _across(known) if known is not None and known.tell else _spread(logs)
+        fail = self._slack(spread, self.false_alarms, FAIL_SLACK)
+        if fail > COARSEST:
+            raise NotAGateError(
+                f"runs scatter by {spread.scatter:.0%}: a limit beyond ten times as slow proves nothing"
+            )
+        warn = min(fail, self._slack(spread, min(0.1, WARN_FACTOR * self.false_alarms), WARN_SLACK))
+        limit = math.exp(spread.center + sign * fail)
         return Limits(
             low=limit if better is Better.HIGHER else None,
             high=limit if better is Better.LOWER else None,
-            warn=math.exp(center + sign * warn),
-            center=math.exp(center),
+            warn=math.exp(spread.center + sign * warn),
+            center=math.exp(spread.center),
+            sessions=None if known is None else known.kept,
         )
 
-    def _slack(self, scatter: float, n: int, probability: float, least: float) -> float:
+    def _slack(self, spread: _Spread, probability: float, least: float) -> float:
         """Distance from center to limit, in logarithms."""
-        quantile = student_t(1.0 - probability, max(2, (n - 1) // 2))
-        return min(MAX_SLACK, max(least, quantile * scatter * math.sqrt(1.0 + 1.0 / n)))
+        limit = max(least, reach(spread.parts, probability))
+        return limit if spread.scatter > MAX_SCATTER else min(MAX_SLACK, limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """Of logarithms: where they are, how they scatter, and how far from the center the next one is to be expected."""
+
+    center: float
+    scatter: float
+    parts: tuple[Part, ...]
+
+
+def reach(parts: Sequence[Part], probability: float) -> float:
+    """How far from the center the next one lies with ``probability`` at most: one t for each part (``sessions``)."""
+    return math.sqrt(sum(student_t(1.0 - probability, part.freedom) ** 2 * part.variance for part in parts))
+
+
+def _spread(logs: NDArray[np.float64]) -> _Spread:
+    """Of runs that are all alike."""
+    scatter, n = robust_scale(logs), len(logs)
+    return _Spread(
+        center=float(np.median(logs)),
+        scatter=scatter,
+        parts=(Part(scatter**2 * (1.0 + 1.0 / n), max(2, (n - 1) // 2)),),
+    )
+
+
+def _components(logs: NDArray[np.float64], sign: float, devices: Groups, sessions: Groups) -> Components:
+    """Of runs that are no outliers; a session that differs is none."""
+    out = sign * (logs - np.median(logs)) > TIMES * robust_scale(logs)
+    keep = ~out | drifted(out, sessions, devices)
+    return components(logs[keep], sessions[keep])
+
+
+def _across(known: Components) -> _Spread:
+    """Of runs of several sessions, for one to come."""
+    return _Spread(center=known.center, scatter=known.total, parts=known.parts)
 
 
 def fingerprints(runs: Sequence[Run]) -> Limits:

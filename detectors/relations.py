@@ -10,7 +10,8 @@ DEPTH: tuple[frozenset[FindingKind], ...] = (
     # From cause to symptom, as in the fault catalogue: what stands earlier explains what stands later.
     frozenset({_K.NODE_LOST}),
     frozenset({_K.GPU_LOST, _K.ECC_UNCORRECTABLE, _K.FABRIC_DOWN}),
-    frozenset({_K.XID, _K.SXID, _K.ROW_REMAP, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.PCIE_DEGRADED}),
+    frozenset({_K.XID, _K.SXID, _K.ROW_REMAP, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.PCIE_DEGRADED})
+    | {_K.FAULT_LOCALISED},
     frozenset({_K.RECOVERY_ACTION, _K.KERNEL_FAULT, _K.OUT_OF_MEMORY, _K.DISK_FULL, _K.HEALTH_REPORT}),
     frozenset({_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.CPU_CONTENTION, _K.MEMORY_LEAK, _K.CONGESTION}),
     frozenset({_K.SIGNAL_OUTLIER, _K.ECC_CORRECTED, _K.CLOCK_SKEW, _K.LEMON_NODE, _K.VALIDATION_FAILED}),
@@ -34,7 +35,7 @@ SICKENS = frozenset({_K.NAN, _K.SDC_SUSPECT, _K.LOSS_SPIKE})
 """A bad value spreads with the next all-reduce."""
 SLOWS = frozenset(
     {_K.COMPUTE_SLOW, _K.CONGESTION, _K.NIC_DEGRADED, _K.NVLINK_ERRORS, _K.DATA_STALL, _K.CPU_CONTENTION}
-    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED}
+    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.FAULT_LOCALISED}
 )
 """Each explains a slowdown of its job; two slow ranks on different nodes explain nothing of one another."""
 SHARED = frozenset(

@@ -65,16 +65,24 @@ def criteria_table(criteria: Criteria) -> Table:
     columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("cohort", "benchmark", "metric"):
         columns.add_column(name, no_wrap=True)
-    for name in ("typical", "warns beyond", "fails beyond", "runs", "finds from"):
+    for name in ("typical", "warns beyond", "fails beyond", "runs", "sessions", "finds from"):
         columns.add_column(name, justify="right", no_wrap=True)
     columns.add_column("judged by")
     for one in criteria.criteria:
         limit = one.low if one.better is Better.HIGHER else one.high
         edges = (_shown(one.center, one), _shown(one.warn, one), _shown(limit, one))
-        columns.add_row(one.cohort, one.benchmark, one.metric, *edges, str(one.n), *_judged_by(one))
+        columns.add_row(one.cohort, one.benchmark, one.metric, *edges, str(one.n), _sessions(one), *_judged_by(one))
     for none in criteria.refused:
         columns.add_row(none.cohort, none.benchmark, none.metric, f"none: {none.reason}")
     return columns
+
+
+def _sessions(one: Criterion) -> str:
+    """How many, and by how much they differ."""
+    known = one.sessions
+    if known is None:
+        return "-"
+    return str(known.count) if known.between is None else f"{known.count} ±{known.between:.1%}"
 
 
 def _judged_by(one: Criterion) -> tuple[str, str]:

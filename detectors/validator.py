@@ -32,8 +32,9 @@ from detectors.limits import (
     Run,
     fingerprints,
 )
-from detectors.repeatability import NEEDED, Repeatability, repeatability
+from detectors.repeatability import NEEDED, Repeatability
 from detectors.similarity import medoid, shortfalls
+from detectors.whose import Whose
 from probes.benchmarks.result import Better
 from probes.words import Verdict
 
@@ -74,13 +75,20 @@ class Validator(Estimator):
         """A run fails at this similarity or less."""
         return 1.0 - self.thresholds_.whole.fail
 
-    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
+    def fit(
+        self,
+        runs: Sequence[Run],
+        better: Better,
+        devices: Sequence[str] | None = None,
+        sessions: Sequence[str] | None = None,
+    ) -> Self:
         """Learn from runs that are healthy but for a minority.
 
         Args:
             runs: one array a run, its repetitions in the order taken.
             better: which way the metric improves.
             devices: of which device each run is.
+            sessions: of which session each run is: the budget then holds for runs of sessions to come.
 
         Raises:
             NotAGateError: no limit can be learned from them; the message says why.
@@ -94,14 +102,13 @@ class Validator(Estimator):
             return self
         if any(not run.size or not np.isfinite(run).all() or run.min() <= 0 for run in runs):
             raise NotAGateError("some runs measured nothing above zero")
-        repeats = repeatability(runs, devices)
-        healthy, reference, views = _exclude(runs, better, repeats)
-        kept = [run for run, keep in zip(runs, healthy, strict=True) if keep]
-        names = None if devices is None else [name for name, keep in zip(devices, healthy, strict=True) if keep]
-        repeats = repeatability(kept, names)
+        whose = Whose.of(len(runs), devices, sessions)
+        healthy, reference, views = _exclude(runs, better, whose)
+        repeats = whose.repeats(runs, healthy)
         if repeats.similarity < self.needed:
             raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {self.needed:.2f} makes a gate")
-        thresholds = conformal.thresholds(views[healthy], repeats.one_sided, self.false_alarms)
+        groups = None if whose.groups is None else whose.groups[healthy]
+        thresholds = conformal.thresholds(views[healthy], repeats.one_sided, self.false_alarms, groups=groups)
         limits = _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
         self._learned(limits=limits, better=better, healthy=healthy)
         self.reference_, self.views_, self.thresholds_, self.repeatability_ = reference, views, thresholds, repeats
@@ -145,7 +152,13 @@ class BestLimits(Estimator):
     refused_: str
     """Why it is not the Validator; empty if it is."""
 
-    def fit(self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None = None) -> Self:
+    def fit(
+        self,
+        runs: Sequence[Run],
+        better: Better,
+        devices: Sequence[str] | None = None,
+        sessions: Sequence[str] | None = None,
+    ) -> Self:
         """``LimitEstimator.fit``.
 
         Raises:
@@ -154,9 +167,10 @@ class BestLimits(Estimator):
         best: LimitEstimator = Validator(self.false_alarms, self.min_runs)
         self.refused_ = ""
         try:
-            best.fit(runs, better, devices)
+            best.fit(runs, better, devices, sessions)
         except NotAGateError as error:
-            best, self.refused_ = RobustLimits(self.false_alarms, self.min_runs).fit(runs, better), str(error)
+            best, self.refused_ = RobustLimits(self.false_alarms, self.min_runs), str(error)
+            best.fit(runs, better, devices, sessions)
         self.best_estimator_, self.limits_ = best, best.limits_
         return self
 
@@ -276,7 +290,7 @@ def _right(run: Run, limits: Limits) -> bool:
     return bool(np.isin(run, limits.allowed).all())
 
 
-def _exclude(runs: Sequence[Run], better: Better, repeats: Repeatability) -> tuple[NDArray[np.bool_], Floats, Views]:
+def _exclude(runs: Sequence[Run], better: Better, whose: Whose) -> tuple[NDArray[np.bool_], Floats, Views]:
     """Medoid of those left, drop those too far from it, again until nothing drops.
 
     Returns:
@@ -286,12 +300,14 @@ def _exclude(runs: Sequence[Run], better: Better, repeats: Repeatability) -> tup
         NotAGateError: so many are slow that nobody can say which are the healthy ones.
     """
     keep = np.ones(len(runs), dtype=np.bool_)
+    repeats = whose.repeats(runs, keep)
     while True:
         left = np.flatnonzero(keep)
         reference = _thinned(runs[int(left[medoid([runs[int(i)] for i in left])])])
         views = _views(runs, reference, better)
         still = keep.copy()
         still[left] = conformal.healthy(views[keep], repeats.one_sided)
+        still |= keep & whose.drifted(~still)
         if still.mean() < 1.0 - conformal.MOST_EXCLUDED:
             raise NotAGateError(f"{(~still).sum()} of {len(runs)} runs are slow against the rest: two cohorts in one?")
         if np.array_equal(still, keep):
@@ -341,6 +357,7 @@ def _limits(
         high=None if higher else limit,
         warn=warn,
         center=center,
+        sessions=thresholds.sessions,
         distribution=Distribution(
             reference=tuple(map(float, reference)),
             alpha=1.0 - whole.fail,

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from detectors.limits import Distribution
+from detectors.sessions import Sessions
 from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, SuiteResult
 from probes.words import Verdict
@@ -39,6 +40,8 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
     learned_at: float | None = None
     """Unix seconds: when the last of its runs ended."""
     distribution: Distribution | None = None
+    sessions: Sessions | None = None
+    """What of sessions it was learned from; None: not recorded, or a fingerprint, which has none."""
 
     def __post_init__(self) -> None:
         numbers = (self.low, self.high, self.warn, self.center, *self.allowed)
@@ -57,6 +60,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+VERSION = 2
+"""Of what ``mainstay criteria fit`` writes: 1 knew no sessions. Every earlier version is read."""
+
+
 class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``mainstay criteria fit`` writes."""
 
@@ -64,6 +71,13 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     refused: tuple[Refusal, ...] = ()
     false_alarms: float | None = None
     """The budget per run and machine, over all metrics."""
+    judge_as: str | None = None
+    """The cohort whose criteria judge, whatever the result says of itself: for a control plane, which names its own."""
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.version <= VERSION:
+            raise ValueError(f"criteria of version {self.version}: this mainstay reads 1 to {VERSION}")
 
 
 class MetricVerdict(msgspec.Struct, frozen=True, kw_only=True):

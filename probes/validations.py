@@ -16,12 +16,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from probes.benchmarks.progress import Progress, read_log
+from probes.benchmarks.result import BenchmarkResult
 from probes.decoding import UNREADABLE
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the suite; empty: all of it."""
     validation_id: str = ""
     reason: str = ""
+    again: int = 0
+    """How often to measure again what fails by the criteria; needs them."""
+    criteria: dict[str, Any] | None = None
+    """The content of a criteria file."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +148,7 @@ class Validator:
     def _start(self, running: _Run, output: int, complaints: int) -> subprocess.Popen[bytes]:
         order = running.order
         part = ("--only", ",".join(order.benchmarks)) if order.benchmarks else ()
-        command = [*self._command, "--suite", order.suite, *part, "--json", "--log", str(running.log)]
+        command = [*self._command, "--suite", order.suite, *part, *running.again(), "--json", "--log", str(running.log)]
         with self._lock:
             if self._stopped:
                 raise ValueError("the node daemon is stopping")
@@ -177,11 +183,19 @@ class _Run:
 
     def __init__(self, order: Order, folder: Path, tell: Tell) -> None:
         self.order = order
-        self.output, self.complaints, self.log = (folder / name for name in ("output", "complaints", "log"))
+        names = ("output", "complaints", "log", "criteria.json")
+        self.output, self.complaints, self.log, self._criteria = (folder / name for name in names)
         self.called_off = ""
         self._tell = tell
         self._told_at = -_TELL_S
         self._told_bytes = 0
+
+    def again(self) -> tuple[str, ...]:
+        """What makes ``validate`` measure again what fails; the criteria go by file."""
+        if not self.order.again or self.order.criteria is None:
+            return ()
+        self._criteria.write_bytes(msgspec.json.encode(self.order.criteria))
+        return ("--criteria", str(self._criteria), "--again", str(self.order.again))
 
     def steps(self) -> list[Progress]:
         try:
@@ -190,8 +204,12 @@ class _Run:
             return []
 
     def measured(self) -> list[dict[str, Any]]:
-        """What the log holds: it survives whatever ended the run."""
-        return [msgspec.to_builtins(step.result) for step in self.steps() if step.result is not None]
+        """What the log holds: it survives whatever ended the run. What was being measured again stays as it was."""
+        first: dict[tuple[str, str], BenchmarkResult] = {}
+        for step in self.steps():
+            if step.result is not None:
+                first.setdefault((step.benchmark, step.device), step.result)
+        return [msgspec.to_builtins(one) for one in first.values()]
 
     def report(self) -> None:
         """Tell how far it is, if that has changed, once a second at most."""
@@ -225,12 +243,13 @@ class _Run:
 def _standing(steps: Sequence[Progress]) -> Standing:
     ended = [step for step in steps if step.result is not None]
     last = steps[-1]
+    earlier = [before for before, after in pairwise(steps) if before.result is not None and after.index <= before.index]
     return Standing(
         index=len(ended),
-        total=last.total,
+        total=last.total + sum(step.total for step in earlier),
         benchmark=last.benchmark,
         device=last.device,
-        state="done" if len(ended) >= last.total else "running",
+        state="done" if last.result is not None and last.index + 1 >= last.total else "running",
         done=tuple(f"{s.benchmark} on {s.device}: {s.result.state}" for s in ended if s.result is not None),
     )
 

@@ -113,6 +113,8 @@ class EventKind(StrEnum):
     RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch
     RECOVERY_FAILED = "recovery_failed"  # data: recovery, reason
     VERIFIED = "verified"  # data: recovery, steps_committed, digest_match
+    MIGRATION_STARTED = "migration_started"  # data: migration, subject, reason, moves: [{rank, from, to}]
+    MIGRATION_FINISHED = "migration_finished"  # data: the same, ok, detail, phases, seconds (stood still), steps_lost
     XID = "xid"  # data: code, source (nvml | kernel), text, pci, uptime; if told: unit, link, gpc, tpc, pid
     SXID = "sxid"  # data: code, fatal, switch, link, pci, text, uptime
     GPU_LOST = "gpu_lost"  # data: reason, source, uptime; cleared: true when it answers again

@@ -17,7 +17,7 @@ from detectors.selector.plan import Plan
 from detectors.selector.risk import Problem
 from detectors.selector.select import Choice, in_order
 
-_NODES_SHOWN = 50
+NODES_SHOWN = 50
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     alone: int
     """Of these, the ones that no other in the plan found."""
     why: str
+    nodes: int = 0
+    """On how many nodes it runs."""
 
 
 class NodeRisk(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,17 +50,29 @@ class NodeRisk(msgspec.Struct, frozen=True, kw_only=True):
     covered: float
     """Share of its defects that the plan finds."""
     checked: bool
-    """Whether the plan runs on it."""
+    """Whether anything runs on it."""
+    benchmarks: tuple[str, ...] = ()
+    """What runs on it, in this order."""
+    seconds: float = 0.0
+    """What that takes."""
+    why: dict[str, str] = {}
+    """Benchmark → why it runs on this node, or does not; empty where all nodes have one set."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One decision."""
 
     benchmarks: tuple[str, ...]
-    """To run, in this order."""
+    """To run, in this order; with sets of their own, all that any node runs."""
     seconds: float
+    """On a node; with sets of their own, on the node that takes longest."""
     full_seconds: float
-    """What all candidates together cost."""
+    """What all candidates together cost on a node."""
+    node_seconds: float
+    full_node_seconds: float
+    """On all nodes of the job."""
+    per_node: bool = False
+    """Whether each node has a set of its own."""
     risk_before: float
     """Of an incident in the job, if nothing is run."""
     risk_after: float
@@ -102,6 +116,8 @@ def record(whole: Problem, made: Plan, nodes: Sequence[str], *, model: str) -> R
         benchmarks=tuple(names[place] for place, *_ in steps),
         seconds=choice.seconds,
         full_seconds=problem.cost(problem.all()),
+        node_seconds=made.node_seconds,
+        full_node_seconds=problem.cost(problem.all()) * len(nodes),
         risk_before=before,
         risk_after=choice.risk,
         risk_full=whole.residual(whole.all()),
@@ -130,6 +146,8 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
         benchmarks=tuple(benchmarks),
         seconds=float(sum(seconds)),
         full_seconds=float(sum(seconds)),
+        node_seconds=float(sum(seconds)) * len(nodes),
+        full_node_seconds=float(sum(seconds)) * len(nodes),
         risk_before=1.0,
         risk_after=1.0,
         risk_full=1.0,
@@ -142,17 +160,23 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
         considered=tuple(
             Considered(
                 benchmark=name, chosen=True, seconds=cost, gain=0.0, gain_per_second=0.0, risk_before=1.0,
-                risk_after=1.0, finds=0, alone=0, why=said,
+                risk_after=1.0, finds=0, alone=0, why=said, nodes=len(nodes),
             )
             for name, cost in zip(benchmarks, seconds, strict=True)
         ),
-        nodes=tuple(NodeRisk(node=node, p=1.0, covered=0.0, checked=True) for node in nodes[:_NODES_SHOWN]),
+        nodes=tuple(
+            NodeRisk(
+                node=node, p=1.0, covered=0.0, checked=True, benchmarks=tuple(benchmarks), seconds=float(sum(seconds))
+            )
+            for node in nodes[:NODES_SHOWN]
+        ),
     )  # fmt: skip
 
 
 def _considered(problem: Problem, choice: Choice, place: int, risks: tuple[float, float], why: str) -> Considered:
     (before, after), seconds = risks, float(problem.seconds[place])
-    finds, alone = _found(problem.coverage, choice.chosen, place)
+    finds, alone = found(problem.coverage, choice.chosen, place)
+    checked = len(problem.p) if problem.checked is None else int(problem.checked.sum())
     return Considered(
         benchmark=problem.coverage.benchmarks[place],
         chosen=bool(choice.chosen[place]),
@@ -164,6 +188,7 @@ def _considered(problem: Problem, choice: Choice, place: int, risks: tuple[float
         finds=finds,
         alone=alone,
         why=why,
+        nodes=checked if choice.chosen[place] else 0,
     )
 
 
@@ -171,7 +196,7 @@ def _left_out(problem: Problem, choice: Choice, place: int) -> Considered:
     more = choice.chosen.copy()
     more[place] = True
     after = problem.residual(more)
-    finds, alone = _found(problem.coverage, choice.chosen, place)
+    finds, alone = found(problem.coverage, choice.chosen, place)
     gain = choice.risk - after
     if choice.reached and not choice.chosen.any():
         why = "the risk is under the target without any check"
@@ -186,8 +211,8 @@ def _left_out(problem: Problem, choice: Choice, place: int) -> Considered:
     return _considered(problem, choice, place, (choice.risk, choice.risk - max(gain, 0.0)), why)
 
 
-def _found(coverage: Coverage, chosen: Bools, place: int) -> tuple[int, int]:
-    """How many past defects a benchmark found, and how many of them no other in the plan did."""
+def found(coverage: Coverage, chosen: Bools, place: int) -> tuple[int, int]:
+    """Of a benchmark: how many past defects a benchmark found, and how many of them no other in the plan did."""
     per_pattern = coverage.counts.sum(axis=0)
     others = chosen.copy()
     others[place] = False
@@ -213,8 +238,16 @@ def _sentence(problem: Problem, choice: Choice, before: float, made: Plan) -> st
 
 def _nodes(problem: Problem, made: Plan, names: Sequence[str]) -> tuple[NodeRisk, ...]:
     covered = (problem.shares @ problem.coverage.of(made.choice.chosen)) * made.checked
-    order = np.argsort(-problem.p, kind="stable")[:_NODES_SHOWN]
+    order = np.argsort(-problem.p, kind="stable")[:NODES_SHOWN]
+    run = tuple(problem.coverage.benchmarks[place] for place, *_ in in_order(problem, made.choice.chosen))
     return tuple(
-        NodeRisk(node=names[i], p=float(problem.p[i]), covered=float(covered[i]), checked=bool(made.checked[i]))
+        NodeRisk(
+            node=names[i],
+            p=float(problem.p[i]),
+            covered=float(covered[i]),
+            checked=bool(made.checked[i]),
+            benchmarks=run if made.checked[i] else (),
+            seconds=made.choice.seconds if made.checked[i] else 0.0,
+        )
         for i in order
     )

@@ -15,6 +15,8 @@ from cyclopts import App
 from detectors.shell import AsJson, InputError, one_line
 
 if TYPE_CHECKING:  # commands import what they need when they run
+    from rich.table import Table
+
     from detectors.selector.audit import Considered, Record
     from detectors.selector.whatif import Decision, Outcome, Past, Wanted
 
@@ -36,6 +38,7 @@ def plan(
     target_risk: float | None = None,
     keep: float | None = None,
     spare_nodes: bool = True,
+    uniform: bool = False,
     worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
@@ -54,9 +57,11 @@ def plan(
     target_risk
         Highest risk of an incident in the job, 0 to 1; 0.1 if neither this nor --keep is given.
     keep
-        Instead: share of what all benchmarks on all nodes find that must still be found, 0 to 1.
+        Instead: share of what all benchmarks find in the fleet now that must still be found, 0 to 1.
     spare_nodes
         Whether nodes of little risk may be left alone.
+    uniform
+        One set of benchmarks for all nodes that are checked; else each node has its own.
     worth
         Node-hours that an averted incident is worth: what costs more than it averts is not run, target or not.
     as_json
@@ -64,7 +69,7 @@ def plan(
     """
     from detectors.selector.whatif import Occasion, decide, learn_from
 
-    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth)
+    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth, uniform=uniform)
     names = tuple(h.node for h in past.nodes) if nodes is None else tuple(n.strip() for n in nodes.split(","))
     start = max((h.until for h in past.nodes), default=0.0) if at is None else at
     if not hours > 0:
@@ -91,6 +96,7 @@ def whatif(
     target_risk: float | None = None,
     keep: float | None = None,
     spare_nodes: bool = True,
+    uniform: bool = False,
     worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
@@ -103,9 +109,11 @@ def whatif(
     target_risk
         Highest risk of an incident in the job, 0 to 1; 0.1 if neither this nor --keep is given.
     keep
-        Instead: share of what all benchmarks on all nodes find that must still be found, 0 to 1.
+        Instead: share of what all benchmarks find in the fleet now that must still be found, 0 to 1.
     spare_nodes
         Whether nodes of little risk may be left alone.
+    uniform
+        One set of benchmarks for all nodes that are checked; else each node has its own.
     worth
         Node-hours that an averted incident is worth: what costs more than it averts is not run, target or not.
     as_json
@@ -113,7 +121,7 @@ def whatif(
     """
     from detectors.selector.whatif import replay
 
-    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth)
+    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth, uniform=uniform)
     if not past.occasions:
         raise InputError(f"{history}: no occasion to decide anew")
     try:
@@ -138,7 +146,9 @@ def _past(file: Path) -> Past:
     return past
 
 
-def _wanted(target_risk: float | None, keep: float | None, *, spare: bool, worth: float | None) -> Wanted:
+def _wanted(
+    target_risk: float | None, keep: float | None, *, spare: bool, worth: float | None, uniform: bool
+) -> Wanted:
     from detectors.selector.whatif import Wanted
 
     for name, value in (("--target-risk", target_risk), ("--keep", keep)):
@@ -149,7 +159,7 @@ def _wanted(target_risk: float | None, keep: float | None, *, spare: bool, worth
     if worth is not None and not 0 < worth < float("inf"):
         raise InputError(f"--worth is {worth:g}: give node-hours above 0")
     target = 0.1 if target_risk is keep is None else target_risk
-    return Wanted(target_risk=target, keep=keep, spare_nodes=spare, worth=worth)
+    return Wanted(target_risk=target, keep=keep, spare_nodes=spare, worth=worth, per_node=not uniform)
 
 
 def _told(outcome: Outcome) -> str:
@@ -182,15 +192,27 @@ def _show(decision: Decision) -> None:
     if said.benchmarks:
         print(f"run on: {_listed(decision.nodes)}")
     table = Table(
-        "", "benchmark", "seconds", "risk off", "off per min", "risk after", "found", "alone", "why", box=None
+        "", "benchmark", "nodes", "seconds", "risk off", "off per min", "risk after", "found", "alone", "why", box=None
     )
     for one in said.considered:
         table.add_row(*_row(one, said))
     console.print(table)
+    if said.per_node:
+        console.print(_sets(said))
+
+
+def _sets(said: Record) -> Table:
+    from rich.table import Table
+
+    table = Table("node", "risk", "covered", "seconds", "runs", box=None)
+    for one in said.nodes[:_NODES_LISTED]:
+        runs = ", ".join(one.benchmarks) or "nothing"
+        table.add_row(one.node, f"{one.p:.2%}", f"{one.covered:.0%}", f"{one.seconds:.0f}", runs)
+    return table
 
 
 def _row(one: Considered, said: Record) -> tuple[str, ...]:
-    cells = ("run" if one.chosen else "-", one.benchmark, f"{one.seconds:.0f}")
+    cells = ("run" if one.chosen else "-", one.benchmark, str(one.nodes), f"{one.seconds:.0f}")
     if not said.learned:
         return (*cells, "?", "?", "?", "?", "?", one.why)
     per_minute = f"{60 * one.gain_per_second:.3%}"

@@ -67,6 +67,10 @@ class Problem:
         left = self.p[:, None] * (1.0 - taken)
         return np.asarray(-np.sum(np.log1p(-np.minimum(left, 1 - 1e-15)), axis=0), np.float64)
 
+    def hazards_of(self, sets: Bools) -> Floats:
+        """[set] the same of sets [benchmark, set]."""
+        return self.hazards(self.coverage.of_many(sets))
+
     def hazard(self, chosen: Bools) -> float:
         """-log(1 - R) of one set [benchmark]."""
         return float(self.hazards(self.coverage.of(chosen)[:, None])[0])

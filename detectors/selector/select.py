@@ -11,21 +11,37 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from detectors.selector.hazard import Bools, Floats
-from detectors.selector.risk import Problem
 
 EXACT_LIMIT: Final = 16
 """Benchmarks up to which all sets can be looked at: 65,536."""
-_PAIRS_LIMIT: Final = 24
+PAIRS_LIMIT: Final = 24
 """Benchmarks up to which every pair is tried as a start."""
 _NODES_LIMIT: Final = 512
 """Nodes up to which that takes well under a second."""
 _SLACK: Final = 1e-12
 """Rounding, of one."""
+
+
+class Searchable(Protocol):
+    """What is searched: a risk's ``Problem``, or (node, benchmark) pairs as in ``tailor.Flat``."""
+
+    @property
+    def seconds(self) -> Floats: ...
+    @property
+    def p(self) -> Floats: ...
+    def none(self) -> Bools: ...
+    def all(self) -> Bools: ...
+    def cost(self, chosen: Bools, /) -> float: ...
+    def hazard(self, chosen: Bools, /) -> float: ...
+    def hazards_of(self, sets: Bools, /) -> Floats:
+        """[set] of sets [candidate, set]."""
+
+    def bound(self, target: float | None, keep: float | None, /) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +68,11 @@ class Choice:
 
     @property
     def reached(self) -> bool:
-        return self.hazard <= _loose(self.bound)
+        return self.hazard <= loose(self.bound)
 
 
 def greedy(
-    problem: Problem, *, target: float | None = None, keep: float | None = None, thorough: bool = True
+    problem: Searchable, *, target: float | None = None, keep: float | None = None, thorough: bool = True
 ) -> Choice:
     """A cheap set that brings the risk under the target.
 
@@ -74,7 +90,7 @@ def greedy(
     return search(problem, problem.bound(target, keep), thorough=thorough)
 
 
-def search(problem: Problem, bound: float, *, thorough: bool) -> Choice:
+def search(problem: Searchable, bound: float, *, thorough: bool) -> Choice:
     """The greedy search for a hazard to reach."""
     best = _grow(problem, problem.none(), bound)
     if not best.reached or not best.chosen.any():
@@ -88,7 +104,7 @@ def search(problem: Problem, bound: float, *, thorough: bool) -> Choice:
     return best
 
 
-def quick(problem: Problem, bound: float, *, least_rate: float = 0.0) -> Choice:
+def quick(problem: Searchable, bound: float, *, least_rate: float = 0.0) -> Choice:
     """The greedy search from nothing, with what is redundant dropped; no other starts.
 
     Args:
@@ -100,7 +116,7 @@ def quick(problem: Problem, bound: float, *, least_rate: float = 0.0) -> Choice:
     return _polish(problem, found) if found.reached and found.chosen.any() else found
 
 
-def exact(problem: Problem, *, target: float | None = None, keep: float | None = None) -> Choice:
+def exact(problem: Searchable, *, target: float | None = None, keep: float | None = None) -> Choice:
     """The cheapest set of all 2^n: the oracle that the greedy search is measured against.
 
     Raises:
@@ -115,14 +131,14 @@ def exact(problem: Problem, *, target: float | None = None, keep: float | None =
     order = np.argsort(cost, kind="stable")
     for start in range(0, len(order), 1024):
         some = order[start : start + 1024]
-        hazards = problem.hazards(problem.coverage.of_many(sets[:, some]))
-        good = np.flatnonzero(hazards <= _loose(bound))
+        hazards = problem.hazards_of(sets[:, some])
+        good = np.flatnonzero(hazards <= loose(bound))
         if good.size:
             return _choice(problem, sets[:, some[good[0]]], bound)
     return _choice(problem, problem.all(), bound)
 
 
-def in_order(problem: Problem, chosen: Bools) -> list[tuple[int, float, float]]:
+def in_order(problem: Searchable, chosen: Bools) -> list[tuple[int, float, float]]:
     """A set in the order in which it pays: (benchmark, risk before it, risk after it), best first."""
     done, left = problem.none(), chosen.copy()
     hazard = problem.hazard(done)
@@ -138,9 +154,9 @@ def in_order(problem: Problem, chosen: Bools) -> list[tuple[int, float, float]]:
     return steps
 
 
-def _starts(problem: Problem, *, thorough: bool) -> Iterator[Bools]:
+def _starts(problem: Searchable, *, thorough: bool) -> Iterator[Bools]:
     n = len(problem.seconds)
-    pairs = thorough and n <= _PAIRS_LIMIT and len(problem.p) <= _NODES_LIMIT
+    pairs = thorough and n <= PAIRS_LIMIT and len(problem.p) <= _NODES_LIMIT
     sizes = (1, 2) if pairs else (1,)
     for size in sizes:
         for places in combinations(range(n), size):
@@ -149,17 +165,17 @@ def _starts(problem: Problem, *, thorough: bool) -> Iterator[Bools]:
             yield start
 
 
-def _with_each(problem: Problem, chosen: Bools) -> Floats:
+def _with_each(problem: Searchable, chosen: Bools) -> Floats:
     """[benchmark] hazard after the set with each benchmark added."""
     sets = chosen[:, None] | np.eye(len(chosen), dtype=bool)
-    return problem.hazards(problem.coverage.of_many(sets))
+    return problem.hazards_of(sets)
 
 
-def _grow(problem: Problem, start: Bools, bound: float, *, below: float = np.inf, least_rate: float = 0.0) -> Choice:
+def _grow(problem: Searchable, start: Bools, bound: float, *, below: float = np.inf, least_rate: float = 0.0) -> Choice:
     """Add what takes most hazard away per second until the bound, or ``below`` seconds, is reached."""
     chosen = start.copy()
     hazard, cost = problem.hazard(chosen), problem.cost(chosen)
-    while hazard > _loose(bound) and cost < below:
+    while hazard > loose(bound) and cost < below:
         hazards = _with_each(problem, chosen)
         gain = np.where(chosen, 0.0, hazard - hazards)
         # what lies beyond the bound is worth nothing: else a dear benchmark that does too much would win the last place
@@ -172,12 +188,12 @@ def _grow(problem: Problem, start: Bools, bound: float, *, below: float = np.inf
     return Choice(chosen, hazard, cost, bound)
 
 
-def _loose(bound: float) -> float:
+def loose(bound: float) -> float:
     """The bound with room for rounding."""
     return bound + _SLACK * (1 + bound)
 
 
-def _polish(problem: Problem, found: Choice) -> Choice:
+def _polish(problem: Searchable, found: Choice) -> Choice:
     """Drop what is redundant, the dearest first, and exchange one benchmark for a cheaper one, until nothing helps."""
     best = found
     while True:
@@ -187,7 +203,7 @@ def _polish(problem: Problem, found: Choice) -> Choice:
         best = better
 
 
-def _cheaper(problem: Problem, found: Choice) -> Choice | None:
+def _cheaper(problem: Searchable, found: Choice) -> Choice | None:
     """The cheapest set that differs by one dropped or exchanged benchmark and still reaches the goal."""
     tries: list[Bools] = []
     for place in np.flatnonzero(found.chosen):
@@ -201,11 +217,11 @@ def _cheaper(problem: Problem, found: Choice) -> Choice | None:
     if not tries:
         return None
     sets = np.stack(tries, axis=1)
-    hazards = problem.hazards(problem.coverage.of_many(sets))
-    costs = np.where(hazards <= _loose(found.bound), problem.seconds @ sets, np.inf)
+    hazards = problem.hazards_of(sets)
+    costs = np.where(hazards <= loose(found.bound), problem.seconds @ sets, np.inf)
     least = int(np.argmin(costs))
     return _choice(problem, sets[:, least], found.bound) if costs[least] < found.seconds else None
 
 
-def _choice(problem: Problem, chosen: Bools, bound: float) -> Choice:
+def _choice(problem: Searchable, chosen: Bools, bound: float) -> Choice:
     return Choice(chosen.copy(), problem.hazard(chosen), problem.cost(chosen), bound)

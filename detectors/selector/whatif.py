@@ -13,12 +13,14 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from detectors.selector import audit_nodes, per_node
 from detectors.selector import plan as planning
 from detectors.selector.audit import Record, fallback, record
 from detectors.selector.coverage import Coverage, DefectRecord, shares_of
 from detectors.selector.hazard import NotEnoughError
 from detectors.selector.history import HOUR, NodeHistory, as_known
 from detectors.selector.learning import LEAST_INCIDENTS, Learned, learn
+from detectors.selector.posterior import Posterior
 from detectors.selector.risk import Problem
 
 LEAST_DEFECTS = 20
@@ -52,6 +54,15 @@ class PastDefect(msgspec.Struct, frozen=True, kw_only=True):
     """None: every benchmark."""
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """Benchmarks ran on a node and found nothing."""
+
+    at: float
+    """Unix seconds."""
+    node: str
+    ran: tuple[str, ...]
+
+
 class Occasion(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes were looked at before a job."""
 
@@ -67,6 +78,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeHistory, ...]
     defects: tuple[PastDefect, ...] = ()
     occasions: tuple[Occasion, ...] = ()
+    looks: tuple[Look, ...] = ()
+    """What ran when; of a node without any, each of its checks counts as all benchmarks."""
 
     def __post_init__(self) -> None:
         for what, names in (("benchmark", [b.name for b in self.benchmarks]), ("node", [h.node for h in self.nodes])):
@@ -77,7 +90,12 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     def until(self, at: float) -> Past:
         """What was known just before ``at``."""
         known = tuple(as_known(h, at) for h in self.nodes if h.since < at)
-        return Past(benchmarks=self.benchmarks, nodes=known, defects=tuple(d for d in self.defects if d.at < at))
+        return Past(
+            benchmarks=self.benchmarks,
+            nodes=known,
+            defects=tuple(d for d in self.defects if d.at < at),
+            looks=tuple(look for look in self.looks if look.at < at),
+        )
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +104,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     target_risk: float | None = None
     """Highest risk of an incident in the job."""
     keep: float | None = None
-    """Share of what the full set finds that must still be found."""
+    """Share of what the full set finds that must still be found: in the whole fleet, or with one set in this job."""
     spare_nodes: bool = True
+    per_node: bool = True
+    """A set of its own for each node; False: one for all, for a suite that must be uniform."""
     worth: float | None = None
     """Node-hours that an averted incident is worth; what costs more than it averts is then not run. None: any cost."""
 
@@ -98,6 +118,10 @@ class Experience(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     learned: Learned | None
     why_not: str = ""
+    posterior: Posterior | None = None
+    """Which class a node's next defect is of."""
+    usual_gap: float | None = None
+    """Hours between two looks at a node."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +129,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     record: Record
     nodes: tuple[str, ...]
-    """On which it runs."""
+    """On which something runs."""
+    sets: dict[str, tuple[str, ...]] = {}
+    """Node → what runs on it, what pays most first."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -138,9 +164,15 @@ def learn_from(past: Past) -> Experience:
         why = f"{coverage.defects} defects on record, {LEAST_DEFECTS} are needed to know what benchmarks find"
         return Experience(coverage=coverage, learned=None, why_not=why)
     try:
-        return Experience(coverage=coverage, learned=learn(past.nodes, least_incidents=LEAST_INCIDENTS))
+        learned = learn(past.nodes, least_incidents=LEAST_INCIDENTS)
     except NotEnoughError as error:
         return Experience(coverage=coverage, learned=None, why_not=str(error))
+    return Experience(
+        coverage=coverage,
+        learned=learned,
+        posterior=per_node.posterior(past, coverage.classes),
+        usual_gap=per_node.usual_gap(past),
+    )
 
 
 def decide(past: Past, known: Experience, occasion: Occasion, wanted: Wanted) -> Decision:
@@ -159,12 +191,33 @@ def decide(past: Past, known: Experience, occasion: Occasion, wanted: Wanted) ->
     names, costs = [b.name for b in past.benchmarks], [b.seconds for b in past.benchmarks]
     why_not = f"nothing is known of node {missing[0]}" if missing else known.why_not
     if known.learned is None or missing:
-        return Decision(record=fallback(names, costs, nodes, why=why_not), nodes=tuple(nodes))
-    histories = [by_name[name] for name in nodes]
+        said = fallback(names, costs, nodes, why=why_not)
+        return Decision(record=said, nodes=tuple(nodes), sets=dict.fromkeys(nodes, tuple(names)))
+    if wanted.per_node:
+        return _tailored(past, known, occasion, wanted)
+    return _uniform(past, known, known.learned, occasion, wanted)
+
+
+def _tailored(past: Past, known: Experience, occasion: Occasion, wanted: Wanted) -> Decision:
+    made = per_node.make(past, known, occasion, wanted)
+    names = [b.name for b in past.benchmarks]
+    sets = {
+        name: ordered
+        for place, name in enumerate(occasion.nodes)
+        if (ordered := tuple(names[b] for b in audit_nodes.in_order(made.problem, made.sets, place)))
+    }
+    assert known.learned is not None
+    said = audit_nodes.record(made, known.coverage, occasion.nodes, model=_model(known.learned))
+    return Decision(record=said, nodes=tuple(sets), sets=sets)
+
+
+def _uniform(past: Past, known: Experience, learned: Learned, occasion: Occasion, wanted: Wanted) -> Decision:
+    nodes = occasion.nodes
+    by_name = {h.node: h for h in past.nodes}
     problem = Problem(
         coverage=known.coverage,
-        seconds=np.array(costs, np.float64),
-        p=known.learned.risk(histories, occasion.at, occasion.job_hours),
+        seconds=np.array([b.seconds for b in past.benchmarks], np.float64),
+        p=learned.risk([by_name[name] for name in nodes], occasion.at, occasion.job_hours),
         shares=np.stack([shares_of(known.coverage, _own(past, name)) for name in nodes]),
     )
     made = planning.make(
@@ -174,8 +227,9 @@ def decide(past: Past, known: Experience, occasion: Occasion, wanted: Wanted) ->
         spare_nodes=wanted.spare_nodes,
         worth=None if wanted.worth is None else wanted.worth * HOUR,
     )
-    said = record(problem, made, nodes, model=_model(known.learned))
-    return Decision(record=said, nodes=tuple(name for name, on in zip(nodes, made.checked, strict=True) if on))
+    said = record(problem, made, nodes, model=_model(learned))
+    on = tuple(name for name, on in zip(nodes, made.checked, strict=True) if on)
+    return Decision(record=said, nodes=on, sets=dict.fromkeys(on, said.benchmarks))
 
 
 def replay(past: Past, wanted: Wanted, *, each: Callable[[Occasion, Decision], None] | None = None) -> Outcome:
@@ -198,7 +252,7 @@ def replay(past: Past, wanted: Wanted, *, each: Callable[[Occasion, Decision], N
         outcome.occasions += 1
         outcome.skipped += not decision.nodes
         outcome.fallbacks += not decision.record.learned
-        outcome.node_seconds += decision.record.seconds * len(decision.nodes)
+        outcome.node_seconds += decision.record.node_seconds
         outcome.full_node_seconds += full * len(occasion.nodes)
         for defect in past.defects:
             if defect.found and defect.node in occasion.nodes and 0 <= defect.at - occasion.at < 1.0:
@@ -209,7 +263,7 @@ def replay(past: Past, wanted: Wanted, *, each: Callable[[Occasion, Decision], N
 
 
 def _score(outcome: Outcome, defect: PastDefect, decision: Decision) -> None:
-    chosen = set(decision.record.benchmarks) if defect.node in decision.nodes else set()
+    chosen = set(decision.sets.get(defect.node, ()))
     if chosen & set(defect.found):
         outcome.found += 1
         return

@@ -59,6 +59,8 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     """``cpu``, ``cuda:0`` …, ``cuda`` for a benchmark that takes all of them at once, ``host`` for the disk."""
     metrics: tuple[MetricValues, ...]
     digest: str | None = None
+    again: int = 0
+    """How often it was measured again because it had failed; what stands here passed at last, or failed every time."""
 
 
 _DISTURBED = "disturbed: "

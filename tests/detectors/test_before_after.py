@@ -39,6 +39,14 @@ def test_a_change_that_the_spread_of_the_fleet_would_hide_is_seen(level: float, 
     assert change.worse == pytest.approx(100.0 / level - 1.0, abs=0.01)
 
 
+def test_where_five_percent_could_hide_no_change_is_no_pass() -> None:
+    pairs = [Pair(node=f"n{i}", before=run(100.0, i, 0.2), after=run(100.0, 1000 + i, 0.2)) for i in range(12)]
+    change = only(compare(measured(100.0, 5), measured(100.0, 6), {METRIC: pairs}))
+    assert change.verdict is Verdict.UNKNOWN
+    assert "5% could hide" in change.reason
+    assert only(compare(measured(100.0, 5), measured(30.0, 6), {METRIC: pairs})).verdict is Verdict.FAIL
+
+
 def test_slower_is_worse_for_a_time_too() -> None:
     change = only(compare(measured(100.0, 5, Better.LOWER), measured(110.0, 6, Better.LOWER), cohort()))
     assert (change.verdict, round(change.worse or 0, 1)) == (Verdict.FAIL, 0.1)

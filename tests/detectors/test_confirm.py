@@ -62,7 +62,7 @@ def test_a_disturbance_passes_when_measured_again_and_the_result_says_so() -> No
     made = confirmed(suite(result("disk", 3.0), result("launch", 1.0)), CRITERIA, machine, 3)
     assert machine.asked == [("disk",)]
     assert verdict(made) is Verdict.PASS
-    assert made.benchmarks[0].error == REMARK
+    assert (made.benchmarks[0].error, made.benchmarks[0].again) == (REMARK, 1)
     assert made.benchmarks[1] == result("launch", 1.0)
     assert made.finished_at == 2.0
 
@@ -72,13 +72,22 @@ def test_a_defect_stays_however_often_it_is_asked() -> None:
     first = suite(result("disk", 3.0))
     made = confirmed(first, CRITERIA, machine, 3)
     assert len(machine.asked) == 3
-    assert made.benchmarks == first.benchmarks
+    assert made.benchmarks == (msgspec.structs.replace(first.benchmarks[0], again=3),)
+
+
+def test_a_control_plane_names_the_cohort_whose_criteria_judge() -> None:
+    theirs = Criteria(criteria=tuple(msgspec.structs.replace(c, cohort="theirs") for c in CRITERIA.criteria))
+    first, passes = suite(result("disk", 3.0)), [result("disk", 1.0)]
+    assert confirmed(first, theirs, Machine(), 1) == first, "of this machine's own cohort nothing is known"
+    made = confirmed(first, msgspec.structs.replace(theirs, judge_as="theirs"), Machine(passes), 1)
+    assert [one.again for one in made.benchmarks] == [1]
 
 
 @pytest.mark.parametrize("state", [State.TIMEOUT, State.ERROR, State.PREEMPTED, State.UNSUPPORTED])
 def test_what_cannot_be_measured_again_does_not_replace_a_failure(state: State) -> None:
     made = confirmed(suite(result("disk", 3.0)), CRITERIA, Machine([result("disk", 1.0, state)]), 1)
     assert verdict(made) is Verdict.FAIL
+    assert [one.again for one in made.benchmarks] == [0]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, Stat
 from probes.words import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
+DAYS = ("monday", "monday", "tuesday", "tuesday", "friday", "friday")
 
 
 def mainstay(*arguments: object, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -129,6 +130,26 @@ def test_bad_criteria_are_named_with_their_field(criteria: Path, runs: list[Path
     done = mainstay("criteria", "check", "--criteria", criteria, runs[0])
     assert done.returncode == 2
     assert f"{criteria}: Expected `float | null`, got `str` - at `$.criteria[0].low`" in done.stderr
+
+
+def test_sessions_are_told_from_folders_and_one_alone_is_a_warning(
+    criteria: Path, runs: list[Path], tmp_path: Path
+) -> None:
+    (one,) = msgspec.json.decode(criteria.read_bytes(), type=Criteria).criteria
+    assert one.sessions is not None
+    assert one.sessions.count == 1, "they ended in the same second"
+    for day in ("monday", "tuesday", "friday"):
+        (tmp_path / day).mkdir()
+    spread = [write(tmp_path / day / path.name, 1e11 + i) for i, (day, path) in enumerate(zip(DAYS, runs, strict=True))]
+    out = tmp_path / "sessions.json"
+    done = mainstay("criteria", "fit", *spread, "--out", out, "--sessions", "folder")
+    assert done.returncode == 0, done.stderr
+    assert "WARN" not in done.stdout
+    (three,) = msgspec.json.decode(out.read_bytes(), type=Criteria).criteria
+    assert three.sessions is not None
+    assert (three.sessions.count, three.sessions.freedom) == (3, 2)
+    warned = mainstay("criteria", "fit", *runs, "--out", out)
+    assert "WARN: learned from one session: the limits hold for that session only" in warned.stdout
 
 
 def test_too_few_runs_are_bad_input(runs: list[Path], tmp_path: Path) -> None:

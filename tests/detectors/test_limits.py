@@ -73,6 +73,15 @@ def test_runs_that_carry_no_limit(medians: tuple[float, ...], words: str) -> Non
         RobustLimits().fit(runs(*medians), Better.HIGHER)
 
 
+def test_what_scatters_much_still_finds_what_is_many_times_as_slow_and_lets_its_own_scatter_pass() -> None:
+    draw = np.random.default_rng(3)
+    healthy = np.exp(draw.normal(0.0, 0.25, 40))
+    limits = RobustLimits().fit(runs(*healthy), Better.LOWER).limits_
+    assert limits.high is not None
+    assert 1.5 < limits.high < 10.0
+    assert np.mean(np.exp(draw.normal(0.0, 0.25, 2000)) > limits.high) < 0.01
+
+
 def test_fingerprints_that_never_repeat() -> None:
     with pytest.raises(NotAGateError, match="no value is repeated often enough"):
         RobustLimits().fit(runs(1, 2, 3, 4, 5), Better.EQUAL)

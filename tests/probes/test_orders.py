@@ -71,7 +71,25 @@ def test_a_part_of_a_suite_is_named() -> None:
     assert seen["argv"][:4] == ["--suite", "quick", "--only", "gemm,copy"]
 
 
-LOGGED = """
+CRITERIA = {"criteria": [], "judge_as": "8x-H100; driver 1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"again": 2, "criteria": CRITERIA}, CRITERIA), ({"again": 2}, None), ({"criteria": CRITERIA}, None)],
+)
+def test_what_is_to_be_measured_again_is_told_with_its_criteria(changes: dict[str, Any], said: Any) -> None:
+    code = """
+argv = sys.argv[1:]
+named = dict(zip(argv, argv[1:]))
+known = json.load(open(named["--criteria"])) if "--criteria" in argv else None
+print(json.dumps({"benchmarks": [{"again": named.get("--again"), "known": known}]}))
+"""
+    (seen,) = says(code).run(order(**changes)).benchmarks
+    assert seen == {"again": None if said is None else "2", "known": said}
+
+
+STEPS = """
 step = {"index": 0, "total": 2, "benchmark": "gemm", "device": "cpu", "result": None}
 done = step | {"result": {"benchmark": "gemm", "state": "ok", "error": None, "seconds": 1.0, "device": "cpu",
                           "metrics": []}}
@@ -79,8 +97,8 @@ next = step | {"index": 1, "benchmark": "copy"}
 log = open(sys.argv[sys.argv.index("--log") + 1], "w")
 for line in (step, done, next):
     print(json.dumps(line), file=log, flush=True)
-print('{"half": ', end="", file=log, flush=True)
 """
+LOGGED = STEPS + """print('{"half": ', end="", file=log, flush=True)\n"""
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "time.sleep(600)"], ids=["dies", "hangs"])
@@ -88,6 +106,28 @@ def test_what_was_measured_survives_the_end_of_the_run(end: str) -> None:
     result = says(LOGGED + end).run(order(deadline_at=time.time() + 3))
     assert [benchmark["benchmark"] for benchmark in result.benchmarks] == ["gemm"]
     assert result.error
+
+
+AGAIN = (
+    STEPS
+    + """
+failed = next | {"result": done["result"] | {"benchmark": "copy"}}
+once_more = {"index": 0, "total": 1, "benchmark": "copy", "device": "cpu", "result": None}
+for line in (failed, once_more, once_more | {"result": failed["result"] | {"seconds": 9.0}}):
+    print(json.dumps(line), file=log, flush=True)
+time.sleep(600)
+"""
+)
+
+
+def test_what_dies_while_it_measures_again_keeps_what_it_had_measured_first() -> None:
+    """A failure that nobody confirmed is not taken back, and nothing stands twice; progress counts on."""
+    told: list[Standing] = []
+    validator = says(AGAIN)
+    validator.tell = lambda _id, standing: told.append(standing)
+    result = validator.run(order(deadline_at=time.time() + 4))
+    assert [(one["benchmark"], one["seconds"]) for one in result.benchmarks] == [("gemm", 1.0), ("copy", 1.0)]
+    assert (told[-1].index, told[-1].total, told[-1].state) == (3, 3, "done")
 
 
 def test_a_run_that_is_called_off_keeps_what_it_has(tmp_path: Path) -> None:
@@ -295,3 +335,13 @@ def test_the_real_command_gives_the_machine_back() -> None:
     assert states[0] == "ok"
     assert states[-1] == "preempted"
     assert results[0].error == "called off: a job wants the GPUs"
+
+
+def test_the_real_command_measures_again_what_fails_by_the_criteria_of_its_order() -> None:
+    """No machine is that fast: it is measured twice more, and has failed every time."""
+    criterion = {"benchmark": "memory", "metric": "copy_256MiB", "cohort": "theirs"}
+    limits = {"better": "higher", "low": 1e30, "high": None, "n": 5, "source": "test", "unit": "B/s"}
+    known = {"criteria": [criterion | limits], "judge_as": "theirs"}
+    result = Validator().run(order(benchmarks=("memory",), again=2, criteria=known, deadline_at=time.time() + 200))
+    assert result.error is None
+    assert [(one["benchmark"], one["state"], one["again"]) for one in result.benchmarks] == [("memory", "ok", 2)]
