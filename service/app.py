@@ -65,6 +65,7 @@ from service.telemetry import loops as telemetry_loops
 from service.telemetry import route as frames
 from service.telemetry.history import History
 from service.telemetry.parts import build_ingest
+from service.validation import comparison_endpoints as comparisons
 from service.validation import endpoints as validation
 from service.validation import localisation_endpoints as localisations
 from service.validation import loops as validation_loops
@@ -78,6 +79,7 @@ MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Five hundred events with all their data; the frame route has a bound of its own."""
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
+    admission.router,  # first: a request is held against each in turn, and a scheduler waits for this one
     auth.router,
     fleet.router,
     node_life.router,
@@ -93,8 +95,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     validation.router,
     sweeps.router,
     selections.router,
+    comparisons.router,
     localisations.router,
-    admission.router,
     overview.router,
     sources.router,
     stream.router,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from service.admission import service
+from service.admission.answer import encode
 from service.admission.schemas import AdmissionIn, AdmissionRead
 from service.auth.guard import Actor
 from service.kit.clock import Now
@@ -14,17 +15,16 @@ from service.services import ServicesDep
 router = APIRouter(tags=["admission"])
 
 
-@router.post("/admission", operation_id="admit")
-def admit(body: AdmissionIn, _: Actor, services: ServicesDep, now: Now) -> AdmissionRead:
+@router.post("/admission", operation_id="admit", response_model=AdmissionRead)
+def admit(body: AdmissionIn, _: Actor, services: ServicesDep, now: Now) -> Response:
     """May this job start on these nodes? Answered from stored verdicts, states and findings, within milliseconds.
 
     ``allow``, ``allow_degraded`` or ``deny``, with every reason, and spares for what is denied.
     """
     with services.database.reading() as session:
         answer = service.decide(session, body, services.occupancy, now=now, settings=services.settings)
-    if not (body.preempt or body.preflight):
-        return answer
-    with services.database.session() as session:
-        answer = service.act(session, body, answer, now=now, settings=services.settings)
-        after_commit(session, lambda: services.wakers.wake("orders"))
-    return answer
+    if body.preempt or body.preflight:
+        with services.database.session() as session:
+            answer = service.act(session, body, answer, now=now, settings=services.settings)
+            after_commit(session, lambda: services.wakers.wake("orders"))
+    return Response(encode(answer), media_type="application/json")

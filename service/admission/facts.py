@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import JSON, Integer, Select, TableValuedAlias, Text, and_, bindparam, case, cast, func, or_, select
 from sqlalchemy.sql import ColumnElement
@@ -16,7 +16,7 @@ from sqlalchemy.sql import ColumnElement
 from detectors.finding import FindingKind
 from probes.words import HealthState, Verdict
 from service.admission.rules import Known, Wish
-from service.fleet.models import DeviceRow, NodeRow
+from service.fleet.models import NodeRow
 from service.fleet.situation import EVICTING
 from service.incidents.models import FindingRow
 from service.jobs.models import JobRow
@@ -26,6 +26,12 @@ from service.validation.latch import power_of
 from service.validation.models import NodeVerdictRow, ValidationRow
 from service.validation.service import PENDING
 
+_NODES = NodeRow.__table__
+_VERDICT = NodeVerdictRow.__table__
+_PARTITION: Final = 128
+"""Nodes that are looked at for spares at a time: less costs calls, more costs rows that nobody wanted."""
+_AS_WANTED: Final = {"stream_results": True}
+"""PostgreSQL gives rows as they are asked for; SQLite always does."""
 _STATES = {state.value: state for state in HealthState}
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 _PENDING_NODES = select(ValidationRow.node).distinct().where(ValidationRow.state.in_(PENDING))
@@ -35,6 +41,7 @@ _EVICTING_FINDINGS = (
     .order_by(FindingRow.time.desc())
 )
 """Few nodes have one: all are read. The oldest of a node stands."""
+_RUNNING_JOBS = select(JobRow.id, JobRow.generation).where(JobRow.state.in_(RUNNING)).order_by(JobRow.id)
 _LOST_GPUS = (
     select(FindingRow.node, FindingRow.device)
     .distinct()
@@ -53,8 +60,7 @@ class Occupancy:
 
     def by_node(self, session: AnySession) -> Mapping[str, tuple[str, ...]]:
         """Node -> ids of running jobs. Not to be changed."""
-        running = select(JobRow.id, JobRow.generation).where(JobRow.state.in_(RUNNING)).order_by(JobRow.id)
-        keys = tuple((job, generation) for job, generation in session.execute(running))
+        keys = tuple((job, generation) for job, generation in session.connection().execute(_RUNNING_JOBS).all())
         with self._lock:
             if keys == self._keys:
                 return self._by_node
@@ -81,47 +87,34 @@ class _Questions:
 
     notable: Select[Any]
     """Asked-for names that have no node, are not fine, or are special."""
-    cohorts: Select[str]
-    spares: Select[str]
-    working: Select[str, int]
-    """Node -> GPUs that are present."""
+    cohorts: Select[Any]
+    fine: Select[Any]
+    """Names of fine nodes of the cohorts, in order."""
 
 
 @cache
-def _questions(dialect: str, *, gpus: bool) -> _Questions:
-    """Parameters: names, special, without, cohorts (JSON lists), since, valid_since, power, gpus, wanted."""
+def _questions(dialect: str) -> _Questions:
+    """Parameters: names, special, cohorts (JSON lists), since, valid_since, power, gpus."""
     asked = _listed("names", dialect)
-    fine = _fine(gpus=gpus)
+    fine = _fine()
     notable = (
         select(
-            asked.c.value, NodeRow.name, NodeRow.state, NodeRow.cohort, NodeRow.stopped_at, NodeRow.last_seen_at,
-            NodeVerdictRow.verdict, NodeVerdictRow.suite, NodeVerdictRow.power, NodeVerdictRow.at,
+            asked.c.value, _NODES.c.name, _NODES.c.state, _NODES.c.cohort, _NODES.c.stopped_at, _NODES.c.last_seen_at,
+            _NODES.c.gpus, _VERDICT.c.verdict, _VERDICT.c.suite, _VERDICT.c.power, _VERDICT.c.at,
         )
         .select_from(asked)
-        .outerjoin(NodeRow, NodeRow.name == asked.c.value)
-        .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
-        .where(or_(fine == 0, asked.c.value.in_(select(_listed("special", dialect).c.value))))
+        .outerjoin(_NODES, _NODES.c.name == asked.c.value)
+        .outerjoin(_VERDICT, _VERDICT.c.node == _NODES.c.name)
+        .where(or_(case((fine, 1), else_=0) == 0, asked.c.value.in_(select(_listed("special", dialect).c.value))))
     )  # fmt: skip
-    among = NodeRow.name.in_(select(_listed("names", dialect).c.value))
-    spares = (
-        select(NodeRow.name)
-        .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
-        .where(
-            NodeRow.cohort.in_(select(_listed("cohorts", dialect).c.value)),
-            fine == 1,
-            NodeRow.name.not_in(select(_listed("without", dialect).c.value)),
-        )
-        .order_by(NodeRow.name)
-        .limit(bindparam("wanted"))
+    of_cohorts = (
+        select(_NODES.c.name)
+        .join(_VERDICT, _VERDICT.c.node == _NODES.c.name)
+        .where(fine, _NODES.c.cohort.in_(select(_listed("cohorts", dialect).c.value)))
+        .order_by(_NODES.c.name)
     )
-    working = (
-        select(DeviceRow.node, func.count())
-        .join(NodeRow, NodeRow.name == DeviceRow.node)
-        .where(among, DeviceRow.kind == "gpu", DeviceRow.present)
-        .group_by(DeviceRow.node)
-    )
-    cohorts = select(NodeRow.cohort).where(among).distinct()
-    return _Questions(notable, cohorts, spares, working)
+    cohorts = select(_NODES.c.cohort).where(_NODES.c.name.in_(select(asked.c.value))).distinct()
+    return _Questions(notable, cohorts, of_cohorts)
 
 
 def _listed(name: str, dialect: str) -> TableValuedAlias:
@@ -132,20 +125,17 @@ def _listed(name: str, dialect: str) -> TableValuedAlias:
     return func.json_each(given).table_valued("value")
 
 
-def _fine(*, gpus: bool) -> ColumnElement[int]:
-    """1 where no rule over these tables speaks, else 0: ``rules._fine`` in SQL. What is missing is not fine."""
-    fine = and_(
-        NodeRow.state == HealthState.HEALTHY.value,
-        NodeRow.stopped_at.is_(None),
-        NodeRow.last_seen_at >= bindparam("since", type_=UnixTime),
-        NodeVerdictRow.verdict == Verdict.PASS.value,
-        NodeVerdictRow.power >= bindparam("power", type_=Integer),
-        NodeVerdictRow.at >= bindparam("valid_since", type_=UnixTime),
+def _fine() -> ColumnElement[bool]:
+    """True where no rule over these tables speaks: ``rules._fine`` in SQL. What is missing is not fine."""
+    return and_(
+        _NODES.c.state == HealthState.HEALTHY.value,
+        _NODES.c.stopped_at.is_(None),
+        _NODES.c.last_seen_at >= bindparam("since", type_=UnixTime),
+        _NODES.c.gpus >= bindparam("gpus", type_=Integer),
+        _VERDICT.c.verdict == Verdict.PASS.value,
+        _VERDICT.c.power >= bindparam("power", type_=Integer),
+        _VERDICT.c.at >= bindparam("valid_since", type_=UnixTime),
     )
-    if gpus:
-        present = select(func.count()).where(DeviceRow.node == NodeRow.name, DeviceRow.kind == "gpu", DeviceRow.present)
-        fine = and_(fine, present.correlate(NodeRow).scalar_subquery() >= bindparam("gpus", type_=Integer))
-    return case((fine, 1), else_=0)
 
 
 class Survey:
@@ -162,49 +152,54 @@ class Survey:
     """
 
     def __init__(self, session: AnySession, names: Sequence[str], wish: Wish, job: str, occupancy: Occupancy) -> None:
-        self._session = session
+        self._connection = session.connection()
+        """Columns of a thousand rows, not objects: an ORM result costs more than the query."""
         self._names = names
         self._wish = wish
-        self._questions = _questions(session.get_bind().dialect.name, gpus=wish.gpus is not None)
-        self._parameters = {
-            "names": json.dumps(names),
+        self._questions = _questions(self._connection.dialect.name)
+        self._bounds = {
             "since": wish.now - wish.silent_after,
             "valid_since": wish.now - wish.max_age_seconds,
             "power": power_of(wish.suite),
-        } | ({} if wish.gpus is None else {"gpus": wish.gpus})
-        self._pending = set(session.scalars(_PENDING_NODES))
-        self._evicting = {
-            node: evidence["summary"] for node, evidence in session.execute(_EVICTING_FINDINGS) if node is not None
+            "gpus": wish.gpus or 0,
         }
-        self._lost = Counter(node for node, _ in session.execute(_LOST_GPUS))
-        busy = occupancy.by_node(session)
-        self._busy = {node: jobs for node, jobs in busy.items() if jobs != (job,)}
-        self._job = job
-        self._special = {*self._pending, *self._evicting, *self._busy, *self._lost} - {None}
-        """Nodes of which other tables have something to say."""
+        self._pending = set(self._connection.scalars(_PENDING_NODES).all())
+        self._evicting = {
+            node: evidence["summary"]
+            for node, evidence in self._connection.execute(_EVICTING_FINDINGS).all()
+            if node is not None
+        }
+        self._lost = Counter(node for node, _ in self._connection.execute(_LOST_GPUS).all())
+        self._busy = occupancy.by_node(session)
+        self._mine = (job,)
+        self._special = {*self._pending, *self._evicting, *self._lost} - {None}
+        """Nodes of which other tables have something to say; beside those that are busy."""
 
     def notable(self) -> dict[str, Known | None]:
         """Nodes that are asked for and of which there may be something to say; None: no node has the name."""
-        special = json.dumps(sorted(self._special.intersection(self._names)))
-        rows = list(self._session.execute(self._questions.notable, self._parameters | {"special": special}))
-        gpus = {} if self._wish.gpus is None else self._working([row[1] for row in rows if row[1] is not None])
-        return {row[0]: None if row[1] is None else self._known(*row[1:], gpus=gpus.get(row[0], 0)) for row in rows}
+        special = [name for name in self._names if self._is_special(name)]
+        lists = {"names": json.dumps(self._names), "special": json.dumps(special)}
+        rows = self._connection.execute(self._questions.notable, self._bounds | lists).all()
+        return {row[0]: None if row[1] is None else self._known(*row[1:]) for row in rows}
 
-    def _working(self, names: Sequence[str]) -> dict[str, int]:
-        """Node -> GPUs that are present and not lost."""
-        counted = self._session.execute(self._questions.working, {"names": json.dumps(names)})
-        return {node: count - self._lost[node] for node, count in counted}
+    def _is_special(self, name: str) -> bool:
+        return name in self._special or self._busy.get(name, self._mine) != self._mine
 
     def cohorts(self) -> list[str]:
         """Of the nodes that are asked for."""
-        return sorted(self._session.scalars(self._questions.cohorts, {"names": self._parameters["names"]}))
+        return sorted(self._connection.scalars(self._questions.cohorts, {"names": json.dumps(self._names)}).all())
 
     def spares(self, cohorts: Collection[str], wanted: int) -> list[str]:
         """Free nodes of these cohorts of which there is nothing to say, by name."""
-        without = json.dumps(sorted(self._special.union(self._names)))
-        told = self._parameters | {"cohorts": json.dumps(sorted(cohorts)), "without": without, "wanted": wanted}
-        del told["names"]
-        return list(self._session.scalars(self._questions.spares, told))
+        given = self._bounds | {"cohorts": json.dumps(sorted(cohorts))}
+        asked = set(self._names)
+        found: list[str] = []
+        with self._connection.execute(self._questions.fine, given, execution_options=_AS_WANTED) as rows:
+            for names in rows.scalars().partitions(_PARTITION):
+                found += [name for name in names if name not in asked and not self._is_special(name)]
+                if len(found) >= wanted:
+                    break
+        return found[:wanted]
 
     def _known(  # noqa: PLR0917 - the columns of one row
         self,
@@ -213,12 +208,11 @@ class Survey:
         cohort: str,
         stopped: float | None,
         seen: float | None,
+        gpus: int,
         verdict: str | None,
         suite: str | None,
         power: int | None,
         at: float | None,
-        *,
-        gpus: int,
     ) -> Known:
         wish = self._wish
         return Known(
@@ -231,7 +225,7 @@ class Survey:
             power=power or 0,
             validated_at=at,
             pending=name in self._pending,
-            gpus=gpus if wish.gpus is not None else None,
+            gpus=gpus - self._lost[name] if wish.gpus is not None else None,
             evicting=self._evicting.get(name, ""),
-            jobs=tuple(other for other in self._busy.get(name, ()) if other != self._job),
+            jobs=tuple(other for other in self._busy.get(name, ()) if other not in self._mine),
         )

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
+from service.admission.answer import Answer, NodeAnswer
 from service.admission.facts import Occupancy, Survey
 from service.admission.rules import BADNESS, AdmissionDecision, Code, Known, Reason, Wish, reasons, worst
-from service.admission.schemas import AdmissionIn, AdmissionRead, NodeAdmission, ReasonRead
+from service.admission.schemas import AdmissionIn
 from service.kit.db import AnySession, WriteSession
 from service.settings import Settings
 from service.validation import orders
@@ -19,9 +22,7 @@ WANTS_CHECK: Final = {Code.NEVER_VALIDATED, Code.VALIDATION_UNKNOWN, Code.VALIDA
 """What a pre-flight could mend."""
 
 
-def decide(
-    session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now: float, settings: Settings
-) -> AdmissionRead:
+def decide(session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now: float, settings: Settings) -> Answer:
     """Judge every node by what is stored, and name spares.
 
     Raises:
@@ -30,7 +31,7 @@ def decide(
     wish = _wish(body, now, settings)
     names = tuple(dict.fromkeys(body.nodes))
     survey = Survey(session, names, wish, body.job, occupancy)
-    told: dict[str, NodeAdmission] = {}
+    told: dict[str, NodeAnswer] = {}
     cohorts: set[str] = set()
     for name, known in survey.notable().items():
         if why := reasons(known, wish):
@@ -39,7 +40,7 @@ def decide(
     nodes = sorted(told.values(), key=lambda node: (-BADNESS[node.decision], node.node))
     denied = sum(node.decision is AdmissionDecision.DENY for node in nodes)
     wanted = denied if body.spares is None else body.spares
-    return AdmissionRead(
+    return Answer(
         job=body.job,
         decision=worst(node.decision for node in nodes),
         reason=_headline(len(names), nodes),
@@ -64,11 +65,11 @@ def _wish(body: AdmissionIn, now: float, settings: Settings) -> Wish:
     )
 
 
-def _node(name: str, known: Known | None, why: Sequence[Reason]) -> NodeAdmission:
-    return NodeAdmission(
+def _node(name: str, known: Known | None, why: tuple[Reason, ...]) -> NodeAnswer:
+    return NodeAnswer(
         node=name,
         decision=worst(reason.decision for reason in why),
-        reasons=[ReasonRead.model_validate(reason) for reason in why],
+        reasons=why,
         state=None if known is None else known.state,
         verdict=None if known is None else known.verdict,
         suite=known.suite or None if known is not None else None,
@@ -76,7 +77,7 @@ def _node(name: str, known: Known | None, why: Sequence[Reason]) -> NodeAdmissio
     )
 
 
-def _headline(asked: int, nodes: Sequence[NodeAdmission]) -> str:
+def _headline(asked: int, nodes: Sequence[NodeAnswer]) -> str:
     """One sentence: how many, and for what."""
     if not nodes:
         return f"all {asked} nodes are healthy and validated"
@@ -85,9 +86,7 @@ def _headline(asked: int, nodes: Sequence[NodeAdmission]) -> str:
     return f"{len(nodes)} of {asked} nodes are not simply allowed: {words}"
 
 
-def act(
-    session: WriteSession, body: AdmissionIn, answer: AdmissionRead, *, now: float, settings: Settings
-) -> AdmissionRead:
+def act(session: WriteSession, body: AdmissionIn, answer: Answer, *, now: float, settings: Settings) -> Answer:
     """Carry out what the request asks for beside an answer: pre-emption, pre-flight."""
     preempted: list[str] = []
     preflight: list[str] = []
@@ -101,4 +100,4 @@ def act(
             codes = {reason.code for reason in node.reasons}
             if codes & WANTS_CHECK and not codes & {Code.UNKNOWN_NODE, Code.BEING_VALIDATED, Code.BUSY}:
                 preflight.append(validations.order(session, settings, node=node.node, suite=suite, now=now).id)
-    return answer.model_copy(update={"preempted": preempted, "preflight": preflight})
+    return msgspec.structs.replace(answer, preempted=preempted, preflight=preflight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from service.events.models import XidTotalRow
 from service.incidents.life_cycle import LIVE
 from service.incidents.models import FindingRow, IncidentRow
+from service.jobs import repository as jobs
 from service.kit.db import AnySession
 from service.services import Services
 from service.sources.models import DcgmTargetRow
@@ -33,6 +34,7 @@ class HealthCollector(Collector):
             yield _findings(session)
             yield _incidents(session)
             yield _targets(session)
+            yield from _durability(session)
 
 
 def _xids(session: AnySession) -> Iterator[Metric]:
@@ -76,3 +78,43 @@ def _targets(session: AnySession) -> Metric:
     for state in ("ok", "failing", "new"):
         family.add_metric([state], states[state])
     return family
+
+
+_DURABILITY: Final = (
+    ("survival_hour", "Probability that the next hour costs a running job nothing that memory cannot give back"),
+    ("survival_hour_with_disk", "The same, going back to a step on disk counted as survival"),
+    ("least_fatal_nodes", "Fewest nodes whose loss at once a running job's memory does not outlive"),
+    ("parity_age_steps", "Steps since the newest one that is protected over the nodes"),
+    ("degraded", "Degraded states of what protects a running job"),
+    ("extra_copies", "Ranks on distrusted nodes of which an extra copy is in place"),
+    ("tainted", "1 while a running job stands on steps that a corrupt node took part in"),
+    ("timestamp_seconds", "When its coordinator last looked"),
+)
+
+
+def _durability(session: AnySession) -> Iterator[Metric]:
+    """Of jobs that run. What is not known has no sample."""
+    families = {
+        name: GaugeMetricFamily(f"mainstay_job_durability_{name}", about, labels=["job"]) for name, about in _DURABILITY
+    }
+    for row in jobs.current(session):
+        for name, value in _figures(row.protection.get("durability")):
+            families[name].add_metric([row.id], value)
+    yield from families.values()
+
+
+def _figures(told: dict[str, Any] | None) -> Iterator[tuple[str, float]]:
+    if told is None:
+        return
+    age = None if None in {told["newest"], told["parity_epoch"]} else told["newest"] - told["parity_epoch"]
+    values = {
+        "survival_hour": told["survival_hour"],
+        "survival_hour_with_disk": told["survival_hour_with_disk"],
+        "least_fatal_nodes": told["least"],
+        "parity_age_steps": None if age is None else max(0, age),
+        "degraded": len(told["degraded"]),
+        "extra_copies": sum(len(suspect["copies"]) for suspect in told["suspects"]),
+        "tainted": any(taint["tainted"] for taint in told["taints"]),
+        "timestamp_seconds": told["time"],
+    }
+    yield from ((name, float(value)) for name, value in values.items() if value is not None)

@@ -13,8 +13,11 @@ from service.fleet import reading, repository, returning, situation
 from service.fleet.life_cycle import Owner, Trigger
 from service.fleet.models import NodeRow, TransitionRow
 from service.fleet.moves import Mover, demand
-from service.fleet.schemas import DrainBody, MoveBody, NodeRead, TransitionRead, ValidateBody
+from service.fleet.schemas import DrainBody, DrainRead, MoveBody, NodeRead, TransitionRead, ValidateBody
 from service.fleet.service import require_node
+from service.jobs import advice
+from service.jobs.repository import by_node
+from service.jobs.schemas import AdviceRead
 from service.kit.clock import Now
 from service.kit.db import Reading, WriteSession, Writing, after_commit
 from service.kit.idempotency import Guard, Idempotency
@@ -51,13 +54,24 @@ def drain_node(
     *,
     services: ServicesDep,
     now: Now,
-) -> NodeRead:
-    """Take a node out of service once its work has left. A drain that another system made can be taken over."""
+) -> DrainRead:
+    """Take a node out of service once its work has left. A drain that another system made can be taken over.
+
+    With ``mode: migrate`` running jobs are advised to move their ranks away; the answer has one advice for each.
+    """
     row = require_node(session, name)
     mover = Mover(Owner.OUTSIDE if body.outside else Owner.PERSON, principal.name)
     deadline_at = None if body.deadline_seconds is None else now + body.deadline_seconds
     _move(session, services, row, Trigger.DRAIN, body=body, mover=mover, now=now, deadline_at=deadline_at)
-    return _answer(session, services, row, idempotency, now)
+    jobs = by_node(session).get(name, ()) if body.mode == "migrate" else ()
+    given = [
+        advice.give(session, job, node=name, reason=body.reason, actor=principal.name, now=now) for job in sorted(jobs)
+    ]
+    session.flush()
+    after_commit(session, lambda: services.wakers.wake("remediation"))
+    read = reading.read_nodes(session, [row], services.seen, now)[0]
+    told = DrainRead(**dict(read), advice=[AdviceRead.model_validate(one) for one in given])
+    return idempotency.remember(session, told)
 
 
 @router.post("/nodes/{name}/undrain", operation_id="undrain_node")
@@ -74,6 +88,7 @@ def undrain_node(
     """Take a drain back, while nothing worse followed. Not one that another system made."""
     row = require_node(session, name)
     _move(session, services, row, Trigger.UNDRAIN, body=body, mover=_person(principal), now=now)
+    advice.withdraw(session, name, f"{principal.name} took the drain of {name} back", now=now)
     return _answer(session, services, row, idempotency, now)
 
 

@@ -20,10 +20,12 @@ class NodeRow(Base):
     __table_args__ = (
         CheckConstraint(f"state IN {_STATES}", name="state"),
         CheckConstraint(f"owner IN {_OWNERS}", name="owner"),
+        # With the name: a search for spares walks the healthy nodes in order and ends when it has enough.
+        Index(None, "state", "name"),
     )
 
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    state: Mapped[str] = mapped_column(String(16), default=HealthState.UNKNOWN.value, index=True)
+    state: Mapped[str] = mapped_column(String(16), default=HealthState.UNKNOWN.value)
     """Written by ``fleet.moves`` only, by compare-and-set on (state, state_version)."""
     state_reason: Mapped[str] = mapped_column(String(500), default="enrolled, nothing measured yet")
     state_version: Mapped[int] = mapped_column(default=0)
@@ -45,6 +47,8 @@ class NodeRow(Base):
     boot_id: Mapped[str] = mapped_column(String(64), default="")
     cohort: Mapped[str] = mapped_column(String(200), default="", index=True)
     cpu_count: Mapped[int] = mapped_column(default=0)
+    gpus: Mapped[int] = mapped_column(default=0, server_default="0")
+    """GPUs in its latest report, as ``devices`` has them present: the gate asks it of a thousand nodes at once."""
     memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     rack: Mapped[str] = mapped_column(String(200), default="", index=True)
     """What shares power and a switch with it; empty when nobody said."""

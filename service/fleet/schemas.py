@@ -9,6 +9,7 @@ from pydantic import Field, Strict, model_validator
 from probes.identity import MAX_SWITCHES
 from probes.words import HOST_DEVICE, HealthState, Severity, Verdict
 from service.fleet.life_cycle import Owner
+from service.jobs.schemas import AdviceRead
 from service.kit.schemas import Bytes, Count, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
 from service.telemetry.check import MAX_DEVICES
 
@@ -119,6 +120,13 @@ class NodeRead(Output):
     state_version: int
 
 
+class DrainRead(NodeRead):
+    """A node that is drained, and what happens to the work on it."""
+
+    advice: list[AdviceRead]
+    """One a job that has ranks here, with ``mode: migrate``; the job's page follows each."""
+
+
 class TransitionRead(Output):
     """One accepted move of a node."""
 
@@ -149,6 +157,8 @@ class DrainBody(MoveBody):
     """The node is quarantined after so long even if work is left on it."""
     outside: Annotated[bool, Strict()] = False
     """Another system drained it; nothing here undoes that."""
+    mode: Literal["wait", "migrate"] = "wait"
+    """``migrate``: running jobs are advised to move their ranks to standbys on other nodes first."""
 
 
 class ValidateBody(MoveBody):

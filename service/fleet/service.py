@@ -54,6 +54,7 @@ def report(session: WriteSession, name: str, said: NodeReport, *, now: float) ->
     )  # fmt: skip
     for field in fields:
         setattr(row, field, getattr(said, field))
+    row.gpus = sum(device.kind == "gpu" for device in said.devices)
     row.last_seen_at = now
     if row.stopped_at is not None and said.started_at > row.stopped_at:
         row.stopped_at = None

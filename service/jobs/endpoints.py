@@ -7,14 +7,26 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
-from service.auth.guard import Reader, Reporter
-from service.jobs import service, steps
-from service.jobs.models import JobRow, RecoveryRow
-from service.jobs.schemas import JobRead, JobReport, JobState, RecoveryRead, StepsRead
+from service.auth.guard import Actor, Reader, Reporter
+from service.jobs import advice, hazards, service, steps
+from service.jobs.models import AdviceRow, JobRow, RecoveryRow
+from service.jobs.repository import RUNNING
+from service.jobs.schemas import (
+    AdviceBody,
+    AdviceRead,
+    JobAnswer,
+    JobRead,
+    JobReport,
+    JobState,
+    RecoveryRead,
+    StepsRead,
+)
 from service.kit.clock import Now
 from service.kit.db import Reading, Writing
+from service.kit.idempotency import Idempotency
 from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
+from service.kit.problem import ConflictError
 from service.kit.schemas import Name
 from service.services import ServicesDep
 
@@ -23,8 +35,16 @@ JobId = Annotated[Name, Path(alias="id")]
 StepNumber = Annotated[int | None, Query(ge=0, lt=2**53)]
 
 
+class JobOverError(ConflictError):
+    slug, title = "job-over", "The job is over"
+
+
 class JobPage(Page[JobRead]):
     """Jobs, the one that started last first."""
+
+
+class AdvicePage(Page[AdviceRead]):
+    """Advice to a job, newest first."""
 
 
 class RecoveryPage(Page[RecoveryRead]):
@@ -32,12 +52,15 @@ class RecoveryPage(Page[RecoveryRead]):
 
 
 @router.put("/jobs/{id}", operation_id="put_job", responses=problems(409))  # noqa: FAST003 - JobId is its alias
-def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writing, now: Now) -> JobRead:
+def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writing, now: Now) -> JobAnswer:
     """Report a job: its coordinator sends this when something changes, and every few seconds."""
     principal.require_job(job_id)
     row = service.report(session, job_id, body, now=now)
     session.flush()
-    return service.read_many(session, [row], now=now)[0]
+    read = service.read_many(session, [row], now=now)[0]
+    found = hazards.of_nodes(session, job_id, {place.node for place in body.topology.ranks})
+    given = [AdviceRead.model_validate(one) for one in advice.open_ones(session, job_id)]
+    return JobAnswer(**read.model_dump(), hazards=found, advice=given)
 
 
 @router.get("/jobs", operation_id="list_jobs")
@@ -77,3 +100,27 @@ def list_job_recoveries(job_id: JobId, _: Reader, session: Reading, page: Paging
     statement = select(RecoveryRow).where(RecoveryRow.job == job_id)
     rows, cursor = paginate(session, statement, keys=(RecoveryRow.failed_at, RecoveryRow.id), page=page)
     return RecoveryPage(items=[service.read_recovery(row) for row in rows], next_cursor=cursor)
+
+
+@router.get("/jobs/{id}/advice", operation_id="list_job_advice")  # noqa: FAST003 - JobId is its alias
+def list_job_advice(job_id: JobId, _: Reader, session: Reading, page: Paging) -> AdvicePage:
+    """What the job was advised to do, newest first, and what became of it."""
+    service.require_job(session, job_id)
+    statement = select(AdviceRow).where(AdviceRow.job == job_id)
+    rows, cursor = paginate(session, statement, keys=(AdviceRow.created_at, AdviceRow.id), page=page)
+    return AdvicePage(items=[AdviceRead.model_validate(row) for row in rows], next_cursor=cursor)
+
+
+@router.post("/jobs/{id}/advice", operation_id="advise_job")  # noqa: FAST003 - JobId is its alias
+def advise_job(
+    job_id: JobId, body: AdviceBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
+) -> AdviceRead:
+    """Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second."""
+    row = service.require_job(session, job_id)
+    if row.state not in RUNNING:
+        raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")
+    given = advice.give(
+        session, job_id, node=body.node, rank=body.rank, reason=body.reason, actor=principal.name, now=now
+    )
+    session.flush()
+    return idempotency.remember(session, AdviceRead.model_validate(given))

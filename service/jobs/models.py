@@ -7,9 +7,11 @@ from typing import Any
 from sqlalchemy import BigInteger, CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from recovery.advice import AdviceState
 from service.jobs.schemas import JobState
 from service.kit.db import Base, UnixTime
 
+_ADVICE = ", ".join(f"'{state}'" for state in AdviceState)
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 
 
@@ -63,3 +65,25 @@ class RecoveryRow(Base):
         Index(None, "incident_id"),
         Index(None, "plan_id"),
     )
+
+
+class AdviceRow(Base):
+    """An advice to a job. Handed out with the answers to its reports until it has answered."""
+
+    __tablename__ = "advice"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    job: Mapped[str] = mapped_column(String(128))
+    kind: Mapped[str] = mapped_column(String(16))
+    node: Mapped[str | None] = mapped_column(String(128))
+    rank: Mapped[int | None]
+    reason: Mapped[str] = mapped_column(String(500))
+    actor: Mapped[str] = mapped_column(String(200))
+    state: Mapped[str] = mapped_column(String(16))
+    detail: Mapped[str] = mapped_column(String(500))
+    seconds: Mapped[float | None]
+    steps_lost: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    updated_at: Mapped[float] = mapped_column(UnixTime)
+
+    __table_args__ = (CheckConstraint(f"state IN ({_ADVICE})", name="state"), Index(None, "job", "created_at", "id"))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from recovery.advice import AdviceKind, AdviceState
 from service.events.schemas import MAX_RANK
-from service.kit.schemas import Bytes, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
+from service.jobs.durability import Durability
+from service.kit.schemas import Bytes, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds, check_text
+
+MAX_ADVICE = 64
+"""Answers in one report; see ``recovery.launcher.migration.REMEMBERED``."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber]
 Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
@@ -68,12 +73,25 @@ class Protection(Input):
     parity_group: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
     disk_every: Annotated[int, Field(ge=1, lt=2**31), JsonNumber] | None
     state_bytes: Annotated[list[Bytes], Field(max_length=MAX_RANK)]
+    durability: Durability | None = None
+    """As it was when the coordinator last looked; null where it does not look."""
 
 
 def _as_text(command: Any) -> Any:
     if isinstance(command, list) and all(isinstance(part, str) for part in command):
         return shlex.join(command)
     return command
+
+
+class AdviceAnswer(Input):
+    """What became of an advice, as the coordinator says."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    state: AdviceState
+    detail: Annotated[str, AfterValidator(check_text), Field(max_length=500)] = ""
+    seconds: Annotated[float, Field(ge=0, le=1e9), JsonNumber] | None = None
+    """That training stood still."""
+    steps_lost: Step | None = None
 
 
 class JobReport(Input):
@@ -91,6 +109,41 @@ class JobReport(Input):
     """Number of steps committed so far: steps count from 1."""
     started_at: UnixSeconds
     finished_at: UnixSeconds | None
+    advice: Annotated[list[AdviceAnswer], Field(max_length=MAX_ADVICE, default_factory=list)]
+    """What became of advice that was given to this job."""
+
+
+class AdviceBody(Input):
+    """Move one rank, or all ranks that a node has, to other nodes."""
+
+    kind: Literal[AdviceKind.MIGRATE] = AdviceKind.MIGRATE
+    node: Name | None = None
+    rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber] | None = None
+    reason: Annotated[ShortText, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if (self.node is None) == (self.rank is None):
+            raise ValueError("an advice names either a node or a rank")
+        return self
+
+
+class AdviceRead(Output):
+    """An advice to a job, and what became of it."""
+
+    id: str
+    job: str
+    kind: AdviceKind
+    node: str | None
+    rank: int | None
+    reason: str
+    actor: str
+    state: AdviceState
+    detail: str
+    seconds: float | None
+    steps_lost: int | None
+    created_at: float
+    updated_at: float
 
 
 class JobRead(Output):
@@ -109,6 +162,26 @@ class JobRead(Output):
     open_incidents: int
     recoveries: int
     effective_ratio: float | None
+
+
+class HazardRead(Output):
+    """Why a node of the job should not be trusted."""
+
+    reason: str
+    factor: float
+    """It is taken to fail so many times as often as others."""
+    since: float
+    corrupt: bool
+    """It computes wrongly, at least since then: steps that it took part in are tainted."""
+
+
+class JobAnswer(JobRead):
+    """What a coordinator is told in turn."""
+
+    hazards: dict[str, HazardRead]
+    """Node -> why it should not be trusted."""
+    advice: list[AdviceRead]
+    """What the job has still to answer, oldest first."""
 
 
 class RecoveryRead(Output):

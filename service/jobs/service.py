@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.incidents import repository as incidents
-from service.jobs import repository
+from service.jobs import advice, repository
 from service.jobs.accounting import Outage, effective_ratio
 from service.jobs.models import JobRow, RecoveryRow
 from service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
@@ -45,7 +45,7 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         raise StaleGenerationError(
             f"job {job_id!r} is at generation {row.generation}; a report of generation {said.generation} is too late"
         )
-    values = said.model_dump(mode="json")
+    values = said.model_dump(mode="json", exclude={"advice"})
     if row is None:
         row = JobRow(id=job_id, last_seen_at=now, **values)
         session.add(row)
@@ -53,6 +53,7 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         for name, value in values.items():
             setattr(row, name, value)
         row.last_seen_at = now
+    advice.heard(session, job_id, row.state, said.advice, now=now)
     told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
     record_change(session, Topic.JOB, told)
     return row

@@ -17,6 +17,7 @@ from service.kit.db import AnySession
 from service.kit.problem import NotFoundError, UnprocessableError
 from service.kit.schemas import Output
 from service.validation import service
+from service.validation.criteria import shown
 from service.validation.models import ResultRow, ValidationRow
 from service.validation.schemas import ValidationState
 
@@ -44,6 +45,9 @@ class ChangeRead(Output):
     """By what share it became worse; negative: better."""
     verdict: Verdict
     reason: str
+    before_values: list[float]
+    """Its repetitions, rising, to be drawn."""
+    after_values: list[float]
 
 
 class ComparisonRead(Output):
@@ -60,6 +64,11 @@ class ComparisonRead(Output):
 _ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN, Verdict.PASS)
 
 
+def worst_first(verdict: Verdict) -> int:
+    """A verdict's place in a list of comparisons."""
+    return _ORDER.index(verdict)
+
+
 def read(session: AnySession, validation_id: str, before_id: str | None) -> ComparisonRead:
     """Compare a validation with ``before_id``, or with the node's last one before it that measured something.
 
@@ -73,14 +82,14 @@ def read(session: AnySession, validation_id: str, before_id: str | None) -> Comp
     if before.node != after.node:
         raise NotOfThisNodeError(f"validation {before.id} is of {before.node}, {after.id} of {after.node}")
     now, then = _measured(session, after.id), _measured(session, before.id)
-    changes = compare(then, now, _pasts(session, after))
-    ordered = sorted(changes, key=lambda change: (_ORDER.index(change.verdict), -(change.worse or 0.0), change.key))
+    changes = compare(then, now, _pasts(session, before, after))
+    ordered = sorted(changes, key=lambda change: (worst_first(change.verdict), -(change.worse or 0.0), change.key))
     return ComparisonRead(
         node=after.node,
         before=before.id,
         after=after.id,
         verdict=verdict(changes),
-        changes=[_read(change) for change in ordered],
+        changes=[_read(change, then.get(change.key), now.get(change.key)) for change in ordered],
     )
 
 
@@ -119,9 +128,12 @@ def _run(values: Iterable[float]) -> Run:
     return np.asarray(list(values), dtype=np.float64)
 
 
-def _pasts(session: AnySession, after: ValidationRow) -> dict[tuple[str, str], Sequence[Pair]]:
-    """Devices of other nodes of the cohort, each with its two newest runs of a metric."""
-    cohorts = select(ResultRow.cohort).where(ResultRow.validation_id == after.id)
+def _pasts(session: AnySession, before: ValidationRow, after: ValidationRow) -> dict[tuple[str, str], Sequence[Pair]]:
+    """Devices of other nodes of the cohort, each with its two newest runs of a metric.
+
+    Where an update lies between the two, that is under the old and the new software: these changed with it.
+    """
+    cohorts = select(ResultRow.cohort).where(ResultRow.validation_id.in_((before.id, after.id)))
     statement = (
         select(ValidationRow.node, ResultRow.device, ResultRow.benchmark, ResultRow.metric, ResultRow.values)
         .join(ValidationRow, ValidationRow.id == ResultRow.validation_id)
@@ -162,7 +174,7 @@ def _newest(session: AnySession, after: ValidationRow) -> list[str]:
     return [found for two in kept.values() for found in two]
 
 
-def _read(change: Change) -> ChangeRead:
+def _read(change: Change, before: Measured | None, after: Measured | None) -> ChangeRead:
     return ChangeRead(
         benchmark=change.key.benchmark,
         metric=change.key.metric,
@@ -174,4 +186,6 @@ def _read(change: Change) -> ChangeRead:
         worse=change.worse,
         verdict=change.verdict,
         reason=change.reason,
+        before_values=[] if before is None else shown(before.values),
+        after_values=[] if after is None else shown(after.values),
     )

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from detectors import criteria as pure
 from detectors.limits import Distribution
+from detectors.sessions import Sessions, by_time
 from detectors.validator import BestLimits
 from probes.benchmarks.result import Better
 from probes.words import Verdict
 from service.kit.db import AnySession, WriteSession
 from service.kit.problem import NotFoundError
 from service.validation import cohorts
+from service.validation.criteria_schemas import CriterionDetail, CriterionRead, DistributionRead, JudgedRun
 from service.validation.models import CriterionRow, ResultRow, ValidationRow
-from service.validation.schemas import CriterionDetail, CriterionRead, DistributionRead, JudgedRun
 
 LEARN_FROM: Final = 20_000
 """Newest results that are looked at: months of a small fleet, a day of a large one."""
@@ -31,6 +32,10 @@ SHOWN_VALUES: Final = 256
 
 class UnknownCriterionError(NotFoundError):
     slug, title = "unknown-criterion", "Unknown criterion"
+
+
+class NotMeasuredError(NotFoundError):
+    slug, title = "not-measured", "Not measured in that validation"
 
 
 def of_cohort(session: AnySession, cohort: str) -> list[pure.Criterion]:
@@ -62,6 +67,7 @@ def to_criterion(row: CriterionRow) -> pure.Criterion:
         allowed=tuple(row.allowed),
         learned_at=row.learned_at,
         distribution=None if row.distribution is None else msgspec.convert(row.distribution, Distribution),
+        sessions=None if row.sessions is None else msgspec.convert(row.sessions, Sessions),
     )
 
 
@@ -80,7 +86,8 @@ def learn(session: WriteSession, cohort: str | None, *, now: float) -> list[pure
     """Learn from stored results, of one cohort or of all, and store what could be learned.
 
     A metric that failed is no example of health and is left out; stated criteria are replaced by learned ones. A metric
-    that does not repeat well enough for a distribution gets robust limits.
+    that does not repeat well enough for a distribution gets robust limits. Runs of one node within an hour are one
+    session: limits are to hold in the hours to come.
     """
     learned = pure.learn(_samples(session, cohort), estimator=BestLimits).criteria
     store(session, [_row(criterion, now) for criterion in learned])
@@ -97,7 +104,9 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.Sample]:
     )
     if cohort is not None:
         statement = statement.where(cohorts.within(ResultRow.cohort, cohort))
-    for row, finished_at, node in session.execute(statement):
+    found = session.execute(statement).all()
+    stretches = by_time([node for _, _, node in found], [finished_at for _, finished_at, _ in found])
+    for (row, finished_at, node), stretch in zip(found, stretches, strict=True):
         yield pure.Sample(
             benchmark=row.benchmark,
             metric=row.metric,
@@ -107,6 +116,7 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.Sample]:
             values=tuple(row.values),
             time=finished_at,
             device=f"{node}/{row.device}",
+            session=stretch,
         )
 
 
@@ -126,52 +136,78 @@ def _row(criterion: pure.Criterion, now: float) -> dict[str, Any]:
         "source": criterion.source,
         "learned_at": now if criterion.learned_at is None else criterion.learned_at,
         "distribution": None if criterion.distribution is None else msgspec.to_builtins(criterion.distribution),
+        "sessions": None if criterion.sessions is None else msgspec.to_builtins(criterion.sessions),
     }
 
 
-def detail(session: AnySession, *, cohort: str, benchmark: str, metric: str) -> CriterionDetail:
+def detail(
+    session: AnySession, *, cohort: str, benchmark: str, metric: str, validation: str | None = None
+) -> CriterionDetail:
     """A criterion with what is drawn of it: its reference sample and the newest runs.
+
+    Args:
+        session: to read.
+        cohort: of the criterion.
+        benchmark: the same.
+        metric: the same.
+        validation: whose runs are to be among those drawn, however old they are.
 
     Raises:
         UnknownCriterionError: there is none.
+        NotMeasuredError: there is no such validation, or it did not measure this.
     """
     row = session.get(CriterionRow, (benchmark, metric, cohort))
     if row is None:
         raise UnknownCriterionError(f"no criterion for {benchmark!r} {metric!r} of cohort {cohort!r}")
-    kept = row.distribution
+    kept, runs = row.distribution, _runs(session, row)
+    if validation is not None and all(run.validation_id != validation for run in runs):
+        runs += _runs_of(session, row, validation)
     return CriterionDetail(
         **CriterionRead.model_validate(row).model_dump(),
         distribution=None if kept is None else DistributionRead.model_validate(kept),
-        runs=_runs(session, row),
+        runs=runs,
     )
 
 
 def _runs(session: AnySession, criterion: CriterionRow) -> list[JudgedRun]:
-    statement = (
+    newest = _measured(criterion).where(ResultRow.cohort == criterion.cohort)
+    newest = newest.order_by(ValidationRow.created_at.desc(), ResultRow.id.desc()).limit(SHOWN_RUNS)
+    return [_read(result, validation) for result, validation in session.execute(newest)]
+
+
+def _runs_of(session: AnySession, criterion: CriterionRow, validation: str) -> list[JudgedRun]:
+    """Of one validation; a criterion of the hardware alone judges every driver's."""
+    asked = _measured(criterion).where(
+        ValidationRow.id == validation, cohorts.within(ResultRow.cohort, criterion.cohort)
+    )
+    found = [_read(*both) for both in session.execute(asked.order_by(ResultRow.position))]
+    if not found:
+        what = f"{criterion.benchmark!r} {criterion.metric!r} of cohort {criterion.cohort!r}"
+        raise NotMeasuredError(f"no validation {validation!r} measured {what}")
+    return found
+
+
+def _measured(criterion: CriterionRow) -> Select[ResultRow, ValidationRow]:
+    return (
         select(ResultRow, ValidationRow)
         .join(ValidationRow, ValidationRow.id == ResultRow.validation_id)
-        .where(
-            ResultRow.cohort == criterion.cohort,
-            ResultRow.benchmark == criterion.benchmark,
-            ResultRow.metric == criterion.metric,
-        )
-        .order_by(ValidationRow.created_at.desc(), ResultRow.id.desc())
-        .limit(SHOWN_RUNS)
+        .where(ResultRow.benchmark == criterion.benchmark, ResultRow.metric == criterion.metric)
     )
-    return [
-        JudgedRun(
-            validation_id=validation.id,
-            node=validation.node,
-            device=result.device,
-            verdict=Verdict(result.verdict),
-            finished_at=validation.finished_at,
-            values=_shown(result.values),
-        )
-        for result, validation in session.execute(statement)
-    ]
 
 
-def _shown(values: Sequence[float]) -> list[float]:
+def _read(result: ResultRow, validation: ValidationRow) -> JudgedRun:
+    return JudgedRun(
+        validation_id=validation.id,
+        node=validation.node,
+        device=result.device,
+        verdict=Verdict(result.verdict),
+        finished_at=validation.finished_at,
+        values=shown(result.values),
+    )
+
+
+def shown(values: Iterable[float]) -> list[float]:
     """Rising; evenly chosen where there are too many, both ends among them."""
-    ordered, step = sorted(values), max(1.0, (len(values) - 1) / (SHOWN_VALUES - 1))
+    ordered = sorted(map(float, values))
+    step = max(1.0, (len(ordered) - 1) / (SHOWN_VALUES - 1))
     return [ordered[round(i * step)] for i in range(min(len(ordered), SHOWN_VALUES))]

@@ -67,7 +67,7 @@ def create_validation(
     now: Now,
 ) -> ValidationRead:
     """Order a suite, or a part of one, on a node, which fetches it by itself; ask here again for the verdict."""
-    wish = service.Wish(benchmarks=body.benchmarks)
+    wish = service.Wish(benchmarks=body.benchmarks, again=body.again)
     row = service.order(session, services.settings, node=body.node, suite=body.suite, now=now, wish=wish)
     session.flush()
     after_commit(session, lambda: services.wakers.wake("orders"))

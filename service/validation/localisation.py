@@ -270,8 +270,13 @@ def take_orders(session: WriteSession, node: str, *, now: float) -> list[PairOrd
     return [PairOrderRead.model_validate(row.order) for row in rows]
 
 
-def accept(session: WriteSession, side: LocalisationOrderRow, body: PairReportIn, *, now: float) -> None:
+def accept(
+    session: WriteSession, side: LocalisationOrderRow, body: PairReportIn, *, now: float
+) -> LocalisationRow | None:
     """Take what a side measured; with the last side of a round, go on. A repetition or a late answer changes nothing.
+
+    Returns:
+        The localisation, if this answer went into it.
 
     Raises:
         UnprocessableError: it is of another benchmark, or ends before it begins.
@@ -284,15 +289,16 @@ def accept(session: WriteSession, side: LocalisationOrderRow, body: PairReportIn
     row = session.get(LocalisationRow, side.localisation_id, with_for_update=True)
     session.refresh(side)
     if side.state not in _OPEN:
-        return
+        return None
     side.state, side.result = SideState.DONE.value, body.result.model_dump(mode="json")
     session.flush()
     if row is not None:
         _round_over(session, row, now=now)
+    return row
 
 
-def tick(session: WriteSession, *, now: float) -> list[str]:
-    """Go on with rounds whose time is up; the localisations' ids."""
+def tick(session: WriteSession, *, now: float) -> list[LocalisationRow]:
+    """Go on with rounds whose time is up; their localisations."""
     statement = (
         select(LocalisationRow)
         .where(
@@ -308,7 +314,7 @@ def tick(session: WriteSession, *, now: float) -> list[str]:
     late = list(session.scalars(statement))
     for row in late:
         _round_over(session, row, now=now)
-    return [row.id for row in late]
+    return late
 
 
 def _round_over(session: WriteSession, row: LocalisationRow, *, now: float) -> None:

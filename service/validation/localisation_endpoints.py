@@ -15,7 +15,7 @@ from service.kit.openapi import problems
 from service.kit.pagination import Page, Paging, paginate
 from service.kit.schemas import Name
 from service.services import ServicesDep
-from service.validation import localisation, localisation_reading
+from service.validation import localisation, localisation_reading, localisation_telling
 from service.validation.localisation_models import LocalisationRow
 from service.validation.localisation_schemas import (
     LocalisationCancel,
@@ -80,7 +80,8 @@ def post_pair_result(
     """What one side of a pair measured, from the node that had the order. The first answer counts."""
     side = localisation.require_order(session, order_id)
     principal.require_node(side.node)
-    localisation.accept(session, side, body, now=now)
+    ended = localisation.accept(session, side, body, now=now)
     session.flush()
+    localisation_telling.ended(session, ended, now=now, settings=services.settings)
     after_commit(session, lambda: services.wakers.wake("orders"))
     return localisation_reading.summary(localisation.require(session, side.localisation_id))

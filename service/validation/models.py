@@ -40,6 +40,10 @@ class SweepRow(Base):
     retries: Mapped[int] = mapped_column(default=0, server_default="0")
     timeout_seconds: Mapped[float | None]
     """Longest validation of one node; empty: by the suite."""
+    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often what failed is measured again before it is taken for failed."""
+    version: Mapped[int] = mapped_column(default=1, server_default="1")
+    """Counts changes by people: two who edit the same version do not overwrite each other."""
 
     __table_args__ = (
         Index(
@@ -96,6 +100,8 @@ class ValidationRow(Base):
     cancelled_at: Mapped[float | None] = mapped_column(UnixTime)
     cancel_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
     cancel_told_at: Mapped[float | None] = mapped_column(UnixTime)
+    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often the node may measure again what failed."""
 
     __table_args__ = (
         CheckConstraint(f"state IN ({_STATES})", name="state"),
@@ -134,6 +140,8 @@ class ResultRow(Base):
     device: Mapped[str] = mapped_column(String(128))
     criterion: Mapped[dict[str, Any] | None]
     reason: Mapped[str] = mapped_column(Text)
+    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often it was measured again."""
 
     __table_args__ = (
         CheckConstraint(f"verdict IN ({_VERDICTS})", name="verdict"),
@@ -160,6 +168,8 @@ class CriterionRow(Base):
     learned_at: Mapped[float] = mapped_column(UnixTime)
     distribution: Mapped[dict[str, Any] | None]
     """``detectors.limits.Distribution``: the reference sample, how similar a run must be. Empty: the limits judge."""
+    sessions: Mapped[dict[str, Any] | None]
+    """``detectors.sessions.Sessions``: of how many it was learned, and how they differ. Empty: not recorded."""
 
     __table_args__ = (CheckConstraint("better IN ('higher', 'lower', 'equal')", name="better"),)
 

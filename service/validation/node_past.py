@@ -18,7 +18,7 @@ from sqlalchemy import select
 from detectors.correlate import Config as Correlation
 from detectors.finding import FindingKind
 from detectors.selector.history import Incident, NodeHistory
-from detectors.selector.whatif import PastDefect
+from detectors.selector.whatif import Look, PastDefect
 from probes.benchmarks.defects import Defect
 from probes.words import EventKind, HealthState, Remedy, Severity, Verdict
 from service.events.models import EventRow
@@ -252,6 +252,13 @@ def defects(past: Past, claims: Mapping[str, Sequence[str]], now: float) -> list
             kind = next((CLASS_OF[k].value for k in sorted(trouble.kinds) if k in CLASS_OF), UNATTRIBUTED)
             made.append(PastDefect(at=trouble.at, node=past.row.name, defect=kind, ran=passed[-1].ran))
     return made
+
+
+def looks(past: Past) -> list[Look]:
+    """What ran on a node and found nothing: a check that failed ends in a repair, which looks at everything."""
+    return [
+        Look(at=c.at, node=past.row.name, ran=c.ran) for c in past.checks if c.verdict is not Verdict.FAIL and c.ran
+    ]
 
 
 def _blamed(found: Sequence[str], claims: Mapping[str, Sequence[str]]) -> str:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import and_, false, or_, select, update
 
+from detectors.verdict import Criteria
+from service.fleet.service import require_node
 from service.kit.db import AnySession, WriteSession
 from service.settings import Settings
-from service.validation import service
+from service.validation import criteria, service
+from service.validation.cohorts import cohort_of
 from service.validation.models import ValidationRow
 from service.validation.schemas import OrderRead, StandingIn, ValidationState
 
@@ -68,10 +72,22 @@ def take_orders(session: WriteSession, node: str, *, now: float) -> list[OrderRe
         if row.state == ValidationState.QUEUED:
             row.state, row.reason = ValidationState.TAKEN.value, "the node has the order"
             service.tell(session, row)
-    return [*(_read(row, "cancel") for row in ended), *(_read(row, "validate") for row in begun)]
+    known = _criteria(session, node) if any(row.again for row in begun) else None
+    return [
+        *(_read(row, "cancel") for row in ended),
+        *(_read(row, "validate", known if row.again else None) for row in begun),
+    ]
 
 
-def _read(row: ValidationRow, kind: Any) -> OrderRead:
+def _criteria(session: AnySession, node: str) -> dict[str, Any]:
+    """By what the node can tell that something has failed: as it will be judged here."""
+    cohort = cohort_of(session, require_node(session, node))
+    known = Criteria(criteria=tuple(criteria.of_cohort(session, cohort)), judge_as=cohort)
+    told: dict[str, Any] = msgspec.to_builtins(known)
+    return told
+
+
+def _read(row: ValidationRow, kind: Any, known: dict[str, Any] | None = None) -> OrderRead:
     return OrderRead(
         id=f"{row.id}.{row.attempt}",
         kind=kind,
@@ -80,6 +96,8 @@ def _read(row: ValidationRow, kind: Any) -> OrderRead:
         validation_id=row.id,
         deadline_at=row.deadline_at,
         reason=row.cancel_reason,
+        again=row.again,
+        criteria=known,
     )
 
 

@@ -46,6 +46,7 @@ def _read(row: ValidationRow, results: Sequence[ResultRow]) -> ValidationRead:
         run=row.run_id,
         held=row.held,
         attempt=row.attempt,
+        again=row.again,
         progress=None if row.progress is None else StandingRead.model_validate(row.progress),
         cancelled_at=row.cancelled_at,
         state=ValidationState(row.state),

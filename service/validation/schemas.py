@@ -1,12 +1,13 @@
-"""Suites, validations, criteria and sweeps on the wire."""
+"""Suites, validations and sweeps on the wire."""
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
+from pydantic.config import JsonDict
 
 from probes.benchmarks.defects import Defect
 from probes.benchmarks.result import Better, State
@@ -68,12 +69,15 @@ class SuiteRead(Output):
 
 Part = Annotated[list[Label], Field(min_length=1, max_length=100)]
 """Names of benchmarks, a part of a suite."""
+Again = Annotated[Count, Field(le=5)]
+"""How often a benchmark is measured again that is slower than it may be: it fails if it is slow every time."""
 
 
 class ValidationCreate(Input):
     node: Name
     suite: Label
     benchmarks: Part | None = None
+    again: Again = 0
 
 
 class Preemption(Input):
@@ -125,6 +129,8 @@ class ValidationResult(Output):
     verdict: Verdict
     criterion: ResultCriterion | None
     reason: str
+    again: int
+    """How often the benchmark was measured again on this device, because it had failed."""
 
 
 class ValidationRead(Output):
@@ -139,6 +145,7 @@ class ValidationRead(Output):
     held: bool
     """Queued, and waits for others of its run: too many at once, or under one switch."""
     attempt: int
+    again: int
     progress: StandingRead | None
     cancelled_at: float | None
     verdict: Verdict
@@ -157,6 +164,9 @@ class OrderRead(Output):
     validation_id: str
     deadline_at: float
     reason: str
+    again: int
+    criteria: dict[str, Any] | None
+    """What ``mainstay validate --criteria`` takes; null where nothing is to be measured again."""
 
 
 class OrdersRead(Output):
@@ -180,6 +190,7 @@ class BenchmarkResultIn(Lenient):
     device: ShortText
     metrics: Annotated[list[MetricIn], Field(max_length=256)]
     digest: Annotated[ShortText, Field(max_length=128)] | None = None
+    again: Count = 0
 
 
 class ResultsIn(Lenient):
@@ -188,110 +199,6 @@ class ResultsIn(Lenient):
     finished_at: UnixSeconds
     benchmarks: Annotated[list[BenchmarkResultIn], Field(max_length=1024)]
     error: CutText | None = None
-
-
-Similarity = Annotated[float, Field(gt=0, lt=1), JsonNumber]
-Positive = Annotated[Number, Field(gt=0)]
-
-
-class DistributionIn(Input):
-    """A reference sample, as ``mainstay criteria fit`` learns it: the whole run is compared with it."""
-
-    reference: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=1000)]
-    alpha: Similarity
-    warn_alpha: Similarity
-    repeatability: Annotated[float, Field(ge=0, le=1), JsonNumber] | None = None
-    detectable: Annotated[float, Field(ge=0, le=1e6), JsonNumber] = 0.0
-    excluded: Count = 0
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.alpha > self.warn_alpha:
-            raise ValueError(f"alpha {self.alpha} is above warn_alpha {self.warn_alpha}")
-        return self
-
-
-class CriterionIn(Input):
-    """A criterion that somebody states, or one learned elsewhere (``mainstay criteria fit``)."""
-
-    benchmark: Label
-    metric: Label
-    cohort: Label
-    better: Better
-    low: Number | None
-    high: Number | None
-    unit: Annotated[ShortText, Field(max_length=32)] = ""
-    warn: Number | None = None
-    center: Number | None = None
-    allowed: Annotated[tuple[Number, ...], Field(max_length=1000)] = ()
-    n: Count = 0
-    source: Label = "stated"
-    distribution: DistributionIn | None = None
-
-    @model_validator(mode="after")
-    def _can_judge(self) -> Self:
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}")
-        needed = {Better.HIGHER: self.low, Better.LOWER: self.high}
-        if self.better in needed and needed[self.better] is None:
-            raise ValueError(
-                f"where {self.better} is better, {'low' if self.better is Better.HIGHER else 'high'} is needed"
-            )
-        return self
-
-
-class CriterionRead(Output):
-    benchmark: str
-    metric: str
-    cohort: str
-    better: Better
-    low: float | None
-    high: float | None
-    n: int
-    source: str
-    learned_at: float
-    unit: str
-    warn: float | None
-    center: float | None
-    allowed: list[float]
-
-
-class DistributionRead(Output):
-    reference: list[float]
-    """Values of the run that stands for all healthy ones, rising: its distribution function is drawn from them."""
-    alpha: float
-    """A run fails at this one-sided similarity or less."""
-    warn_alpha: float
-    repeatability: float | None
-    detectable: float
-    """The uniform slowdown, as a share, from which 95 % of devices fail."""
-    excluded: int
-
-
-class JudgedRun(Output):
-    """One run's values, to be drawn beside the reference."""
-
-    validation_id: str
-    node: str
-    device: str
-    verdict: Verdict
-    finished_at: float | None
-    values: list[float]
-    """Rising."""
-
-
-class CriterionDetail(CriterionRead):
-    distribution: DistributionRead | None
-    runs: list[JudgedRun]
-    """Newest first."""
-
-
-class CriteriaIn(Input):
-    items: Annotated[list[CriterionIn], Field(max_length=10_000)]
-
-
-class CriteriaLearn(Input):
-    cohort: Label | None = None
 
 
 def _fires(schedule: str) -> str:
@@ -311,6 +218,38 @@ class SweepCreate(Input):
     per_switch: Annotated[Count, Field(ge=1)] | None = None
     retries: Annotated[Count, Field(le=10)] = 0
     timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
+    again: Again = 0
+
+
+def _no_default(schema: JsonDict) -> None:
+    schema.pop("default", None)
+
+
+_UNCHANGED = Field(json_schema_extra=_no_default)
+"""What is not sent stays as it is: the document states no default, and null is none."""
+
+
+class SweepChange(Input):
+    """What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite."""
+
+    version: Annotated[Count, Field(ge=1)]
+    name: Annotated[Label, _UNCHANGED] = ""
+    suite: Annotated[Label, _UNCHANGED] = ""
+    schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
+    nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
+    enabled: Annotated[bool, Strict(), _UNCHANGED] = True
+    cohort: Label | None = None
+    benchmarks: Part | None = None
+    at_once: Annotated[Count, Field(ge=1)] | None = None
+    per_switch: Annotated[Count, Field(ge=1)] | None = None
+    retries: Annotated[Count, Field(le=10), _UNCHANGED] = 0
+    timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
+    again: Annotated[Again, _UNCHANGED] = 0
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The fields that were sent; a default stands only where nothing was."""
+        return {name: getattr(self, name) for name in self.model_fields_set - {"version"}}
 
 
 class SweepCounts(Output):
@@ -330,6 +269,8 @@ class SweepRun(Output):
 
 class SweepRead(Output):
     id: str
+    version: int
+    """Counts changes by people; to be sent with the next one."""
     name: str
     suite: str
     schedule: str | None
@@ -341,6 +282,7 @@ class SweepRead(Output):
     per_switch: int | None
     retries: int
     timeout_seconds: float | None
+    again: int
     created_at: float
     next_run_at: float | None
     last_run_at: float | None

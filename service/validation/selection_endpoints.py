@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 
 from service.auth.guard import Actor, Reader
 from service.kit.clock import Now
-from service.kit.db import Reading
+from service.kit.db import Reading, after_commit
 from service.kit.idempotency import Idempotency
 from service.kit.openapi import problems
 from service.kit.schemas import Name
@@ -24,11 +24,14 @@ Id = Annotated[Name, Path(alias="id")]
 def create_validation_plan(
     body: ValidationPlanCreate, idempotency: Idempotency, _: Actor, services: ServicesDep, now: Now
 ) -> ValidationPlanRead:
-    """Decide what to run before a job, from the nodes' past. Orders nothing: post validations for ``run_on``."""
+    """Decide what to run before a job, on each node, from the nodes' past; with ``order``, order it too."""
     with services.database.reading() as session:  # learning takes seconds: no writer waits for it
         decision = services.selector.decide(session, body, now)
     with services.database.session() as session:
         row = selector.keep(session, body, decision, now)
+        if body.order:
+            selector.order(session, row, settings=services.settings, now=now)
+            after_commit(session, lambda: services.wakers.wake("orders"))
         session.flush()
         return idempotency.remember(session, selector.read(row), 201)
 

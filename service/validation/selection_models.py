@@ -27,7 +27,9 @@ class SelectionRow(Base):
     job_hours: Mapped[float]
     target_risk: Mapped[float]
     worth_node_hours: Mapped[float | None]
+    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often what fails is to be measured again."""
     record: Mapped[dict[str, Any]]
-    """``detectors.selector.audit.Record`` as JSON."""
+    """``detectors.selector.audit.Record`` as JSON, with each node's set and the validations that were ordered."""
 
     __table_args__ = (CheckConstraint(f"trigger IN ({_TRIGGERS})", name="trigger"), Index(None, "created_at", "id"))

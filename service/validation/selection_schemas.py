@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 
 from service.kit.schemas import Input, JsonNumber, Name, Output, ShortText
+from service.validation.schemas import Again
 
 
 class Trigger(StrEnum):
@@ -31,6 +32,12 @@ class ValidationPlanCreate(Input):
     trigger: Trigger = Trigger.MANUAL
     suite: Annotated[ShortText, Field(min_length=1)] = "standard"
     """Its benchmarks are the candidates, and all of them run where too little is known."""
+    uniform: Annotated[bool, Strict()] = False
+    """One set for all nodes that are checked, where the nodes must be compared; else each node has its own."""
+    order: Annotated[bool, Strict()] = False
+    """Order the sets at once: one validation for each node of ``run_on``."""
+    again: Again = 0
+    """Handed on to the validations that carry the plan out; the plan's seconds are those of measuring once."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -50,6 +57,8 @@ class ConsideredRead(Output):
     finds: int
     alone: int
     why: str
+    nodes: int
+    """On how many nodes it runs."""
 
 
 class NodeRiskRead(Output):
@@ -57,6 +66,10 @@ class NodeRiskRead(Output):
     p: float
     covered: float
     checked: bool
+    benchmarks: list[str]
+    seconds: float
+    why: dict[str, str]
+    """Benchmark → why it runs on this node, or does not; empty of a uniform plan."""
 
 
 class ValidationPlanRead(Output):
@@ -69,9 +82,17 @@ class ValidationPlanRead(Output):
     target_risk: float
     worth_node_hours: float | None
     benchmarks: list[str]
-    """To run, in this order; empty: no check is needed."""
+    """To run, in this order, on any of the nodes; empty: no check is needed."""
     run_on: list[str]
     """The nodes to run them on; the others may start as they are."""
+    per_node: bool
+    """Whether each node has a set of its own."""
+    sets: dict[str, list[str]]
+    """Node of ``run_on`` → what runs on it, in this order."""
+    validations: dict[str, str]
+    """Node → the validation that was ordered."""
+    again: int
+    """To be said of each of their validations."""
     learned: bool
     """False: too little history, so the whole suite runs."""
     reached: bool
@@ -82,6 +103,9 @@ class ValidationPlanRead(Output):
     risk_after: float
     risk_full: float
     seconds: float
+    """On the node that takes longest."""
     full_seconds: float
+    node_seconds: float
+    full_node_seconds: float
     considered: list[ConsideredRead]
     node_risks: list[NodeRiskRead]

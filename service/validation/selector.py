@@ -19,7 +19,8 @@ from service.fleet.service import require_node
 from service.kit.db import AnySession, WriteSession
 from service.kit.ids import new_id
 from service.kit.problem import NotFoundError
-from service.validation import node_past
+from service.settings import Settings
+from service.validation import node_past, service
 from service.validation.models import ValidationRow
 from service.validation.schemas import ValidationState
 from service.validation.selection_models import SelectionRow
@@ -55,7 +56,8 @@ class Selector:
         known = self._experience(session, suite, now)
         here = _past(session, suite, now, body.nodes)
         occasion = Occasion(at=now, nodes=tuple(body.nodes), job_hours=body.job_hours)
-        return decide(here, known, occasion, Wanted(target_risk=body.target_risk, worth=body.worth_node_hours))
+        wanted = Wanted(target_risk=body.target_risk, worth=body.worth_node_hours, per_node=not body.uniform)
+        return decide(here, known, occasion, wanted)
 
     def _experience(self, session: AnySession, suite: SuiteInfo, now: float) -> Experience:
         with self._lock:
@@ -79,6 +81,7 @@ def _past(session: AnySession, suite: SuiteInfo, now: float, nodes: Sequence[str
         benchmarks=costs,
         nodes=tuple(node_past.history(past, now) for past in found if past.row.first_seen_at < now),
         defects=tuple(defect for past in found for defect in node_past.defects(past, claims, now)),
+        looks=tuple(look for past in found for look in node_past.looks(past)),
     )
 
 
@@ -112,10 +115,20 @@ def keep(session: WriteSession, body: ValidationPlanCreate, decision: Decision, 
         job_hours=body.job_hours,
         target_risk=body.target_risk,
         worth_node_hours=body.worth_node_hours,
-        record=msgspec.to_builtins(decision.record),
+        again=body.again,
+        record=msgspec.to_builtins(decision.record) | {"sets": {n: list(b) for n, b in decision.sets.items()}},
     )
     session.add(row)
     return row
+
+
+def order(session: WriteSession, row: SelectionRow, *, settings: Settings, now: float) -> None:
+    """Order each node's set as a validation of its own."""
+    made: dict[str, str] = {}
+    for node, benchmarks in row.record["sets"].items():
+        wish = service.Wish(benchmarks=benchmarks, again=row.again)
+        made[node] = service.order(session, settings, node=node, suite=row.suite, now=now, wish=wish).id
+    row.record = {**row.record, "validations": made}
 
 
 def require(session: AnySession, plan_id: str) -> SelectionRow:
@@ -132,11 +145,24 @@ def require(session: AnySession, plan_id: str) -> SelectionRow:
 
 def read(row: SelectionRow) -> ValidationPlanRead:
     """The plan as answered."""
-    record: dict[str, Any] = dict(row.record)
+    record: dict[str, Any] = _of_before(row) | dict(row.record)
+    record["considered"] = [{"nodes": len(row.run_on) * one["chosen"]} | one for one in record["considered"]]
+    risks = [{"benchmarks": [], "seconds": 0.0, "why": {}} | one for one in record.pop("nodes")]
     told = {
         "id": row.id, "created_at": row.created_at, "trigger": row.trigger, "suite": row.suite, "nodes": row.nodes,
         "run_on": row.run_on, "job_hours": row.job_hours, "target_risk": row.target_risk,
-        "worth_node_hours": row.worth_node_hours,
-        "node_risks": record.pop("nodes"),
+        "worth_node_hours": row.worth_node_hours, "again": row.again,
+        "node_risks": risks,
     }  # fmt: skip
     return ValidationPlanRead.model_validate(record | told)
+
+
+def _of_before(row: SelectionRow) -> dict[str, Any]:
+    """What a plan lacks that was made before nodes had sets of their own."""
+    return {
+        "per_node": False,
+        "validations": {},
+        "sets": dict.fromkeys(row.run_on, row.record["benchmarks"]),
+        "node_seconds": row.record["seconds"] * len(row.run_on),
+        "full_node_seconds": row.record["full_seconds"] * len(row.nodes),
+    }

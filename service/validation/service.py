@@ -64,6 +64,8 @@ class Wish:
     """A part of the suite; None: all of it."""
     retries: int = 0
     timeout_seconds: float | None = None
+    again: int = 0
+    """How often the node measures again what failed, before it is taken for failed."""
     held: bool = False
     sweep_id: str | None = None
     run_id: str | None = None
@@ -94,6 +96,7 @@ def order(
         attempt=1,
         retries=wish.retries,
         timeout_seconds=wish.timeout_seconds,
+        again=wish.again,
         created_at=now,
     )
     set_deadline(row, settings, now=now)
@@ -104,7 +107,8 @@ def order(
 
 def set_deadline(row: ValidationRow, settings: Settings, *, now: float) -> None:
     """It counts from now: called when the order may be fetched for the first time, or again."""
-    by_suite = seconds_for(require_suite(row.suite), row.benchmarks, settings.validation)
+    once = seconds_for(require_suite(row.suite), row.benchmarks, settings.validation)
+    by_suite = once * (1 + row.again)  # all of it may have to be measured again
     row.deadline_at = now + (by_suite if row.timeout_seconds is None else row.timeout_seconds)
 
 
@@ -143,10 +147,12 @@ def accept(
         cohort=cohort,
         expected=expected_benchmarks(row.suite, row.benchmarks),
     )
-    row.verdict, row.reason = judged.verdict.value, judged.reason
+    repeated = ", ".join(dict.fromkeys(one.benchmark for one in results if one.again))
+    reason = f"{judged.reason}; measured again: {repeated}" if repeated else judged.reason
+    row.verdict, row.reason = judged.verdict.value, reason
     if body.error is not None:
         row.verdict = pure.worst((judged.verdict, Verdict.UNKNOWN)).value
-        row.reason = f"{body.error} ({judged.reason})"
+        row.reason = f"{body.error} ({reason})"
     row.started_at, row.finished_at = body.started_at, body.finished_at
     session.add_all(_results(row, cohort, results, judged))
     _end(session, row, now=now, settings=settings, judged=judged)
@@ -197,6 +203,7 @@ def _results(
     row: ValidationRow, cohort: str, results: Sequence[BenchmarkResult], judged: pure.Judgement
 ) -> list[ResultRow]:
     measured = {(r.benchmark, r.device, m.name): (m, r.digest) for r in results for m in r.metrics}
+    again = {(r.benchmark, r.device): r.again for r in results}
     rows: list[ResultRow] = []
     for position, verdict in enumerate(judged.verdicts):
         metric, digest = measured.get((verdict.benchmark, verdict.device, verdict.metric), (None, None))
@@ -220,6 +227,7 @@ def _results(
                 if limits is None
                 else {"low": limits.low, "high": limits.high, "source": limits.source, "n": limits.n},
                 reason=verdict.reason,
+                again=again.get((verdict.benchmark, verdict.device), 0),
             )
         )
     return rows

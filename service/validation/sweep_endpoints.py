@@ -18,12 +18,10 @@ from service.kit.schemas import Name, ShortText
 from service.services import ServicesDep
 from service.validation import criteria, sweeps
 from service.validation.cohorts import within
+from service.validation.criteria_schemas import CriteriaIn, CriteriaLearn, CriterionDetail, CriterionRead
 from service.validation.models import CriterionRow, SweepRow
 from service.validation.schemas import (
-    CriteriaIn,
-    CriteriaLearn,
-    CriterionDetail,
-    CriterionRead,
+    SweepChange,
     SweepCreate,
     SweepRead,
 )
@@ -62,6 +60,15 @@ def list_sweeps(_: Reader, session: Reading, services: ServicesDep, page: Paging
 def get_sweep(sweep_id: Id, _: Reader, session: Reading, services: ServicesDep) -> SweepRead:
     """One sweep with its last runs."""
     row = sweeps.require(session, sweep_id)
+    return sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+
+
+@router.patch("/sweeps/{id}", operation_id="change_sweep", responses=problems(409))  # noqa: FAST003 - Id is its alias
+def change_sweep(
+    sweep_id: Id, body: SweepChange, _: Actor, session: Writing, services: ServicesDep, *, now: Now
+) -> SweepRead:
+    """Change what is sent, switch it off or on. Refused where somebody else changed it since it was read."""
+    row = sweeps.change(session, sweep_id, body, now=now)
     return sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
 
 
@@ -108,9 +115,12 @@ def get_criterion(
     cohort: Annotated[ShortText, Query(min_length=1)],
     benchmark: Annotated[ShortText, Query(min_length=1)],
     metric: Annotated[ShortText, Query(min_length=1)],
+    validation: Annotated[
+        Name | None, Query(description="Its runs are among those answered, however old they are.")
+    ] = None,
 ) -> CriterionDetail:
     """One criterion with its reference sample and the newest runs, as they are drawn beside each other."""
-    return criteria.detail(session, cohort=cohort, benchmark=benchmark, metric=metric)
+    return criteria.detail(session, cohort=cohort, benchmark=benchmark, metric=metric, validation=validation)
 
 
 @router.put("/criteria", operation_id="put_criteria")

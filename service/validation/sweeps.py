@@ -7,7 +7,8 @@ is a row before it is a task, so a lost task is sent again; and a sweep never ov
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
@@ -23,7 +24,7 @@ from service.stream.changes import Topic, record_change
 from service.validation import limits, service
 from service.validation.models import SweepRow, SweepRunRow, ValidationRow
 from service.validation.schedule import next_run
-from service.validation.schemas import SweepCounts, SweepCreate, SweepRead, SweepRun
+from service.validation.schemas import SweepChange, SweepCounts, SweepCreate, SweepRead, SweepRun
 from service.validation.suites import require_part, require_suite
 
 
@@ -33,6 +34,10 @@ class UnknownSweepError(NotFoundError):
 
 class NameTakenError(ConflictError):
     slug, title = "name-taken", "Name taken"
+
+
+class SweepChangedError(ConflictError):
+    slug, title = "sweep-changed", "Sweep was changed"
 
 
 class SweepRunningError(ConflictError):
@@ -77,6 +82,7 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
         per_switch=body.per_switch,
         retries=body.retries,
         timeout_seconds=body.timeout_seconds,
+        again=body.again,
     )
     session.add(row)
     try:
@@ -84,6 +90,45 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
     except IntegrityError as error:
         raise NameTakenError(f"another sweep is called {body.name!r}") from error
     return row
+
+
+def change(session: WriteSession, sweep_id: str, body: SweepChange, *, now: float) -> SweepRow:
+    """Change what was sent, if the sweep is still the version that was read; a run that goes on is left alone.
+
+    Raises:
+        UnknownSweepError, UnknownSuiteError, UnknownBenchmarkError, UnknownNodeError: there is no such thing.
+        SweepChangedError: somebody else changed it since.
+        NameTakenError: another sweep has this name.
+    """
+    row, told = require(session, sweep_id), body.told
+    _check_change(session, row, told)
+    if told.get("nodes") is not None:
+        told["nodes"] = sorted(set(told["nodes"]))
+    if told.keys() & {"schedule", "enabled"}:
+        schedule, enabled = told.get("schedule", row.schedule), told.get("enabled", row.enabled)
+        told["next_run_at"] = next_run(schedule, now) if schedule is not None and enabled else None
+    statement = (
+        update(SweepRow)
+        .where(SweepRow.id == sweep_id, SweepRow.version == body.version)
+        .values(**told, version=body.version + 1)
+        .returning(SweepRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    try:
+        changed = session.scalar(statement) is not None
+    except IntegrityError as error:
+        raise NameTakenError(f"another sweep is called {body.name!r}") from error
+    if not changed:
+        raise SweepChangedError(f"sweep {row.name!r} is version {row.version}, not {body.version}: read it again")
+    session.refresh(row)
+    return row
+
+
+def _check_change(session: AnySession, row: SweepRow, told: Mapping[str, Any]) -> None:
+    if told.keys() & {"suite", "benchmarks"}:
+        require_part(require_suite(told.get("suite", row.suite)), told.get("benchmarks", row.benchmarks))
+    for node in told.get("nodes") or ():
+        require_node(session, node)
 
 
 def start(session: WriteSession, sweep: SweepRow, *, now: float) -> SweepRunRow:
@@ -158,6 +203,7 @@ def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Setting
         benchmarks=sweep.benchmarks,
         retries=sweep.retries,
         timeout_seconds=sweep.timeout_seconds,
+        again=sweep.again,
         held=limited,
         sweep_id=sweep.id,
         run_id=run_id,
@@ -238,6 +284,7 @@ def _counts(session: AnySession, runs: Collection[str]) -> dict[str, dict[str, i
 def _read(row: SweepRow, runs: Sequence[SweepRunRow], counts: dict[str, dict[str, int]]) -> SweepRead:
     return SweepRead(
         id=row.id,
+        version=row.version,
         name=row.name,
         suite=row.suite,
         schedule=row.schedule,
@@ -249,6 +296,7 @@ def _read(row: SweepRow, runs: Sequence[SweepRunRow], counts: dict[str, dict[str
         per_switch=row.per_switch,
         retries=row.retries,
         timeout_seconds=row.timeout_seconds,
+        again=row.again,
         created_at=row.created_at,
         next_run_at=row.next_run_at,
         last_run_at=row.last_run_at,

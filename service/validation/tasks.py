@@ -11,7 +11,7 @@ from functools import partial
 
 from service.kit.db import after_commit
 from service.services import Services
-from service.validation import limits, localisation, service, sweeps
+from service.validation import limits, localisation, localisation_telling, service, sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Tasks:
             sweeps.finish_runs(session, now=now)
             after_commit(session, lambda: self.services.wakers.wake("orders"))
         with self.services.database.session() as session:
-            if localisation.tick(session, now=now):
+            if late := localisation.tick(session, now=now):
+                session.flush()
+                for row in late:
+                    localisation_telling.ended(session, row, now=now, settings=self.services.settings)
                 after_commit(session, lambda: self.services.wakers.wake("orders"))
 
     def fan_out(self, run_id: str) -> None:

@@ -14,6 +14,7 @@ from service.incidents.insisting import insist, of_node, over
 from service.incidents.models import FindingRow
 from service.kit.db import WriteSession
 from service.settings import Settings
+from service.validation import localisation_telling
 from service.validation.models import NodeVerdictRow, ValidationRow
 
 
@@ -26,7 +27,8 @@ def ended(
         failure = validated.finding(row.node, row.suite, judged, time=row.finished_at or now)
 
     def look() -> list[Finding]:
-        return [*_taken_back(session, row, now), *([] if failure is None else [failure])]
+        sound = localisation_telling.validated(session, row, judged, now=now)
+        return [*_taken_back(session, row, now), *sound, *([] if failure is None else [failure])]
 
     insist(session, look, now=now, settings=settings)
 

@@ -396,6 +396,7 @@ UNKNOWN: dict[str, tuple[str, str, Any, str]] = {
         {"suite": "quick", "started_at": 1, "finished_at": 2, "benchmarks": []}, "unknown-validation",
     ),
     "sweep": ("GET", f"/v1/sweeps/{NOBODY}", None, "unknown-sweep"),
+    "sweep to change": ("PATCH", f"/v1/sweeps/{NOBODY}", {"version": 1, "enabled": False}, "unknown-sweep"),
     "sweep to run": ("POST", f"/v1/sweeps/{NOBODY}:run", None, "unknown-sweep"),
     "sweep to forget": ("DELETE", f"/v1/sweeps/{NOBODY}", None, "unknown-sweep"),
     "token to revoke": ("DELETE", f"/v1/auth/tokens/{NOBODY}", None, "unknown-token"),
@@ -483,11 +484,18 @@ def test_a_bad_query_is_named(house: House, url: str) -> None:
         assert QUERIES[url] in answer.json()["detail"]
 
 
+def wrong_method(path: str) -> str:
+    """One that the path has not, nor the thing whose verb it is: ``PATCH x:run`` is about a thing called ``x:run``."""
+    taken = {*PATHS[path], *PATHS.get(path.rpartition(":")[0], ())}
+    return next(method for method in ("PATCH", "PUT", "DELETE") if method.lower() not in taken)
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_wrong_method_is_told_the_right_ones(house: House, refused: Any, path: str) -> None:
     with nothing_stored(house):
-        answer = house.admin.patch(path.replace("{", "").replace("}", ""), json={})
-        refused(answer, 405, "method-not-allowed", "PATCH")
+        wrong = wrong_method(path)
+        answer = house.admin.request(wrong, path.replace("{", "").replace("}", ""), json={})
+        refused(answer, 405, "method-not-allowed", wrong)
         assert {method.upper() for method in PATHS[path]} <= set(answer.headers["allow"].split(", "))
 
 

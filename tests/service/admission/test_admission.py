@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import update
 
 from service.admission.facts import Survey
-from service.admission.rules import Wish, reasons
+from service.admission.rules import Reason, Wish, reasons
 from service.app import build_services, close_services
-from service.fleet.models import DeviceRow, NodeRow
+from service.fleet.models import NodeRow
 from service.kit.clock import ManualClock
 from service.services import Services
 from service.settings import Settings
@@ -144,7 +144,7 @@ def test_a_busy_node_is_no_spare(fleet: Any, ask: Any, service_anywhere: Any) ->
     assert codes(told, "n2") == ["busy"]
     assert told["spares"] == ["n3"]
     assert ask("n2", job="other")["decision"] == "allow", "its own ranks are in nobody's way"
-    moved = job | {"generation": 2, "topology": job["topology"] | {"ranks": [ranks[0] | {"node": "n3"}]}}  # type: ignore[operator]
+    moved = job | {"generation": 2, "topology": job["topology"] | {"ranks": [ranks[0] | {"node": "n3"}]}}
     assert client.put("/v1/jobs/other", json=moved).status_code == 200
     assert ask("n2")["decision"] == "allow", "it has moved away"
 
@@ -182,6 +182,7 @@ def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services)
             stopped = draw.choice([None] * 5 + [now])
             state = draw.choice(["healthy"] * 9 + ["suspect", "draining", "unknown"])
             fields = {"first_seen_at": now, "last_seen_at": seen, "stopped_at": stopped, "cohort": "c"}
+            fields["gpus"] = draw.choice([7, 8, 8, 8, 9])
             session.add(NodeRow(name=f"n{i}", state=state, **fields))
             session.flush()
             if draw.random() < 0.9:
@@ -191,15 +192,12 @@ def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services)
                 session.add(
                     NodeVerdictRow(node=f"n{i}", verdict=verdict, power=power, suite="s", validation_id="v", at=at)
                 )
-            for g in range(draw.choice([7, 8, 8, 8, 9])):
-                device = {"kind": "gpu", "model": "m", "present": True, "first_seen_at": now, "last_seen_at": now}
-                session.add(DeviceRow(node=f"n{i}", id=f"gpu{g}", index=g, **device))
     names = [f"n{i}" for i in range(300)]
     wish = Wish(now=now, silent_after=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
     with services.database.reading() as session:
         quick = Survey(session, names, wish, "j", services.occupancy)
         found = {name: reasons(known, wish) for name, known in quick.notable().items()}
-        each = {}
+        each: dict[str, tuple[Reason, ...]] = {}
         for name in names:
             survey = Survey(session, [name], wish, "j", services.occupancy)
             survey._special = {name}  # nothing is left out
@@ -207,4 +205,7 @@ def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services)
         assert {name: why for name, why in found.items() if why} == {name: why for name, why in each.items() if why}
         assert 20 < sum(not why for why in each.values()) < 200, "of both kinds"
         good = sorted(name for name, why in each.items() if not why)
-        assert Survey(session, good[:3], wish, "j", services.occupancy).spares(["c"], 5) == good[3:8]
+        survey = Survey(session, good[:3], wish, "j", services.occupancy)
+        assert survey.spares(["c"], 5) == good[3:8]
+        assert survey.spares(["c"], 500) == good[3:]
+        assert survey.spares(["another"], 5) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,26 @@ def opened(session: WriteSession, now: float = 1000.0) -> IncidentRow:
     )  # fmt: skip
 
 
+@cache
+def _tables() -> bytes:
+    """A database with every table and nothing in it: made once, not for every life."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "empty.db"
+        database = Database(f"sqlite:///{file}")
+        Base.metadata.create_all(database.engine)
+        database.close()
+        return file.read_bytes()
+
+
 class Lives(RuleBasedStateMachine):
     """One incident in a real database, pushed around by proposals; some act on what they read too long ago."""
 
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.database = Database(f"sqlite:///{Path(self.folder.name) / 'lives.db'}")
-        Base.metadata.create_all(self.database.engine)
+        file = Path(self.folder.name) / "lives.db"
+        file.write_bytes(_tables())
+        self.database = Database(f"sqlite:///{file}")
         self.now = 1000.0
         self.proposals = 0
         self.stale: IncidentRow | None = None

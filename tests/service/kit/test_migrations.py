@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from probes.frame import Axis
 from service.kit import migrate
@@ -54,3 +54,28 @@ def test_upgrading_twice_changes_nothing(database: Database) -> None:
     migrate.upgrade(database)
     migrate.upgrade(database)
     migrate.drift(database)
+
+
+def test_nodes_that_are_there_get_their_number_of_gpus(database: Database) -> None:
+    migrate.upgrade(database, "0012")
+    said = "'', '', '', '', '', ''"
+    with database.session() as session:
+        for name in ("n1", "n2"):
+            session.execute(text(
+                "INSERT INTO nodes (name, state, state_reason, hostname, os, kernel, version, boot_id, cohort, rack,"
+                " state_version, owner, actor, cpu_count, memory_bytes, first_seen_at)"
+                f" VALUES ('{name}', 'healthy', '', {said}, '', 0, 'machine', 'mainstay', 0, 0, {_now(database)})"
+            ))  # fmt: skip
+        for device, kind, present in (("gpu0", "gpu", "true"), ("gpu1", "gpu", "false"), ("nic0", "nic", "true")):
+            session.execute(text(
+                'INSERT INTO devices (node, id, "index", kind, model, facts, present, first_seen_at, last_seen_at)'
+                f" VALUES ('n1', '{device}', 0, '{kind}', '', '{{}}', {present}, {_now(database)}, {_now(database)})"
+            ))  # fmt: skip
+    migrate.upgrade(database)
+    with database.reading() as session:
+        counted = session.execute(text("SELECT name, gpus FROM nodes ORDER BY name")).all()
+    assert [tuple(row) for row in counted] == [("n1", 1), ("n2", 0)]
+
+
+def _now(database: Database) -> str:
+    return "1.0" if database.is_sqlite else "now()"

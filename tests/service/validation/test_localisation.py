@@ -15,17 +15,25 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from sqlalchemy import select
 
+from detectors.localise.findings import findings
+from detectors.localise.model import Culprit
+from detectors.localise.model import Verdict as LocalisedAs
+from detectors.localise.topology import Kind
+from detectors.verdict import Judgement, MetricVerdict
 from probes.benchmarks.pairing import PAIR, PairOrder, PairReport, Role, bandwidths, metrics
 from probes.benchmarks.result import BenchmarkResult, MetricValues, State
 from probes.words import Verdict
 from service.app import build_services, close_services
+from service.incidents.insisting import insist
+from service.incidents.models import FindingRow, IncidentRow
 from service.kit.clock import ManualClock
 from service.services import Services
 from service.settings import Settings
-from service.validation import localisation
+from service.validation import localisation, localisation_telling
 from service.validation.localisation_schemas import LocalisationCreate, PairReportIn
-from service.validation.models import NodeVerdictRow
+from service.validation.models import NodeVerdictRow, ValidationRow
 
 Json = dict[str, Any]
 SPEED = 1e10
@@ -217,14 +225,20 @@ def play(services: Services, key: str, fleet: Fleet, nodes: list[str]) -> Any:
                 order = msgspec.convert(given.model_dump(mode="json"), PairOrder)
                 body = PairReportIn.model_validate(msgspec.to_builtins(fleet.answer(name, order)))
                 with services.database.session() as session:
-                    localisation.accept(session, localisation.require_order(session, order.id), body, now=clock.now())
+                    side = localisation.require_order(session, order.id)
+                    row = localisation.accept(session, side, body, now=clock.now())
+                    session.flush()
+                    localisation_telling.ended(session, row, now=clock.now(), settings=services.settings)
         with services.database.session() as session:
             row = localisation.require(session, key)
             if row.state != "running":
                 return row
         clock.advance(localisation.ROUND_SECONDS + 1)
         with services.database.session() as session:
-            localisation.tick(session, now=clock.now())
+            late = localisation.tick(session, now=clock.now())
+            session.flush()
+            for row in late:
+                localisation_telling.ended(session, row, now=clock.now(), settings=services.settings)
     raise AssertionError("it did not end")
 
 
@@ -285,3 +299,54 @@ def test_a_second_answer_changes_nothing_and_a_lost_order_comes_again(services: 
     with services.database.reading() as session:
         kept = msgspec.convert(localisation.require_order(session, order.id).result, BenchmarkResult)
         assert set(bandwidths(kept).values()) == {SPEED}
+
+
+# what it says of them
+
+
+def said(services: Services) -> list[FindingRow]:
+    with services.database.reading() as session:
+        return list(session.scalars(select(FindingRow).order_by(FindingRow.time)))
+
+
+def test_a_culprit_opens_an_incident_that_a_later_localisation_feeds_and_then_ends(
+    services: Services, report: Json
+) -> None:
+    nodes = [f"n{number}" for number in range(6)]
+    add(services, report, *nodes)
+    for _ in range(2):
+        play(services, begin(services, *nodes), Fleet(slow={"n4": 0.6}), nodes)
+    (finding,) = said(services)
+    assert (finding.kind, finding.node, finding.active) == ("fault_localised", "n4", True)
+    assert "60% of the usual speed" in finding.evidence["summary"]
+    assert finding.evidence["numbers"]["witnesses"] >= 2
+    with services.database.reading() as session:
+        (incident,) = session.scalars(select(IncidentRow))
+        assert (incident.node, incident.kinds) == ("n4", ["fault_localised"])
+    # one that cannot tell of n4 proves nothing; one that measured it sound takes it back
+    play(services, begin(services, *nodes), Fleet(slow={"n4": 1.0}, deaf={"n4"}), nodes)
+    assert said(services)[0].active
+    play(services, begin(services, *nodes), Fleet(), nodes)
+    assert not said(services)[0].active
+
+
+@pytest.mark.parametrize(("looked", "over"), [("gemm", False), ("perftest", True)])
+def test_only_a_validation_that_looked_where_it_points_takes_it_back(
+    services: Services, report: Json, looked: str, over: bool
+) -> None:
+    add(services, report, "n1", passed=True)
+    now = services.clock.now()
+    nic = Culprit(
+        kind=Kind.NIC, name=("n1", "mlx5_0"), nodes=("n1",), speed=0.5, sizes=(), odds=12.0, evidence=(), summary="slow"
+    )
+    verdict = LocalisedAs(culprits=(nic,), good=(), unknown={}, rounds=3, noise=0.01, settled=True)
+    passed = MetricVerdict(
+        benchmark=looked, metric="m", verdict=Verdict.PASS, reason="", device="", unit="s", value=1.0, criterion=None
+    )
+    judged = Judgement(verdict=Verdict.PASS, reason="", verdicts=(passed,))
+    row = ValidationRow(node="n1", suite="deep")
+    with services.database.session() as session:
+        insist(session, lambda: findings(verdict, time=now), now=now, settings=services.settings)
+        taken_back = localisation_telling.validated(session, row, judged, now=now + 1)
+    told = [(f.entity.node, f.entity.device, f.active) for f in taken_back]
+    assert told == ([("n1", "mlx5_0", False)] if over else [])

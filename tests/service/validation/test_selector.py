@@ -194,6 +194,51 @@ def test_what_strikes_after_a_passed_check_counts_as_missed_by_it(services: Serv
     assert node_past.defects(pasts["n2"], {}, NOW) == []
 
 
+def test_each_node_has_its_own_set_unless_all_must_have_one(services: Services) -> None:
+    fleet(services)
+    names = [f"n{i:02d}" for i in range(8)]
+    decision = decide(services, *names, target_risk=0.3)
+    assert decision.record.per_node
+    assert decision.nodes == tuple(decision.sets)
+    assert len(set(decision.sets.values())) > 1
+    spent = {one.node: one.seconds for one in decision.record.nodes}
+    assert decision.record.node_seconds == pytest.approx(sum(spent.values()))
+    risky = next(one for one in decision.record.nodes if one.node == "n00")
+    assert set(risky.why) == set(CHECKS)
+    uniform = decide(services, *names, target_risk=0.3, uniform=True)
+    assert not uniform.record.per_node
+    assert set(uniform.sets.values()) == {uniform.record.benchmarks}
+    assert decision.record.node_seconds <= uniform.record.node_seconds
+
+
+def test_what_a_node_just_passed_is_left_out(services: Services) -> None:
+    fleet(services)
+    before = decide(services, "n00", target_risk=0.2)
+    assert "memory" in before.sets["n00"]
+    for i in range(24):  # a fleet that is looked at daily, or nobody knows what an hour is
+        for day in range(1, 6):
+            store(services, *check(f"n{i:02d}", NOW - day * 24 * HOUR))
+    store(services, *check("n00", NOW - 60.0))
+    services.selector._known.clear()
+    assert "memory" not in decide(services, "n00", target_risk=0.2).sets.get("n00", ())
+
+
+def test_a_plan_orders_each_nodes_set_when_asked(admin: httpx.Client, service: Any, report: Json) -> None:
+    clients = {name: service.node_client(name) for name in ("n1", "n2")}
+    for name, client in clients.items():
+        assert client.put(f"/v1/nodes/{name}", json=report).status_code == 200
+    body = {"nodes": ["n1", "n2"], "job_hours": 24, "trigger": "job", "order": True, "again": 1}
+    plan = admin.post("/v1/validation-plans", json=body).json()
+    assert plan["sets"] == {"n1": CHECKS, "n2": CHECKS}
+    assert set(plan["validations"]) == {"n1", "n2"}
+    for name, ordered in plan["validations"].items():
+        told = admin.get(f"/v1/validations/{ordered}").json()
+        assert (told["node"], told["suite"], told["state"]) == (name, "standard", "queued")
+        (order,) = clients[name].get(f"/v1/nodes/{name}/orders").json()["items"]
+        assert (order["validation_id"], order["benchmarks"], order["again"]) == (ordered, sorted(CHECKS), 1)
+    assert admin.get(f"/v1/validation-plans/{plan['id']}").json() == plan
+
+
 def test_a_plan_is_answered_and_can_be_read_again(admin: httpx.Client, service: Any, report: Json) -> None:
     assert service.node_client("n1").put("/v1/nodes/n1", json=report).status_code == 200
     body = {"nodes": ["n1"], "job_hours": 24, "trigger": "job"}
@@ -223,6 +268,24 @@ def test_a_plan_is_answered_and_can_be_read_again(admin: httpx.Client, service: 
 def test_a_bad_request_is_refused(admin: httpx.Client, change: Json, status: int, slug: str) -> None:
     answer = admin.post("/v1/validation-plans", json={"nodes": ["n1"], "job_hours": 1, **change})
     assert (answer.status_code, answer.json()["type"]) == (status, f"urn:mainstay:problem:{slug}")
+
+
+def test_a_plan_of_before_nodes_had_sets_of_their_own_is_still_read(services: Services) -> None:
+    store(services, node("n1"))
+    decision = decide(services, "n1", uniform=True)
+    with services.database.session() as session:
+        body = ValidationPlanCreate(nodes=["n1"], job_hours=1)
+        row = selector.keep(session, body, decision, NOW)
+        old = {"sets", "per_node", "node_seconds", "full_node_seconds"}
+        shorter = {
+            "nodes": [{k: one[k] for k in ("node", "p", "covered", "checked")} for one in row.record["nodes"]],
+            "considered": [{k: v for k, v in one.items() if k != "nodes"} for one in row.record["considered"]],
+        }
+        row.record = {k: v for k, v in row.record.items() if k not in old} | shorter
+        told = selector.read(row)
+    assert (told.per_node, told.sets, told.validations) == (False, {"n1": CHECKS}, {})
+    assert told.node_seconds == told.seconds
+    assert {one.nodes for one in told.considered} == {1}
 
 
 def test_an_unknown_plan_is_not_found(admin: httpx.Client) -> None:

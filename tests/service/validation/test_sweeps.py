@@ -53,6 +53,25 @@ def test_a_sweep_is_made_read_and_forgotten(admin: httpx.Client) -> None:
     problem(admin.get(f"/v1/sweeps/{made['id']}"), 404, "unknown-sweep")
 
 
+def test_a_sweep_is_changed_in_part_by_one_editor_at_a_time(admin: httpx.Client) -> None:
+    made = create(admin, schedule="every 60s", at_once=2, benchmarks=["gemm"])
+    create(admin, name="other")
+    path = f"/v1/sweeps/{made['id']}"
+    off = admin.patch(path, json={"version": 1, "enabled": False}).json()
+    assert off == made | {"version": 2, "enabled": False, "next_run_at": None}
+    problem(admin.patch(path, json={"version": 1, "at_once": 3}), 409, "sweep-changed")
+    problem(admin.patch(path, json={"version": 2, "name": "other"}), 409, "name-taken")
+    problem(admin.patch(path, json={"version": 2, "nodes": ["nobody"]}), 404, "unknown-node")
+    problem(admin.patch(path, json={"version": 2, "benchmarks": ["nonsense"]}), 422, "unknown-benchmark")
+    for bad in ({"name": None}, {"retries": None}, {"enabled": 1}, {"schedule": "now"}, {"next_run_at": 0}):
+        problem(admin.patch(path, json={"version": 2, **bad}), 422, "invalid")
+    assert admin.get(path).json() == off
+    on = {"enabled": True, "schedule": "every 3600s", "at_once": None, "benchmarks": None, "retries": 2}
+    changed = admin.patch(path, json={"version": 2, **on}).json()
+    assert changed == made | on | {"version": 3, "next_run_at": changed["next_run_at"]}
+    assert 3000 < changed["next_run_at"] - changed["created_at"] < 3700
+
+
 def test_a_disabled_sweep_and_one_without_schedule_are_not_due(admin: httpx.Client) -> None:
     assert create(admin, schedule="every 60s", enabled=False)["next_run_at"] is None
     assert create(admin, name="by hand")["next_run_at"] is None

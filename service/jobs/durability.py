@@ -1,0 +1,67 @@
+"""How safe a job's memory is, as its coordinator tells it: part of the job's protection."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+from service.events.schemas import MAX_RANK
+from service.kit.schemas import Input, JsonNumber, Name, Text, UnixSeconds
+
+_Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
+_Rank = Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
+_Ranks = Annotated[list[_Rank], Field(max_length=MAX_RANK)]
+_Probability = Annotated[float, Field(ge=0.0, le=1.0), JsonNumber]
+MAX_LINES = 64
+
+
+class Suspect(Input):
+    """A node that is not trusted, and what is done for its ranks."""
+
+    node: Name
+    reason: Text
+    factor: Annotated[float, Field(gt=0.0, le=1e6), JsonNumber]
+    """It is taken to fail so many times as often as others."""
+    since: UnixSeconds
+    ranks: _Ranks
+    copies_wanted: _Ranks
+    """Ranks whose newest slot goes to another node as well; those that are missing have a replica on a good node."""
+    copies: _Ranks
+    """Those of which such a copy is in place now."""
+
+
+class Taint(Input):
+    """A node that has computed wrongly, and the newest step before that; null: none is known to be clean."""
+
+    node: Name
+    since: UnixSeconds
+    reason: Text
+    clean: _Step | None
+    tainted: Annotated[bool, Strict()]
+    """The steps that the job stands on are."""
+
+
+class Durability(Input):
+    """The figure of one moment. A null probability is not known, which is never good."""
+
+    time: UnixSeconds
+    survival_hour: _Probability | None
+    """The next hour costs nothing that memory cannot give back; a lower bound unless ``exact``."""
+    survival_hour_with_disk: _Probability | None
+    """The same, going back to disk counted as survival; the disk itself is taken to be safe."""
+    exact: Annotated[bool, Strict()]
+    words: Text
+    """What may die now."""
+    least: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
+    """Fewest nodes whose loss at once memory does not outlive."""
+    fatal: Annotated[list[Annotated[list[Name], Field(max_length=MAX_RANK)]], Field(max_length=MAX_LINES)]
+    """Such sets of nodes, the first of them."""
+    newest: _Step | None
+    """The newest step of which all ranks have a verified snapshot."""
+    parity_epoch: _Step | None
+    """The newest step that is protected over the nodes."""
+    disk_epoch: _Step | None
+    degraded: Annotated[list[Text], Field(max_length=MAX_LINES)]
+    suspects: Annotated[list[Suspect], Field(max_length=MAX_RANK)]
+    taints: Annotated[list[Taint], Field(max_length=MAX_RANK)]

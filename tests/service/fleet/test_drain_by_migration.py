@@ -1,0 +1,97 @@
+"""A drain that moves ranks first: jobs are advised with the answers to their reports, and say what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def report_job() -> Callable[..., Json]:
+    def report(service: Any, *nodes: str, **changes: Any) -> Json:
+        ranks = [
+            {"rank": r, "dp": r, "pp": 0, "tp": 0, "node": node, "device": None, "pid": 1, "state": "running"}
+            for r, node in enumerate(nodes)
+        ]
+        body = {
+            "name": "demo", "state": "running", "generation": 1, "command": "train.py",
+            "topology": {"dp": len(nodes), "pp": 1, "tp": 1, "world_size": len(nodes), "ranks": ranks},
+            "protection": {
+                "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []
+            },
+            "steps_total": None, "last_step": 1, "started_at": 1e9, "finished_at": None, **changes,
+        }  # fmt: skip
+        answer = service.client().put("/v1/jobs/demo", json=body)
+        assert answer.status_code == 200, answer.text
+        read: Json = answer.json()
+        return read
+
+    return report
+
+
+def drain(service: Any, **body: Any) -> Json:
+    answer = service.client().post("/v1/nodes/n1/drain", json={"reason": "it runs hot", **body})
+    assert answer.status_code == 200, answer.text
+    read: Json = answer.json()
+    return read
+
+
+def test_a_drain_moves_ranks_first(service_anywhere, enrolled, report_job) -> None:
+    service = service_anywhere
+    enrolled(service, "n1")
+    assert report_job(service, "n1", "n2")["advice"] == []
+    drained = drain(service, mode="migrate")
+    assert drained["state"] == "draining"
+    (given,) = drained["advice"]
+    assert (given["job"], given["node"], given["rank"], given["state"]) == ("demo", "n1", None, "given")
+    for _ in range(2):  # until it has answered
+        assert [one["id"] for one in report_job(service, "n1", "n2")["advice"]] == [given["id"]]
+
+    answer = {"id": given["id"], "state": "accepted", "detail": "rank 0 to n2"}
+    assert report_job(service, "n1", "n2", advice=[answer])["advice"][0]["state"] == "accepted"
+    answer = {"id": given["id"], "state": "done", "detail": "ranks [0] moved", "seconds": 0.4, "steps_lost": 0}
+    assert report_job(service, "n2", "n2", advice=[answer, {"id": "a-file", "state": "done"}])["advice"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/advice").json()["items"]
+    assert (kept["state"], kept["seconds"], kept["steps_lost"]) == ("done", 0.4, 0)
+    assert service.client().get("/v1/nodes/n1").json()["jobs"] == []
+
+
+def test_without_the_mode_nobody_is_advised(service, enrolled, report_job) -> None:
+    enrolled(service, "n1")
+    report_job(service, "n1")
+    assert drain(service)["advice"] == []
+    assert report_job(service, "n1")["advice"] == []
+
+
+def test_what_nobody_has_begun_goes_with_the_drain(service, enrolled, report_job) -> None:
+    enrolled(service, "n1")
+    report_job(service, "n1", "n2")
+    drain(service, mode="migrate")
+    assert service.client().post("/v1/nodes/n1/undrain", json={"reason": "cooled"}).status_code == 200
+    assert report_job(service, "n1", "n2")["advice"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/advice").json()["items"]
+    assert kept["state"] == "refused"
+    assert "took the drain of n1 back" in kept["detail"]
+
+
+def test_a_job_is_advised_by_rank_and_once(service, report_job) -> None:
+    report_job(service, "n1", "n2")
+    ask = {"rank": 1, "reason": "slow"}
+    answers = [service.client().post("/v1/jobs/demo/advice", json=ask).json() for _ in range(2)]
+    assert answers[0]["id"] == answers[1]["id"]
+    for bad in ({"reason": "slow"}, {"rank": 1, "node": "n1", "reason": "slow"}, {"rank": 1, "reason": ""}):
+        assert service.client().post("/v1/jobs/demo/advice", json=bad).status_code == 422
+
+
+def test_a_job_that_is_over_has_answered_everything(service, report_job) -> None:
+    report_job(service, "n1", "n2")
+    assert service.client().post("/v1/jobs/demo/advice", json={"rank": 1, "reason": "slow"}).status_code == 200
+    assert report_job(service, "n1", "n2", state="finished", finished_at=1e9 + 5)["advice"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/advice").json()["items"]
+    assert (kept["state"], kept["detail"]) == ("refused", "the job ended first")
+    refused = service.client().post("/v1/jobs/demo/advice", json={"rank": 1, "reason": "slow"})
+    assert (refused.status_code, refused.json()["type"].rsplit(":", 1)[-1]) == (409, "job-over")

@@ -1,0 +1,93 @@
+"""The durability figure from report to answer and metrics, and hazards in the answer to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from probes.ids import uuid7
+from service.incidents.models import FindingRow
+
+FIGURE: dict[str, Any] = {
+    "time": 1_700_000_000.0, "survival_hour": 0.999, "survival_hour_with_disk": 1.0, "exact": True,
+    "words": "Memory outlives the loss of any one node, not of n1 with n2.", "least": 2, "fatal": [["n1", "n2"]],
+    "newest": 40, "parity_epoch": 30, "disk_epoch": 20, "degraded": ["n1: slow disk"],
+    "suspects": [{"node": "n1", "reason": "hot", "factor": 10.0, "since": 1.0, "ranks": [0, 1],
+                  "copies_wanted": [0, 1], "copies": [0]}],
+    "taints": [{"node": "n2", "since": 2.0, "reason": "wrong bits", "clean": 35, "tainted": True}],
+}  # fmt: skip
+
+
+def put(client: Any, report: dict[str, Any], figure: dict[str, Any] | None = None, job: str = "demo") -> Any:
+    report["protection"]["durability"] = figure
+    return client.put(f"/v1/jobs/{job}", json=report)
+
+
+def test_the_newest_figure_is_stored_and_answered(service: Any, report_job: Callable[..., Any]) -> None:
+    client = service.client()
+    assert put(client, report_job()).json()["protection"]["durability"] is None
+    assert put(client, report_job(), FIGURE).status_code == 200
+    assert client.get("/v1/jobs/demo").json()["protection"]["durability"] == FIGURE
+
+
+@pytest.mark.parametrize("wrong", [{"survival_hour": 1.5}, {"fatal": "n1"}, {"least": 0}, {"unheard": 1}])
+def test_nonsense_is_refused(service: Any, report_job: Callable[..., Any], wrong: dict[str, Any]) -> None:
+    answer = put(service.client(), report_job(), FIGURE | wrong)
+    assert answer.status_code == 422
+    assert next(iter(wrong)) in answer.text
+
+
+def test_metrics(service: Any, report_job: Callable[..., Any]) -> None:
+    client = service.client()
+    put(client, report_job(), FIGURE)
+    text = client.get("/metrics").text
+    stem = "mainstay_job_durability_"
+    told = {
+        name: float(value) for name, value in (line.split(" ") for line in text.splitlines() if line.startswith(stem))
+    }
+    wanted = {"survival_hour": 0.999, "survival_hour_with_disk": 1.0, "least_fatal_nodes": 2, "parity_age_steps": 10,
+              "degraded": 1, "extra_copies": 1, "tainted": 1, "timestamp_seconds": 1_700_000_000.0}  # fmt: skip
+    assert told == {f'{stem}{name}{{job="demo"}}': value for name, value in wanted.items()}
+    put(client, report_job(), FIGURE | {"survival_hour": None, "parity_epoch": None})
+    text = client.get("/metrics").text
+    assert f"{stem}survival_hour{{" not in text
+    assert f"{stem}parity_age_steps{{" not in text
+
+
+def finding(
+    node: str, kind: str, severity: str, *, job: str | None = None, cause: str | None = None, active: bool = True
+) -> FindingRow:
+    return FindingRow(
+        id=uuid7(), key=uuid7(), kind=kind, node=node, job=job, time=100.0, severity=severity, detector="test",
+        confidence=0.9, evidence={"summary": f"{kind} on {node}", "numbers": {}, "series": []}, active=active,
+        remedy="none", cause=cause,
+    )  # fmt: skip
+
+
+def test_what_is_found_on_the_nodes_of_a_job_comes_with_the_answer(
+    service: Any, report_job: Callable[..., Any]
+) -> None:
+    report = report_job()
+    for rank, node in enumerate(("n1", "n2", "n3", "n4")):
+        report["topology"]["ranks"][rank]["node"] = node
+    with service.services.database.session() as session:
+        session.add_all(
+            [
+                finding("n1", "thermal_throttle", "warning"),
+                finding("n1", "ecc_uncorrectable", "critical"),
+                finding("n2", "data_stall", "critical"),  # the script's
+                finding("n2", "xid", "critical", active=False),
+                finding("n3", "validation_failed", "critical", cause="silent_corruption"),
+                finding("n4", "sdc_suspect", "critical", job="demo"),  # its own replay found that
+                finding("elsewhere", "xid", "critical"),
+            ]
+        )
+    hazards = put(service.client(), report).json()["hazards"]
+    assert {node: (h["factor"], h["corrupt"], h["since"]) for node, h in hazards.items()} == {
+        "n1": (100.0, False, 100.0),
+        "n3": (100.0, True, 100.0),
+        "n4": (100.0, False, 100.0),
+    }
+    assert hazards["n1"]["reason"] == "ecc_uncorrectable on n1"
