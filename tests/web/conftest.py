@@ -29,8 +29,9 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], 
         stack.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium_path: str) -> Iterator[Browser]:
+    """Not for the whole session: while Playwright runs, its event loop runs too, and other tests start their own."""
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium_path, args=QUIET)
         yield running

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.demo.stack import Stack
-from tests.web import validated
+from tests.web import updated, validated
 from tests.web.axe import COLOURS, GUIDELINES, broken_pages, violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
@@ -29,6 +29,8 @@ class Story:
     ids: dict[str, str]
     """Node → its validation."""
     localisation: str
+    updated: dict[str, str]
+    """Node → its validation after an update."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], 
 def story(dashboard: Stack) -> Story:
     found = validated.localise(dashboard)
     sweep, ids = validated.play_sweep(dashboard)
-    return Story(sweep["id"], ids, found)
+    return Story(sweep["id"], ids, found, updated.update(dashboard))
 
 
 def test_a_run_shows_outliers_first_and_why_others_are_held(page: Page, story: Story) -> None:
@@ -83,6 +85,45 @@ def test_a_criterion_says_what_it_can_detect(page: Page, story: Story) -> None:
     expect(asks).to_contain_text("2.10 %: from there on 95 % of devices fail")
     page.get_by_role("region", name="Newest runs").get_by_role("link", name=re.compile(SLOW)).click()
     expect(page).to_have_url(re.compile(story.ids[SLOW]))
+
+
+def test_a_failed_metric_leads_to_its_run_among_the_others(page: Page, story: Story) -> None:
+    page.goto(f"/validation/{story.ids[SLOW]}")
+    page.get_by_role("link", name="This run among others").click()
+    runs = page.get_by_role("region", name="Newest runs").get_by_role("listitem")
+    expect(runs.and_(page.locator("[aria-current=true]"))).to_contain_text(SLOW)
+
+
+def test_an_update_is_blamed_and_the_card_that_stands_out(page: Page, story: Story) -> None:
+    page.goto("/validation?tab=compare")  # the update that came last
+    said = page.get_by_role("region", name="What happened")
+    expect(said).to_contain_text("The update is to blame: 1 of 1 metric became slower as a whole; 1 device stands out")
+    node, card = updated.STANDS_OUT
+    stands = said.get_by_role("list", name="Devices that stand out").get_by_role("listitem")
+    expect(stands).to_have_count(1)
+    expect(stands).to_contain_text(f"{node} {card}")
+    chart = page.get_by_role("img", name=re.compile("16 devices before and 16 devices after"))
+    expect(chart).to_be_visible()
+    row = page.get_by_role("list", name="Metrics before and after").locator("> li")
+    expect(row).to_contain_text("5.3 % slower")
+    expect(row).to_contain_text("Blame the update, and these devices besides")
+    page.get_by_role("radio", name="A moment").click()
+    page.get_by_label("Moment").fill("2020-01-01T00:00")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("alert")).to_contain_text("was not measured before")
+
+
+def test_a_node_is_held_against_its_own_past(page: Page, story: Story) -> None:
+    node, card = updated.STANDS_OUT
+    page.goto(f"/validation/{story.updated[node]}")
+    page.get_by_role("link", name="against its past").click()
+    rows = page.get_by_role("list", name="Metrics before and after").locator("> li")
+    expect(rows).to_have_count(updated.GPUS)
+    expect(rows.nth(0)).to_contain_text(card)
+    expect(rows.nth(0)).to_contain_text("31.6 % slower")
+    expect(rows.nth(0)).to_contain_text("12 of 12 devices became slower: look at the update")
+    rows.nth(0).get_by_role("button", name=re.compile("Distributions of")).click()
+    expect(page.get_by_role("img", name=re.compile("11 repetitions before and 11 repetitions after"))).to_be_visible()
 
 
 def test_the_verdict_names_the_slow_node_with_its_evidence(page: Page, story: Story) -> None:
@@ -145,6 +186,34 @@ def test_a_sweep_is_made_with_its_limits(page: Page, dashboard: Stack, story: St
     assert made["benchmarks"] == ["gemm"]
 
 
+def test_a_sweep_is_edited_and_switched_off_and_nobody_overwrites(page: Page, dashboard: Stack, story: Story) -> None:
+    body = {"name": "weekly", "suite": "quick", "schedule": "0 3 * * 1"}
+    made = dashboard.api.post("/sweeps", body)
+
+    def told() -> dict[str, Any]:
+        return dict(dashboard.api.get(f"/sweeps/{made['id']}"))
+
+    page.goto("/validation?tab=sweeps")
+    row = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="weekly", exact=True))
+    row.get_by_role("switch", name="Schedule of weekly").click()
+    expect(row).to_contain_text("switched off")
+    assert (told()["enabled"], told()["next_run_at"]) == (False, None)
+    row.get_by_role("button", name="Edit weekly").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Schedule")).to_have_value("0 3 * * 1")
+    dialog.get_by_label("Measured again").fill("2")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+    expect(row).to_contain_text("too slow is measured 2 times again")
+    row.get_by_role("button", name="Edit weekly").click()
+    assert violations(page) == []
+    dialog.get_by_label("Name", exact=True).fill("mine")
+    dashboard.api._call("PATCH", f"/sweeps/{made['id']}", json={"version": told()["version"], "at_once": 7})
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Sweep was changed")
+    assert (told()["name"], told()["at_once"]) == ("weekly", 7)
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("view", [("light", 1280, GUIDELINES), ("dark", 390, COLOURS)], ids=["light", "dark phone"])
 def test_every_page_of_validation_is_accessible(
@@ -156,6 +225,7 @@ def test_every_page_of_validation_is_accessible(
         f"/validation/sweeps/{story.sweep}", f"/validation/{story.ids[SLOW]}", f"/validation/{story.ids[FIRST]}",
         CRITERION, f"/validation/localisations/{story.localisation}", "/validation?tab=localisation",
         "/validation?tab=admission", f"/validation?tab=plans&plan={plan}", "/validation?tab=suites",
+        "/validation?tab=sweeps", "/validation?tab=compare", f"/validation/{story.updated[updated.NODES[2]]}/past",
     )  # fmt: skip
     assert broken_pages(browser, dashboard, paths, scheme=scheme, width=width, rules=rules) == {}
 

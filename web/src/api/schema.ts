@@ -114,6 +114,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/comparisons": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare Cohorts
+         * @description What an update or a moment did: the median change of each metric with its interval, and who stands out.
+         */
+        get: operations["compare_cohorts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/comparisons/cohorts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Cohorts
+         * @description Cohorts that were measured, each with its software, those measured last first; 500 at most.
+         */
+        get: operations["list_measured_cohorts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/criteria": {
         parameters: {
             query?: never;
@@ -552,6 +592,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/advice": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Job Advice
+         * @description What the job was advised to do, newest first, and what became of it.
+         */
+        get: operations["list_job_advice"];
+        put?: never;
+        /**
+         * Advise Job
+         * @description Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second.
+         */
+        post: operations["advise_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{id}/judgement": {
         parameters: {
             query?: never;
@@ -817,6 +881,8 @@ export interface paths {
         /**
          * Drain Node
          * @description Take a node out of service once its work has left. A drain that another system made can be taken over.
+         *
+         *     With ``mode: migrate`` running jobs are advised to move their ranks away; the answer has one advice for each.
          */
         post: operations["drain_node"];
         delete?: never;
@@ -1330,7 +1396,11 @@ export interface paths {
         delete: operations["delete_sweep"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change Sweep
+         * @description Change what is sent, switch it off or on. Refused where somebody else changed it since it was read.
+         */
+        patch: operations["change_sweep"];
         trace?: never;
     };
     "/v1/sweeps/{id}:run": {
@@ -1448,7 +1518,7 @@ export interface paths {
         put?: never;
         /**
          * Create Validation Plan
-         * @description Decide what to run before a job, from the nodes' past. Orders nothing: post validations for ``run_on``.
+         * @description Decide what to run before a job, on each node, from the nodes' past; with ``order``, order it too.
          */
         post: operations["create_validation_plan"];
         delete?: never;
@@ -1718,6 +1788,93 @@ export interface components {
             /** Spares */
             spares: string[];
         };
+        /**
+         * AdviceAnswer
+         * @description What became of an advice, as the coordinator says.
+         */
+        AdviceAnswer: {
+            /**
+             * Detail
+             * @default
+             */
+            detail: string;
+            /** Id */
+            id: string;
+            /** Seconds */
+            seconds?: number | null;
+            state: components["schemas"]["AdviceState"];
+            /** Steps Lost */
+            steps_lost?: number | null;
+        };
+        /**
+         * AdviceBody
+         * @description Move one rank, or all ranks that a node has, to other nodes.
+         */
+        AdviceBody: {
+            /**
+             * Kind
+             * @default migrate
+             * @constant
+             */
+            kind: "migrate";
+            /** Node */
+            node?: string | null;
+            /** Rank */
+            rank?: number | null;
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * AdviceKind
+         * @enum {string}
+         */
+        AdviceKind: "migrate";
+        /**
+         * AdvicePage
+         * @description Advice to a job, newest first.
+         */
+        AdvicePage: {
+            /** Items */
+            items: components["schemas"]["AdviceRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * AdviceRead
+         * @description An advice to a job, and what became of it.
+         */
+        AdviceRead: {
+            /** Actor */
+            actor: string;
+            /** Created At */
+            created_at: number;
+            /** Detail */
+            detail: string;
+            /** Id */
+            id: string;
+            /** Job */
+            job: string;
+            kind: components["schemas"]["AdviceKind"];
+            /** Node */
+            node: string | null;
+            /** Rank */
+            rank: number | null;
+            /** Reason */
+            reason: string;
+            /** Seconds */
+            seconds: number | null;
+            state: components["schemas"]["AdviceState"];
+            /** Steps Lost */
+            steps_lost: number | null;
+            /** Updated At */
+            updated_at: number;
+        };
+        /**
+         * AdviceState
+         * @description Where one advice stands. ``given`` and ``accepted`` are open, the others final.
+         * @enum {string}
+         */
+        AdviceState: "given" | "accepted" | "done" | "refused" | "failed";
         /** AlternativeRead */
         AlternativeRead: {
             /** Cost Seconds */
@@ -1758,6 +1915,11 @@ export interface components {
          * @description What ``probes.benchmarks`` measured. A verdict that the node added itself is not looked at.
          */
         BenchmarkResultIn: {
+            /**
+             * Again
+             * @default 0
+             */
+            again: number;
             /** Benchmark */
             benchmark: string;
             /** Device */
@@ -1835,8 +1997,12 @@ export interface components {
         ChangeRead: {
             /** After */
             after: number | null;
+            /** After Values */
+            after_values: number[];
             /** Before */
             before: number | null;
+            /** Before Values */
+            before_values: number[];
             /** Benchmark */
             benchmark: string;
             better: components["schemas"]["Better"];
@@ -1858,6 +2024,27 @@ export interface components {
          * @enum {string}
          */
         Code: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy";
+        /**
+         * CohortSoftware
+         * @description A cohort as its nodes reported it: hardware, and driver and firmware where they are known.
+         */
+        CohortSoftware: {
+            /** Cohort */
+            cohort: string;
+            /** First At */
+            first_at: number;
+            /** Hardware */
+            hardware: string;
+            /** Last At */
+            last_at: number;
+            /** Nodes */
+            nodes: number;
+        };
+        /** CohortsRead */
+        CohortsRead: {
+            /** Items */
+            items: components["schemas"]["CohortSoftware"][];
+        };
         /** ComparisonRead */
         ComparisonRead: {
             /** After */
@@ -1884,6 +2071,8 @@ export interface components {
             gain: number;
             /** Gain Per Second */
             gain_per_second: number;
+            /** Nodes */
+            nodes: number;
             /** Risk After */
             risk_after: number;
             /** Risk Before */
@@ -1927,6 +2116,7 @@ export interface components {
             n: number;
             /** Runs */
             runs: components["schemas"]["JudgedRun"][];
+            sessions: components["schemas"]["SessionsRead"] | null;
             /** Source */
             source: string;
             /** Unit */
@@ -1963,6 +2153,7 @@ export interface components {
              * @default 0
              */
             n: number;
+            sessions?: components["schemas"]["SessionsIn"] | null;
             /**
              * Source
              * @default stated
@@ -2007,6 +2198,7 @@ export interface components {
             metric: string;
             /** N */
             n: number;
+            sessions: components["schemas"]["SessionsRead"] | null;
             /** Source */
             source: string;
             /** Unit */
@@ -2202,6 +2394,24 @@ export interface components {
             /** Uuid */
             uuid: string | null;
         };
+        /** DeviceShift */
+        DeviceShift: {
+            /** After */
+            after: number | null;
+            /** Before */
+            before: number | null;
+            /** Device */
+            device: string;
+            /** Node */
+            node: string;
+            /**
+             * Said
+             * @enum {string}
+             */
+            said: "slower" | "explained" | "unremarkable";
+            /** Worse */
+            worse: number | null;
+        };
         /**
          * DistributionIn
          * @description A reference sample, as ``mainstay criteria fit`` learns it: the whole run is compared with it.
@@ -2248,12 +2458,109 @@ export interface components {
             /** Expected Version */
             expected_version?: number | null;
             /**
+             * Mode
+             * @default wait
+             * @enum {string}
+             */
+            mode: "wait" | "migrate";
+            /**
              * Outside
              * @default false
              */
             outside: boolean;
             /** Reason */
             reason: string;
+        };
+        /**
+         * DrainRead
+         * @description A node that is drained, and what happens to the work on it.
+         */
+        DrainRead: {
+            /** Actor */
+            actor: string;
+            /** Advice */
+            advice: components["schemas"]["AdviceRead"][];
+            /** Age Seconds */
+            age_seconds: number | null;
+            /** Boot Id */
+            boot_id: string;
+            /** Booted At */
+            booted_at: number | null;
+            /** Cohort */
+            cohort: string;
+            /** Cpu Count */
+            cpu_count: number;
+            /** Devices */
+            devices: components["schemas"]["DeviceRead"][];
+            /** First Seen At */
+            first_seen_at: number;
+            /** Hostname */
+            hostname: string;
+            /** Jobs */
+            jobs: string[];
+            /** Kernel */
+            kernel: string;
+            /** Last Seen At */
+            last_seen_at: number | null;
+            /** Last Validation At */
+            last_validation_at: number | null;
+            last_verdict: components["schemas"]["Verdict"] | null;
+            /** Memory Bytes */
+            memory_bytes: number;
+            /** Name */
+            name: string;
+            /** Open Incidents */
+            open_incidents: number;
+            /** Os */
+            os: string;
+            owner: components["schemas"]["Owner"];
+            /** Rack */
+            rack: string;
+            /** Started At */
+            started_at: number | null;
+            state: components["schemas"]["HealthState"];
+            /** State Reason */
+            state_reason: string;
+            /** State Since */
+            state_since: number;
+            /** State Version */
+            state_version: number;
+            /** Switches */
+            switches: string[];
+            /** Version */
+            version: string;
+        };
+        /**
+         * Durability
+         * @description The figure of one moment. A null probability is not known, which is never good.
+         */
+        Durability: {
+            /** Degraded */
+            degraded: string[];
+            /** Disk Epoch */
+            disk_epoch: number | null;
+            /** Exact */
+            exact: boolean;
+            /** Fatal */
+            fatal: string[][];
+            /** Least */
+            least: number | null;
+            /** Newest */
+            newest: number | null;
+            /** Parity Epoch */
+            parity_epoch: number | null;
+            /** Survival Hour */
+            survival_hour: number | null;
+            /** Survival Hour With Disk */
+            survival_hour_with_disk: number | null;
+            /** Suspects */
+            suspects: components["schemas"]["Suspect"][];
+            /** Taints */
+            taints: components["schemas"]["Taint"][];
+            /** Time */
+            time: number;
+            /** Words */
+            words: string;
         };
         /** EmittedEntity */
         EmittedEntity: {
@@ -2370,7 +2677,7 @@ export interface components {
          *     ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "replayed" | "probe_silent";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "migration_started" | "migration_finished" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "replayed" | "probe_silent";
         /**
          * EventPage
          * @description Events, newest first.
@@ -2451,7 +2758,7 @@ export interface components {
          * @description Kinds of finding. The enumeration may grow, never change meaning.
          * @enum {string}
          */
-        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
+        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localised" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
         /**
          * FindingPage
          * @description Findings, newest first.
@@ -2523,6 +2830,20 @@ export interface components {
             suggested_actions?: components["schemas"]["SuggestedActions"] | null;
             /** Time */
             time?: string | null;
+        };
+        /**
+         * HazardRead
+         * @description Why a node of the job should not be trusted.
+         */
+        HazardRead: {
+            /** Corrupt */
+            corrupt: boolean;
+            /** Factor */
+            factor: number;
+            /** Reason */
+            reason: string;
+            /** Since */
+            since: number;
         };
         /**
          * HealthEvent
@@ -2741,6 +3062,45 @@ export interface components {
          */
         IncidentState: "open" | "acting" | "recovered" | "verified" | "closed";
         /**
+         * JobAnswer
+         * @description What a coordinator is told in turn.
+         */
+        JobAnswer: {
+            /** Advice */
+            advice: components["schemas"]["AdviceRead"][];
+            /** Command */
+            command: string;
+            /** Effective Ratio */
+            effective_ratio: number | null;
+            /** Finished At */
+            finished_at: number | null;
+            /** Generation */
+            generation: number;
+            /** Hazards */
+            hazards: {
+                [key: string]: components["schemas"]["HazardRead"];
+            };
+            /** Id */
+            id: string;
+            /** Last Seen At */
+            last_seen_at: number;
+            /** Last Step */
+            last_step: number | null;
+            /** Name */
+            name: string;
+            /** Open Incidents */
+            open_incidents: number;
+            protection: components["schemas"]["Protection"];
+            /** Recoveries */
+            recoveries: number;
+            /** Started At */
+            started_at: number;
+            state: components["schemas"]["JobState"];
+            /** Steps Total */
+            steps_total: number | null;
+            topology: components["schemas"]["Topology"];
+        };
+        /**
          * JobPage
          * @description Jobs, the one that started last first.
          */
@@ -2785,6 +3145,8 @@ export interface components {
          * @description What the coordinator says about its job; sent when something changes and every few seconds.
          */
         JobReport: {
+            /** Advice */
+            advice?: components["schemas"]["AdviceAnswer"][];
             /** Command */
             command: string;
             /** Finished At */
@@ -3083,6 +3445,8 @@ export interface components {
         };
         /** NodeRiskRead */
         NodeRiskRead: {
+            /** Benchmarks */
+            benchmarks: string[];
             /** Checked */
             checked: boolean;
             /** Covered */
@@ -3091,6 +3455,12 @@ export interface components {
             node: string;
             /** P */
             p: number;
+            /** Seconds */
+            seconds: number;
+            /** Why */
+            why: {
+                [key: string]: string;
+            };
         };
         /** NodesPreemption */
         NodesPreemption: {
@@ -3104,8 +3474,14 @@ export interface components {
         };
         /** OrderRead */
         OrderRead: {
+            /** Again */
+            again: number;
             /** Benchmarks */
             benchmarks: string[];
+            /** Criteria */
+            criteria: {
+                [key: string]: unknown;
+            } | null;
             /** Deadline At */
             deadline_at: number;
             /** Id */
@@ -3457,6 +3833,7 @@ export interface components {
         Protection: {
             /** Disk Every */
             disk_every: number | null;
+            durability?: components["schemas"]["Durability"] | null;
             /** Parity Every */
             parity_every: number | null;
             /** Parity Group */
@@ -3734,6 +4111,34 @@ export interface components {
             unit: string;
         };
         /**
+         * SessionsIn
+         * @description What is known of the sessions that a criterion was learned from (``mainstay criteria fit``).
+         */
+        SessionsIn: {
+            /** Between */
+            between?: number | null;
+            /** Count */
+            count: number;
+            /** Freedom */
+            freedom?: number | null;
+            /** Within */
+            within?: number | null;
+        };
+        /**
+         * SessionsRead
+         * @description Stretches in which runs of one machine share conditions; scatters are shares of the typical value.
+         */
+        SessionsRead: {
+            /** Between */
+            between: number | null;
+            /** Count */
+            count: number;
+            /** Freedom */
+            freedom: number | null;
+            /** Within */
+            within: number | null;
+        };
+        /**
          * Severity
          * @enum {string}
          */
@@ -3929,6 +4334,58 @@ export interface components {
             /** Name */
             name: string;
         };
+        /**
+         * Suspect
+         * @description A node that is not trusted, and what is done for its ranks.
+         */
+        Suspect: {
+            /** Copies */
+            copies: number[];
+            /** Copies Wanted */
+            copies_wanted: number[];
+            /** Factor */
+            factor: number;
+            /** Node */
+            node: string;
+            /** Ranks */
+            ranks: number[];
+            /** Reason */
+            reason: string;
+            /** Since */
+            since: number;
+        };
+        /**
+         * SweepChange
+         * @description What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite.
+         */
+        SweepChange: {
+            /** Again */
+            again?: number;
+            /** At Once */
+            at_once?: number | null;
+            /** Benchmarks */
+            benchmarks?: string[] | null;
+            /** Cohort */
+            cohort?: string | null;
+            /** Enabled */
+            enabled?: boolean;
+            /** Name */
+            name?: string;
+            /** Nodes */
+            nodes?: string[] | null;
+            /** Per Switch */
+            per_switch?: number | null;
+            /** Retries */
+            retries?: number;
+            /** Schedule */
+            schedule?: string | null;
+            /** Suite */
+            suite?: string;
+            /** Timeout Seconds */
+            timeout_seconds?: number | null;
+            /** Version */
+            version: number;
+        };
         /** SweepCounts */
         SweepCounts: {
             /** Fail */
@@ -3944,6 +4401,11 @@ export interface components {
         };
         /** SweepCreate */
         SweepCreate: {
+            /**
+             * Again
+             * @default 0
+             */
+            again: number;
             /** At Once */
             at_once?: number | null;
             /** Benchmarks */
@@ -3985,6 +4447,8 @@ export interface components {
         };
         /** SweepRead */
         SweepRead: {
+            /** Again */
+            again: number;
             /** At Once */
             at_once: number | null;
             /** Benchmarks */
@@ -4017,6 +4481,8 @@ export interface components {
             suite: string;
             /** Timeout Seconds */
             timeout_seconds: number | null;
+            /** Version */
+            version: number;
         };
         /** SweepRun */
         SweepRun: {
@@ -4027,6 +4493,22 @@ export interface components {
             id: string;
             /** Started At */
             started_at: number;
+        };
+        /**
+         * Taint
+         * @description A node that has computed wrongly, and the newest step before that; null: none is known to be clean.
+         */
+        Taint: {
+            /** Clean */
+            clean: number | null;
+            /** Node */
+            node: string;
+            /** Reason */
+            reason: string;
+            /** Since */
+            since: number;
+            /** Tainted */
+            tainted: boolean;
         };
         /**
          * Taken
@@ -4218,6 +4700,58 @@ export interface components {
             /** Until */
             until?: number | null;
         };
+        /** UpdateRead */
+        UpdateRead: {
+            /** After */
+            after: string;
+            /** At */
+            at: number | null;
+            /** Before */
+            before: string;
+            /** Metrics */
+            metrics: components["schemas"]["UpdateShift"][];
+            /** Node */
+            node: string | null;
+            /** Nodes After */
+            nodes_after: number;
+            /** Nodes Before */
+            nodes_before: number;
+            verdict: components["schemas"]["Verdict"];
+        };
+        /**
+         * UpdateShift
+         * @description A metric of a cohort before and after.
+         */
+        UpdateShift: {
+            /** After */
+            after: number[];
+            /** Before */
+            before: number[];
+            /** Benchmark */
+            benchmark: string;
+            better: components["schemas"]["Better"];
+            /** Blame */
+            blame: ("update" | "devices" | "both") | null;
+            /** Compared */
+            compared: number;
+            /** Devices */
+            devices: components["schemas"]["DeviceShift"][];
+            /** Metric */
+            metric: string;
+            /** Paired */
+            paired: boolean | null;
+            /** Reason */
+            reason: string;
+            /** Unit */
+            unit: string;
+            verdict: components["schemas"]["Verdict"];
+            /** Worse */
+            worse: number | null;
+            /** Worse High */
+            worse_high: number | null;
+            /** Worse Low */
+            worse_low: number | null;
+        };
         /** ValidateBody */
         ValidateBody: {
             /** Expected Version */
@@ -4229,6 +4763,11 @@ export interface components {
         };
         /** ValidationCreate */
         ValidationCreate: {
+            /**
+             * Again
+             * @default 0
+             */
+            again: number;
             /** Benchmarks */
             benchmarks?: string[] | null;
             /** Node */
@@ -4248,10 +4787,20 @@ export interface components {
         };
         /** ValidationPlanCreate */
         ValidationPlanCreate: {
+            /**
+             * Again
+             * @default 0
+             */
+            again: number;
             /** Job Hours */
             job_hours: number;
             /** Nodes */
             nodes: string[];
+            /**
+             * Order
+             * @default false
+             */
+            order: boolean;
             /**
              * Suite
              * @default standard
@@ -4264,11 +4813,18 @@ export interface components {
             target_risk: number;
             /** @default manual */
             trigger: components["schemas"]["Trigger"];
+            /**
+             * Uniform
+             * @default false
+             */
+            uniform: boolean;
             /** Worth Node Hours */
             worth_node_hours?: number | null;
         };
         /** ValidationPlanRead */
         ValidationPlanRead: {
+            /** Again */
+            again: number;
             /** Benchmarks */
             benchmarks: string[];
             /** Considered */
@@ -4277,6 +4833,8 @@ export interface components {
             created_at: number;
             /** Defects */
             defects: number;
+            /** Full Node Seconds */
+            full_node_seconds: number;
             /** Full Seconds */
             full_seconds: number;
             /** Id */
@@ -4289,8 +4847,12 @@ export interface components {
             model: string;
             /** Node Risks */
             node_risks: components["schemas"]["NodeRiskRead"][];
+            /** Node Seconds */
+            node_seconds: number;
             /** Nodes */
             nodes: string[];
+            /** Per Node */
+            per_node: boolean;
             /** Reached */
             reached: boolean;
             /** Risk After */
@@ -4303,11 +4865,19 @@ export interface components {
             run_on: string[];
             /** Seconds */
             seconds: number;
+            /** Sets */
+            sets: {
+                [key: string]: string[];
+            };
             /** Suite */
             suite: string;
             /** Target Risk */
             target_risk: number;
             trigger: components["schemas"]["Trigger"];
+            /** Validations */
+            validations: {
+                [key: string]: string;
+            };
             /** Why */
             why: string;
             /** Worth Node Hours */
@@ -4315,6 +4885,8 @@ export interface components {
         };
         /** ValidationRead */
         ValidationRead: {
+            /** Again */
+            again: number;
             /** Attempt */
             attempt: number;
             /** Benchmarks */
@@ -4349,6 +4921,8 @@ export interface components {
         };
         /** ValidationResult */
         ValidationResult: {
+            /** Again */
+            again: number;
             /** Benchmark */
             benchmark: string;
             /** Cohort */
@@ -4707,6 +5281,66 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    compare_cohorts: {
+        parameters: {
+            query: {
+                /** @description Hardware alone: under any driver. */
+                before: string;
+                /** @description Hardware alone: under any driver. */
+                after: string;
+                /** @description Only its devices. */
+                node?: string | null;
+                /** @description Runs that ended before it against those after it. */
+                at?: number | null;
+                since?: number | null;
+                until?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UpdateRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_measured_cohorts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CohortsRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_criteria: {
         parameters: {
             query?: {
@@ -4772,6 +5406,8 @@ export interface operations {
                 cohort: string;
                 benchmark: string;
                 metric: string;
+                /** @description Its runs are among those answered, however old they are. */
+                validation?: string | null;
             };
             header?: never;
             path?: never;
@@ -5466,13 +6102,80 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["JobRead"];
+                    "application/json": components["schemas"]["JobAnswer"];
                 };
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_job_advice: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdvicePage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    advise_job: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdviceBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdviceRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
@@ -5966,7 +6669,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["NodeRead"];
+                    "application/json": components["schemas"]["DrainRead"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -6785,6 +7488,42 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    change_sweep: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SweepChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SweepRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

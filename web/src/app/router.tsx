@@ -7,7 +7,12 @@ import { parseJobSearch } from "@/features/jobs/search";
 import { parseNodeSearch } from "@/features/nodes/search";
 import { parsePolicySearch } from "@/features/policies/search";
 import { parseRemediationSearch } from "@/features/remediation/search";
-import { parseCriterionSearch, parseRunSearch, parseValidationSearch } from "@/features/validation/search";
+import {
+  parseCriterionSearch,
+  parsePastSearch,
+  parseRunSearch,
+  parseValidationSearch,
+} from "@/features/validation/search";
 import { localPath, type RawSearch } from "@/lib/search";
 import { NotFound } from "./not-found";
 import { RouteError } from "./route-error";
@@ -104,6 +109,13 @@ const validationResult = createRoute({
   component: lazyRouteComponent(() => import("@/features/validation/result-page"), "ResultPage"),
 });
 
+const validationPast = createRoute({
+  getParentRoute: () => shell,
+  path: "/validation/$id/past",
+  validateSearch: parsePastSearch,
+  component: lazyRouteComponent(() => import("@/features/comparison/past-page"), "PastPage"),
+});
+
 const sweep = createRoute({
   getParentRoute: () => shell,
   path: "/validation/sweeps/$id",
@@ -139,6 +151,7 @@ const pages = [
   remediation,
   validation,
   validationResult,
+  validationPast,
   sweep,
   criterion,
   localisation,

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Job, Steps } from "@/api/types";
-import { protectionFacts, rankFacts, rankLines, rankValues } from "./job-model";
+import { durabilityFacts, protectionFacts, rankFacts, rankLines, rankValues } from "./job-model";
 
 const rank = (n: number) => ({
   rank: n,
@@ -80,4 +80,50 @@ it("says what would survive in words", () => {
   expect(text["Local memory"]).toContain("2 snapshot slots");
   expect(text.Parity).toContain("off");
   expect(text.Disk).toBe("every step");
+});
+
+const told = {
+  time: 0,
+  survival_hour: 0.99983,
+  survival_hour_with_disk: 1,
+  exact: true,
+  words: "Memory outlives the loss of any one node, not of a with b.",
+  least: 2,
+  fatal: [["a", "b"]],
+  newest: 40,
+  parity_epoch: 30,
+  disk_epoch: null,
+  degraded: ["a: slow disk"],
+  suspects: [
+    { node: "a", reason: "hot", factor: 10, since: 0, ranks: [0, 1], copies_wanted: [0, 1], copies: [0] },
+  ],
+  taints: [{ node: "b", since: 0, reason: "wrong bits", clean: 35, tainted: true }],
+};
+const withFigure = (changes: Partial<typeof told> | { survival_hour: null; parity_epoch: null }) =>
+  durabilityFacts({
+    ...job,
+    protection: { ...job.protection, durability: { ...told, ...changes } },
+  });
+
+describe("durability in words", () => {
+  it("says what may die now, and what is done about it", () => {
+    expect(withFigure({}).map((fact) => fact.value)).toEqual([
+      "99.983 % to lose nothing, from memory alone",
+      "Memory outlives the loss of any one node, not of a with b.",
+      "10 steps behind",
+      "no whole step yet",
+      "hot; extra copies of 1 of 2 ranks are in place",
+      "wrong bits; steps after 35 are tainted",
+      "a: slow disk",
+    ]);
+  });
+  it("claims nothing that is not known", () => {
+    expect(durabilityFacts(job)).toEqual([]);
+    const values = withFigure({ survival_hour: null, parity_epoch: null }).map((fact) => fact.value);
+    expect(values[0]).toBe("not known, from memory alone");
+    expect(values[2]).toBe("no step is protected over the nodes");
+  });
+  it("says at least where it is a lower bound", () => {
+    expect(withFigure({ exact: false })[0]?.value).toMatch(/^at least 99.983 %/);
+  });
 });

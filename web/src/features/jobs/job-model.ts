@@ -2,6 +2,7 @@
 import type { Job, Steps } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { median, newest, ratioToPeers } from "@/charts/rank-layout";
+import { plural } from "@/lib/format";
 import type { RankMetric } from "./search";
 
 /** One number per rank for the grid. */
@@ -96,6 +97,51 @@ export function protectionFacts(job: Job): { name: string; value: string }[] {
       value: disk_every === null ? "off" : `every ${disk_every === 1 ? "step" : `${disk_every} steps`}`,
     },
   ];
+}
+
+/** How safe memory is now, as sentences; empty where the coordinator does not say. Unknown is never good. */
+export function durabilityFacts(job: Job): { name: string; value: string }[] {
+  const told = job.protection.durability;
+  if (!told) return [];
+  const behind =
+    told.newest === null || told.parity_epoch === null ? null : Math.max(0, told.newest - told.parity_epoch);
+  const chance = told.survival_hour === null ? "not known" : survival(told.survival_hour, told.exact);
+  const disk = told.disk_epoch === null ? "no whole step yet" : `step ${told.disk_epoch}`;
+  return [
+    { name: "Next hour", value: `${chance}, from memory alone` },
+    { name: "May die", value: told.words },
+    {
+      name: "Parity",
+      value: behind === null ? "no step is protected over the nodes" : `${plural(behind, "step")} behind`,
+    },
+    { name: "On disk", value: disk },
+    ...told.suspects.map((one) => ({
+      name: `Distrusted: ${one.node}`,
+      value: `${one.reason}; ${kept(one)}`,
+    })),
+    ...told.taints
+      .filter((one) => one.tainted)
+      .map((one) => ({
+        name: `Tainted by ${one.node}`,
+        value:
+          one.clean === null
+            ? `${one.reason}; no step is known to be clean`
+            : `${one.reason}; steps after ${one.clean} are tainted`,
+      })),
+    ...told.degraded.map((line) => ({ name: "Degraded", value: line })),
+  ];
+}
+
+function kept(one: { copies: number[]; copies_wanted: number[] }): string {
+  if (one.copies_wanted.length === 0) return "no extra copy is needed, or there is no room for one";
+  return `extra copies of ${one.copies.length} of ${plural(one.copies_wanted.length, "rank")} are in place`;
+}
+
+/** 0.99983 reads as a loss of 0.017 %: near one the difference is what counts. */
+function survival(value: number, exact: boolean): string {
+  const risk = (1 - value) * 100;
+  const digits = Number(risk.toPrecision(2));
+  return `${exact ? "" : "at least "}${Number((100 - digits).toFixed(8))} % to lose nothing`;
 }
 
 export function stateBytes(job: Job): { total: number; most: number } {

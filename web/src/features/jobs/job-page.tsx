@@ -24,6 +24,7 @@ import { Segmented } from "@/ui/segmented";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { JobHistory } from "./job-history";
+import { JobMigrations } from "./job-migrations";
 import { JobProtection } from "./job-protection";
 import { JobRanks } from "./job-ranks";
 import { JobRecoveries } from "./job-recoveries";
@@ -130,6 +131,7 @@ function Overview({ job, rank }: { job: Job; rank: number | undefined }) {
           <JudgementPanel job={job} />
           <AdvicePanel job={job} />
           <JobProtection job={job} />
+          <JobMigrations id={job.id} />
         </div>
       </div>
       <JobRecoveries job={job} />

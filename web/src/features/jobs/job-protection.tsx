@@ -2,11 +2,12 @@ import type { Job } from "@/api/types";
 import { bytes } from "@/lib/format";
 import { Facts } from "@/ui/facts";
 import { Panel } from "@/ui/panel";
-import { protectionFacts, stateBytes } from "./job-model";
+import { durabilityFacts, protectionFacts, stateBytes } from "./job-model";
 
 /** What would survive, in words. */
 export function JobProtection({ job }: { job: Job }) {
   const { total, most } = stateBytes(job);
+  const durability = durabilityFacts(job);
   const nodes = new Set(job.topology.ranks.map((rank) => rank.node)).size;
   return (
     <div className="flex flex-col gap-4">
@@ -22,6 +23,11 @@ export function JobProtection({ job }: { job: Job }) {
           ]}
         />
       </Panel>
+      {durability.length > 0 && (
+        <Panel title="Durability">
+          <Facts facts={durability} />
+        </Panel>
+      )}
       <Panel title="Command">
         <pre className="whitespace-pre-wrap break-words font-mono text-ink-2 text-xs leading-5">
           {job.command}

@@ -6,6 +6,7 @@ export const jobKeys = {
   list: ["jobs", "list"] as const,
   one: (id: string) => ["jobs", "one", id] as const,
   steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
+  advice: (id: string) => ["jobs", "advice", id] as const,
   recoveries: (id: string) => ["jobs", "recoveries", id] as const,
   events: (id: string) => ["events", "job", id] as const,
 };
@@ -49,6 +50,17 @@ export const recoveriesQuery = (id: string) =>
       (
         await unwrap(
           client.GET("/v1/jobs/{id}/recoveries", { signal, params: { path: { id }, query: { limit: 50 } } }),
+        )
+      ).items,
+  });
+
+export const jobAdviceQuery = (id: string) =>
+  queryOptions({
+    queryKey: jobKeys.advice(id),
+    queryFn: async ({ signal }) =>
+      (
+        await unwrap(
+          client.GET("/v1/jobs/{id}/advice", { signal, params: { path: { id }, query: { limit: 20 } } }),
         )
       ).items,
   });

@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { client, unwrap } from "@/api/client";
 import type { Node } from "@/api/types";
-import { humanize } from "@/lib/format";
+import { humanize, plural } from "@/lib/format";
 import { type Act, ActDialog } from "@/ui/act-dialog";
 import { Field, Input } from "@/ui/field";
 import { Segmented } from "@/ui/segmented";
@@ -58,6 +58,7 @@ export function ActOnNode({ node, act, onClose }: Props) {
   const [expected] = useState(node.state_version); // what the person saw, not what came meanwhile
   const [suite, setSuite] = useState<Suite>("usual");
   const [minutes, setMinutes] = useState("");
+  const [mode, setMode] = useState<"wait" | "migrate">("wait");
   const queryClient = useQueryClient();
   const say = useToast();
   const word = actWords[act];
@@ -75,7 +76,7 @@ export function ActOnNode({ node, act, onClose }: Props) {
         ? client.POST("/v1/nodes/{name}/drain", {
             params,
             headers,
-            body: { ...body, deadline_seconds: deadline, outside: false },
+            body: { ...body, deadline_seconds: deadline, outside: false, mode },
           })
         : act === "undrain"
           ? client.POST("/v1/nodes/{name}/undrain", { params, headers, body })
@@ -105,6 +106,24 @@ export function ActOnNode({ node, act, onClose }: Props) {
         say(word.done);
       }}
     >
+      {act === "drain" && (
+        <div className="flex flex-col gap-1">
+          <Segmented
+            label="Running jobs"
+            value={mode}
+            onChange={setMode}
+            options={[
+              { value: "wait", label: "Wait for them" },
+              { value: "migrate", label: "Migrate ranks first" },
+            ]}
+          />
+          <p className="text-ink-3 text-xs">
+            {mode === "migrate"
+              ? `${plural(node.jobs.length, "job")} will be asked to move ranks to warm standbys elsewhere; each job's page shows what became of it.`
+              : "Jobs stay until they end or leave by themselves."}
+          </p>
+        </div>
+      )}
       {act === "drain" && (
         <Field
           label="Deadline, minutes"

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { ValidationPlan } from "@/api/types";
-import { auditOrder, type Considered, headline, planBody, riskText } from "./model";
+import { auditOrder, type Considered, headline, planBody, riskText, setText } from "./model";
 
 const considered = (benchmark: string, gain: number): Considered => ({
   benchmark,
@@ -13,6 +13,7 @@ const considered = (benchmark: string, gain: number): Considered => ({
   finds: 0,
   alone: 0,
   why: "",
+  nodes: 1,
 });
 
 describe("a plan of checks", () => {
@@ -23,12 +24,15 @@ describe("a plan of checks", () => {
       targetPercent: "5",
       worthNodeHours: " ",
       suite: "standard",
+      uniform: true,
     };
     expect(planBody(fields)).toMatchObject({
       nodes: ["a", "b"],
       job_hours: 24,
       target_risk: 0.05,
       worth_node_hours: null,
+      uniform: true,
+      order: false,
     });
   });
 
@@ -55,6 +59,15 @@ describe("a plan of checks", () => {
     expect(headline(plan)).toBe("Run 1 benchmark on 1 of 2 nodes, about 1 min 30 s a node.");
     expect(headline({ ...plan, run_on: ["a", "b"] })).toContain("on all 2 nodes");
     expect(headline({ ...plan, benchmarks: [] })).toBe("No check is needed.");
+  });
+
+  it("says what runs on which node", () => {
+    const plan = { per_node: true, sets: { a: ["gemm", "copy"], b: [] } };
+    expect(["a", "b", "c"].map((node) => setText(plan, node))).toEqual([
+      "gemm, copy",
+      "nothing",
+      "may start as it is",
+    ]);
   });
 
   it("shows no risk that was not learned", () => {

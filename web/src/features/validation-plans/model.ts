@@ -14,6 +14,8 @@ export interface PlanFields {
   targetPercent: string;
   worthNodeHours: string;
   suite: string;
+  /** One set for all nodes, where they are to be compared. */
+  uniform: boolean;
 }
 
 export function planBody(fields: PlanFields): Create {
@@ -24,6 +26,9 @@ export function planBody(fields: PlanFields): Create {
     worth_node_hours: fields.worthNodeHours.trim() === "" ? null : Number(fields.worthNodeHours),
     trigger: "manual",
     suite: fields.suite,
+    uniform: fields.uniform,
+    order: false, // asking orders nothing
+    again: 0,
   };
 }
 
@@ -44,6 +49,13 @@ export function headline(plan: ValidationPlan): string {
       ? `on all ${plural(plan.nodes.length, "node")}`
       : `on ${plan.run_on.length} of ${plural(plan.nodes.length, "node")}`;
   return `Run ${plural(plan.benchmarks.length, "benchmark")} ${where}, about ${age(plan.seconds)} a node.`;
+}
+
+/** What runs on a node, in words. */
+export function setText(plan: Pick<ValidationPlan, "per_node" | "sets">, node: string): string {
+  const set = plan.sets[node];
+  if (set === undefined) return "may start as it is";
+  return set.length === 0 ? "nothing" : set.join(", ");
 }
 
 /** Too little history means that the risk is not known, whatever number stands there. */

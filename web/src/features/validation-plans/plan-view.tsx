@@ -6,7 +6,7 @@ import { CopyMenu, CopyText, curl } from "@/ui/copy";
 import { Stat } from "@/ui/facts";
 import { Glyph } from "@/ui/glyph";
 import { Panel } from "@/ui/panel";
-import { auditOrder, type Considered, headline, riskText } from "./model";
+import { auditOrder, type Considered, headline, riskText, setText } from "./model";
 
 export function PlanView({ plan }: { plan: ValidationPlan }) {
   return (
@@ -108,37 +108,69 @@ function AuditRow({ one, learned }: { one: Considered; learned: boolean }) {
 /** Nodes listed: the riskiest; the API has them all. */
 const SHOWN = 50;
 
+type NodeRisk = ValidationPlan["node_risks"][number];
+
 function Nodes({ plan }: { plan: ValidationPlan }) {
   const riskiest = [...plan.node_risks].sort((a, b) => b.p - a.p);
   return (
     <Panel
-      title="What each node brings"
+      title={plan.per_node ? "What runs on each node, and why" : "What each node brings"}
       about={`${plan.run_on.length} to check, ${plan.nodes.length - plan.run_on.length} may start as they are`}
       flush
     >
-      <ul>
+      <ul aria-label="Nodes of the plan">
         {riskiest.slice(0, SHOWN).map((one) => (
-          <li
-            key={one.node}
-            className="flex flex-wrap items-baseline gap-x-4 border-line border-t px-4 py-1.5 text-sm"
-          >
-            <Link
-              to="/nodes/$name"
-              params={{ name: one.node }}
-              search={{}}
-              className="font-medium hover:underline"
-            >
-              {one.node}
-            </Link>
-            <span className="num ml-auto text-ink-2">
-              {plan.learned
-                ? `${percent(one.p, 2)} risk, ${percent(one.covered, 0)} of it covered`
-                : "risk unknown"}
-            </span>
-            <span className="w-28 text-ink-3 text-xs">{one.checked ? "to be checked" : "as it is"}</span>
-          </li>
+          <NodeLine key={one.node} one={one} plan={plan} />
         ))}
       </ul>
     </Panel>
+  );
+}
+
+function NodeLine({ one, plan }: { one: NodeRisk; plan: ValidationPlan }) {
+  const reasons = Object.entries(one.why ?? {});
+  const ordered = plan.validations?.[one.node];
+  return (
+    <li className="border-line border-t px-4 py-1.5 text-sm">
+      <div className="flex flex-wrap items-baseline gap-x-4">
+        <Link
+          to="/nodes/$name"
+          params={{ name: one.node }}
+          search={{}}
+          className="font-medium hover:underline"
+        >
+          {one.node}
+        </Link>
+        <span className="min-w-0 font-mono text-ink-2 text-xs">{setText(plan, one.node)}</span>
+        {ordered !== undefined && (
+          <Link to="/validation/$id" params={{ id: ordered }} className="text-accent text-xs hover:underline">
+            ordered
+          </Link>
+        )}
+        <span className="num ml-auto text-ink-2">
+          {plan.learned
+            ? `${percent(one.p, 2)} risk, ${percent(one.covered, 0)} of it covered`
+            : "risk unknown"}
+        </span>
+        <span className="w-28 text-ink-3 text-xs">
+          {one.checked ? `to be checked, ${age(one.seconds)}` : "as it is"}
+        </span>
+      </div>
+      {reasons.length > 0 && (
+        <details className="text-xs">
+          <summary className="w-max cursor-pointer text-ink-3 hover:text-ink">
+            Why these <span className="sr-only">on {one.node}</span>
+          </summary>
+          <dl className="grid grid-cols-[max-content_minmax(0,1fr)] gap-x-4 gap-y-0.5 py-1">
+            {reasons.map(([benchmark, why]) => (
+              <div key={benchmark} className="contents">
+                <dt className="font-mono text-ink-2">{benchmark}</dt>
+                <dd className="text-ink-2">{why}</dd>
+              </div>
+            ))}
+          </dl>
+        </details>
+      )}
+    </li>
   );
 }

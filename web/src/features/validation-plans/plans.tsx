@@ -54,6 +54,7 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
     targetPercent: "10",
     worthNodeHours: "",
     suite: "standard",
+    uniform: false,
   });
   const set = (change: Partial<PlanFields>) => setFields((old) => ({ ...old, ...change }));
   const body = planBody(fields);
@@ -70,7 +71,13 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
     if (body.nodes.length > 0) make.mutate();
   }
 
-  function amount(label: string, name: keyof PlanFields, hint: string, max: number, required = true) {
+  function amount(
+    label: string,
+    name: Exclude<keyof PlanFields, "uniform">,
+    hint: string,
+    max: number,
+    required = true,
+  ) {
     return (
       <Field label={label} hint={hint}>
         {(id) => (
@@ -128,6 +135,14 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
             ]}
           />
         </div>
+        <label className="flex items-center gap-2 text-sm">
+          <input
+            type="checkbox"
+            checked={fields.uniform}
+            onChange={(event) => set({ uniform: event.target.checked })}
+          />
+          One set for all nodes, to compare them
+        </label>
         {make.isError && <ErrorNotice error={make.error} />}
         <div className="flex justify-end">
           <Button type="submit" kind="primary" busy={make.isPending} disabled={body.nodes.length === 0}>

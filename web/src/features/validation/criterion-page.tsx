@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { CriterionDetail, JudgedRun } from "@/api/types";
 import { EcdfChart, EcdfLegend, limitText } from "@/charts/ecdf-chart";
+import { cx } from "@/lib/cx";
 import { humanize, percent, plural, quantity, signalLabel } from "@/lib/format";
 import { lookOf, verdict } from "@/lib/states";
 import { Age } from "@/ui/age";
@@ -18,9 +19,9 @@ import { type CriterionKey, criterionQuery } from "./queries";
 const route = getRouteApi("/shell/validation/criterion");
 
 export function CriterionPage() {
-  const { cohort = "", benchmark = "", metric = "" } = route.useSearch();
+  const { cohort = "", benchmark = "", metric = "", validation } = route.useSearch();
   const key: CriterionKey = { cohort, benchmark, metric };
-  const query = useQuery(criterionQuery(key));
+  const query = useQuery(criterionQuery(key, validation));
   return (
     <Page
       title={metric ? `${humanize(benchmark)}: ${signalLabel(metric)}` : "Criterion"}
@@ -34,7 +35,7 @@ export function CriterionPage() {
         <CopyMenu commands={[curl(`/v1/criteria/detail?${new URLSearchParams({ ...key }).toString()}`)]} />
       }
     >
-      <QueryView query={query}>{(detail) => <Body detail={detail} />}</QueryView>
+      <QueryView query={query}>{(detail) => <Body detail={detail} about={validation} />}</QueryView>
     </Page>
   );
 }
@@ -73,7 +74,7 @@ function facts(detail: CriterionDetail): Fact[] {
   ];
 }
 
-function Body({ detail }: { detail: CriterionDetail }) {
+function Body({ detail, about }: { detail: CriterionDetail; about: string | undefined }) {
   const { distribution, runs } = detail;
   return (
     <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_22rem]">
@@ -97,7 +98,7 @@ function Body({ detail }: { detail: CriterionDetail }) {
               name: `${run.node} ${run.device}, ${lookOf(verdict, run.verdict).label.toLowerCase()}`,
               values: run.values,
               tone: lookOf(verdict, run.verdict).tone,
-              main: run.verdict === "fail",
+              main: about === undefined ? run.verdict === "fail" : run.validation_id === about,
             }))}
             low={detail.low}
             high={detail.high}
@@ -117,7 +118,7 @@ function Body({ detail }: { detail: CriterionDetail }) {
         ) : (
           <ul>
             {runs.map((run) => (
-              <RunRow key={keyOf(run)} run={run} unit={detail.unit} />
+              <RunRow key={keyOf(run)} run={run} unit={detail.unit} about={run.validation_id === about} />
             ))}
           </ul>
         )}
@@ -128,11 +129,17 @@ function Body({ detail }: { detail: CriterionDetail }) {
 
 const keyOf = (run: JudgedRun) => `${run.validation_id}/${run.device}`;
 
-function RunRow({ run, unit }: { run: JudgedRun; unit: string }) {
+function RunRow({ run, unit, about }: { run: JudgedRun; unit: string; about: boolean }) {
   const first = run.values[0];
   const last = run.values.at(-1);
   return (
-    <li className="grid grid-cols-[6rem_minmax(0,12rem)_minmax(0,1fr)_auto] items-center gap-x-4 border-line border-t px-4 py-2 text-sm max-md:grid-cols-[6rem_minmax(0,1fr)_auto]">
+    <li
+      aria-current={about || undefined}
+      className={cx(
+        "grid grid-cols-[6rem_minmax(0,12rem)_minmax(0,1fr)_auto] items-center gap-x-4 border-line border-t px-4 py-2 text-sm max-md:grid-cols-[6rem_minmax(0,1fr)_auto]",
+        about && "bg-accent-soft",
+      )}
+    >
       <StatePill look={lookOf(verdict, run.verdict)} quiet />
       <Link
         to="/validation/$id"

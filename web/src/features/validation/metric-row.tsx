@@ -87,7 +87,7 @@ export function MetricRow({ result, validation, named }: Props) {
 
 function Distribution({ result, validation }: { result: ValidationResult; validation: string }) {
   const { cohort, benchmark, metric } = result;
-  const query = useQuery(judgingQuery({ cohort, benchmark, metric }));
+  const query = useQuery(judgingQuery({ cohort, benchmark, metric }, validation));
   return (
     <div className="pt-1 pb-3">
       <QueryView query={query} loading={<Skeleton className="h-36" />}>
@@ -137,10 +137,10 @@ function Drawn({ detail, result, validation }: DrawnProps) {
           : `${plural(values.length, "value")} of this run. `}
         <Link
           to="/validation/criterion"
-          search={{ cohort: detail.cohort, benchmark: detail.benchmark, metric: detail.metric }}
+          search={{ cohort: detail.cohort, benchmark: detail.benchmark, metric: detail.metric, validation }}
           className="text-accent underline"
         >
-          The criterion
+          This run among others, and the criterion
         </Link>
       </p>
     </>

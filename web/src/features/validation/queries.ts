@@ -23,7 +23,7 @@ export const validationKeys = {
   sweeps: ["sweeps"] as const,
   sweep: (id: string) => ["sweeps", "one", id] as const,
   criteria: ["criteria"] as const,
-  criterion: (key: CriterionKey) => ["criteria", "one", key] as const,
+  criterion: (key: CriterionKey, validation?: string) => ["criteria", "one", key, validation ?? ""] as const,
 };
 
 export const suitesQuery = () =>
@@ -97,22 +97,26 @@ export const criteriaQuery = () =>
       (await unwrap(client.GET("/v1/criteria", { signal, params: { query: { limit: 500 } } }))).items,
   });
 
-export const criterionQuery = (key: CriterionKey) =>
+/** A criterion with the newest runs, and those of a validation however old. */
+export const criterionQuery = (key: CriterionKey, validation?: string) =>
   queryOptions({
-    queryKey: validationKeys.criterion(key),
+    queryKey: validationKeys.criterion(key, validation),
     queryFn: ({ signal }) =>
-      unwrap(client.GET("/v1/criteria/detail", { signal, params: { query: { ...key } } })),
+      unwrap(client.GET("/v1/criteria/detail", { signal, params: { query: { ...key, validation } } })),
   });
 
-/** The criterion that judges a cohort: its own, or that of its hardware under any driver. Null: there is neither. */
-export const judgingQuery = (key: CriterionKey) =>
+/**
+ * The criterion that judges a validation: of its cohort, or of its hardware under any driver. Null: there is neither.
+ * Its runs are those of the validation too, however old.
+ */
+export const judgingQuery = (key: CriterionKey, validation: string) =>
   queryOptions({
-    queryKey: [...validationKeys.criterion(key), "judging"],
+    queryKey: [...validationKeys.criterion(key, validation), "judging"],
     staleTime: 60_000,
     queryFn: async ({ signal }) => {
       const hardware = key.cohort.split("; ")[0] ?? key.cohort;
       for (const cohort of new Set([key.cohort, hardware])) {
-        const query = { ...key, cohort };
+        const query = { ...key, cohort, validation };
         const asked = unwrap(client.GET("/v1/criteria/detail", { signal, params: { query } }));
         const found = await asked.catch((error: unknown) => {
           if (error instanceof ProblemError && error.problem.status === 404) return null;

@@ -95,6 +95,16 @@ function Meta({ validation }: { validation: Validation }) {
         asked <Age at={validation.created_at} />
       </span>
       {started_at !== null && finished_at !== null && <span>took {duration(finished_at - started_at)}</span>}
+      {settled(validation) && validation.results.length > 0 && (
+        <Link
+          to="/validation/$id/past"
+          params={{ id: validation.id }}
+          search={{}}
+          className="text-accent hover:underline"
+        >
+          against its past
+        </Link>
+      )}
       <CopyText text={validation.id} shown={shortId(validation.id)} />
     </>
   );

@@ -1,6 +1,7 @@
 /** One run of a sweep while it goes on and after: which node stands where, outliers first. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
+import { useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
 import type { Sweep, SweepRun } from "@/api/types";
 import { age, duration, plural } from "@/lib/format";
@@ -18,7 +19,9 @@ import { StatePill } from "@/ui/state-pill";
 import { sweepQuery, validationKeys } from "./queries";
 import { RunBar, RunCounts } from "./run-counts";
 import { RunNodes } from "./run-nodes";
-import { heldText, runTotal } from "./words";
+import { SweepDialog } from "./sweep-dialog";
+import { SweepSwitch } from "./sweep-switch";
+import { againText, heldText, runTotal } from "./words";
 
 const route = getRouteApi("/shell/validation/sweeps/$id");
 
@@ -26,6 +29,7 @@ export function RunPage() {
   const { id } = route.useParams();
   const { run: chosen } = route.useSearch();
   const navigate = route.useNavigate();
+  const [editing, setEditing] = useState(false);
   const query = useQuery({ ...sweepQuery(id), refetchInterval: usePolling(10_000, 3_000) });
   const sweep = query.data;
   const run = sweep?.runs.find((one) => one.id === chosen) ?? sweep?.runs[0];
@@ -49,6 +53,9 @@ export function RunPage() {
             />
           )}
           <CopyMenu commands={[curl(`/v1/sweeps/${id}`), ...(run ? [runCommand(run.id)] : [])]} />
+          {sweep && sweep.schedule !== null && <SweepSwitch sweep={sweep} />}
+          {sweep && <Button onClick={() => setEditing(true)}>Edit</Button>}
+          {sweep && <SweepDialog sweep={sweep} open={editing} onOpenChange={setEditing} />}
           {sweep && <RunNow sweep={sweep} onStarted={() => void navigate({ search: {} })} />}
         </>
       }
@@ -59,17 +66,20 @@ export function RunPage() {
             <Body sweep={data} run={run} missing={chosen !== undefined && run.id !== chosen} />
           ) : (
             <Panel>
-              <Empty title="This sweep never ran.">
-                {data.schedule === null
-                  ? "It has no schedule: start it by hand."
-                  : "Its schedule starts it, or you do."}
-              </Empty>
+              <Empty title="This sweep never ran.">{neverRan(data)}</Empty>
             </Panel>
           )
         }
       </QueryView>
     </Page>
   );
+}
+
+function neverRan({ schedule, enabled }: Sweep): string {
+  if (schedule === null) return "It has no schedule: start it by hand.";
+  return enabled
+    ? "Its schedule starts it, or you do."
+    : "It is switched off: start it by hand, or switch it on.";
 }
 
 const runCommand = (run: string) => ({
@@ -101,6 +111,7 @@ function Meta({ sweep }: { sweep: Sweep }) {
       {sweep.cohort !== null && <span>of cohort {sweep.cohort}</span>}
       {limits && <span>{heldText(sweep)}</span>}
       {sweep.retries > 0 && <span>{plural(sweep.retries, "further attempt")}</span>}
+      {sweep.again > 0 && <span>{againText(sweep.again)}</span>}
       {sweep.timeout_seconds !== null && <span>time-out {duration(sweep.timeout_seconds)}</span>}
       <span>
         {sweep.schedule === null ? (

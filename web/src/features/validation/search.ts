@@ -1,6 +1,14 @@
-import { oneOf, type RawSearch, text } from "@/lib/search";
+import { number, oneOf, type RawSearch, text } from "@/lib/search";
 
-export const validationTabs = ["results", "sweeps", "suites", "localisation", "admission", "plans"] as const;
+export const validationTabs = [
+  "results",
+  "sweeps",
+  "suites",
+  "localisation",
+  "compare",
+  "admission",
+  "plans",
+] as const;
 export type ValidationTab = (typeof validationTabs)[number];
 
 export interface ValidationSearch {
@@ -9,6 +17,10 @@ export interface ValidationSearch {
   sweep?: string;
   /** The plan that is shown. */
   plan?: string;
+  /** Cohorts that are compared, and the moment that parts their runs. */
+  before?: string;
+  after?: string;
+  at?: number;
 }
 
 export const parseValidationSearch = (raw: RawSearch): ValidationSearch => ({
@@ -16,7 +28,17 @@ export const parseValidationSearch = (raw: RawSearch): ValidationSearch => ({
   node: text(raw, "node"),
   sweep: text(raw, "sweep"),
   plan: text(raw, "plan"),
+  before: text(raw, "before"),
+  after: text(raw, "after"),
+  at: number(raw, "at"),
 });
+
+export interface PastSearch {
+  /** The earlier validation; without it, the last that measured something. */
+  before?: string;
+}
+
+export const parsePastSearch = (raw: RawSearch): PastSearch => ({ before: text(raw, "before") });
 
 export interface RunSearch {
   run?: string;
@@ -28,10 +50,13 @@ export interface CriterionSearch {
   cohort?: string;
   benchmark?: string;
   metric?: string;
+  /** The run that the page is about. */
+  validation?: string;
 }
 
 export const parseCriterionSearch = (raw: RawSearch): CriterionSearch => ({
   cohort: text(raw, "cohort"),
   benchmark: text(raw, "benchmark"),
   metric: text(raw, "metric"),
+  validation: text(raw, "validation"),
 });

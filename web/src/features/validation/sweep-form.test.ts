@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { emptySweep, names, sweepBody } from "./sweep-form";
+import type { Sweep } from "@/api/types";
+import { emptySweep, names, sweepBody, sweepChange, sweepFields } from "./sweep-form";
 
 describe("the form of a sweep", () => {
   it("leaves out what was left empty", () => {
@@ -14,7 +15,38 @@ describe("the form of a sweep", () => {
       at_once: null,
       per_switch: null,
       retries: 0,
+      again: 0,
       timeout_seconds: null,
+    });
+  });
+
+  it("sends only what was changed, with the version that was read", () => {
+    const sweep = {
+      version: 4,
+      enabled: false,
+      name: "nightly",
+      suite: "quick",
+      schedule: "0 3 * * *",
+      nodes: ["a", "b"],
+      cohort: null,
+      benchmarks: ["gemm"],
+      at_once: 2,
+      per_switch: null,
+      retries: 1,
+      again: 0,
+      timeout_seconds: 90,
+    } as Sweep;
+    const fields = sweepFields(sweep);
+    expect(fields.timeoutMinutes).toBe("1.5");
+    expect(sweepChange(sweep, fields)).toEqual({ version: 4 });
+    expect(
+      sweepChange(sweep, { ...fields, nodes: "", atOnce: "", again: "3", schedule: "every 60s" }),
+    ).toEqual({
+      version: 4,
+      nodes: null,
+      at_once: null,
+      again: 3,
+      schedule: "every 60s",
     });
   });
 

@@ -1,5 +1,6 @@
-/** What a person wrote into the form of a new sweep, as the service wants it. Pure. */
+/** What a person wrote into the form of a sweep, as the service wants it, and back. Pure. */
 import type { components } from "@/api/schema";
+import type { Sweep } from "@/api/types";
 
 export interface SweepFields {
   name: string;
@@ -12,6 +13,8 @@ export interface SweepFields {
   atOnce: string;
   perSwitch: string;
   retries: string;
+  /** How often what is too slow is measured again. */
+  again: string;
   timeoutMinutes: string;
 }
 
@@ -25,6 +28,7 @@ export const emptySweep: SweepFields = {
   atOnce: "",
   perSwitch: "",
   retries: "0",
+  again: "0",
   timeoutMinutes: "",
 };
 
@@ -47,6 +51,36 @@ export function sweepBody(fields: SweepFields): components["schemas"]["SweepCrea
     at_once: amount(fields.atOnce),
     per_switch: amount(fields.perSwitch),
     retries: amount(fields.retries) ?? 0,
+    again: amount(fields.again) ?? 0,
     timeout_seconds: minutes === null ? null : minutes * 60,
   };
+}
+
+const written = (value: number | null): string => (value === null ? "" : String(value));
+
+/** A sweep as the form shows it. */
+export function sweepFields(sweep: Sweep): SweepFields {
+  return {
+    name: sweep.name,
+    suite: sweep.suite,
+    schedule: sweep.schedule ?? "",
+    nodes: sweep.nodes?.join(" ") ?? "",
+    cohort: sweep.cohort ?? "",
+    benchmarks: sweep.benchmarks ?? [],
+    atOnce: written(sweep.at_once),
+    perSwitch: written(sweep.per_switch),
+    retries: String(sweep.retries),
+    again: String(sweep.again),
+    timeoutMinutes: written(sweep.timeout_seconds === null ? null : sweep.timeout_seconds / 60),
+  };
+}
+
+/** Only what the person changed, so that an untouched schedule keeps its next run. */
+export function sweepChange(sweep: Sweep, fields: SweepFields): components["schemas"]["SweepChange"] {
+  const before: Record<string, unknown> = sweepBody(sweepFields(sweep));
+  const { enabled: _, ...after } = sweepBody(fields);
+  const told = Object.entries(after).filter(
+    ([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]),
+  );
+  return { version: sweep.version, ...Object.fromEntries(told) };
 }

@@ -12,10 +12,11 @@ import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { SkeletonRows } from "@/ui/skeleton";
 import { useToast } from "@/ui/toast";
-import { NewSweep } from "./new-sweep";
 import { sweepsQuery, validationKeys } from "./queries";
 import { RunCounts } from "./run-counts";
-import { heldText } from "./words";
+import { SweepDialog } from "./sweep-dialog";
+import { SweepSwitch } from "./sweep-switch";
+import { againText, heldText } from "./words";
 
 export function Sweeps() {
   const query = useQuery({ ...sweepsQuery(), refetchInterval: usePolling(10_000) });
@@ -44,7 +45,7 @@ export function Sweeps() {
           )
         }
       </QueryView>
-      <NewSweep open={making} onOpenChange={setMaking} />
+      <SweepDialog open={making} onOpenChange={setMaking} />
     </Panel>
   );
 }
@@ -53,6 +54,7 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
   const queryClient = useQueryClient();
   const say = useToast();
   const navigate = useNavigate();
+  const [editing, setEditing] = useState(false);
   const run = useMutation({
     mutationFn: () =>
       unwrap(
@@ -67,7 +69,7 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
   });
   return (
     <li className="border-line border-t px-4 py-3 text-sm">
-      <div className="grid items-center gap-x-6 gap-y-2 lg:grid-cols-[minmax(0,2fr)_minmax(0,2fr)_minmax(0,3fr)_auto]">
+      <div className="grid items-center gap-x-6 gap-y-2 lg:grid-cols-[minmax(0,3fr)_minmax(0,2fr)_minmax(0,3fr)_16rem]">
         <div className="min-w-0">
           <Link
             to="/validation/sweeps/$id"
@@ -80,14 +82,21 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
           <p className="text-ink-3 text-xs">{scope(sweep)}</p>
         </div>
         <div className="text-ink-2">
-          {sweep.enabled ? <Until at={sweep.next_run_at} /> : "paused"}
+          {sweep.enabled ? <Until at={sweep.next_run_at} /> : "switched off"}
           <p className="font-mono text-ink-3 text-xs">{sweep.schedule ?? "by hand only"}</p>
         </div>
         <Runs sweep={sweep} />
-        <Button icon="play" busy={run.isPending} onClick={() => run.mutate()}>
-          Run now
-        </Button>
+        <div className="flex flex-wrap items-center gap-2 lg:justify-end">
+          {sweep.schedule !== null && <SweepSwitch sweep={sweep} />}
+          <Button aria-label={`Edit ${sweep.name}`} onClick={() => setEditing(true)}>
+            Edit
+          </Button>
+          <Button icon="play" busy={run.isPending} onClick={() => run.mutate()}>
+            Run now
+          </Button>
+        </div>
       </div>
+      <SweepDialog sweep={sweep} open={editing} onOpenChange={setEditing} />
       {run.isError && (
         <div className="mt-2">
           <ErrorNotice error={run.error} />
@@ -126,6 +135,7 @@ function scope(sweep: Sweep): string {
     benchmarks === null ? `suite ${suite}` : `${plural(benchmarks.length, "benchmark")} of suite ${suite}`,
     `on ${nodes === null ? "all nodes" : plural(nodes.length, "node")}${cohort === null ? "" : ` of ${cohort}`}`,
     (sweep.at_once !== null || sweep.per_switch !== null) && heldText(sweep),
+    sweep.again > 0 && againText(sweep.again),
   ]
     .filter(Boolean)
     .join(", ");

@@ -2,6 +2,7 @@
 import { getRouteApi } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { AdmissionPanel } from "@/features/admission/admission-panel";
+import { Comparison } from "@/features/comparison/comparison";
 import { Localisations } from "@/features/localisation/localisations";
 import { Plans } from "@/features/validation-plans/plans";
 import { Button } from "@/ui/button";
@@ -20,12 +21,13 @@ const tabs: { value: ValidationTab; label: string; title?: string }[] = [
   { value: "sweeps", label: "Sweeps" },
   { value: "suites", label: "Suites and criteria" },
   { value: "localisation", label: "Localisation", title: "Which node, link or switch is slow?" },
+  { value: "compare", label: "Before and after", title: "What did an update do, and to whom?" },
   { value: "admission", label: "May it start?", title: "May a job start on these nodes?" },
   { value: "plans", label: "What to check", title: "Which checks do these nodes need before a job?" },
 ];
 
 export function ValidationPage() {
-  const { tab = "results", node, sweep, plan } = route.useSearch();
+  const { tab = "results", node, sweep, plan, before, after, at } = route.useSearch();
   const navigate = route.useNavigate();
   const [running, setRunning] = useState(false);
   const strip = useRef<HTMLDivElement>(null);
@@ -67,6 +69,12 @@ export function ValidationPage() {
       {tab === "sweeps" && <Sweeps />}
       {tab === "suites" && <Suites />}
       {tab === "localisation" && <Localisations />}
+      {tab === "compare" && (
+        <Comparison
+          sides={{ before, after, node, at }}
+          onSides={(sides) => void navigate({ search: (old) => ({ ...old, ...sides }) })}
+        />
+      )}
       {tab === "admission" && <AdmissionPanel />}
       {tab === "plans" && (
         <Plans id={plan} onPlan={(made) => void navigate({ search: (old) => ({ ...old, plan: made }) })} />

@@ -38,6 +38,10 @@ export function heldText(sweep: Pick<Sweep, "at_once" | "per_switch">): string {
   return limits.length > 0 ? `at most ${limits.join(", ")}` : "waiting for others of its run";
 }
 
+/** How often what is too slow is measured again before it fails. */
+export const againText = (again: number): string =>
+  `too slow is measured ${again === 1 ? "once" : `${again} times`} again`;
+
 /** In place of a metric's name: the benchmark as a whole, which measured nothing. */
 export const WHOLE = "*";
 

@@ -1,7 +1,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type InputHTMLAttributes, type ReactNode, useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
-import type { Suite } from "@/api/types";
+import type { Suite, Sweep } from "@/api/types";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { Field, Input } from "@/ui/field";
@@ -9,36 +9,43 @@ import { ErrorNotice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { Cohorts } from "./cohorts";
 import { suitesQuery, validationKeys } from "./queries";
-import { emptySweep, type SweepFields, sweepBody } from "./sweep-form";
+import { emptySweep, type SweepFields, sweepBody, sweepChange, sweepFields } from "./sweep-form";
 
 interface Props {
   open: boolean;
   onOpenChange: (open: boolean) => void;
+  /** The sweep that is edited; without it, a new one is made. */
+  sweep?: Sweep;
 }
 
-export function NewSweep({ open, onOpenChange }: Props) {
+export function SweepDialog({ open, onOpenChange, sweep }: Props) {
   return (
     <Dialog
       open={open}
       onOpenChange={onOpenChange}
-      title="New sweep"
-      about="Runs a suite over nodes by schedule."
+      title={sweep ? `Edit ${sweep.name}` : "New sweep"}
+      about={sweep ? "A run that goes on keeps its orders." : "Runs a suite over nodes by schedule."}
     >
-      <Form done={() => onOpenChange(false)} />
+      <Form sweep={sweep} done={() => onOpenChange(false)} />
     </Dialog>
   );
 }
 
-function Form({ done }: { done: () => void }) {
+function Form({ sweep, done }: { sweep: Sweep | undefined; done: () => void }) {
   const suites = useQuery(suitesQuery());
-  const [fields, setFields] = useState(emptySweep);
+  const [opened] = useState(sweep); // polling renews the sweep under the form: what was read is what is changed
+  const [fields, setFields] = useState(opened ? sweepFields(opened) : emptySweep);
   const [headers] = useState(idempotencyKey);
   const queryClient = useQueryClient();
   const suite = suites.data?.find((one) => one.name === fields.suite) ?? suites.data?.[0];
   const set = (change: Partial<SweepFields>) => setFields((old) => ({ ...old, ...change }));
   const make = useMutation({
-    mutationFn: (suiteName: string) =>
-      unwrap(client.POST("/v1/sweeps", { headers, body: sweepBody({ ...fields, suite: suiteName }) })),
+    mutationFn: (suiteName: string) => {
+      const told = { ...fields, suite: suiteName };
+      if (!opened) return unwrap(client.POST("/v1/sweeps", { headers, body: sweepBody(told) }));
+      const path = { id: opened.id };
+      return unwrap(client.PATCH("/v1/sweeps/{id}", { params: { path }, body: sweepChange(opened, told) }));
+    },
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.sweeps });
       done();
@@ -99,6 +106,7 @@ function Form({ done }: { done: () => void }) {
         {line("At once", "atOnce", "Nodes; empty: no limit.", whole(1))}
         {line("Under one switch", "perSwitch", "Nodes; empty: no limit.", whole(1))}
         {line("Further attempts", "retries", "Where nothing was measured.", whole(0, 10))}
+        {line("Measured again", "again", "Where it is too slow: fails if it is every time.", whole(0, 5))}
         {line("Time-out, minutes", "timeoutMinutes", "Empty: by the suite's stated time.", {
           ...whole(1, 240),
           step: "any",
@@ -109,7 +117,7 @@ function Form({ done }: { done: () => void }) {
       <div className="flex justify-end gap-2">
         <Button onClick={done}>Cancel</Button>
         <Button type="submit" kind="primary" busy={make.isPending} disabled={!suite || !fields.name.trim()}>
-          Make sweep
+          {opened ? "Save" : "Make sweep"}
         </Button>
       </div>
     </form>

@@ -1,0 +1,38 @@
+/** What the job was advised to move, and what became of it; nothing is shown where nobody advised anything. */
+import { useQuery } from "@tanstack/react-query";
+import type { JobAdvice } from "@/api/types";
+import { duration, humanize, plural } from "@/lib/format";
+import { usePolling } from "@/lib/live";
+import { Age } from "@/ui/age";
+import { Panel } from "@/ui/panel";
+import { jobAdviceQuery } from "./queries";
+
+export function JobMigrations({ id }: { id: string }) {
+  const { data } = useQuery({ ...jobAdviceQuery(id), refetchInterval: usePolling(8_000, 4_000) });
+  if (!data || data.length === 0) return null;
+  return (
+    <Panel title="Migrations" about="Ranks that were to leave a node, newest first">
+      <ul className="flex flex-col gap-2 px-4 pb-3">
+        {data.map((one) => (
+          <li key={one.id} className="text-sm">
+            <p className="text-ink">
+              {humanize(one.state)}: {one.node ? `all ranks of ${one.node}` : `rank ${one.rank}`}{" "}
+              <span className="text-ink-3 text-xs">
+                <Age at={one.updated_at} />
+              </span>
+            </p>
+            <p className="text-ink-2 text-xs">{outcome(one)}</p>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+function outcome(one: JobAdvice): string {
+  const why = `${one.actor}: ${one.reason}`;
+  if (one.state === "given") return `${why}. The job has not answered yet.`;
+  const lost = one.steps_lost === null ? "" : `, ${plural(one.steps_lost, "step")} repeated`;
+  const stood = one.seconds === null ? "" : ` Training stood still for ${duration(one.seconds)}${lost}.`;
+  return `${one.detail}.${stood} Asked by ${why}`;
+}
