@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 
 from bench.report import Row, publish, target_file
-from service.fleet.models import DeviceRow, NodeRow
+from service.fleet.models import NodeRow
 from service.jobs.models import JobRow
 from service.kit import migrate
 from service.kit.db import Database
@@ -49,16 +49,11 @@ def fill(url: str, now: float) -> None:
         for i in range(NODES):
             name, good = f"n{i:04}", draw.random() > 0.1
             state = "healthy" if good else draw.choice(["suspect", "draining", "quarantined", "unknown"])
-            seen = {"first_seen_at": now, "last_seen_at": now + 86_400, "cohort": "h100"}
+            seen = {"first_seen_at": now, "last_seen_at": now + 86_400, "cohort": "h100", "gpus": 8}
             session.add(NodeRow(name=name, state=state, **seen))
             verdict = "pass" if good else draw.choice(["pass", "warn", "fail", "unknown"])
             at = now - draw.random() * 5e5
             session.add(NodeVerdictRow(node=name, verdict=verdict, power=1, suite="quick", validation_id="v", at=at))
-        session.flush()
-        for i in range(NODES):
-            for g in range(8):
-                device = {"kind": "gpu", "model": "H100", "present": True, "first_seen_at": now, "last_seen_at": now}
-                session.add(DeviceRow(node=f"n{i:04}", id=f"gpu{g}", index=g, **device))
         ranks = [_rank(r) for r in range(8 * (NODES - FREE))]
         places = {
             "topology": {"dp": len(ranks), "pp": 1, "tp": 1, "world_size": len(ranks), "ranks": ranks},
@@ -132,7 +127,12 @@ def measure(client: httpx.Client) -> dict[str, list[float]]:
 
 
 def rows(taken: dict[str, list[float]], store: str) -> list[Row]:
-    floor = float(np.median(taken["healthz"]))
+    """The slowest hundredth of each question, in milliseconds.
+
+    Beside it the empty answer of the same run, and how many times as long the question took: what a busy machine adds,
+    it adds to both.
+    """
+    floor, floor_high = np.percentile(taken["healthz"], [50, 99])
     made = []
     for name in ("plain", "with GPU counts and 32 spares"):
         p50, p99 = np.percentile(taken[name], [50, 99])
@@ -144,9 +144,10 @@ def rows(taken: dict[str, list[float]], store: str) -> list[Row]:
                 target=f"<= {LIMIT_MS:g}",
                 holds=bool(p99 <= LIMIT_MS),
                 kind="live",
-                baseline=f"healthz p50 {floor:.2f} ms, p99 {np.percentile(taken['healthz'], 99):.2f} ms",
+                baseline=f"healthz p50 {floor:.2f} ms, p99 {floor_high:.2f} ms",
                 n=len(taken[name]),
-                note=f"p50 {p50:.2f} ms; fleet of {NODES}, one in ten with something amiss",
+                note=f"p50 {p50:.2f} ms, {p50 / floor:.1f} times healthz (p99 {p99 / floor_high:.1f} times);"
+                f" fleet of {NODES}, one in ten with something amiss",
             )
         )
     return made

@@ -31,15 +31,15 @@ PARTS = (
 _LIMIT_SECONDS = 900.0
 
 
-def part(name: str, *arguments: str) -> Iterator[Row]:
-    """The rows of one bench, run as a user would; with ``arguments`` it is not what is kept as its results."""
+def part(name: str, *arguments: str, limit: float = _LIMIT_SECONDS) -> Iterator[Row]:
+    """The rows of one bench, run as a user would within ``limit`` seconds; with ``arguments`` they are not kept."""
     with tempfile.TemporaryDirectory() as place:
         target = Path(place) / "rows.json"
         command = [sys.executable, "-m", f"bench.{name}", "--json", str(target), *arguments]
         try:
-            done = subprocess.run(command, check=False, timeout=_LIMIT_SECONDS, capture_output=True, text=True)
+            done = subprocess.run(command, check=False, timeout=limit, capture_output=True, text=True)
         except subprocess.TimeoutExpired:
-            yield _failed(name, f"did not end within {_LIMIT_SECONDS:.0f} s")
+            yield _failed(name, f"did not end within {limit:.0f} s")
             return
         if done.returncode or not target.exists():
             yield _failed(name, (done.stderr.strip().splitlines() or ["no rows"])[-1])

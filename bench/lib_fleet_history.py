@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
@@ -125,6 +125,8 @@ class Node:
     own: Counter[str] = field(default_factory=Counter)
     """Classes of its past defects."""
     checks: list[float] = field(default_factory=list)
+    looked: dict[str, float] = field(default_factory=dict)
+    """Benchmark → hours when it last ran here."""
     errors: dict[str, list[float]] = field(default_factory=lambda: {"xid": [], "ecc": []})
 
     def history(self, now: float) -> NodeHistory:
@@ -161,19 +163,21 @@ class Tally:
         return self.node_hours / max(1, self.incidents)
 
 
-Policy = Callable[["Fleet", Sequence[Node], float], tuple[frozenset[str], frozenset[str]]]
-"""(fleet, nodes of the job, hours) → names of the benchmarks to run, and of the nodes to run them on."""
+Orders = Mapping[str, frozenset[str]]
+"""Node → benchmarks to run on it; nothing on one that is not there."""
+Policy = Callable[["Fleet", Sequence[Node], float], Orders]
+"""(fleet, nodes of the job, hours) → what to run."""
 
 
-def everything(fleet: Fleet, nodes: Sequence[Node], now: float) -> tuple[frozenset[str], frozenset[str]]:
+def everything(fleet: Fleet, nodes: Sequence[Node], now: float) -> Orders:
     """The full set on every node."""
     del now
-    return frozenset(fleet.shop.names), frozenset(node.name for node in nodes)
+    return {node.name: frozenset(fleet.shop.names) for node in nodes}
 
 
-def nothing(fleet: Fleet, nodes: Sequence[Node], now: float) -> tuple[frozenset[str], frozenset[str]]:
+def nothing(fleet: Fleet, nodes: Sequence[Node], now: float) -> Orders:
     del fleet, nodes, now
-    return frozenset(), frozenset()
+    return {}
 
 
 class Fleet:
@@ -197,6 +201,8 @@ class Fleet:
         ]  # fmt: skip
         self.covariate = rng.normal(0, 0.8, nodes) if form == "proportional" else np.zeros(nodes)
         self.records: list[DefectRecord] = []
+        self.defects: list[tuple[str, str, float]] = []
+        """(node, class, Unix seconds) of each record."""
         self.now = 0.0
         self.rng = rng
 
@@ -225,20 +231,21 @@ class Fleet:
         return tally
 
     def _job(self, members: Sequence[tuple[int, Node]], policy: Policy, tally: Tally) -> None:
-        benchmarks, checked = policy(self, [node for _, node in members], self.now)
-        cost = sum(s for name, s in zip(self.shop.names, self.shop.seconds, strict=True) if name in benchmarks)
-        tally.seconds += float(cost) * len(checked)
+        orders = policy(self, [node for _, node in members], self.now)
+        cost = dict(zip(self.shop.names, self.shop.seconds.tolist(), strict=True))
+        tally.seconds += sum(cost[name] for benchmarks in orders.values() for name in benchmarks)
         tally.full_seconds += float(self.shop.seconds.sum()) * len(members)
         for place, node in members:
-            here = node.latent
+            here, benchmarks = node.latent, orders.get(node.name, frozenset())
+            node.looked |= dict.fromkeys(benchmarks, self.now)
             if here is not None and here.arrived < self.now and here.found:
                 tally.full_found += not here.seen
                 here.seen = True
-                if node.name in checked and here.found & benchmarks:
+                if here.found & benchmarks:
                     tally.found += 1
                     self._repair(node, self.now + 1e-3, here.found & benchmarks, benchmarks)
                     continue
-            if node.name in checked and benchmarks:
+            if benchmarks:
                 node.checks.append(self.now)
             self._work(place, node, tally)
 
@@ -273,8 +280,10 @@ class Fleet:
 
     def _repair(self, node: Node, at: float, found: frozenset[str], ran: frozenset[str]) -> None:
         assert node.latent is not None
-        self.records.append(DefectRecord(defect=self.shop.classes[node.latent.defect], found=found, ran=ran))
-        node.own[self.shop.classes[node.latent.defect]] += 1
+        defect = self.shop.classes[node.latent.defect]
+        self.records.append(DefectRecord(defect=defect, found=found, ran=ran))
+        self.defects.append((node.name, defect, START + at * HOUR))
+        node.own[defect] += 1
         back = at + float(node.rng.lognormal(math.log(12.0), 0.5))
         node.incidents.append((at, back))
         for times in node.errors.values():  # a node that is down says nothing

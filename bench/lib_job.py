@@ -50,12 +50,19 @@ class Job:
     options: Sequence[str] = ()
     name: str = "job"
     environment: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    """The coordinator's; 0: a free one."""
+    reach: dict[int, str] = field(default_factory=dict)
+    """Node -> host at which it finds the coordinator, where that is not 127.0.0.1."""
+    own: dict[int, Sequence[str]] = field(default_factory=dict)
+    """Node -> options of its own."""
     launchers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "node-0" / "job.json").unlink(missing_ok=True)  # of an earlier run in the same place
-        port = free_port()
+        for old in self.directory.glob("node-*/job.json"):
+            old.unlink()  # of an earlier run in the same place
+        port = self.port or free_port()
         for number in range(self.nodes):
             self.launchers.append(self._start(number, port))
         return self
@@ -75,11 +82,12 @@ class Job:
     def _start(self, number: int, port: int) -> subprocess.Popen[bytes]:
         flags = {
             "--nnodes": self.nodes, "--node-rank": number, "--nproc-per-node": self.per_node, "--job-id": self.name,
-            "--rdzv-endpoint": f"127.0.0.1:{port}", "--node-name": f"node-{number}",
+            "--rdzv-endpoint": f"{self.reach.get(number, '127.0.0.1')}:{port}", "--node-name": f"node-{number}",
             "--state-dir": self.directory / f"node-{number}",
         }  # fmt: skip
         words = [str(part) for pair in flags.items() for part in pair]
-        command = [sys.executable, "-m", "mainstay", "run", *words, *self.options, str(self.script), *self.arguments]
+        words += [*self.options, *self.own.get(number, ()), str(self.script), *map(str, self.arguments)]
+        command = [sys.executable, "-m", "mainstay", "run", *words]
         environment = {
             **os.environ,
             "MAINSTAY_JOB_TOKEN": "bench-or-test",
@@ -107,21 +115,25 @@ class Job:
         return "\n".join(f"--- node-{n}\n" + "\n".join(text[-lines:]) for n, text in texts)
 
     def state(self) -> Json:
-        """The newest job report; empty before there is one."""
-        try:
-            found: Json = json.loads((self.directory / "node-0" / "job.json").read_text())
-        except FileNotFoundError:
+        """The newest job report, whoever coordinates; empty before there is one."""
+        reports = [path for path in self.directory.glob("node-*/job.json") if path.stat().st_size]
+        if not reports:
             return {}
+        found: Json = json.loads(max(reports, key=lambda path: path.stat().st_mtime_ns).read_text())
         return found
 
     def events(self, *kinds: str) -> list[Json]:
-        """Events so far, in order; of all kinds, or of the given ones."""
+        """Events so far, in the order in which they were told, term by term; of all kinds, or of the given ones."""
+        found = [event for number in range(self.nodes) for event in self.events_of(number)]
+        return [event for event in sorted(found, key=lambda e: e["id"]) if not kinds or event["kind"] in kinds]
+
+    def events_of(self, number: int) -> list[Json]:
+        """Events that node ``number`` told while it coordinated."""
         try:
-            lines = (self.directory / "node-0" / "events.jsonl").read_text().splitlines()
+            lines = (self.directory / f"node-{number}" / "events.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
-        found: list[Json] = [json.loads(line) for line in lines if line.endswith("}")]
-        return [event for event in found if not kinds or event["kind"] in kinds]
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
     def pids(self) -> dict[int, int | None]:
         """Rank -> process id."""

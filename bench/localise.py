@@ -60,7 +60,12 @@ def main(argv: list[str] | None = None) -> None:
         seeds = int(arguments[at + 1])
         del arguments[at : at + 2]
     file = target_file("localise", arguments)
-    publish("localise", [*_main(seeds), *_harder(max(5, seeds * OTHERS // SEEDS)), *_groups(max(5, seeds // 5))], file)
+    publish("localise", [*_main(seeds), *_harder(max(5, seeds * OTHERS // SEEDS)), *_more(seeds)], file)
+
+
+def _more(seeds: int) -> Iterator[Row]:
+    yield from _leaf_switch(max(5, seeds * OTHERS // SEEDS))
+    yield from _groups(max(5, seeds // 5))
 
 
 def cluster(count: int, seed: int, **changes: float) -> Cluster:
@@ -153,6 +158,22 @@ def _harder(seeds: int) -> Iterator[Row]:
         )
         yield _row(f"{name}: exactly the faulty pieces named", right, "of runs", ">= 0.95, 0 blamed",
                    right >= 0.95 and score.blamed == 0 and score.late == 0, score.runs, note)  # fmt: skip
+
+
+def _leaf_switch(seeds: int) -> Iterator[Row]:
+    """A leaf switch of sixteen nodes slows all that passes it: as if all its nodes were bad."""
+
+    def worlds() -> Iterator[Cluster]:
+        for seed in range(seeds):
+            world = cluster(64, seed)
+            leaf = str(np.random.default_rng([9, seed]).choice(sorted(world.topology.spines)))
+            world.faults = (Fault(name="leaf", piece=Piece(Kind.SWITCH, (leaf,)), speed=0.6),)
+            yield world
+
+    score = run(worlds())
+    note = f"the switch itself named in {score.exact} of {score.runs} runs"
+    yield _row("a bad leaf switch of 16 of 64 nodes: a node blamed for it", score.blamed, "runs", "0",
+               score.blamed == 0, score.runs, note)  # fmt: skip
 
 
 def _groups(seeds: int) -> Iterator[Row]:

@@ -35,7 +35,7 @@ import mainstay
 from bench.lib_job import free_port
 from bench.report import Row, publish, target_file
 from recovery.examples import tiny
-from recovery.launcher.messages import StepRecord
+from recovery.launcher.worker_messages import StepRecord
 from recovery.sdk import link as links
 from recovery.sdk import wrappers
 from recovery.sdk.clocks import ThreadClock

@@ -1,4 +1,4 @@
-"""What a snapshot costs on its way: copy into the arena, parity, decode, digest, and the way to another node.
+"""What a snapshot costs on its way: copy into the arena, digest, and the way to another node.
 
 Every figure is a ratio to a memcpy of the same bytes measured in the same round: a shared machine's memory speed varies
 by a factor of two within minutes, the ratios less. The note of each row names the physical limit beside it.
@@ -32,13 +32,12 @@ import numpy as np
 
 from bench.report import Row, publish, target_file
 from recovery.agent.client import AgentClient
-from recovery.agent.framing import CHUNK
 from recovery.agent.messages import GroupMember
-from recovery.agent.parity import xor_into
 from recovery.memory.arena import Arena
+from recovery.memory.copying import COPY_ENVIRONMENT, copy_pieces
 from recovery.memory.digest import Bytes, digest
 from recovery.memory.records import Word
-from recovery.memory.snapshot import COPY_ENVIRONMENT, ArraySource, SnapshotWriter, copy_pieces
+from recovery.memory.snapshot import ArraySource, SnapshotWriter
 
 MIB = 1024 * 1024
 STATE = 256 * MIB
@@ -62,6 +61,26 @@ def processor_seconds_of(work: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
+class Mix:
+    """A transformer's tensors of many sizes, with Adam's moments and step counts, and an arena of one slot's use."""
+
+    WIDTH, LAYERS, WORDS = 512, 6, 7296  # as many bytes as STATE, to a part in a hundred
+
+    def __init__(self, directory: Path) -> None:
+        width = self.WIDTH
+        layer = [3 * width * width, 3 * width, width * width, width, 4 * width * width, 4 * width, 4 * width * width]
+        sizes = [self.WORDS * width, *((layer + [width] * 5) * self.LAYERS)]
+        arrays = {f"{kind}{i}": np.full(4 * n, 5, np.uint8) for i, n in enumerate(sizes) for kind in "pmv"}
+        arrays |= {f"step{i}": np.full(4, 5, np.uint8) for i in range(len(sizes))}
+        self.source = ArraySource(arrays)
+        self.pieces = self.source.freeze()
+        self.arena = Arena.create(directory / "mix.arena", rank=0, layout=self.source.layout, slots=2)
+        self.arena.prefault()
+
+    def copy(self) -> None:
+        copy_pieces(self.source.layout, self.pieces, self.arena.slot_bytes(0))
+
+
 class Bench:
     """Buffers, all touched before anything is timed."""
 
@@ -76,9 +95,17 @@ class Bench:
         self.writer = SnapshotWriter(self.arena, self.source)
         self.a: Bytes = np.full(total, 1, np.uint8)
         self.b: Bytes = np.full(total, 2, np.uint8)
-        self.row: Bytes = np.full(total // 4, 3, np.uint8)
-        self.chunk: Bytes = np.zeros(CHUNK, np.uint8)
         self.epoch = 0
+        self.heap = {name: np.full(array.shape, 4, np.uint8) for name, array in self.arrays.items()}
+        self.mix = Mix(directory)
+
+    def to_heap(self) -> None:
+        """The limit of ``copy``: the same tensors to ordinary memory of the same shapes."""
+        for name, array in self.arrays.items():
+            np.copyto(self.heap[name], array)
+
+    def copy_mix(self) -> None:
+        self.mix.copy()
 
     def memcpy(self) -> None:
         np.copyto(self.b, self.a)
@@ -91,23 +118,6 @@ class Bench:
         self.writer.start(self.epoch, 1)
         self.writer.wait()
 
-    def xor(self) -> None:
-        """Four stripes into one row, chunk by chunk: the encoding of a group of five, without the network."""
-        part = self.total // 4
-        for at in range(0, part, CHUNK):
-            chunk = self.row[at : at + CHUNK]
-            np.copyto(chunk, self.a[at : at + CHUNK])
-            for start in range(part, self.total, part):
-                xor_into(chunk, self.a[start + at : start + at + CHUNK])
-
-    def decode(self) -> None:
-        """A row and three stripes in, one stripe out, as a survivor does it."""
-        part = self.total // 4
-        for at in range(0, part, CHUNK):
-            np.copyto(self.chunk, self.row[at : at + CHUNK])
-            for start in range(part, self.total, part):
-                xor_into(self.chunk, self.a[start + at : start + at + CHUNK])
-
     def digest(self) -> None:
         digest(self.a)
 
@@ -115,9 +125,9 @@ class Bench:
 def memory_rows(bench: Bench) -> list[Row]:
     works: dict[str, Callable[[], None]] = {
         "copy": bench.copy,
+        "heap": bench.to_heap,
+        "mix": bench.copy_mix,
         "snapshot": bench.snapshot,
-        "xor": bench.xor,
-        "decode": bench.decode,
         "digest": bench.digest,
     }
     bench.memcpy()
@@ -132,7 +142,6 @@ def memory_rows(bench: Bench) -> list[Row]:
     speed = STATE / statistics.median(base) / 1e9
     against = f"memcpy {speed:.1f} GB/s"
     limit = "limit 1.0: it is a memcpy into other pages"
-    both = "limit about 1.6: reads all and writes a quarter, where memcpy reads and writes all"
     return [
         _ratio(
             "copy of a rank's state into its arena",
@@ -141,12 +150,24 @@ def memory_rows(bench: Bench) -> list[Row]:
             against,
             f"{STATE // MIB} MiB in {TENSORS} tensors; {limit}",
         ),
-        _ratio("the same by the snapshot thread, start to commit", taken["snapshot"], 0.8, against, limit),
         _ratio(
-            "the same copy without COPY_ENVIRONMENT", untuned(), None, against, "limit 0.67: cached stores read first"
+            "the same tensors into ordinary memory",
+            taken["heap"],
+            None,
+            against,
+            "the physical limit of the row above: separate tensors of this size cost this much wherever they go",
         ),
-        _ratio("XOR encode, bytes in", taken["xor"], 0.9, against, f"4 stripes into a row; {both}"),
-        _ratio("XOR decode, bytes in", taken["decode"], 0.5, against, f"a row and 3 stripes into a stripe; {both}"),
+        _ratio(
+            "copy of a transformer's tensors with Adam's into its arena",
+            [ratio * bench.mix.source.layout.nbytes / STATE for ratio in taken["mix"]],
+            0.8,
+            against,
+            f"{bench.mix.source.layout.nbytes // MIB} MiB in {len(bench.mix.pieces)} tensors; {limit}",
+        ),
+        _ratio("copy by the snapshot thread, start to commit", taken["snapshot"], 0.8, against, limit),
+        _ratio(
+            "the first copy without COPY_ENVIRONMENT", untuned(), None, against, "limit 0.67: cached stores read first"
+        ),
         _ratio(
             "digest (xxh3_64) of a slot", taken["digest"], None, against, "limit: reading at memory speed, about 1.5"
         ),
@@ -279,10 +300,10 @@ def parity_rows(bench: Bench, directory: Path) -> list[Row]:
     """A group of four: an epoch encoded by all at once, then one of them rebuilt, as seconds beside a raw transfer."""
     encoded, rebuilt = [], []
     with agents(4, directory, "--parity-every", "1") as nodes:
-        group = tuple(GroupMember(node=f"node-{i}", endpoint=e, ranks=(i,)) for i, (e, _) in enumerate(nodes))
+        group = tuple(GroupMember(node=f"node-{i}", endpoint=e, rank=i) for i, (e, _) in enumerate(nodes))
         ranks = [Rank(client, i, bench) for i, (_, client) in enumerate(nodes)]
         for _, client in nodes:
-            client.configure_parity(group, 1)
+            client.configure_parity((group,), 1)
         for epoch in range(1, TRANSFERS + 2):
             raw = seconds_of(lambda: raw_tcp(bench.a, bench.b))
             for rank in ranks:

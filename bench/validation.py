@@ -13,9 +13,10 @@ from pathlib import Path
 
 from bench.detect import part
 from bench.report import RESULTS, Row, publish
+from probes.benchmarks.suites import SUITES, TYPICAL
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "validator": (),  # criteria learned from distributions, replayed and simulated
+    "validator": ("--quick",),  # criteria learned from distributions and over sessions, replayed and simulated
     "diagnose": (),  # SuperBench rule files, its own test data, 10,000 nodes
     "selector": (),  # what to run before a job, simulated fleets
     "localise": ("--seeds", "50"),  # who is named from pairs, simulated fabrics
@@ -26,13 +27,25 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Bench → what makes it quick; nothing: it is quick, or knows no other way."""
 
 
+def budgets() -> list[Row]:
+    """What the suites may take on a node of eight GPUs: sums of the times that their benchmarks state."""
+    device = TYPICAL["cuda"]
+    return [
+        Row(claim=f"suite {suite.name} on {device.count} GPUs, stated times", figure=round(stated, 1), unit="s",
+            target=f"<= {suite.limit_seconds:g}", holds=stated <= suite.limit_seconds, kind="simulated",
+            n=len(suite.benchmarks("cuda")), note="a sum of budgets; docs/benchmarks.md has what was measured")
+        for suite in SUITES.values()
+        for stated in [suite.expected_seconds(device)]
+    ]  # fmt: skip
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the whole table."""
     parser = argparse.ArgumentParser(prog="python -m bench.validation")
     parser.add_argument("--json", type=Path, default=RESULTS / "validation.json", metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="fewer runs where a part allows it")
     given = parser.parse_args(argv)
-    rows: list[Row] = []
+    rows = budgets()
     for name, quick in PARTS.items():
         rows += part(name, *(quick if given.quick else ()))
         print(f"bench.{name}: done", flush=True)

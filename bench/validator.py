@@ -7,17 +7,22 @@ Replayed: TACC Longhorn's V100s, half of the nodes to learn from, the other half
 - *chosen*: whichever of the two says, from the learning half alone, that it detects the smaller slowdown
   (``detectable``). This is what the goal is held to.
 
-``python -m bench.validator [--json FILE]``; the data are looked for in ``MAINSTAY_TEST_DATA`` or beside the project.
+Simulated too: machines that drift between sessions, judged in sessions to come by limits with sessions and without.
+
+``python -m bench.validator [--json FILE] [--quick]`` (quick: fewer simulated cohorts); the data are looked for in
+``MAINSTAY_TEST_DATA`` or beside the project.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench import lib_drifting_fleet as drifting
 from bench import lib_validator_fleet as synthetic
 from bench.lib_gpu_variability import BENCHMARKS, FOLDER, Gpu, is_healthy, load, slow_nodes, splits
 from bench.report import Row, publish, target_file
@@ -39,6 +44,10 @@ TIMES = 20
 FLEETS = 20
 FLEET_BUDGET = 0.01
 """Healthy nodes failed in a sweep over the whole fleet, in expectation."""
+DRIFTS = (0.0, 0.01, 0.03)
+"""Scatter of sessions: none, more than twice that of runs, and that of a rate through the kernel's network stack."""
+COHORTS, COHORTS_QUICK = 20, 4
+"""Simulated cohorts of each kind: 500 clean runs, in which a budget of 0.5 % is two or three."""
 LOWER = Better.LOWER
 
 
@@ -316,6 +325,30 @@ def _judged(fleet: synthetic.Fleet, samples: list[Sample], estimator: type[Limit
     return {node for node, verdict in verdicts.items() if verdict in (Verdict.FAIL, Verdict.UNKNOWN)}
 
 
+def sessions(cohorts: int) -> list[Row]:
+    """Limits of the same runs with sessions and without, in sessions that come."""
+    one = drifting.Layout(machines=1, sessions=1, runs=40)
+    layouts = (
+        drifting.Layout(machines=1, sessions=5, runs=8),
+        drifting.Layout(machines=1, sessions=20, runs=2),
+        drifting.Layout(machines=8, sessions=5, runs=2),
+    )
+    rows = []
+    for drift in DRIFTS:
+        hour = drifting.simulate(one, drift, cohorts)["sessions"].rate
+        for layout in layouts:
+            counts = drifting.simulate(layout, drift, cohorts)
+            with_, without = counts["sessions"], counts["none"]
+            found = "; ".join(f"{s:.0%}: {with_.recall(s):.2f} ({without.recall(s):.2f})" for s in drifting.SLOWDOWNS)
+            rows.append(
+                Row(claim=f"sessions that differ by {drift:.0%}, learned from {layout.words}: clean runs failed",
+                    figure=with_.rate, unit="", target=f"<= {BUDGET}", holds=with_.rate <= BUDGET, kind="simulated",
+                    baseline=f"without sessions {without.rate:.4f}; learned in one session {hour:.4f}", n=with_.clean,
+                    note=f"{drifting.METRICS} metrics; recall with sessions (without) at {found}")
+            )  # fmt: skip
+    return rows
+
+
 def speed() -> Row:
     """10,000 runs against one reference."""
     random = np.random.default_rng(0)
@@ -330,8 +363,10 @@ def speed() -> Row:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    file = target_file("validator", argv)
-    rows = [*fleets(), speed()]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    quick = "--quick" in arguments
+    file = target_file("validator", [one for one in arguments if one != "--quick"])
+    rows = [*fleets(), *sessions(COHORTS_QUICK if quick else COHORTS), speed()]
     if FOLDER.is_dir():
         rows = [row for name in BENCHMARKS for row in replay_rows(replay(name))] + [clocks(), *rows]
     else:

@@ -1,0 +1,97 @@
+"""Is the extra copy of a degrading node in place before it dies, and does the job go on from the newest step?
+
+Each run is a real job of three nodes without any scheme: a service that says one thing warns of a node, which is lost
+with its processes and memory ``--lead`` seconds later. Good is a run that comes back from the copy, with at most one
+step made again.
+
+    python -m bench.hazard_copies --runs 20 --lead 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from bench.lib_hazards import Warner
+from bench.lib_job import Job, JobError
+
+NODES: Final = 3
+WANTED: Final = 0.95
+SHAPE: Final = ["--dp", "1", "--pp", str(NODES), "--layers", str(NODES), "--width", "256", "--steps", "1000000"]
+
+
+def lose(job: Job, number: int) -> None:
+    """SIGKILL a node's launcher, all its processes and its memory."""
+    doomed = job.children(number)
+    job.launchers[number].kill()
+    job.launchers[number].wait()
+    for directory in job.shm.glob(f"*/job/node-{number}"):
+        shutil.rmtree(directory, ignore_errors=True)
+    del job.launchers[number]
+    deadline = time.monotonic() + 30.0
+    while any(Path(f"/proc/{pid}").exists() for pid in doomed) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def suspects(job: Job) -> list[dict[str, Any]]:
+    """What the job report says of distrusted nodes."""
+    figure = job.state().get("protection", {}).get("durability") or {}
+    found: list[dict[str, Any]] = figure.get("suspects", [])
+    return found
+
+
+def run(directory: Path, seed: int, lead: float) -> dict[str, Any]:
+    """One node warned of and lost: whether its copy was there, and what the recovery cost."""
+    # Not node 0: it coordinates, and who succeeds it is another matter.
+    victim = random.Random(seed).randrange(1, NODES)
+    token = directory / "token"
+    token.write_text("of-nobody")
+    with Warner() as warner:
+        options = ["--protect", "none", "--spares", "1", "--service", warner.url, "--service-token-file", str(token)]
+        job = Job(directory=directory / "job", arguments=[*SHAPE, "--seed", str(seed)], nodes=NODES, per_node=1,
+                  options=options)  # fmt: skip
+        with job:
+            job.wait_step(10)
+            warned = time.time()
+            node = f"node-{victim}"
+            warner.hazards = {node: {"reason": "bench", "factor": 100.0, "since": warned, "corrupt": False}}
+            told_after = None
+            while time.time() - warned < lead:
+                if told_after is None and any(s["copies"] for s in suspects(job)):
+                    told_after = time.time() - warned
+                time.sleep(0.02)
+            lose(job, victim)
+            try:
+                recovered = job.wait_recoveries(1, 120.0)["data"]
+            except JobError as error:
+                return {"ok": False, "told_after_s": told_after, "why": str(error)[:300]}
+    lost = int(recovered["steps_lost"])
+    return {"ok": lost <= 1, "told_after_s": told_after, "steps_lost": lost}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--lead", type=float, default=5.0, help="seconds between warning and loss")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=None, help="write the figures there")
+    asked = parser.parse_args()
+    results = []
+    for number in range(asked.runs):
+        with tempfile.TemporaryDirectory(prefix="mainstay-hazard-") as directory:
+            results.append(run(Path(directory), asked.seed + number, asked.lead))
+        print(f"run {number + 1}: {results[-1]}", flush=True)
+    share = sum(result["ok"] for result in results) / max(1, len(results))
+    print(f"copy in place before the loss: {share:.1%} of {len(results)} runs (wanted {WANTED:.0%})")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps({"runs": results, "share": share, "lead_s": asked.lead}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The cost model and the simulator against published tables and exact formulas, each claim with its source.
+
+Recorded traces and the authors' measurements are read from the folder that ``MAINSTAY_TEST_DATA`` names (else
+``shared/data`` beside the checkout); where it is absent those rows are left out, and a line says so.
+``python -m bench.planner [--json FILE]``
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bench import lib_planner_parcae as parcae
+from bench import lib_planner_recycle as recycle
+from bench import lib_planner_runs as runs
+from bench import lib_planner_tables as tables
+from bench.report import publish, target_file
+
+DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+TRACES = DATA / "traces"
+
+if __name__ == "__main__":
+    found = [*runs.daly_rows(), *runs.llama_rows(), *recycle.rows()]
+    if (TRACES / "oobleck").is_dir():
+        found += tables.rows(TRACES / "oobleck")
+    else:
+        print(f"{TRACES / 'oobleck'} is absent: set MAINSTAY_TEST_DATA; Oobleck's table is left out")
+    if (TRACES / "parcae").is_dir():
+        found += parcae.rows(TRACES / "parcae")
+    else:
+        print(f"{TRACES / 'parcae'} is absent: set MAINSTAY_TEST_DATA; Parcae's slices are left out")
+    publish("planner", found, target_file("planner"))
