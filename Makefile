@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A CPU build where the index offers one; name another build or index here if yours does not.
 TORCH ?= torch==2.13.0
-WORKERS ?= 2
+# Three on two cores: tests wait for servers and processes as much as they compute.
+WORKERS ?= 3
 PYTEST_ARGS ?=
 
 .PHONY: help install web demo up test test-fast check format bench lock clean

@@ -54,7 +54,17 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),
+    "checkpoint": (
+        "recovery.checkpoint_cli:checkpoint",
+        "train",
+        "What jobs saved to disk: list, verify, export, import.",
+    ),
     "plan": ("recovery.cli:plan", "train", "Price every recovery strategy for a described failure."),
+    "simulate": (
+        "recovery.simulate.cli:simulate",
+        "node",
+        "What ways of recovering keep of a run's time: random failures or a recorded trace.",
+    ),
 }
 
 

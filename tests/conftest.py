@@ -22,8 +22,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.groups import GroupScheduling
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
 
 _RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
 _MEMORY = Path("/dev/shm")
@@ -60,6 +66,11 @@ def _use_memory(config: pytest.Config) -> None:
             shutil.rmtree(old, ignore_errors=True)
     if config.option.basetemp is None and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
         config.option.basetemp = str(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    """Our own in the place of ``--dist loadgroup``."""
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

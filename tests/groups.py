@@ -1,0 +1,96 @@
+"""Which tests one worker runs together, and which go first.
+
+pytest 9 took away what pytest-xdist's own ``--dist loadgroup`` writes its groups into, so every test went to whichever
+worker was free: two trainings at once on two cores, and each fixture of a module or a session made once a worker. Here
+a unit of work is a file, or all files that carry the same ``xdist_group`` mark, and the longest unit starts first:
+what is left at the end is short (Graham, "Bounds on multiprocessing timing anomalies", 1969).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    import pytest
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
+
+RECORD: Final = "mainstay/unit-seconds"
+"""Where pytest's cache keeps how long each unit took here."""
+DECLARED: Final = {"training": 300.0, "browser": 150.0}
+"""Seconds of the long units on a machine without a record; only their order matters."""
+SECONDS_A_TEST: Final = 0.1
+"""For units without a record, as the suite's mean is."""
+_MARK: Final = re.compile(r"""^(?:@|\s+|pytestmark\s*=.*)pytest\.mark\.xdist_group\(["'](\w+)["']\)""", re.MULTILINE)
+
+
+@cache
+def group_of(path: Path) -> str | None:
+    """The group that a test file's mark names: the controller collects nothing, so it reads the file."""
+    found = _MARK.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found and found.group(1)
+
+
+def unit_of(nodeid: str, root: Path) -> str:
+    """The group of a test's file, or the file itself."""
+    path = nodeid.split("::", 1)[0]
+    return group_of(root / path) or path
+
+
+def longest_first(sizes: dict[str, int], recorded: dict[str, float]) -> list[str]:
+    """Units (with how many tests each has) by the seconds that they took, are declared to take, or may take."""
+
+    def seconds(unit: str) -> float:
+        return recorded.get(unit, DECLARED.get(unit, SECONDS_A_TEST * sizes[unit]))
+
+    return sorted(sizes, key=seconds, reverse=True)
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Hands out units, the longest first, and records how long each took."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        self.spent: dict[str, float] = defaultdict(float)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid, self.config.rootpath)
+
+    def schedule(self) -> None:
+        """Order what was collected, then hand out the first units."""
+        if self.collection is None and self.registered_collections:
+            self._sort(next(iter(self.registered_collections.values())))
+        super().schedule()
+
+    def _sort(self, collected: Iterable[str]) -> None:
+        """Fill in the order of the queue before it is filled: a key keeps its place in a dictionary."""
+        sizes: dict[str, int] = defaultdict(int)
+        for nodeid in collected:
+            sizes[self._split_scope(nodeid)] += 1
+        for unit in longest_first(sizes, self.recorded()):
+            self.workqueue[unit] = {}
+
+    def recorded(self) -> dict[str, float]:
+        """Seconds that units took in earlier runs."""
+        return dict(self.config.cache.get(RECORD, {})) if self.config.cache else {}
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Count the test's seconds to its unit."""
+        unit = self._split_scope(self.registered_collections[node][item_index])
+        self.spent[unit] += duration
+        super().mark_test_complete(node, item_index, duration)
+        if not self.has_pending:
+            self.record()
+
+    def record(self) -> None:
+        """Keep the seconds, unless only a part of the units was asked for."""
+        option = self.config.option
+        if self.config.cache and not option.markexpr and not option.keyword:
+            self.config.cache.set(RECORD, self.recorded() | {unit: round(s, 2) for unit, s in self.spent.items()})

@@ -1,0 +1,117 @@
+"""Everything is gone but the disk: a later start of the job goes on from it, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import Job, run_plain
+from recovery.disk.catalogue import find, runs
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+STEPS = 30
+SMALL = ["--seed", "11", "--width", "32", "--layers", "2", "--batch", "2"]
+SLOW = ["--faults", "sleep:rank=0,ms=40"]
+"""Steps of a small model outrun whoever wants to kill in the middle of them."""
+
+
+def saved(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def whole_step(checkpoints: Path, at_least: int) -> bool:
+    try:
+        return find(checkpoints).manifest.epoch >= at_least
+    except ValueError:  # nothing there yet
+        return False
+
+
+def test_all_is_killed_and_a_new_start_resumes(tmp_path: Path) -> None:
+    """Two nodes, two pipelines of two stages; SIGKILL of both launchers takes every process and arena with it."""
+    words = ["--steps", str(STEPS), *SMALL]
+    checkpoints = tmp_path / "checkpoints"
+    options = ["--parity-every", "5", "--disk-every", "5", "--checkpoint-dir", str(checkpoints)]
+    first = Job(directory=tmp_path / "first", arguments=[*words, *SLOW], options=options)
+    with first:
+        first.wait_step(6)
+        first.until(lambda: whole_step(checkpoints, 5), 60.0, "a whole step on disk")
+        for launcher in first.launchers:
+            launcher.kill()
+            launcher.wait()
+    source = find(checkpoints).manifest
+    assert source.epoch % 5 == 0
+    second = Job(
+        directory=tmp_path / "second",
+        arguments=[*words, "--save", str(tmp_path / "saved")],
+        options=[*options, "--resume", "latest"],
+    )
+    with second:
+        assert second.wait() == [0, 0], second.tail()
+    run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")])
+    assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
+    assert second.state()["last_step"] == STEPS
+    (started,) = second.events("job_started")
+    mine = started["data"]["run"]
+    assert mine > source.run
+    assert [run.id for run in runs(checkpoints)] == [source.run, mine]
+    assert runs(checkpoints)[1].info().resumed == (source.run, source.epoch)
+    assert find(checkpoints).manifest.epoch == STEPS  # the last save, though 30 would have been one anyway
+
+
+def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(tmp_path: Path) -> None:
+    """SIGTERM loses no step; what two replicas hold alike, one can go on with."""
+    checkpoints = tmp_path / "checkpoints"
+    options = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
+    words = ["--steps", "14", "--dp", "2", "--pp", "1", *SMALL]
+
+    def job(name: str, arguments: list[str], *more: str, ranks: int = 2, nodes: int = 1) -> Job:
+        return Job(
+            directory=tmp_path / name,
+            arguments=arguments,
+            nodes=nodes,
+            per_node=ranks // nodes,
+            options=[*options, *more],
+        )
+
+    with job("first", [*words, *SLOW], nodes=2) as first:
+        first.wait_step(5)
+        for launcher in reversed(first.launchers):  # as a scheduler does, and node 1 hears it first
+            launcher.send_signal(signal.SIGTERM)
+        assert first.wait(60.0) == [143, 143], first.tail()
+    stopped_at = find(checkpoints).manifest.epoch
+    assert stopped_at >= 5
+    with job("second", [*words, "--save", str(tmp_path / "saved")], "--resume", "latest") as second:
+        assert second.wait() == [0], second.tail()
+    run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")], ranks=2)
+    assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
+    assert find(checkpoints).manifest.epoch == 14
+    # Nothing is left to do: what is saved is what was resumed.
+    one = ["--steps", "14", "--dp", "1", "--pp", "1", *SMALL, "--save", str(tmp_path / "alone")]
+    with job("third", one, "--resume", "auto", ranks=1) as third:
+        assert third.wait() == [0], third.tail()
+    assert saved(tmp_path / "alone")["rank-0.npz"] == saved(tmp_path / "saved")["rank-0.npz"]
+    other = ["--steps", "14", "--dp", "1", "--pp", "2", *SMALL]
+    with job("fourth", other, "--resume", "latest") as fourth:
+        assert fourth.wait() == [1], fourth.tail()
+    assert "pp=1 tp=1, this job has pp=2 tp=1: other pipeline or tensor sizes cannot be resumed" in fourth.tail(40)
+
+
+@pytest.mark.parametrize(
+    ("resume", "words"),
+    [("latest", r"--resume latest: .* is no directory"), ("nonsense", r"--resume nonsense: .* is no directory")],
+)
+def test_nothing_to_resume_is_one_line(tmp_path: Path, resume: str, words: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    options = ["--disk-every", "5", "--checkpoint-dir", str(tmp_path / "none"), "--resume", resume]
+    command = [sys.executable, "-m", "mainstay", "run", "--state-dir", str(tmp_path / "state"), *options, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert re.search(words, line)

@@ -1,0 +1,127 @@
+"""The coordinator dies, is stopped, or is cut off: another launcher goes on with the job, bit for bit, and only one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bench.lib_cut import HOST, Cut
+from bench.lib_job import Job, free_port, run_plain
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+STEPS = 40
+RANKS = 3
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--width", "64", "--batch", "2", "--dp", str(RANKS), "--pp", "1"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("plain")
+    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=RANKS)
+    return directory / "saved"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Three nodes of one rank; not started yet."""
+    return Job(
+        directory=tmp_path / "job",
+        arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
+        nodes=3,
+        per_node=1,
+        options=["--parity-every", "0", "--spares", "1", "--node-timeout", "8"],
+    )
+
+
+def assert_bit_equal(job: Job, undisturbed: Path) -> None:
+    saved = Path(job.arguments[-1])
+    names = sorted(path.name for path in undisturbed.iterdir())
+    assert len(names) == RANKS
+    assert [n for n in names if (saved / n).read_bytes() != (undisturbed / n).read_bytes()] == []
+
+
+def assert_one_at_a_time(job: Job) -> None:
+    """The old coordinator said nothing of how the job ended, and formed nothing after the one new one had begun."""
+    (new,) = [told for number in (1, 2) if (told := job.events_of(number))]
+    old = job.events_of(0)
+    assert [e for e in old if e["kind"] == "job_finished"] == []
+    formed = max(e["generation"] for e in old if e["kind"] in {"job_started", "recovered"})
+    assert min(e["generation"] for e in new if e["kind"] == "recovered") > formed
+    (finished,) = [e for e in new if e["kind"] == "job_finished"]
+    assert finished["data"]["state"] == "finished"
+    assert job.state()["last_step"] == STEPS
+
+
+def lose_coordinator(job: Job) -> None:
+    job.launchers[0].kill()
+    job.launchers[0].wait()
+    job.launchers = job.launchers[1:]
+
+
+def test_killed_at_rest(job: Job, undisturbed: Path) -> None:
+    with job:
+        job.wait_step(8)
+        before = job.pids()
+        lose_coordinator(job)
+        recovered = job.wait_recoveries(1)
+        after = job.pids()
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(job, undisturbed)
+    assert_one_at_a_time(job)
+    assert {r: after[r] for r in (1, 2)} == {r: before[r] for r in (1, 2)}
+    assert recovered["data"]["steps_lost"] <= 1
+    (lost,) = job.events("node_lost")
+    assert (lost["node"], lost["data"]["coordinator"], lost["data"]["ranks"]) == ("node-0", "node-1", [0])
+
+
+def test_killed_in_the_middle_of_a_recovery(job: Job, undisturbed: Path) -> None:
+    with job:
+        job.wait_step(6)
+        job.kill(2)
+        job.until(lambda: job.events("process_exit"), 30.0, "the exit to be known")
+        lose_coordinator(job)
+        job.wait_recoveries(1)
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(job, undisturbed)
+    assert_one_at_a_time(job)
+
+
+def test_stopped_and_awake_again(job: Job, undisturbed: Path) -> None:
+    """SIGSTOP of the launcher that coordinates; when it wakes, the job has gone on without it."""
+    with job:
+        job.wait_step(6)
+        old = job.launchers.pop(0)
+        os.kill(old.pid, signal.SIGSTOP)
+        try:
+            job.wait_recoveries(1)
+        finally:
+            os.kill(old.pid, signal.SIGCONT)
+        assert old.wait(30.0) == 70, job.tail()
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(job, undisturbed)
+    assert_one_at_a_time(job)
+    assert "coordinates no more" in job.log(0).read_text()
+
+
+def test_cut_off(job: Job, undisturbed: Path) -> None:
+    """Nothing passes between node 0's launcher and the others, and nothing tells them: each side must find out itself.
+
+    Ranks still reach one another, which makes it harder: nobody would stop by itself.
+    """
+    job.port, door = free_port(), free_port()
+    job.reach = {1: HOST, 2: HOST}
+    job.own = {0: ["--launcher-endpoint", f"{HOST}:{door}"]}
+    with Cut(job.port, door) as network, job:
+        job.wait_step(6)
+        network.cut()
+        old = job.launchers.pop(0)
+        assert old.wait(60.0) == 70, job.tail()
+        job.wait_recoveries(1)
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(job, undisturbed)
+    assert_one_at_a_time(job)
+    assert "may have chosen another coordinator" in job.log(0).read_text()

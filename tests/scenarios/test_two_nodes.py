@@ -1,0 +1,100 @@
+"""Two nodes die at once with all their memory: no rank has a data-parallel peer, only the scheme brings them back."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import Job, run_plain
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+STEPS = 40
+NODES = 4
+SHAPE = ["--dp", "1", "--pp", str(NODES), "--layers", str(NODES)]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2", *SHAPE]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Final parameters of the plain script: no launcher, no snapshots, no fault."""
+    directory = tmp_path_factory.mktemp("plain")
+    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=NODES)
+    return directory / "saved"
+
+
+def lose(job: Job, *numbers: int) -> None:
+    """SIGKILL launchers, and with them all processes of their nodes; their memory goes as with the power."""
+    doomed = {pid for number in numbers for pid in job.children(number)}
+    for number in numbers:
+        job.launchers[number].kill()
+    for number in numbers:
+        job.launchers[number].wait()
+        for directory in job.shm.glob(f"*/job/node-{number}"):
+            shutil.rmtree(directory, ignore_errors=True)
+    job.launchers = [launcher for number, launcher in enumerate(job.launchers) if number not in numbers]
+    deadline = time.monotonic() + 30.0
+    while any(Path(f"/proc/{pid}").exists() for pid in doomed):  # the job itself may end meanwhile, and rightly so
+        assert time.monotonic() < deadline, "the nodes' processes did not end"
+        time.sleep(0.02)
+
+
+def assert_bit_equal(one: Path, other: Path) -> None:
+    names = sorted(path.name for path in other.iterdir())
+    assert names == [f"rank-{rank}.npz" for rank in range(NODES)]
+    assert [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("protect", "lost", "source"),
+    [
+        (["--protect", "rs:2"], (2, 3), "parity"),
+        # Groups of two, each on the two racks: a whole rack goes.
+        (
+            ["--protect", "copies:2", "--domain", "node-2=b", "--domain", "node-3=b", "--domain", "a"],
+            (2, 3),
+            "peer_copy",
+        ),
+    ],
+    ids=["rs", "copies"],
+)
+def test_two_nodes_with_their_memory_at_once(
+    tmp_path: Path, undisturbed: Path, protect: list[str], lost: tuple[int, ...], source: str
+) -> None:
+    job = Job(
+        directory=tmp_path / "job",
+        arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
+        nodes=NODES,
+        per_node=1,
+        options=["--parity-every", "4", "--spares", "2", *protect],
+    )
+    with job:
+        job.wait_step(14)
+        lose(job, *lost)
+        job.wait_recoveries(1, 120.0)
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(tmp_path / "saved", undisturbed)
+    assert job.state()["state"] == "finished"
+    assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1"}
+    plan = job.events("plan_chosen")[-1]["data"]["plan"]
+    restores = {r["rank"]: r["source"] for r in plan["alternatives"][0]["restores"]}
+    # A copy that lies where its rank goes is that node's own slot at once.
+    assert {restores[rank] for rank in lost} <= ({source} if source == "parity" else {source, "local_slot"})
+    assert all(event["data"]["steps_lost"] <= 8 for event in job.events("recovered"))
+
+
+def test_a_third_node_is_beyond_the_promise_and_said_so(tmp_path: Path) -> None:
+    """XOR covers one of the two that go: nothing is made up, the job ends with the reason."""
+    job = Job(
+        directory=tmp_path / "job", arguments=ARGUMENTS, nodes=NODES, per_node=1,
+        options=["--parity-every", "4", "--spares", "2", "--protect", "xor"],
+    )  # fmt: skip
+    with job:
+        job.wait_step(10)
+        lose(job, 2, 3)
+        assert job.wait() == [1, 1], job.tail()
+    assert job.state()["state"] == "failed"
+    assert "it covers one loss" in job.tail()
