@@ -63,6 +63,8 @@ class FakeNode:
     """Whether it answers when it is asked for stacks."""
     bring_problem = ""
     """Why its agent cannot fetch what it is told to."""
+    fenced_bring_problem = ""
+    """Likewise, but only behind the fence, where a step is named."""
 
     def __init__(self, world: World, number: int, stream: Stream) -> None:
         self.world = world
@@ -169,7 +171,7 @@ class FakeNode:
 
     def _bring(self, message: Bring) -> None:
         self.brings.append(message)
-        problem = self.bring_problem
+        problem = self.bring_problem or (self.fenced_bring_problem if message.epoch != NEWEST else "")
         if not problem:
             source = next(n for n in self.world.nodes if f"127.0.0.1:{9000 + n.number}" == message.endpoint)
             self.slots[message.rank] = source.slots[message.rank] if message.epoch == NEWEST else message.epoch

@@ -105,9 +105,8 @@ def test_a_fetch_that_fails_behind_the_fence_leaves_all_where_they_were(
     async def work() -> None:
         async with running(options) as world:
             pids = {rank: pid for node in world.nodes for rank, pid in node.pids.items()}
+            world.nodes[0].fenced_bring_problem = "the link is down"
             world.coordinator.migrations.advise([advice(rank=3)])
-            await answered(world, AdviceState.ACCEPTED)
-            world.nodes[0].bring_problem = "the link is down"
             answer = await answered(world, AdviceState.FAILED)
             assert answer.detail == "rank 3: the link is down"
             assert places(world)[3] == "node-1"
