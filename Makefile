@@ -43,10 +43,11 @@ up: install web ## Service, dashboard and this machine's probe on http://127.0.0
 test: install web ## All tests, with real PostgreSQL, Redis, Celery, Chromium and processes that really die
 	$(BIN)/python tests/machine.py
 	cd web && npm run --silent test
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not alone" $(PYTEST_ARGS)
+	$(BIN)/pytest -m alone
 
 test-fast: install ## What starts no world of its own (about two minutes)
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not alone" $(PYTEST_ARGS)
 
 check: install web/node_modules/.installed ## ruff, mypy --strict, import-linter, Biome and tsc (under a minute)
 	$(BIN)/ruff check .

@@ -204,14 +204,20 @@ def test_data() -> Path:
 
 
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}
+_LIVE = {"browser", "processes"}
 """Markers of tests that start something outside this process."""
 _OWN_SERVER = "start"
 """The fixture that starts a server for one test; module-wide ones are cheap enough."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fast lane (``-m "not slow"``) starts no database, browser, process or server of a single test's own."""
+    """The fast lane (``-m "not slow"``) starts no database, browser, process or server of a single test's own.
+
+    Live stories share two cores with one another: one that fails is told once more, and the summary says RERUN.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if _OWN_SERVER in fixtures or any(mark.name in _OWN_WORLD for mark in item.iter_markers()):
             item.add_marker(pytest.mark.slow)
+        if any(mark.name in _LIVE for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))

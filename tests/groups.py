@@ -28,6 +28,8 @@ DECLARED: Final = {"training": 300.0, "browser": 150.0}
 """Seconds of the long units on a machine without a record; only their order matters."""
 SECONDS_A_TEST: Final = 0.1
 """For units without a record, as the suite's mean is."""
+ALL_BESIDE_OTHERS: Final = "not alone"
+"""What ``make test`` asks for in its first pass: still every unit."""
 _MARK: Final = re.compile(r"""^(?:@|\s+|pytestmark\s*=.*)pytest\.mark\.xdist_group\(["'](\w+)["']\)""", re.MULTILINE)
 
 
@@ -92,5 +94,6 @@ class GroupScheduling(LoadScopeScheduling):
     def record(self) -> None:
         """Keep the seconds, unless only a part of the units was asked for."""
         option = self.config.option
-        if self.config.cache and not option.markexpr and not option.keyword:
+        whole = option.markexpr in ("", ALL_BESIDE_OTHERS) and not option.keyword
+        if self.config.cache and whole:
             self.config.cache.set(RECORD, self.recorded() | {unit: round(s, 2) for unit, s in self.spent.items()})

@@ -135,6 +135,7 @@ def test_a_stopped_rank_is_replaced_when_that_is_asked_for(site: Start) -> None:
         assert len(here.job.events("recovered")) == 1
 
 
+@pytest.mark.alone
 @said_by_some_detector(FindingKind.CPU_CONTENTION)
 def test_a_busy_loop_on_the_core_of_a_rank(site: Start) -> None:
     with site("--steps", FOR_EVER, "--dp", 2, *SMALL, ranks=2) as here:
