@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from recovery.agent.messages import Group, GroupMember
 from recovery.launcher.history import History
 from recovery.launcher.membership import Node, Rank
+from recovery.launcher.prices import Prices
 from recovery.launcher.worker_messages import RestoreOrder, Shard
 from recovery.plan import Restore, RestoreSource
 from recovery.shape import Shape
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
 
 _STEPS_REMEMBERED = 32
-_LEAST_SECONDS = 0.001
 _FOR_EVER = 1 << 62
-_SPAWN_COLD_S = 0.3
-"""A process without a standby is forked from the warm nursery too; only its first backward pass is still to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Survey:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
-        self.costs = Costs(spawn_cold_s=_SPAWN_COLD_S)
+        self._prices = Prices()
         self.parameters_equal = True
         """Whether they hold equal parameters at least; checked in the first step."""
         self.replicated: bool | None = None
@@ -56,22 +54,14 @@ class Survey:
     def step_seconds(self) -> float:
         return median(self._step_times) if self._step_times else 0.0
 
+    @property
+    def costs(self) -> Costs:
+        """What recoveries cost here, as far as it was measured."""
+        return self._prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
+
     def learn(self, ranks: list[Rank], ended: dict[str, float], acted_at: float) -> None:
-        """Price the next recovery by the one just made. ``ended`` holds the Unix time at which each phase ended."""
-        decided, resumed = ended["decide"] if "decide" in ended else ended["fence"], ended["regroup"]
-        joined = max([decided, *(r.joined_at for r in ranks if r.joined == self._c.generation)])
-        restoring = max((r.resumed.seconds for r in ranks if r.resumed), default=0.0)
-        self.costs = replace(
-            self.costs,
-            fence_s=max(_LEAST_SECONDS, ended["fence"] - acted_at),
-            spawn_warm_s=max(_LEAST_SECONDS, joined - decided),
-            regroup_s=max(_LEAST_SECONDS, resumed - joined - restoring),
-        )
-        rates = [
-            r.resumed.nbytes / r.resumed.seconds for r in ranks if r.resumed and r.resumed.nbytes and r.resumed.seconds
-        ]
-        if rates:
-            self.costs = replace(self.costs, copy_Bps=min(rates))
+        """Price the next recovery by those made. ``ended`` holds the Unix time at which each phase ended."""
+        self._prices.learn(ranks, ended, acted_at, self._c.generation)
 
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""

@@ -1,0 +1,63 @@
+"""What recoveries cost in this job: each one made, and each transfer an agent timed, corrects the planner's constants.
+
+Smoothed, because one recovery on a busy machine says little of the next: the first few count alike, later ones as a
+moving average in which the newest has the weight ``_WEIGHT``. Rates are averaged as seconds a byte, which is what adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from recovery.agent.messages import Rates
+from recovery.launcher.membership import Rank
+from recovery.plan import RestoreSource
+from recovery.situation import Costs
+
+_WEIGHT: Final = 0.25
+_LEAST_SECONDS: Final = 0.001
+_SPAWN_COLD_S: Final = 0.3
+"""A process without a standby is forked from the warm nursery too; only its first backward pass is still to come."""
+
+
+class Prices:
+    """``costs`` is what the planner prices with now."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def learn(self, ranks: Iterable[Rank], ended: dict[str, float], acted_at: float, generation: int) -> None:
+        """From a recovery. ``ended`` holds the Unix time at which each phase ended."""
+        ranks = list(ranks)
+        decided, resumed = ended["decide"] if "decide" in ended else ended["fence"], ended["regroup"]
+        joined = max([decided, *(r.joined_at for r in ranks if r.joined == generation)])
+        restoring = max((r.resumed.seconds for r in ranks if r.resumed), default=0.0)
+        self._add("fence_s", max(_LEAST_SECONDS, ended["fence"] - acted_at))
+        self._add("spawn_warm_s", max(_LEAST_SECONDS, joined - decided))
+        self._add("regroup_s", max(_LEAST_SECONDS, resumed - joined - restoring))
+        # Only from a rank's own slot is it the copy alone that takes time.
+        own = [r.resumed for r in ranks if r.resumed and r.resumed.source is RestoreSource.LOCAL_SLOT]
+        slowest = max((vote.seconds / vote.nbytes for vote in own if vote.nbytes and vote.seconds), default=0.0)
+        if slowest:
+            self._add("copy_s_a_byte", slowest)
+
+    def costs(self, measured: Iterable[Rates]) -> Costs:
+        """Constants that this job measured, the slowest node's where agents did; defaults for the others."""
+        made = Costs(spawn_cold_s=_SPAWN_COLD_S)
+        known = {name: value for name, (_, value) in self._seen.items()}
+        copy = known.pop("copy_s_a_byte", None)
+        rates = list(measured)
+        return replace(
+            made,
+            **known,
+            copy_Bps=1.0 / copy if copy else made.copy_Bps,
+            net_Bps=min((r.net for r in rates if r.net), default=made.net_Bps),
+            xor_Bps=min((r.xor for r in rates if r.xor), default=made.xor_Bps),
+            disk_Bps=min((r.disk_read for r in rates if r.disk_read), default=made.disk_Bps),
+        )
+
+    def _add(self, name: str, value: float) -> None:
+        count, old = self._seen.get(name, (0, 0.0))
+        weight = max(_WEIGHT, 1.0 / (count + 1))
+        self._seen[name] = (count + 1, old + weight * (value - old))
