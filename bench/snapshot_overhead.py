@@ -1,9 +1,11 @@
 """What one snapshot an iteration costs, beside other ways to save each iteration: blocks in turns, in one process.
 
-A transformer with AdamW trains in iterations of 200 ms and more. Blocks of iterations with each way of saving follow
-one another in an order that is drawn anew each round, so that what else the machine does meets all of them alike. The
-overhead is the difference of a block's mean from that of the block without saving in the same round, as a share of it;
-the 95 % interval is that of the mean over the rounds, from resampling them.
+A transformer with AdamW trains in iterations of 200 ms and more. In each round every way of saving has an iteration,
+in an order that is drawn anew, so that what else the machine does meets all of them alike: neighbours in time are
+compared. A save that began at the end of the iteration before runs beside the timed one, as in a steady run. The
+overhead is the difference from the iteration without saving in the same round, as a share of it: the mean without the
+lowest and highest fifth of the rounds (a neighbour on a shared machine that takes a core for a second is in one of
+them), and its 95 % interval from resampling rounds.
 All of them write into memory (/dev/shm), so that no disk is compared.
 """
 
@@ -37,8 +39,9 @@ from recovery.memory.copying import COPY_ENVIRONMENT
 SEED: Final = 9
 ITERATION: Final = 0.2
 """Seconds at least."""
-ROUNDS: Final = 24
-BLOCK: Final = 4
+ROUNDS: Final = 150
+TRIMMED: Final = 0.2
+"""Of the rounds at either end."""
 TARGET: Final = 0.01
 WIDTH: Final = 256
 LAYERS: Final = 6
@@ -77,49 +80,54 @@ class Trainer:
         self.optimizer.step()
         saver.after()
 
-    def block(self, name: str, length: int) -> float:
-        """Mean seconds of an iteration in a steady run: before the first one timed, one has been saved."""
+    def timed(self, name: str) -> float:
+        """Seconds of an iteration in a steady run: the save of the one before is under way when it begins."""
         saver = self.savers[name]
-        self.iterate(saver)
+        saver.after()
         begun = time.perf_counter()
-        for _ in range(length):
-            self.iterate(saver)
-        seconds = (time.perf_counter() - begun) / length
+        self.iterate(saver)
+        seconds = time.perf_counter() - begun
         saver.flush()
         return seconds
 
     def stretch(self) -> None:
         """More micro-batches until an iteration is as long as it must be."""
-        while self.block("none", 3) < 1.2 * ITERATION:
+        while statistics.median(self.timed("none") for _ in range(3)) < 1.2 * ITERATION:
             self.micro_batches += 1
 
 
-def measure(trainer: Trainer, rounds: int, block: int) -> dict[str, list[float]]:
-    """Saver -> mean seconds of an iteration in each round."""
+def measure(trainer: Trainer, rounds: int) -> dict[str, list[float]]:
+    """Saver -> seconds of its iteration in each round."""
     chance = random.Random(SEED)
-    for name in trainer.savers:
-        trainer.block(name, 2)
+    for name in (*trainer.savers, *trainer.savers):
+        trainer.timed(name)
     trainer.stretch()
     found: dict[str, list[float]] = {name: [] for name in trainer.savers}
     for _ in range(rounds):
         for name in chance.sample(list(found), len(found)):
-            found[name].append(trainer.block(name, block))
+            found[name].append(trainer.timed(name))
     for saver in trainer.savers.values():
         saver.close()
     return found
 
 
 def overhead(on: list[float], off: list[float]) -> tuple[float, float, float]:
-    """Mean share, and the 95 % interval of the mean by resampling rounds."""
+    """Trimmed mean of the shares, and its 95 % interval by resampling rounds."""
     shares, draw = [a / b - 1.0 for a, b in zip(on, off, strict=True)], random.Random(0)
-    means = sorted(statistics.mean(draw.choices(shares, k=len(shares))) for _ in range(2000))
-    return statistics.mean(shares), means[50], means[1949]
+    means = sorted(trimmed_mean(draw.choices(shares, k=len(shares))) for _ in range(2000))
+    return trimmed_mean(shares), means[50], means[1949]
 
 
-def rows(trainer: Trainer, found: dict[str, list[float]], block: int) -> list[Row]:
+def trimmed_mean(values: list[float]) -> float:
+    """Without ``TRIMMED`` of the values at either end."""
+    cut = int(TRIMMED * len(values))
+    return statistics.mean(sorted(values)[cut : len(values) - cut])
+
+
+def rows(trainer: Trainer, found: dict[str, list[float]]) -> list[Row]:
     base = statistics.median(found["none"])
     note = (
-        f"iteration {1000 * base:.0f} ms, state {trainer.state_bytes / MIB:.0f} MiB, rounds of {block} iterations; "
+        f"iteration {1000 * base:.0f} ms, state {trainer.state_bytes / MIB:.0f} MiB, trimmed means; "
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     made = []
@@ -143,13 +151,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.snapshot_overhead")
     parser.add_argument("--json", type=Path, default=RESULTS / "snapshot_overhead.json", metavar="FILE")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--block", type=int, default=BLOCK, help="iterations")
-    parser.add_argument("--quick", action="store_true", help="4 rounds of 2 iterations: no figure to keep")
+    parser.add_argument("--quick", action="store_true", help="8 rounds: no figure to keep")
     options = parser.parse_args(argv)
     if any(os.environ.get(name) != value for name, value in COPY_ENVIRONMENT.items()):  # read when a process starts
         command = [sys.executable, "-m", "bench.snapshot_overhead", *(argv or sys.argv[1:])]
         os.execve(sys.executable, command, os.environ | COPY_ENVIRONMENT)  # noqa: S606 - ourselves
-    rounds, block = (4, 2) if options.quick else (options.rounds, options.block)
+    rounds = 8 if options.quick else options.rounds
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
@@ -158,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         with agents(3, place) as found:
             trainer = Trainer(place, [client for _, client in found])
-            publish("snapshot_overhead", rows(trainer, measure(trainer, rounds, block), block), options.json)
+            publish("snapshot_overhead", rows(trainer, measure(trainer, rounds)), options.json)
     finally:
         dist.destroy_process_group()
         shutil.rmtree(place, ignore_errors=True)
