@@ -34,6 +34,7 @@ from recovery.disk.manifest import (
 from recovery.disk.save import Target
 from recovery.memory.digest import Bytes
 from recovery.memory.layout import Layout
+from recovery.memory.naming import MARK
 from recovery.shape import Shape
 
 _GENERATION: Final = 1
@@ -150,12 +151,14 @@ def _epoch(source: Path) -> int:
 
 def _plan(tensors: dict[str, dcp.ForeignTensor], shape: Shape, rank: int, source: Path) -> dict[str, dcp.ForeignTensor]:
     """Name in the slot -> tensor, in the order of the slot."""
-    own, role = f"rank{rank}.", dcp.prefix(shape, rank)
+    own = f"rank{rank}."
     if own + LAYOUT not in tensors:
         raise CheckpointError(f"{source} lacks {own}{LAYOUT}: it is no step of a Mainstay job with {shape}")
     text = _bytes(_load(source, tensors[own + LAYOUT])).tobytes()
+    layout = Layout.from_json(text)
+    role = dcp.prefix(shape, rank, model_names=shape.pp == 1 or MARK in layout.specs())
     found: dict[str, dcp.ForeignTensor] = {}
-    for spec in Layout.from_json(text).tensors:
+    for spec in layout.tensors:
         name = dcp.public_name(spec.name)
         tensor = tensors.get(own + name) or tensors.get(role + name)
         if tensor is None:

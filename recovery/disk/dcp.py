@@ -1,10 +1,11 @@
 """The ``.metadata`` of a step: what ``torch.distributed.checkpoint`` wants to know, written without torch.
 
 Names are those that a torch state dict would have: ``model.W`` for parameters and buffers, ``optimizer.state.W.KEY``
-for optimizer tensors, behind ``ppP.tpT.`` where the job has several stages or tensor slices, whose local names collide.
-What data-parallel replicas hold alike stands there once. What is a rank's own (random numbers, scalars, and tensors
-that differ) stands behind ``rankR.``. Reading foreign metadata goes through ``opcodes``: only torch's metadata classes
-are admitted, and even those are never built.
+for optimizer tensors. They stand behind ``ppP.tpT.`` where the job has several stages whose names are their own, behind
+``tpT.`` where it has tensor slices and names of the whole model (``memory.naming``).
+What data-parallel replicas hold alike stands there once, and so does what stages hold alike under one name of the
+model. What is a rank's own (random numbers, scalars, and tensors that differ) stands behind ``rankR.``. Reading foreign
+metadata goes through ``opcodes``: only torch's metadata classes are admitted, and even those are never built.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final
 from recovery.disk.manifest import LAYOUT, CheckpointError, Part, TensorEntry
 from recovery.disk.opcodes import Call, Made, Name, OpcodesError, Pairs, decode, encode
 from recovery.memory.layout import DTYPES
+from recovery.memory.naming import MARK
 from recovery.shape import Shape
 
 _METADATA: Final = "torch.distributed.checkpoint.metadata"
@@ -39,7 +41,7 @@ BLOB: Final = "mainstay.blob"
 
 def own(name: str) -> bool:
     """Whether a tensor is a rank's own by its nature: random numbers, its scalars, its layout."""
-    return name.startswith("rng.") or name in {BLOB, LAYOUT}
+    return name.startswith("rng.") or name in {BLOB, LAYOUT, MARK}
 
 
 def public_name(name: str) -> str:
@@ -55,18 +57,24 @@ def public_name(name: str) -> str:
 def keys(parts: Sequence[Part], *, plain: bool = False) -> dict[tuple[int, str], str]:
     """(rank, name in its slot) -> name in the state dict, for every tensor that is listed.
 
-    Of equal tensors of data-parallel replicas the lowest rank's is listed. ``plain`` leaves the layouts out.
+    Of equal tensors of data-parallel replicas the lowest rank's is listed, and the first stage's where several have one
+    under the same name of the model. ``plain`` leaves the layouts out.
     """
     found: dict[tuple[int, str], str] = {}
-    for role, members in roles(parts).items():
+    taken: dict[str, int] = {}
+    """Key -> digest of what stands there."""
+    for members in roles(parts):
+        role, first = prefix_of(members[0]), members[0]
         digests = [{t.name: t.digest for t in _listed(part, plain)} for part in members]
         for part in members:
             for tensor in _listed(part, plain):
                 alike = len({d.get(tensor.name) for d in digests}) == 1
-                if own(tensor.name) or not alike:
+                key = f"{role}{public_name(tensor.name)}"
+                if own(tensor.name) or not alike or taken.get(key, tensor.digest) != tensor.digest:
                     found[part.rank, tensor.name] = f"rank{part.rank}.{public_name(tensor.name)}"
-                elif part is members[0]:
-                    found[part.rank, tensor.name] = f"{role}{public_name(tensor.name)}"
+                elif part is first and key not in taken:
+                    found[part.rank, tensor.name] = key
+                    taken[key] = tensor.digest
     return found
 
 
@@ -74,23 +82,29 @@ def _listed(part: Part, plain: bool) -> tuple[TensorEntry, ...]:
     return part.tensors if plain else part.listed
 
 
-def roles(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    """Prefix of the names -> parts of the data-parallel replicas of one stage and tensor slice, by rank."""
-    result: dict[str, list[Part]] = {}
+def roles(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts of the data-parallel replicas of one stage and tensor slice, by rank; the first stage first."""
+    result: dict[tuple[int, ...], list[Part]] = {}
     for part in sorted(parts, key=lambda p: p.rank):
-        result.setdefault(prefix(part.shape, part.rank), []).append(part)
-    return result
+        result.setdefault(part.shape.place(part.rank)[1:], []).append(part)
+    return [result[place] for place in sorted(result)]
 
 
-def prefix(shape: Shape, rank: int) -> str:
+def prefix_of(part: Part) -> str:
+    return prefix(part.shape, part.rank, model_names=part.has_model_names)
+
+
+def prefix(shape: Shape, rank: int, *, model_names: bool) -> str:
     """What stands before the names of a rank's stage and slice."""
     _, pp, tp = shape.place(rank)
-    return "" if shape.pp * shape.tp == 1 else f"pp{pp}.tp{tp}."
+    if model_names:
+        return "" if shape.tp == 1 else f"tp{tp}."
+    return f"pp{pp}.tp{tp}."
 
 
 def replicated(parts: Sequence[Part]) -> bool:
     """Whether replicas hold the same, but for what is a rank's own by its nature."""
-    for members in roles(parts).values():
+    for members in roles(parts):
         kept = [[(t.name, t.digest) for t in part.tensors if not own(t.name)] for part in members]
         if any(other != kept[0] for other in kept[1:]):
             return False

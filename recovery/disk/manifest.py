@@ -19,6 +19,7 @@ import msgspec
 
 from recovery.memory.digest import digest
 from recovery.memory.layout import Layout
+from recovery.memory.naming import MARK
 from recovery.shape import Shape
 
 VERSION: Final = 1
@@ -142,6 +143,11 @@ class Part(_Checked, frozen=True, kw_only=True):
     def shape(self) -> Shape:
         return Shape(dp=self.dp, pp=self.pp, tp=self.tp)
 
+    @property
+    def has_model_names(self) -> bool:
+        """Its tensors are called as in the whole model: its script said so, or the model is in one stage."""
+        return self.pp == 1 or any(tensor.name == MARK for tensor in self.tensors)
+
     def layout(self) -> Layout:
         """The slot's layout.
 
@@ -175,10 +181,16 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     time: float
     """Unix seconds."""
     parts: tuple[PartEntry, ...]
+    model_names: bool | msgspec.UnsetType = msgspec.UNSET
+    """All parts are called as in the whole model. Not there: not said, as in steps of several stages before it was."""
 
     @property
     def shape(self) -> Shape:
         return Shape(dp=self.dp, pp=self.pp, tp=self.tp)
+
+    @property
+    def has_model_names(self) -> bool:
+        return self.pp == 1 or self.model_names is True
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -239,7 +240,7 @@ def commit(target: Target, epoch: int, *, partial: bool = False) -> Manifest | N
     entries = tuple(PartEntry(rank=p.rank, generation=p.generation, nbytes=p.nbytes, check=p.check) for p in parts)
     manifest = Manifest(
         run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp, replicated=alike,
-        time=time.time(), parts=entries,
+        time=time.time(), parts=entries, model_names=all(p.has_model_names for p in parts) or msgspec.UNSET,
     )  # fmt: skip
     write_file(run.step(epoch) / METADATA, dcp.metadata(parts))
     return write_checked(run.step(epoch) / MANIFEST, manifest)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from probes.ids import uuid7
-from recovery.disk.catalogue import LATEST, Source, find, stand_in
+from recovery.disk.catalogue import LATEST, Source, find
 from recovery.disk.manifest import CheckpointError, DiskConfig
+from recovery.disk.reshape import needed, sources
 from recovery.launcher.membership import Node
 from recovery.launcher.messages import Disk, FenceNode, SaveDisk
 from recovery.launcher.options import OnSick
@@ -91,7 +92,7 @@ class DiskLevel:
             return ""
         try:
             for rank in range(shape.world_size):
-                stand_in(self.source.manifest, shape, rank)
+                sources(self.source.manifest, shape, rank)
         except CheckpointError as error:
             return str(error)
         return ""
@@ -101,7 +102,8 @@ class DiskLevel:
         shape = self._c.members.shape
         if self.source is None or shape is None:
             return None
-        of, generation = stand_in(self.source.manifest, shape, rank)
+        parts = sources(self.source.manifest, shape, rank)
+        of, generation = parts[0]
         return RestoreOrder(
             epoch=self.begun_at,
             source=RestoreSource.DISK,
@@ -109,6 +111,7 @@ class DiskLevel:
             directory=str(self.source.directory),
             run=self.source.manifest.run,
             part=generation,
+            parts=parts if needed(self.source.manifest, shape) else (),
         )
 
     def holds(self) -> tuple[DiskHold, ...]:

@@ -220,6 +220,8 @@ class RestoreOrder(Message, frozen=True):
     """Which run in ``directory``, whose rank ``from_rank`` (None: the same)."""
     part: int = 0
     """Generation of the part there; 0: the newest."""
+    parts: tuple[tuple[int, int], ...] = ()
+    """(rank, generation) of the parts that its tensors lie in, where they were saved with other pipeline stages."""
     shards: tuple[Shard, ...] = ()
     """The other replicas, where each saves only its part."""
 

@@ -21,6 +21,7 @@ from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
 from recovery.memory.digest import Bytes
 from recovery.memory.layout import DTYPES, Layout
 from recovery.memory.local import local
+from recovery.memory.naming import MARK, MARK_SPEC, MARK_VALUE, ModelNames
 from recovery.memory.optimizer import OptimizerState
 from recovery.memory.pacing import Pacer
 from recovery.memory.pinning import Pinned
@@ -57,12 +58,22 @@ class TrainerState:
     """A ``Source`` over a live model and optimizer: hand it to ``SnapshotWriter``, and ``load`` a slot back into it."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, extra: Extra | None = None
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        extra: Extra | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self.model = model
         self.extra = dict(extra or {})
         self._check_extra()
-        self._optimizer = None if optimizer is None else OptimizerState(optimizer, dict(model.named_parameters()))
+        local_names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+        self._names = None if names is None else ModelNames(names, local_names)
+        self._optimizer = (
+            None
+            if optimizer is None
+            else OptimizerState(optimizer, {self._whole(n): p for n, p in model.named_parameters()})
+        )
         self._generators = generators.Generators(_devices(model))
         self._bounce = Bounce()
         self._layout = Layout.build(dict(self._describe()))
@@ -110,7 +121,8 @@ class TrainerState:
             self._bounce.pacer.begin(sum(_nbytes(p.tensor) for p in pieces.values() if isinstance(p, DeviceCopier)))
         arrays, scalars["generators"] = self._generators.take()
         blob.write(scalars, self._blob)
-        return pieces | {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()} | {BLOB: self._blob}
+        own = {MARK: MARK_VALUE} if self._names is not None else {}
+        return pieces | own | {name: _raw(array) for name, array in arrays.items()} | {BLOB: self._blob}
 
     def _piece(self, tensor: torch.Tensor, ready: object) -> Piece:
         tensor = tensor.detach()
@@ -163,13 +175,16 @@ class TrainerState:
 
     # Names
 
+    def _whole(self, name: str) -> str:
+        return name if self._names is None else self._names.of(name)
+
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.model.named_parameters():
-            yield f"param.{name}", local(parameter)
+            yield f"param.{self._whole(name)}", local(parameter)
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, buffer in self.model.named_buffers():
-            yield f"buffer.{name}", local(buffer)
+            yield f"buffer.{self._whole(name)}", local(buffer)
 
     def _describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         count = 0
@@ -179,6 +194,8 @@ class TrainerState:
         if self._optimizer is not None:
             yield from self._optimizer.describe()
         yield from self._generators.describe()
+        if self._names is not None:
+            yield MARK, MARK_SPEC
         yield BLOB, ("uint8", (_BLOB_BASE + _BLOB_PER_TENSOR * count,))
 
     def _check_extra(self) -> None:
@@ -188,10 +205,20 @@ class TrainerState:
 
 
 def collect_state(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, extra: Extra | None = None
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    extra: Extra | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> TrainerState:
-    """The state of a trainer. Changes nothing that can be seen (see ``OptimizerState`` for how that is ensured)."""
-    return TrainerState(model, optimizer, extra)
+    """The state of a trainer. Changes nothing that can be seen (see ``OptimizerState`` for how that is ensured).
+
+    Args:
+        model: of this rank.
+        optimizer: over its parameters.
+        extra: what else is saved.
+        names: see ``memory.naming``; None: names are this rank's own.
+    """
+    return TrainerState(model, optimizer, extra, names)
 
 
 def load_state(state: TrainerState, arrays: Arrays) -> None:

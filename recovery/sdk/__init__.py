@@ -52,7 +52,13 @@ def init(*, dp: int = 1, pp: int = 1, tp: int = 1, backend: str | None = None) -
     return _mesh
 
 
-def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any] | None = None) -> Run:
+def attach(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> Run:
     """Put ``model`` and ``optimizer`` (and random numbers, always) under protection.
 
     Args:
@@ -60,13 +66,16 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapp
         optimizer: over the parameters of ``model``.
         extra: what else must come back after a failure: name -> anything with ``state_dict`` and ``load_state_dict``
             (a scheduler, a scaler, a sampler), or a plain dict of numbers and text.
+        names: module here -> module in the whole model, for a pipeline stage: so that a step that it saves can be
+            resumed from with other stages. ``{}`` where the stage was cut out of the model and kept its names.
 
     Raises:
+        ValueError: ``names`` fit nothing, or give two tensors one name.
         RuntimeError: before ``init`` under ``mainstay run``; elsewhere before there is a process group at all.
     """
     if _mesh is None and installed() is not None:
         raise RuntimeError("call mainstay.init before mainstay.attach: mainstay run forms the process groups")
-    return build_run(_mesh, model, optimizer, extra)
+    return build_run(_mesh, model, optimizer, extra, names=names)
 
 
 def watch(

@@ -43,19 +43,22 @@ class ProtectedRun(MeteredRun):
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         extra: Mapping[str, Any] | None,
+        *,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(mesh, model, mesh.shape.dp)
         self.mesh: Mesh = mesh
         assert link.assignment is not None
         self._link = link
         self._model = model
-        state = collect_state(model, optimizer, extra)
+        state = collect_state(model, optimizer, extra, names)
         state.pace(lambda: self._meter.traffic.current is not None)
         self._protection = Protection(
             link.assignment,
             mesh.generation,
             state,
             replicas=mesh.shape.dp_peers(mesh.rank),
+            stages=mesh.shape.pp,
         )
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None

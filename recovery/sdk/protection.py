@@ -12,6 +12,8 @@ from pathlib import Path
 from recovery.agent.client import AgentClient
 from recovery.agent.errors import AgentError
 from recovery.agent.peer import Credentials
+from recovery.disk.catalogue import Run
+from recovery.disk.reshape import gather
 from recovery.launcher.worker_messages import Assign, RestoreOrder
 from recovery.memory.arena import Arena
 from recovery.memory.copying import Piece
@@ -57,7 +59,13 @@ class Protection:
     """The arena, the writer that fills it, and the agent that owns it. All calls belong to the training thread."""
 
     def __init__(
-        self, assignment: Assign, generation: int, state: State, *, replicas: Sequence[int] | None = None
+        self,
+        assignment: Assign,
+        generation: int,
+        state: State,
+        *,
+        replicas: Sequence[int] | None = None,
+        stages: int = 1,
     ) -> None:
         """Find this rank's memory.
 
@@ -67,7 +75,9 @@ class Protection:
             state: what is saved.
             replicas: the ranks that hold the same, this one among them; with ``assignment.shard_save`` each saves a
                 part.
+            stages: of the job's pipelines.
         """
+        self._stages = stages
         self._replicas = tuple(replicas or ())
         self.sharded: ShardedState | None = None
         """The state as it is cut, where it is."""
@@ -173,6 +183,9 @@ class Protection:
         if order.source is RestoreSource.LIVE:
             self._stash.rewind()
             nbytes = 0
+        elif order.parts:
+            nbytes = self._reshape(order)
+            self._stash.take()
         else:
             self._bring(order)
             nbytes = self._load(order)
@@ -199,6 +212,14 @@ class Protection:
                 from_rank=order.from_rank,
                 generation=order.part,
             )
+
+    def _reshape(self, order: RestoreOrder) -> int:
+        """From parts that were saved with other pipeline stages to the live tensors, past the agent. Bytes moved."""
+        assert order.directory is not None
+        run = Run(Path(order.directory) / order.run)
+        arrays = gather(run, order.epoch, order.parts, self._whole.layout, stages=self._stages)
+        self._whole.load(arrays)
+        return sum(array.nbytes for array in arrays.values())
 
     def _load(self, order: RestoreOrder) -> int:
         """From this rank's slot to the live tensors; where each replica saves a part, with theirs. Bytes moved."""

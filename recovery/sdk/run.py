@@ -135,14 +135,19 @@ def checked_section(name: str) -> str:
 
 
 def build_run(
-    mesh: Mesh | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any] | None
+    mesh: Mesh | None,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any] | None,
+    *,
+    names: Mapping[str, str] | None = None,
 ) -> Run:
     """See ``recovery.sdk.attach``."""
     # What a plain run does not need is not imported for it.
     if mesh is not None and mesh.link is not None:
         from recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
 
-        return ProtectedRun(mesh, mesh.link, model, optimizer, extra)
+        return ProtectedRun(mesh, mesh.link, model, optimizer, extra, names=names)
     if job_name():
         from recovery.adapters.loop import StandingRun  # noqa: PLC0415
 
