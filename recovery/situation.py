@@ -120,6 +120,8 @@ class Situation:
     """Node -> processes that could be started there beyond its own ranks (a free GPU without a standby)."""
     replicated: bool = True
     """Data-parallel peers hold identical state. False for a job that shards it among them (ZeRO, FSDP)."""
+    away: tuple[int, ...] = ()
+    """Ranks that take no part in the next generation: nothing is asked of them; their slots still serve."""
     sharded: bool = False
     """Each data-parallel replica's slot holds its part of what all hold alike: to go back to a slot takes all of them,
     so no replica's slot replaces another's (``replicated`` is False then)."""
@@ -138,6 +140,7 @@ class Situation:
             raise ValueError(f"state_bytes has {len(self.state_bytes)} entries for {size} ranks")
         _check_known("failed_ranks", self.failed_ranks, range(size))
         _check_known("live", self.live, range(size))
+        _check_known("away", self.away, range(size))
         _check_known("slots", (slot.rank for slot in self.slots), range(size))
         _check_known("parity", (rank for row in self.parity for rank in row.ranks), range(size))
         _check_known("disk", (entry.rank for entry in self.disk), range(size))
@@ -164,8 +167,10 @@ class Case:
         self.situation = situation
         self.lost = frozenset(situation.lost_nodes)
         gone = {place.rank for place in situation.ranks if place.node in self.lost}
-        self.failed: tuple[int, ...] = tuple(sorted(gone.union(situation.failed_ranks)))
-        self.survivors: tuple[int, ...] = tuple(r for r in range(len(situation.ranks)) if r not in set(self.failed))
+        away = frozenset(situation.away)
+        self.failed: tuple[int, ...] = tuple(sorted(gone.union(situation.failed_ranks) - away))
+        others = away.union(self.failed)
+        self.survivors: tuple[int, ...] = tuple(r for r in range(len(situation.ranks)) if r not in others)
         self.newest = max([situation.step, *(situation.live.get(r, situation.step) for r in self.survivors)])
         self.slots: dict[int, dict[int, list[str]]] = {}
         for slot in situation.slots:

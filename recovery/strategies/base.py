@@ -77,7 +77,7 @@ def homeless(case: Case) -> str | None:
 def choose(offers: Mapping[int, Offers], own: Mapping[int, Offers]) -> tuple[int | None, str]:
     """The newest epoch that every rank offers and at least one has from the strategy's own source; else the reason."""
     common: set[int] | None = None
-    for rank in range(len(offers)):
+    for rank in sorted(offers):
         met = offers[rank].keys() if common is None else common & offers[rank].keys()
         if not met:
             return None, _disagreement(offers, rank)
@@ -93,7 +93,8 @@ def choose(offers: Mapping[int, Offers], own: Mapping[int, Offers]) -> tuple[int
 def _disagreement(offers: Mapping[int, Offers], rank: int) -> str:
     if not offers[rank]:
         return f"Rank {rank} has no whole state in memory and no verified snapshot on its node."
-    other = next((r for r in range(rank) if not offers[r].keys() & offers[rank].keys()), None)
+    before = [r for r in sorted(offers) if r < rank]
+    other = next((r for r in before if not offers[r].keys() & offers[rank].keys()), None)
     if other is None:
         return f"No step is held by all of ranks 0 to {rank}."
     return (
@@ -116,7 +117,7 @@ def feasible(name: StrategyName, reason: str, case: Case, epoch: int, offers: Ma
             from_rank=offers[rank][epoch].from_rank,
             from_nodes=offers[rank][epoch].from_nodes,
         )
-        for rank in range(len(offers))
+        for rank in sorted(offers)
     )
     parts = _seconds(case, restores)
     seconds, lost = sum(parts.values()), max(0, case.newest - epoch)
@@ -136,10 +137,12 @@ def feasible(name: StrategyName, reason: str, case: Case, epoch: int, offers: Ma
 def _seconds(case: Case, restores: tuple[Restore, ...]) -> dict[str, float]:
     """Seconds by phase, one after the other. Within a phase nodes work at the same time: the busiest one counts."""
     costs, work = case.situation.costs, _Work()
+    of = {restore.rank: restore for restore in restores}
     for restore in restores:
         work.add(restore, case.situation.state_bytes[restore.rank])
         if case.situation.sharded and restore.source is not RestoreSource.LIVE:
-            work.gather(restore, [restores[peer] for peer in case.peers(restore.rank) if peer != restore.rank], case)
+            peers = [peer for peer in case.peers(restore.rank) if peer != restore.rank and peer in of]
+            work.gather(restore, [of[peer] for peer in peers], case)
     parts = {"fence": costs.fence_s, "spawn": _spawn_seconds(case)} if case.failed else {}
     parts |= {
         "fetch": max(_most(work.received), _most(work.sent)) / costs.net_Bps + _most(work.handed) / costs.copy_Bps,

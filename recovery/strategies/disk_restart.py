@@ -19,7 +19,7 @@ class DiskRestart:
         """See ``Strategy``; infeasible where some rank has no checkpoint that its node can read."""
         if why := homeless(case):
             return infeasible(self.name, why)
-        own = {rank: self._offers(case, rank) for rank in range(len(case.node))}
+        own = {rank: self._offers(case, rank) for rank in sorted({*case.failed, *case.survivors})}
         bare = next((rank for rank in case.failed if not own[rank]), None)
         if bare is not None:
             return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
