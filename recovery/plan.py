@@ -15,6 +15,31 @@ class StrategyName(StrEnum):
     DISK_RESTART = "disk_restart"
 
 
+class WayName(StrEnum):
+    """Every way of recovering that is priced. Those of ``StrategyName`` a running job's coordinator carries out."""
+
+    LOCAL_SLOT = "local_slot"
+    PEER_COPY = "peer_copy"
+    PARITY_REBUILD = "parity_rebuild"
+    DISK_RESTART = "disk_restart"
+    JUST_IN_TIME = "just_in_time"
+    IN_PROCESS = "in_process"
+    STANDBY_SWAP = "standby_swap"
+    DROP_AND_HEAL = "drop_and_heal"
+    REROUTE_COUPLED = "reroute_coupled"
+    REROUTE_DECOUPLED = "reroute_decoupled"
+    REROUTE_STAGGERED = "reroute_staggered"
+    REINSTANTIATE = "reinstantiate"
+    REDUNDANT_COMPUTE = "redundant_compute"
+    PROACTIVE = "proactive"
+    POOL_REBALANCE = "pool_rebalance"
+    MORPH = "morph"
+    DEGRADE = "degrade"
+    BORROW_WORKERS = "borrow_workers"
+    REPLAN_RESOURCES = "replan_resources"
+    LEAST_REDUNDANCY = "least_redundancy"
+
+
 class RestoreSource(StrEnum):
     """Where one rank's state comes from."""
 

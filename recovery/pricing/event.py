@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,14 @@ BUDGET = Downtime(detect_s=2.65, fence_s=2.0, regroup_s=10.5, move_state_s=3.5, 
 (FlashRecovery, TrainMover), 2-5 s (7B with Adam at 25-50 GB/s); the warm-up is one iteration of ten seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A share of repairs, and how long these take: one quantile of a distribution."""
+
+    share: float
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """One way of recovering from one failure."""
@@ -53,10 +61,15 @@ class Action:
     """Workers of which one more loss would take the last copy of some state."""
     exposed_s: float = 0.0
     """How long that is so."""
+    until_repair: bool = False
+    """``back_after_s`` and ``exposed_s`` are the repair's, and are to be averaged over its quantiles."""
+    standing_share: float = 0.0
+    """Of all time between failures, that being able to recover so costs (redundant computation, saves), 0..1."""
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.rate <= 1.0 and 0.0 <= self.rejoin_probability <= 1.0):
-            raise ValueError(f"rate and probability of a re-join lie in 0..1, not {self}")
+        shares = (self.rate, self.rejoin_probability, self.standing_share)
+        if not all(0.0 <= share <= 1.0 for share in shares):
+            raise ValueError(f"rate, probability of a re-join and standing share lie in 0..1, not {self}")
         seconds = (self.downtime_s, self.repeated_s, self.back_after_s, self.rejoin_s, self.exposed_s)
         if min(seconds) < 0.0 or self.copies_at_risk < 0:
             raise ValueError(f"times and copies are at least 0, not {self}")
@@ -73,10 +86,12 @@ class Price:
     risk_s: float
     risk: float
     """Probability that the last copy is lost (P2)."""
+    standing_s: float = 0.0
+    """What being ready for this way has cost since the last failure."""
 
     @property
     def total_s(self) -> float:
-        return self.downtime_s + self.repeated_s + self.degraded_s + self.rejoin_s + self.risk_s
+        return self.downtime_s + self.repeated_s + self.degraded_s + self.rejoin_s + self.risk_s + self.standing_s
 
 
 def price(action: Action, *, job_rate: float, worker_rate: float, restart_s: float) -> Price:
@@ -101,7 +116,22 @@ def price(action: Action, *, job_rate: float, worker_rate: float, restart_s: flo
         rejoin_s=action.rejoin_probability * action.rejoin_s,
         risk_s=risk * restart_s,
         risk=risk,
+        standing_s=action.standing_share / job_rate if action.standing_share and job_rate else 0.0,
     )
+
+
+def price_over(
+    action: Action, repairs: Sequence[Repair], *, job_rate: float, worker_rate: float, restart_s: float
+) -> Price:
+    """``price``, averaged over how long a repair takes (shares sum to 1) where the action waits for one."""
+    rates = {"job_rate": job_rate, "worker_rate": worker_rate, "restart_s": restart_s}
+    if not action.until_repair:
+        return price(action, **rates)
+    spans = [
+        (each.share, price(replace(action, back_after_s=each.seconds, exposed_s=each.seconds), **rates))
+        for each in repairs
+    ]
+    return Price(*(sum(share * getattr(part, f.name) for share, part in spans) for f in fields(Price)))
 
 
 def until_back(back_after_s: float, job_rate: float) -> float:

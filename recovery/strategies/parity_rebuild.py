@@ -6,15 +6,21 @@ their own slot of the epoch and their parity rows.
 
 from __future__ import annotations
 
-from recovery.plan import Alternative, RestoreSource, StrategyName
+from recovery.outlook import Outlook
+from recovery.plan import Alternative, RestoreSource, StrategyName, WayName
+from recovery.pricing.event import Action
 from recovery.situation import Case, ParityHold
 from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, local_offers, survivor_offers
+from recovery.strategies.way import nothing_lost, placeless
 
 
 class ParityRebuild:
     """Restore from an erasure code over nodes (REFT's RAIM5; cost as in Chen et al., ICCD 2023)."""
 
     name = StrategyName.PARITY_REBUILD
+    way = WayName.PARITY_REBUILD
+    systems = "REFT, Chen et al."
+    executed_as = StrategyName.PARITY_REBUILD
 
     def price(self, case: Case) -> Alternative:
         """See ``Strategy``; infeasible without parity, or where a group lost more than it tolerates."""
@@ -74,6 +80,22 @@ class ParityRebuild:
                 f"it covers {'one loss' if covered == 1 else f'{covered} losses'}."
             )
         return f"No step has the parity rows and snapshots of enough members of rank {rank}'s group."
+
+    def mask(self, outlook: Outlook) -> str | None:
+        """See ``Way``; losses are taken to be of one group, which is the worst."""
+        if why := nothing_lost(outlook):
+            return why
+        if outlook.held.parity_s is None:
+            return "No parity is kept."
+        if outlook.gone > outlook.held.parity_losses:
+            return f"{outlook.gone} workers are lost, and a group bears {outlook.held.parity_losses}."
+        return placeless(outlook)
+
+    def action(self, outlook: Outlook) -> Action:
+        """A new process; what the others hold comes over the network and is decoded."""
+        decode_s = outlook.state_bytes / outlook.costs.xor_Bps
+        down = outlook.down_s(outlook.spawn_s + outlook.move_s + decode_s)
+        return Action(downtime_s=down, repeated_s=outlook.held.parity_s or 0.0)
 
 
 def _is_of(row: ParityHold, place: int, taken: list[str]) -> bool:

@@ -5,15 +5,21 @@ The peer's process need not live, only its node. A second copy of the rank's own
 
 from __future__ import annotations
 
-from recovery.plan import Alternative, RestoreSource, StrategyName
+from recovery.outlook import Outlook
+from recovery.plan import Alternative, RestoreSource, StrategyName, WayName
+from recovery.pricing.event import Action
 from recovery.situation import Case
 from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, local_offers, survivor_offers
+from recovery.strategies.way import nothing_lost, placeless, unheld
 
 
 class PeerCopy:
     """Restore from a replica (FlashRecovery, TrainMover, torchft's healing; GEMINI's peer tier)."""
 
     name = StrategyName.PEER_COPY
+    way = WayName.PEER_COPY
+    systems = "GEMINI, FlashRecovery, torchft's healing"
+    executed_as = StrategyName.PEER_COPY
 
     def price(self, case: Case) -> Alternative:
         """See ``Strategy``; infeasible where nobody else holds the same state."""
@@ -60,6 +66,19 @@ class PeerCopy:
         ]
         shown = ", ".join(copies[:4]) + (f" and {len(copies) - 4} more" if len(copies) > 4 else "")
         return f"A replica of step {epoch} is in memory elsewhere: {shown}."
+
+    def mask(self, outlook: Outlook) -> str | None:
+        """See ``Way``; somebody else must hold a snapshot of the same state."""
+        if why := nothing_lost(outlook):
+            return why
+        if outlook.held.peer_s is None:
+            return "No other node holds a snapshot of the state that is lost."
+        return unheld(outlook) or placeless(outlook)
+
+    def action(self, outlook: Outlook) -> Action:
+        """A new process, and a copy over the network."""
+        down = outlook.down_s(outlook.spawn_s + outlook.move_s)
+        return Action(downtime_s=down, repeated_s=outlook.held.peer_s or 0.0)
 
 
 def _whose(rank: int, offer: Offer) -> str:
