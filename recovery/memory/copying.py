@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -82,6 +82,53 @@ class Composite:
         return Composite([_clip(item, start, stop) for item in inside])
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Pieces beside their places."""
+
+    shared: deque[tuple[Bytes, Bytes]] = field(default_factory=deque)
+    """(place, bytes), at most ``CHUNK`` long: any thread takes the next."""
+    copiers: list[tuple[Bytes, Copier]] = field(default_factory=list)
+
+    def add(self, item: Item, out: Bytes) -> None:
+        for part in _flat([item]):
+            place = out[part.at : part.at + part.nbytes]
+            if isinstance(part.piece, np.ndarray):
+                self.shared.extend(_chunks(place, part.piece))
+            else:
+                self.copiers.append((place, part.piece))
+
+
+class Places:
+    """What was worked out for one slot: where each piece goes. Most pieces are those of the last time.
+
+    To work it out anew for hundreds of tensors takes the interpreter from the trainer for a millisecond or two of each
+    step, on whatever thread it is done.
+    """
+
+    def __init__(self, layout: Layout, out: Bytes) -> None:
+        self._layout = layout
+        self._out = out
+        self._known: dict[str, tuple[Piece, Work]] = {}
+
+    def work(self, pieces: Mapping[str, Piece]) -> Work:
+        """All there is to copy now.
+
+        Raises:
+            ValueError: a piece is missing or has another size than its place; names it.
+        """
+        whole = Work()
+        for spec in self._layout.tensors:
+            piece, known = pieces.get(spec.name), self._known.get(spec.name)
+            if known is None or known[0] is not piece:
+                piece = _fitting(spec, piece)
+                known = self._known[spec.name] = (piece, Work())
+                known[1].add(Item(spec.offset, spec.nbytes, piece), self._out)
+            whole.shared.extend(known[1].shared)
+            whole.copiers.extend(known[1].copiers)
+        return whole
+
+
 class Copy:
     """Copies on ``threads`` threads, the caller's included. Keep one: it keeps its threads."""
 
@@ -91,14 +138,14 @@ class Copy:
 
     def run(self, items: Iterable[Item], out: Bytes) -> None:
         """Put every item in its place in ``out`` (uint8). Arrays are shared out; copiers are the caller's work."""
-        copiers: list[tuple[Bytes, Copier]] = []
-        shared: deque[tuple[Bytes, Bytes]] = deque()
-        for item in _flat(items):
-            place = out[item.at : item.at + item.nbytes]
-            if isinstance(item.piece, np.ndarray):
-                shared.extend(_chunks(place, item.piece))
-            else:
-                copiers.append((place, item.piece))
+        work = Work()
+        for item in items:
+            work.add(item, out)
+        self.carry_out(work)
+
+    def carry_out(self, work: Work) -> None:
+        """Do it, once."""
+        shared, copiers = work.shared, work.copiers
         helpers = min(self.threads, len(shared)) - 1
         pending = [self._pool.submit(_drain, shared) for _ in range(helpers)] if self._pool else []
         try:
@@ -128,8 +175,7 @@ def copy_pieces(layout: Layout, pieces: Mapping[str, Piece], out: Bytes, copy: C
     Raises:
         ValueError: a piece is missing or has another size than its place; names it.
     """
-    items = [Item(spec.offset, spec.nbytes, _fitting(spec, pieces.get(spec.name))) for spec in layout.tensors]
-    (copy or Copy()).run(items, out)
+    (copy or Copy()).carry_out(Places(layout, out).work(pieces))
 
 
 def idle_threads() -> int:

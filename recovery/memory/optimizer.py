@@ -25,6 +25,8 @@ class OptimizerState:
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[str, torch.nn.Parameter]) -> None:
         self.optimizer = optimizer
+        self._named: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
+        """Parameter -> keys of its tensors, and (full name, key) of each in order."""
         by_id = {id(p): name for name, p in names.items()}
         self._parameters: dict[str, torch.Tensor] = {
             by_id.get(id(p), f"group{g}.{i}"): p
@@ -97,7 +99,12 @@ class OptimizerState:
         found: dict[str, torch.Tensor] = {}
         for name, parameter in self._parameters.items():
             state = self.optimizer.state.get(parameter, {})
-            found |= {_full(name, key): state[key] for key in _tensor_keys(state)}
+            keys = [key for key, value in state.items() if isinstance(value, torch.Tensor)]
+            known = self._named.get(name)
+            if known is None or known[0] != keys:  # names are made once: the trainer stands still meanwhile
+                known = self._named[name] = (keys, [(_full(name, key), key) for key in sorted(keys)])
+            for full, key in known[1]:
+                found[full] = state[key]
         for index, group in enumerate(self.optimizer.param_groups):
             found |= {f"optim.groups.{index}.{key}": group[key] for key in _tensor_keys(group)}
         return found

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recovery.memory.arena import Arena
-from recovery.memory.copying import Copy, Piece, copy_pieces, idle_threads
+from recovery.memory.copying import Copy, Piece, Places, idle_threads
+from recovery.memory.digest import Bytes
 from recovery.memory.layout import Layout
 from recovery.memory.slots import Choice
 
@@ -94,6 +95,8 @@ class SnapshotWriter:
         self._on_committed = on_committed
         self._pin_seconds = pin_seconds
         self._copy = Copy(idle_threads())
+        self._places: dict[int, tuple[int, Places]] = {}
+        """Slot -> its address and what goes where in it."""
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
@@ -163,7 +166,7 @@ class SnapshotWriter:
         choice, pinned = self._take_slot(order)
         begun = time.perf_counter()
         out = self.arena.begin(choice.slot, order.generation)
-        copy_pieces(self.arena.layout, order.pieces, out, self._copy)
+        self._copy.carry_out(self._places_in(choice.slot, out).work(order.pieces))
         self.arena.retire_twins(self.arena.commit(choice.slot, order.epoch, order.generation))
         copied = time.perf_counter() - begun
         if self._on_committed is not None:
@@ -178,6 +181,12 @@ class SnapshotWriter:
             copy_seconds=copied,
             degraded=choice.sacrifices,
         )
+
+    def _places_in(self, slot: int, out: Bytes) -> Places:
+        known = self._places.get(slot)
+        if known is None or known[0] != out.ctypes.data:
+            known = self._places[slot] = (out.ctypes.data, Places(self.arena.layout, out))
+        return known[1]
 
     def _take_slot(self, order: _Order) -> tuple[Choice, float]:
         """A slot to write, waiting while all are pinned and the agent lives, but never longer than ``pin_seconds``."""

@@ -77,6 +77,9 @@ class TrainerState:
         self._generators = generators.Generators(_devices(model))
         self._bounce = Bounce()
         self._layout = Layout.build(dict(self._describe()))
+        self._seen: dict[str, tuple[int, int, Bytes]] = {}
+        """Name -> address, number of elements and bytes of a host tensor: as long as the bytes are held here, another
+        tensor at that address is the same memory."""
         self._scratch = {name: np.zeros(_nbytes(t), np.uint8) for name, t in self._buffers()}
         self._blob: Bytes = np.zeros(self._layout.specs()[BLOB].nbytes, np.uint8)
 
@@ -109,14 +112,14 @@ class TrainerState:
         pieces: dict[str, Piece] = {}
         ready = self._bounce.mark()
         for name, parameter in self._parameters():
-            pieces[name] = self._piece(parameter, ready)
+            pieces[name] = self._piece(name, parameter, ready)
         for name, buffer in self._buffers():
             pieces[name] = _copied(buffer, self._scratch[name])
         scalars: dict[str, Any] = {"extra": {name: _state_of(item) for name, item in self.extra.items()}}
         if self._optimizer is not None:
             tensors, scalars["optimizer"] = self._optimizer.take()
             for name, tensor in tensors.items():
-                pieces[name] = Zeros() if tensor is None else self._piece(tensor, ready)
+                pieces[name] = Zeros() if tensor is None else self._piece(name, tensor, ready)
         if self._bounce.pacer is not None:
             self._bounce.pacer.begin(sum(_nbytes(p.tensor) for p in pieces.values() if isinstance(p, DeviceCopier)))
         arrays, scalars["generators"] = self._generators.take()
@@ -124,11 +127,19 @@ class TrainerState:
         own = {MARK: MARK_VALUE} if self._names is not None else {}
         return pieces | own | {name: _raw(array) for name, array in arrays.items()} | {BLOB: self._blob}
 
-    def _piece(self, tensor: torch.Tensor, ready: object) -> Piece:
+    def _piece(self, name: str, tensor: torch.Tensor, ready: object) -> Piece:
+        known = self._seen.get(name)  # most steps find all tensors where they were: the trainer stands still meanwhile
+        contiguous = tensor.is_contiguous()
+        if known is not None and contiguous and (tensor.data_ptr(), tensor.numel()) == known[:2]:
+            return known[2]
         tensor = tensor.detach()
         if tensor.device.type != "cpu":
             return DeviceCopier(tensor, self._bounce, ready)
-        return host_bytes(tensor) if tensor.is_contiguous() else StridedCopier(tensor)
+        if not contiguous:
+            return StridedCopier(tensor)
+        found = host_bytes(tensor)
+        self._seen[name] = (tensor.data_ptr(), tensor.numel(), found)
+        return found
 
     # In
 

@@ -164,12 +164,12 @@ def test_a_fenced_writer_stops_even_while_it_waits_for_parity(tmp_path):
             writer.wait(0.05)
         arena.set_word(Word.FENCE, 2)
         with pytest.raises(FencedError):
-            writer.wait(10)
+            writer.wait(60)
         assert {r.epoch for r in arena.records()} == {2, 4, 5}
         writer.start(6, 2)
         arena.set_word(Word.PARITY_FLOOR, 4)
         arena.set_word(Word.PARITY_EPOCH, 4)  # the parity of 4 is complete: 2 is free
-        writer.wait(10)
+        writer.wait(60)
         assert {r.epoch for r in arena.records()} == {4, 5, 6}
         assert writer.last.degraded is None
         assert writer.last.pinned_seconds > 0

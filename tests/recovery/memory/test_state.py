@@ -164,3 +164,27 @@ def test_a_snapshot_of_another_model_is_refused_before_anything_changes(tmp_path
     with pytest.raises(ValueError, match=r"param\.weight"):
         load_state(collect_state(other, None), read_slot(arena, 1))
     assert torch.equal(other.weight, before)
+
+
+def test_many_snapshots_of_tensors_that_stay_or_are_put_elsewhere(tmp_path):
+    """What is remembered from one snapshot to the next must never be where a tensor was before."""
+    _seed()
+    model = Net()
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    state = collect_state(model, optimizer)
+    arena = Arena.create(tmp_path / "rank-0.arena", rank=0, layout=state.layout, slots=2)
+    writer = SnapshotWriter(arena, state)
+    for epoch in range(1, 9):
+        _train(model, optimizer, 1)
+        if epoch == 4:  # other memory under the same parameter, and under its moments
+            model.first.weight.data = model.first.weight.data.clone() + 1
+            optimizer.load_state_dict(optimizer.state_dict())
+        if epoch == 6:  # not contiguous any more
+            model.first.weight.data = model.first.weight.data.t().contiguous().t()
+        writer.start(epoch, 1)
+        writer.wait()
+        fresh = Net()
+        other = OPTIMIZERS["adamw"](fresh.parameters())
+        restore(arena, epoch, collect_state(fresh, other))
+        assert _fingerprint(fresh, other) == _fingerprint(model, optimizer), epoch
+    writer.close()
