@@ -136,15 +136,8 @@ class Copy:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "mainstay-copy") if threads > 1 else None
 
-    def run(self, items: Iterable[Item], out: Bytes) -> None:
-        """Put every item in its place in ``out`` (uint8). Arrays are shared out; copiers are the caller's work."""
-        work = Work()
-        for item in items:
-            work.add(item, out)
-        self.carry_out(work)
-
     def carry_out(self, work: Work) -> None:
-        """Do it, once."""
+        """Put every piece in its place, once. Arrays are shared out; copiers are the caller's work."""
         shared, copiers = work.shared, work.copiers
         helpers = min(self.threads, len(shared)) - 1
         pending = [self._pool.submit(_drain, shared) for _ in range(helpers)] if self._pool else []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recovery.memory import copying
-from recovery.memory.copying import CHUNK, Composite, Copy, Item, Zeros, copy_pieces, idle_threads
+from recovery.memory.copying import CHUNK, Composite, Copy, Item, Work, Zeros, copy_pieces, idle_threads
 from recovery.memory.device import StridedCopier
 from recovery.memory.layout import Layout
 
@@ -71,7 +71,9 @@ def test_a_composite_is_its_parts():
     whole = np.full(32, 7, np.uint8)
     Composite(items).copy_into(whole)
     inside = np.full(100, 7, np.uint8)
-    Copy().run([Item(50, 32, Composite(items))], inside)
+    work = Work()
+    work.add(Item(50, 32, Composite(items)), inside)
+    Copy().carry_out(work)
     assert np.array_equal(inside[50:60], whole[:10])
     assert np.array_equal(inside[66:73], whole[16:23])
     part = np.full(14, 7, np.uint8)
