@@ -112,7 +112,7 @@ def prepare(outlook: Outlook, faults: Iterable[Fault] = (Fault.ERROR, Fault.PROC
     """
     pp = outlook.shape.pp
     return {
-        (fault, stage): decide(replace(outlook, fault=fault, lost=tuple(int(s == stage) for s in range(pp))))
+        (fault, stage): decide(replace(outlook, fault=fault, lost=tuple(int(s == stage) for s in range(pp)), broken=1))
         for fault in faults
         for stage in range(pp)
     }

@@ -116,10 +116,15 @@ class Odds:
     """Until those with notice go."""
 
     def __post_init__(self) -> None:
-        if not (self.worker_rate >= 0.0 and 0.0 <= self.confidence <= 1.0 and self.confirm_s >= 0.0):
-            raise ValueError(f"rate and times at least 0 and a confidence in 0..1, not {self}")
+        if not 0.0 <= self.confidence <= 1.0:
+            raise ValueError(f"confidence lies in 0..1, not {self.confidence:g}")
+        for name in ("worker_rate", "confirm_s", "single_copy_s", "notice_s"):
+            if not getattr(self, name) >= 0.0:
+                raise ValueError(f"{name} is at least 0, not {getattr(self, name):g}")
+        if not all(repair.share >= 0.0 and repair.seconds >= 0.0 for repair in self.repairs):
+            raise ValueError("repairs: shares and seconds are at least 0")
         if not math.isclose(sum(repair.share for repair in self.repairs), 1.0, abs_tol=1e-6):
-            raise ValueError(f"shares of repairs sum to 1, not {sum(repair.share for repair in self.repairs):g}")
+            raise ValueError(f"repairs: shares sum to 1, not {sum(repair.share for repair in self.repairs):g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,8 @@ class Outlook:
     lost: tuple[int, ...]
     """Workers concerned, of each stage."""
     odds: Odds
+    broken: int | None = None
+    """Pipelines that they belong to; None: not known, and taken to be one each."""
     gpus: int = 1
     """Of a worker."""
     speed: float = 1.0
@@ -162,8 +169,10 @@ class Outlook:
             raise ValueError(f"lost names {sum(self.lost)} of {self.workers} workers")
         if max(self.lost) > self.shape.dp:
             raise ValueError(f"lost names {max(self.lost)} workers of a stage that has {self.shape.dp}")
+        if self.broken is not None and not max(self.lost) <= self.broken <= min(sum(self.lost), self.shape.dp):
+            raise ValueError(f"broken: {sum(self.lost)} workers cannot be of {self.broken} pipelines")
         if not self.stage.slot_s > 0.0 or not self.state_bytes >= 0.0 or self.gpus < 1:
-            raise ValueError("a stage takes time, a worker holds at least 0 bytes and has at least one GPU")
+            raise ValueError("step_seconds above 0, state_bytes at least 0 and gpus at least 1")
         if self.layers < self.shape.pp:
             raise ValueError(f"layers: {self.layers} layers do not make {self.shape.pp} stages")
         if not 0.0 < self.speed <= 1.0:
@@ -179,6 +188,11 @@ class Outlook:
     def gone(self) -> int:
         """Workers that are lost, will be, or are slow."""
         return sum(self.lost)
+
+    @property
+    def hit(self) -> int:
+        """Pipelines that are concerned, at worst."""
+        return min(self.gone, self.shape.dp) if self.broken is None else self.broken
 
     @property
     def left(self) -> int:

@@ -12,7 +12,8 @@ A scenario is a JSON object with the fields of ``recovery.situation.Situation``;
       "parity": {"epochs": [1200], "groups": [[0, 2], [1, 3]]},
       "disk": {"epochs": [1000]},
       "standbys": {"node-a": 2}, "cold": {}, "replicated": true,
-      "costs": {"net_Bps": 2.5e10}
+      "costs": {"net_Bps": 2.5e10},
+      "outlook": {"micro_batches": 16, "layers": 32, "able": ["reroute"], "mtbf_hours": 6000.0}
     }
 
 - ``ranks``: the list of ``{rank, dp, pp, tp, node}``, or the grid: rank = (dp x PP + pp) x TP + tp, and each node gets
@@ -21,6 +22,8 @@ A scenario is a JSON object with the fields of ``recovery.situation.Situation``;
 - ``slots``: the list of ``{node, rank, epoch, verified}``, or the epochs that every rank's node holds of it.
 - ``parity``: the list of ``{node, epoch, ranks}``, or epochs and groups, with a row on each member's node.
 - ``disk``: the list of ``{rank, epoch, node}``, or the epochs that every node can read for every rank.
+- ``outlook``: what is needed to weigh every way of recovering, also those that no coordinator carries out yet; fields
+  of ``recovery.prospects.Prospects``.
 
 Required: job, generation, step, step_seconds, ranks, state_bytes. A field that is not known is an error, not a remark.
 """
@@ -38,8 +41,15 @@ from rich.console import Console
 from rich.table import Table
 
 from recovery.cadence import Hazard, Level, Prices, levels
+from recovery.decide import decide
+from recovery.outlook import Outlook
 from recovery.plan import Alternative, Plan
+from recovery.plan_table import show_decision
 from recovery.planner import plan
+from recovery.pricing.allocation import Tenant
+from recovery.pricing.redundancy import Scheme
+from recovery.pricing.resources import Sample
+from recovery.prospects import Prospects, outlook_of
 from recovery.situation import Costs, DiskHold, ParityHold, Place, Situation, SlotHold
 
 
@@ -88,6 +98,7 @@ class Scenario:
     cold: dict[str, int] = field(default_factory=dict)
     replicated: bool = True
     costs: Costs = field(default_factory=Costs)
+    outlook: Prospects | None = None
 
 
 _PARTS: dict[str, tuple[type, type | None]] = {  # field: (class of a list's entries, class of the short form)
@@ -96,7 +107,10 @@ _PARTS: dict[str, tuple[type, type | None]] = {  # field: (class of a list's ent
     "parity": (ParityHold, Groups),
     "disk": (DiskHold, Epochs),
     "costs": (Costs, Costs),
+    "outlook": (Prospects, Prospects),
 }
+_PROSPECTS: dict[str, type] = {"others": Tenant, "schemes": Scheme, "samples": Sample}
+"""Lists of the outlook, and the class of their entries."""
 
 
 def read_scenario(path: Path) -> Situation:
@@ -106,10 +120,16 @@ def read_scenario(path: Path) -> Situation:
         ScenarioError: unreadable, not JSON, a field missing, unknown or of the wrong type, or values that contradict
             one another; one line that names file and field.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Situation, Prospects | None]:
+    """The situation, and the prospects if the file has some; raises as ``read_scenario``."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         _check_names(raw)
-        return _situation(msgspec.convert(raw, Scenario, str_keys=True))
+        scenario = msgspec.convert(raw, Scenario, str_keys=True)
+        return _situation(scenario), scenario.outlook
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -123,6 +143,13 @@ def read_scenario(path: Path) -> Situation:
         raise ScenarioError(f"{path}: {where.strip('.`')}: {what}" if where else f"{path}: {what}") from error
     except ValueError as error:
         raise ScenarioError(f"{path}: {error}") from error
+
+
+def _outlook(path: Path, situation: Situation, prospects: Prospects) -> Outlook:
+    try:
+        return outlook_of(situation, prospects)
+    except ValueError as error:
+        raise ScenarioError(f"{path}: outlook: {error}") from error
 
 
 def _check_names(raw: Any) -> None:
@@ -141,6 +168,17 @@ def _check_names(raw: Any) -> None:
         for i, item in enumerate(value if isinstance(value, list) else ()):
             if isinstance(item, dict):
                 _refuse_unknown(item, entry, f"{name}[{i}].")
+    outlook = raw.get("outlook")
+    if isinstance(outlook, dict):
+        _check_prospects(outlook)
+
+
+def _check_prospects(raw: dict[str, Any]) -> None:
+    for name, entry in _PROSPECTS.items():
+        items = raw.get(name)
+        for i, item in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(item, dict):
+                _refuse_unknown(item, entry, f"outlook.{name}[{i}].")
 
 
 def _refuse_unknown(raw: dict[str, Any], known: type, where: str) -> None:
@@ -219,18 +257,26 @@ def _disk(disk: tuple[DiskHold, ...] | Epochs, size: int) -> tuple[DiskHold, ...
 def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None = None) -> int:
     """Print the plan for a scenario file, as a table or as the JSON of ``recovery.plan.Plan``.
 
+    With an outlook a second table weighs every way of recovering; in JSON it is ``decision``.
+
     Returns:
         Exit code: 0 with a chosen strategy, 1 if nothing is feasible, 2 for a bad file (one line on stderr).
     """
     try:
-        made = plan(read_scenario(Path(path)))
+        situation, prospects = _read(Path(path))
+        outlook = None if prospects is None else _outlook(Path(path), situation, prospects)
     except ScenarioError as error:
         print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 2
+    made, decision = plan(situation), None if outlook is None else decide(outlook)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())  # noqa: T201 - a command prints
+        every = msgspec.to_builtins(made) | ({} if decision is None else {"decision": msgspec.to_builtins(decision)})
+        print(msgspec.json.format(msgspec.json.encode(every), indent=2).decode())  # noqa: T201 - a command prints
     else:
-        _show(made, console or Console())
+        console = console or Console()
+        _show(made, console)
+        if decision is not None:
+            show_decision(decision, console)
     return 0 if made.chosen else 1
 
 

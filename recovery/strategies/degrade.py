@@ -46,7 +46,7 @@ def degraded_s(outlook: Outlook) -> tuple[float, float]:
     layers that balance it (minimax), so that a pipeline of P stages with total speed P - 1 + v runs at that share.
     """
     dp, pp = outlook.shape.dp, outlook.shape.pp
-    slow, slot = min(outlook.gone, dp), outlook.stage.slot_s
+    slow, slot = outlook.hit, outlook.stage.slot_s
     healthy: Mix = ((dp - slow, pp, slot),) if dp > slow else ()
     dealt = mix_s(model_of(outlook), (*healthy, (slow, pp, slot / outlook.speed)))
     split = mix_s(model_of(outlook), (*healthy, (slow, pp, split_slot_s(outlook))))

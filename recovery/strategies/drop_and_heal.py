@@ -20,8 +20,8 @@ class DropAndHeal:
         """A whole pipeline must remain."""
         if why := unheld(outlook):
             return why
-        if outlook.gone >= outlook.shape.dp:
-            return f"Up to {outlook.gone} of {outlook.shape.dp} pipelines lost a worker, so none may be whole."
+        if outlook.hit >= outlook.shape.dp:
+            return f"{outlook.hit} of {outlook.shape.dp} pipelines may have lost a worker, so that none is whole."
         return None
 
     def action(self, outlook: Outlook) -> Action:
@@ -32,9 +32,9 @@ class DropAndHeal:
             Action(
                 downtime_s=outlook.costs.regroup_s + outlook.warm_up_s if planned else outlook.down_s(),
                 repeated_s=0.0 if planned else outlook.step_s / 2.0,
-                rate=dropped_rate(outlook.shape, outlook.gone),
+                rate=dropped_rate(outlook.shape, outlook.hit),
                 rejoin_probability=1.0,
                 rejoin_s=rejoins(outlook),
-                copies_at_risk=single_pipeline(outlook, outlook.gone),
+                copies_at_risk=single_pipeline(outlook, outlook.hit),
             ),
         )

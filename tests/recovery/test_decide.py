@@ -143,7 +143,7 @@ def test_every_single_failure_is_decided_ahead_by_classes() -> None:
     ready = prepare(job())
     assert ready.keys() == {(fault, s) for fault in (Fault.ERROR, Fault.PROCESS, Fault.NODE) for s in range(4)}
     assert ready[Fault.NODE, 1] == decide(job())
-    assert ready[Fault.NODE, 3] == decide(job(lost=(0, 0, 0, 1)))
+    assert ready[Fault.NODE, 3] == decide(job(lost=(0, 0, 0, 1), broken=1))
     warm = prepare(job(pool=Pool(standbys=1)))
     assert warm[Fault.PROCESS, 0].chosen == (W.LOCAL_SLOT,)
     assert warm[Fault.NODE, 0].chosen == (W.STANDBY_SWAP,)
@@ -162,6 +162,7 @@ def test_a_decision_travels_as_json() -> None:
         ({"lost": (1,)}, "1 entries for 4 stages"),
         ({"lost": (0, 0, 0, 0)}, "names 0 of 16 workers"),
         ({"lost": (5, 0, 0, 0)}, "5 workers of a stage that has 4"),
+        ({"broken": 2}, "1 workers cannot be of 2 pipelines"),
         ({"layers": 3}, "3 layers do not make 4 stages"),
         ({"speed": 0.0}, "speed lies above 0"),
         ({"warm_up_s": -1.0}, "must not be negative"),
@@ -173,7 +174,7 @@ def test_an_outlook_that_makes_no_sense_is_refused_by_name(over: dict[str, Any],
 
 
 def test_odds_that_make_no_sense_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"shares of repairs sum to 1, not 0\.5"):
+    with pytest.raises(ValueError, match=r"repairs: shares sum to 1, not 0\.5"):
         Odds(worker_rate=0.0, repairs=(Repair(0.5, 1.0),))
-    with pytest.raises(ValueError, match=r"confidence in 0\.\.1"):
+    with pytest.raises(ValueError, match=r"confidence lies in 0\.\.1, not 2"):
         Odds(worker_rate=0.0, confidence=2.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from rich.console import Console
 
 import recovery.plan_cli
-from recovery.plan import Plan, StrategyName
+from recovery.outlook import Fault
+from recovery.plan import Plan, StrategyName, WayName
 from recovery.plan_cli import read_scenario, run_levels, run_plan
+from recovery.prospects import outlook_of
 from recovery.situation import Place
 
 
@@ -42,6 +46,67 @@ def test_the_documented_example_is_priced(tmp_path: Path, capsys: pytest.Capture
     shown = out.file.getvalue()  # type: ignore[attr-defined]
     assert made.explanation in shown.replace("\n", " ")
     assert all(name in shown for name in StrategyName)
+
+
+def test_the_outlook_weighs_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, documented())
+    assert run_plan(path, as_json=True) == 0
+    decision = json.loads(capsys.readouterr().out)["decision"]
+    assert {option["ways"][0] for option in decision["options"]} == set(WayName)
+    assert decision["chosen"] == decision["options"][0]["ways"]
+    out = Console(file=io.StringIO(), width=200)
+    assert run_plan(path, console=out) == 0
+    shown = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "Every way of recovering" in shown
+    assert all(name in shown for name in WayName)
+    plain = write(tmp_path, {name: value for name, value in documented().items() if name != "outlook"})
+    assert run_plan(plain, as_json=True) == 0
+    assert "decision" not in json.loads(capsys.readouterr().out)
+
+
+def test_an_outlook_follows_from_the_situation_and_what_is_said_besides(tmp_path: Path) -> None:
+    raw = documented() | {
+        "outlook": {"micro_batches": 16, "layers": 32, "schemes": [{"data": 2, "extra": 1, "every_s": 9}]}
+    }
+    situation, prospects = recovery.plan_cli._read(write(tmp_path, raw))
+    assert prospects is not None
+    outlook = outlook_of(situation, prospects)
+    assert (outlook.lost, outlook.broken, outlook.fault) == ((1, 1), 1, Fault.NODE)
+    assert (outlook.pool.standbys, outlook.state_bytes) == (2, 48e9)
+    assert (outlook.held.local_s, outlook.held.peer_s, outlook.held.parity_losses) == (None, 2.0, 2)
+    assert outlook.held.disk_s == pytest.approx(200.5 * 4.0)
+    assert outlook.step_s == pytest.approx(4.0)
+    slow = outlook_of(situation, replace(prospects, fault=Fault.SLOW, concerns=(1,), speed=0.5))
+    assert (slow.lost, slow.speed) == ((0, 1), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"micro_batches": 0}, "outlook: dp, pp, tp and micro-batches are at least 1"),
+        ({"micro_batches": "x"}, "outlook.micro_batches: Expected `int`"),
+        ({"layers": 1}, "outlook: layers: 1 layers do not make 2 stages"),
+        ({"able": ["fly"]}, r"outlook.able\[0\]: Invalid enum value 'fly'"),
+        ({"confidence": 2}, r"outlook: confidence lies in 0\.\.1, not 2"),
+        ({"repairs": [[0.5, 1]]}, "outlook: repairs: shares sum to 1, not 0.5"),
+        ({"mtbf_hours": 0}, "outlook: mtbf_hours is above 0, not 0"),
+        ({"fault": "slow", "concerns": [9]}, "outlook: concerns names rank 9"),
+        ({"fault": "slow"}, "outlook: nothing failed"),
+        ({"able_": []}, "outlook.able_: unknown field"),
+        ({"samples": [{"w": 1}]}, r"outlook.samples\[0\].w: unknown field"),
+        ({"schemes": [{"data": 0, "extra": 1, "every_s": 1}]}, r"outlook.schemes\[0\]: data and extra at least 1"),
+    ],
+)
+def test_a_bad_outlook_gives_one_line_that_names_file_and_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], over: dict[str, Any], words: str
+) -> None:
+    path = write(tmp_path, documented() | {"outlook": {"micro_batches": 16, "layers": 32} | over})
+    assert run_plan(path) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"mainstay plan: {path}: outlook")
+    assert re.search(words, err)
 
 
 def test_the_long_forms_say_the_same_as_the_short_ones(tmp_path: Path) -> None:

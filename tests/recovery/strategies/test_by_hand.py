@@ -87,6 +87,12 @@ def test_the_rate_until_a_worker_is_back(name: WayName, step_s: float) -> None:
     assert action(name, job(fault=Fault.PROCESS)).back_after_s == 30.0
 
 
+def test_workers_of_one_pipeline_break_one() -> None:
+    whole = job(lost=(1, 1, 1, 1), broken=1)
+    assert action(W.DROP_AND_HEAL, whole).rate == pytest.approx(27.0 / 36.0)
+    assert "3 of 3 pipelines" in masked(W.DROP_AND_HEAL, job(lost=(1, 1, 1, 1)))
+
+
 def test_eleven_nodes_form_pipelines_of_unlike_depth() -> None:
     # 18 micro-batches of 8 layers, 1.5 s a layer. Two of two (6 s), and so on: the mix is what enumeration finds.
     found = action(W.REINSTANTIATE, job())

@@ -110,7 +110,7 @@ def test_what_only_the_lost_held_cannot_come_from_a_peer(way: Way) -> None:
             continue
         assert isinstance(ask(way, replace(one, held=replace(one.held, replicated=False))), str)
         everybody = tuple(one.shape.dp if lost else 0 for lost in one.lost)
-        assert isinstance(ask(way, replace(one, lost=everybody)), str)
+        assert isinstance(ask(way, replace(one, lost=everybody, broken=None)), str)
 
 
 @EVERY

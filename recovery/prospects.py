@@ -1,0 +1,186 @@
+"""From a situation, rank by rank, to the outlook of its job, class by class, with what a situation does not say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from recovery.cadence import NODE_MTBF_HOURS
+from recovery.outlook import Ability, Fault, Held, Odds, Outlook, Pool
+from recovery.pricing.allocation import Tenant
+from recovery.pricing.event import Repair
+from recovery.pricing.iteration import Shape, Stage
+from recovery.pricing.redundancy import Scheme
+from recovery.pricing.resources import Sample
+from recovery.situation import Case, Place, Situation
+
+DEFAULT_REPAIRS = tuple((each.share, each.seconds) for each in Odds(worker_rate=0.0).repairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospects:
+    """What a scenario says besides its situation, so that every way of recovering can be weighed. Seconds, hours."""
+
+    micro_batches: int
+    """Of one pipeline in one step."""
+    layers: int
+    able: frozenset[Ability] = frozenset()
+    fault: Fault | None = None
+    """Left out: nodes if any is lost, else processes. ``slow`` and ``notice`` need ``concerns``."""
+    concerns: tuple[int, ...] = ()
+    """Ranks that are slow or will go."""
+    speed: float = 1.0
+    gpus: int = 1
+    """Of a worker: of the ranks with equal dp and pp, together."""
+    mtbf_hours: float = NODE_MTBF_HOURS
+    """Between failures of one worker."""
+    confidence: float = 1.0
+    confirm_s: float = 0.0
+    notice_s: float = 0.0
+    single_copy_s: float = 600.0
+    repairs: tuple[tuple[float, float], ...] = DEFAULT_REPAIRS
+    """(share, seconds) of each quantile."""
+    detect_s: float = 0.026
+    warm_up_s: float = 0.045
+    restart_s: float = 0.0
+    standby_after_s: float | None = None
+    least_stages: int = 1
+    room_bytes: float | None = None
+    others: tuple[Tenant, ...] = ()
+    schemes: tuple[Scheme, ...] = ()
+    samples: tuple[Sample, ...] = field(default_factory=tuple)
+
+
+def outlook_of(situation: Situation, prospects: Prospects) -> Outlook:
+    """Workers are the ranks with equal dp and pp; one is lost with any of its ranks.
+
+    A step is taken to be 1F1B with equal stages and a third of a slot each for forward, inputs and weights.
+
+    Raises:
+        ValueError: numbers that contradict one another; the message names what.
+    """
+    case = Case(situation)
+    shape = _shape(situation.ranks, prospects.micro_batches)
+    fault = prospects.fault or (Fault.NODE if situation.lost_nodes else Fault.PROCESS)
+    concerned = prospects.concerns if fault in {Fault.SLOW, Fault.NOTICE} else case.failed
+    if not concerned:
+        raise ValueError("nothing failed: name lost_nodes, failed_ranks, or concerns with a fault of its own")
+    wrong = next((rank for rank in concerned if not 0 <= rank < len(situation.ranks)), None)
+    if wrong is not None:
+        raise ValueError(f"concerns names rank {wrong}, which the job does not have")
+    third = situation.step_seconds / (shape.micro_batches + shape.pp - 1) / 3.0
+    unknown = float("inf")
+    lost = _lost(situation.ranks, concerned, shape.pp)
+    return Outlook(
+        shape=shape,
+        stage=Stage(forward_s=third, backward_s=third, weight_s=third),
+        layers=prospects.layers,
+        state_bytes=_bytes(situation, concerned),
+        fault=fault,
+        lost=lost,
+        broken=len({situation.ranks[rank].dp for rank in concerned}),
+        odds=Odds(
+            worker_rate=_rate(prospects.mtbf_hours),
+            confidence=prospects.confidence,
+            confirm_s=prospects.confirm_s,
+            repairs=tuple(Repair(share, seconds) for share, seconds in prospects.repairs),
+            single_copy_s=prospects.single_copy_s,
+            notice_s=prospects.notice_s,
+        ),
+        gpus=prospects.gpus,
+        speed=prospects.speed,
+        held=_held(case, gone=sum(lost)),
+        pool=Pool(
+            standbys=_there(situation.standbys, case.lost) // shape.tp,
+            spares=_there(situation.cold, case.lost) // shape.tp,
+            standby_after_s=unknown if prospects.standby_after_s is None else prospects.standby_after_s,
+            least_stages=prospects.least_stages,
+            room_bytes=unknown if prospects.room_bytes is None else prospects.room_bytes,
+            others=prospects.others,
+            schemes=prospects.schemes,
+            samples=prospects.samples,
+        ),
+        costs=situation.costs,
+        detect_s=prospects.detect_s,
+        warm_up_s=prospects.warm_up_s,
+        restart_s=prospects.restart_s,
+        able=prospects.able,
+    )
+
+
+def _rate(mtbf_hours: float) -> float:
+    if not mtbf_hours > 0.0:
+        raise ValueError(f"mtbf_hours is above 0, not {mtbf_hours:g}")
+    return 1.0 / (3600.0 * mtbf_hours)
+
+
+def _bytes(situation: Situation, concerned: Iterable[int]) -> float:
+    """What one node has to move at most: ranks of one node share its network and memory."""
+    moved = Counter[str]()
+    for rank in concerned:
+        moved[situation.ranks[rank].node] += situation.state_bytes[rank]
+    return float(max(moved.values()))
+
+
+def _shape(ranks: tuple[Place, ...], micro_batches: int) -> Shape:
+    """The full grid that the ranks make.
+
+    Raises:
+        ValueError: they make none.
+    """
+    dp, pp, tp = (len({getattr(place, axis) for place in ranks}) for axis in ("dp", "pp", "tp"))
+    if len({(place.dp, place.pp, place.tp) for place in ranks}) != dp * pp * tp or len(ranks) != dp * pp * tp:
+        raise ValueError(f"ranks: {len(ranks)} ranks make no grid of dp {dp} x pp {pp} x tp {tp}")
+    return Shape(dp=dp, pp=pp, micro_batches=micro_batches, tp=tp)
+
+
+def _lost(ranks: tuple[Place, ...], concerned: Iterable[int], pp: int) -> tuple[int, ...]:
+    cells = {(ranks[rank].dp, ranks[rank].pp) for rank in concerned}
+    stages = sorted({place.pp for place in ranks})
+    return tuple(sum(1 for _, stage in cells if stage == stages[i]) for i in range(pp))
+
+
+def _there(rooms: dict[str, int], lost: frozenset[str]) -> int:
+    return sum(count for node, count in rooms.items() if node not in lost)
+
+
+def _held(case: Case, gone: int) -> Held:
+    """Ages of what brings every failed rank back: the oldest of each one's newest, and half a step for the running one.
+
+    Whether all can meet at one epoch is the situation's own plan's business.
+    """
+    situation, ranks = case.situation, case.failed
+    home = {rank: situation.ranks[rank].node for rank in ranks}
+    own = {rank: [e for e, nodes in case.slots.get(rank, {}).items() if home[rank] in nodes] for rank in ranks}
+    elsewhere = {
+        rank: [
+            epoch
+            for peer in (case.peers(rank) if situation.replicated else [rank])
+            for epoch, nodes in case.slots.get(peer, {}).items()
+            if peer != rank or set(nodes) != {home[rank]}
+        ]
+        for rank in ranks
+    }
+    parity = {rank: [e for group, rows in case.rows.items() if rank in group for e in rows] for rank in ranks}
+    disk = {rank: [epoch for epoch, _ in case.disk.get(rank, [])] for rank in range(len(situation.ranks))}
+    return Held(
+        local_s=_age(case, own),
+        peer_s=_age(case, elsewhere),
+        parity_s=_age(case, parity),
+        parity_losses=gone if _borne(case) else min((row.parity for row in situation.parity), default=1),
+        disk_s=_age(case, disk),
+        replicated=situation.replicated,
+    )
+
+
+def _borne(case: Case) -> bool:
+    """Whether each group of a code lost no more than it bears."""
+    return all(len({*row.ranks} & {*case.failed}) <= row.parity for row in case.situation.parity)
+
+
+def _age(case: Case, epochs: dict[int, list[int]]) -> float | None:
+    if not epochs or not all(epochs.values()):
+        return None
+    oldest = min(max(found) for found in epochs.values())
+    return (max(0, case.newest - oldest) + 0.5) * case.situation.step_seconds
