@@ -1,0 +1,209 @@
+"""Ways of recovering against one another on a recorded trace, and the planner against each of them.
+
+One job of a fixed grid follows nodes that come and go. Nodes beyond the grid stand by; lost ones are replaced as long
+as some do, else the job goes on with fewer, spread evenly over its stages, by the way that its policy picks: always the
+same one (morphing where that cannot be), or whatever ``decide`` finds cheapest. Time is counted in full-rate seconds.
+
+What a policy may know is what has happened: the mean gap between losses so far stands for the future.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from recovery.decide import decide
+from recovery.outlook import Fault, Odds, Outlook
+from recovery.plan import WayName
+from recovery.pricing.event import Action, Repair
+from recovery.simulate.traces import Change
+from recovery.strategies import WAYS
+from recovery.strategies.way import Way, ask
+
+FIRST_GAP_S = 3600.0
+"""Between losses, until some were seen: weighs as much as one of them."""
+NEVER_S = 1e9
+"""No repair is awaited: nodes come when they come, and until then the next loss ends what is."""
+
+BY_NAME = {way.way: way for way in WAYS}
+Choice = tuple[WayName, Action]
+Policy = Callable[[Outlook], Choice | None]
+"""What to do about the workers that an outlook says are missing; None: stand still."""
+
+
+def always(way: Way) -> Policy:
+    """The same way whenever it can be; else a restart on what is left."""
+
+    def choose(outlook: Outlook) -> Choice | None:
+        for each in (way, BY_NAME[WayName.MORPH]):
+            answer = ask(each, outlook)
+            if isinstance(answer, Action):
+                return each.way, answer
+        return None
+
+    return choose
+
+
+def planned(ways: Sequence[Way]) -> Policy:
+    """The cheapest of all that can be."""
+
+    def choose(outlook: Outlook) -> Choice | None:
+        made = decide(outlook, ways)
+        if made.chosen is None:
+            return None
+        answer = ask(BY_NAME[made.chosen[0]], outlook)
+        assert isinstance(answer, Action)
+        return made.chosen[0], answer
+
+    return choose
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What came of a trace."""
+
+    useful_s: float
+    """Full-rate seconds."""
+    seconds: float
+    """From the first time that the grid, or a part of it, could train."""
+    picked: dict[WayName, int]
+
+    @property
+    def share(self) -> float:
+        return self.useful_s / self.seconds if self.seconds > 0.0 else 0.0
+
+
+@dataclass
+class _Run:
+    job: Outlook
+    policy: Policy
+    grid: set[str] = field(default_factory=set)
+    spare: dict[str, None] = field(default_factory=dict)
+    """In the order of coming."""
+    rate: float = 0.0
+    at_s: float = 0.0
+    """Until when the trace was followed."""
+    busy_s: float = 0.0
+    """Until when nothing trains."""
+    began_s: float | None = None
+    useful_s: float = 0.0
+    gaps: tuple[float, int] = (FIRST_GAP_S, 1)
+    lost_s: float | None = None
+    picked: dict[WayName, int] = field(default_factory=dict)
+    name: WayName | None = None
+    """The way that is in use, since the last loss."""
+    rejoin_s: float = 0.0
+    """What it costs to take workers in."""
+    standing: float = 0.0
+    """Share of the time that the way in use takes while nothing fails."""
+
+    def train(self, until_s: float) -> None:
+        self.useful_s += self.rate * (1.0 - self.standing) * max(0.0, until_s - max(self.at_s, self.busy_s))
+        self.at_s = until_s
+
+    def lose(self, nodes: list[str]) -> None:
+        """A spare that goes is nobody's loss."""
+        if self.lost_s is not None:
+            self.gaps = self.gaps[0] + self.at_s - self.lost_s, self.gaps[1] + 1
+        self.lost_s = self.at_s
+        hit = [node for node in nodes if node in self.grid]
+        for node in nodes:
+            self.grid.discard(node)
+            self.spare.pop(node, None)
+        if hit and self.began_s is not None:
+            self.recover()
+
+    def recover(self) -> None:
+        """Too few spares join what is left; enough of them may replace all that is missing."""
+        missing = self.job.workers - len(self.grid)
+        if len(self.spare) < missing:
+            missing -= len(self.spare)
+            self._take(len(self.spare))
+        found = self.policy(self.outlook(missing, len(self.spare))) if missing < self.job.workers else None
+        if found is None:
+            self.rate, self.busy_s, self.name, self.rejoin_s = 0.0, self.at_s, None, self._restart_s
+            return
+        name, action = found
+        self.picked[name] = self.picked.get(name, 0) + 1
+        self._goes_on(name, action)
+        self.busy_s = self.at_s + action.downtime_s + action.repeated_s
+        self.rate = action.rate
+        if self.spare and missing:
+            self.busy_s += 0.0 if action.rate >= 1.0 else action.rejoin_s
+            self.rate = 1.0
+            self._take(missing)
+
+    def join(self, nodes: list[str]) -> None:
+        """Nodes come: at first the grid fills; later they are taken in where that pays until the next loss."""
+        self.spare.update(dict.fromkeys(nodes))
+        missing = self.job.workers - len(self.grid)
+        if self.began_s is None:
+            self._take(missing)
+            if len(self.grid) == self.job.workers:
+                self.began_s, self.rate = self.at_s, 1.0
+            return
+        if not missing or not self.spare:
+            return
+        after = missing - min(missing, len(self.spare))
+        cost_s, choice = self.rejoin_s, None
+        if after:
+            choice = self.policy(self.outlook(after, standbys=0))
+            if choice is None:
+                return
+            planned_s = choice[1].downtime_s - self.job.detect_s - self.job.costs.fence_s
+            cost_s = self.rejoin_s if choice[0] is self.name else max(self.rejoin_s, planned_s)
+        rate = 1.0 if choice is None else choice[1].rate
+        if self.rate == 0.0 or (rate - self.rate) * self.gaps[0] / self.gaps[1] > cost_s:
+            self._take(missing)
+            self.busy_s = max(self.busy_s, self.at_s) + cost_s
+            self.rate = rate
+            if choice is not None:
+                self._goes_on(*choice)
+
+    def _goes_on(self, name: WayName, action: Action) -> None:
+        self.name, self.standing = name, action.standing_share
+        self.rejoin_s = action.rejoin_s if action.rejoin_probability else self._restart_s
+
+    @property
+    def _restart_s(self) -> float:
+        return self.job.restart_s + self.job.costs.spawn_cold_s + self.job.read_s
+
+    def _take(self, wanted: int) -> None:
+        for node in list(self.spare)[:wanted]:
+            del self.spare[node]
+            self.grid.add(node)
+
+    def outlook(self, missing: int, standbys: int) -> Outlook:
+        """Missing workers spread evenly over stages, as ReCycle's planner swaps them logically."""
+        even, more = divmod(max(1, missing), self.job.shape.pp)
+        odds = Odds(
+            worker_rate=self.gaps[1] / self.gaps[0] / self.job.workers, repairs=(Repair(1.0, NEVER_S),),
+            single_copy_s=math.inf,
+        )  # fmt: skip
+        pool = replace(self.job.pool, standbys=standbys)
+        lost = tuple(even + (stage < more) for stage in range(self.job.shape.pp))
+        return replace(self.job, lost=lost, fault=Fault.NODE, odds=odds, pool=pool, broken=None)
+
+
+def follow_policy(trace: Iterable[Change], job: Outlook, policy: Policy) -> Kept:
+    """Follow a trace until its last change.
+
+    Args:
+        trace: nodes that come and go.
+        job: its grid, costs and abilities; what it says of losses, odds and standbys is the trace's.
+        policy: what is done.
+    """
+    run = _Run(job, policy)
+    for at_s, changes in groupby(trace, key=lambda change: change.at_s):
+        run.train(at_s)
+        listed = list(changes)
+        gone = [change.node for change in listed if change.kind == "remove"]
+        came = [change.node for change in listed if change.kind == "add"]
+        if came:
+            run.join(came)
+        if gone:
+            run.lose(gone)
+    seconds = run.at_s - run.began_s if run.began_s is not None else 0.0
+    return Kept(run.useful_s, seconds, run.picked)
