@@ -3,94 +3,130 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from detectors.shell import BAD_INPUT, AsJson, InputError, one_line
-from recovery.pricing.longrun import Cadence, best_interval, exact_ettr
 
-HOUR, DAY = 3600.0, 86400.0
-POLICIES: dict[str, tuple[float, float]] = {
-    "restart from disk": (30.0, 600.0),
-    "snapshots in memory": (1.0, 180.0),
-    "swap to a warm standby": (0.0, 20.0),
-}
-"""Name -> seconds that a save takes (0: state comes from a live peer, one step is lost) and a restart. Saves and the
-swap as in published runs (Llama 3, GEMINI, TrainMover); replace them with your own by --save and --restart."""
+if TYPE_CHECKING:  # commands import what they need when they run
+    from recovery.simulate.report import PolicyReport, Progress, Recorded, Report
+    from recovery.simulate.scenario import Policy, Scenario
 
 _clear = one_line("mainstay simulate", dict.fromkeys((InputError, ValueError), BAD_INPUT))
 
 
+def _option(about: str) -> Any:
+    return Parameter(help=about)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """What is asked; the defaults are Llama 3's job."""
+
+    nodes: Annotated[int, _option("Nodes of the job.")] = 2048
+    gpus: Annotated[int, _option("GPUs of a node.")] = 8
+    dp: Annotated[int | None, _option("Replicas; as many as fit the GPUs if not given.")] = None
+    pp: Annotated[int, _option("Stages of a pipeline.")] = 16
+    tp: Annotated[int, _option("Ranks that share a layer.")] = 8
+    micro_batches: Annotated[int, _option("Of each pipeline in one step.")] = 16
+    step: Annotated[float, _option("Seconds of a training step.")] = 4.0
+    node_mtbf_hours: Annotated[float, _option("Hours between failures of one node.")] = 6000.0
+    mtbf_hours: Annotated[float | None, _option("Instead: hours between failures of the whole job.")] = None
+    repair_hours: Annotated[float, _option("From a node's failure until it can be used again.")] = 12.0
+    spares: Annotated[int, _option("Nodes besides those of the job.")] = 20
+    days: Annotated[float, _option("Length of a run.")] = 54.0
+    seeds: Annotated[int, _option("Runs of each policy; more narrow the interval.")] = 200
+    seed: Annotated[int, _option("Of the first run.")] = 0
+    save: Annotated[
+        float | None, _option("Seconds that training stands still for a save; with --restart, a policy of your own.")
+    ] = None
+    restart: Annotated[float | None, _option("Seconds from a failure until training goes on.")] = None
+    every: Annotated[float | None, _option("Seconds of training between saves; the best interval if not given.")] = None
+    sweep: Annotated[
+        Literal["mtbf_hours", "spares"] | None, _option("Try less and more of this, too (of one node's hours).")
+    ] = None
+
+
 @_clear
 def simulate(
+    options: SimulateOptions = SimulateOptions(),
     *,
-    mtbf_hours: float = 2.78,
-    days: float = 54.0,
-    seeds: int = 200,
-    step: float = 4.0,
-    save: float | None = None,
-    restart: float | None = None,
-    every: float | None = None,
     trace: Path | None = None,
-    seed: int = 0,
+    plot: Path | None = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """What policies of recovery keep of a run's time (the effective training time ratio).
+    """What policies of recovery keep of a run's time (the effective training time ratio), and what the rest went to.
 
     Args:
-        mtbf_hours: hours between failures of the whole job; the default is Llama 3's.
-        days: length of a run.
-        seeds: runs of each policy; more narrow the interval.
-        step: seconds of a training step.
-        save: seconds that training stands still for a save; with --restart, a policy of your own.
-        restart: seconds from a failure until training goes on.
-        every: seconds of training between saves; the best interval if not given.
+        options: the job, how its nodes fail, and the policy.
         trace: recorded changes (``milliseconds,add|remove,node``): failures come when nodes went, instead of at random.
-        seed: of the first run.
+        plot: an SVG file to write.
         as_json: print JSON.
         quiet: no progress bar.
     """
-    chosen = _policies(save, restart, every, mtbf_hours * HOUR, step)
-    failures = _recorded(trace) if trace else None
-    rows = []
-    for name, cadence in track(
-        chosen.items(), "simulating", console=Console(stderr=True), disable=quiet, transient=True
-    ):
-        rows.append(
-            _run(
-                name, cadence, mtbf_s=mtbf_hours * HOUR, horizon_s=days * DAY, seeds=seeds, seed=seed, recorded=failures
-            )
-        )
-    _print(rows, as_json=as_json, trace=trace)
+    from recovery.simulate import report
+    from recovery.simulate.plot import svg
+
+    scenario = _scenario(options)
+    recorded = _recorded(trace) if trace else None
+    with _progress(quiet=quiet) as progress:
+        found = report.simulate(scenario, recorded=recorded, progress=progress)
+    if plot is not None:
+        _write(plot, svg(found))
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+    else:
+        _print(found, trace)
     return 0
 
 
-def _policies(
-    save: float | None, restart: float | None, every: float | None, mtbf_s: float, step_s: float
-) -> dict[str, Cadence]:
-    """Raises InputError for values that no run can have."""
-    for name, value in (("--mtbf-hours", mtbf_s), ("--step", step_s), ("--every", every)):
-        if value is not None and not (value > 0.0 and math.isfinite(value)):
-            raise InputError(f"{name}: expected a number above 0, not {value:g}")
+def _scenario(options: SimulateOptions) -> Scenario:
+    """Raises InputError for values that no run can have; the line begins with the option."""
+    from recovery.simulate.scenario import Scenario, ScenarioError, SweepOver
+
+    flags = {"iteration_s": "--step", "gpus_per_node": "--gpus", "mtbf_hours": "--node-mtbf-hours", "save_s": "--save",
+             "restart_s": "--restart", "every_s": "--every"}  # fmt: skip
+    if options.mtbf_hours is not None:
+        flags["mtbf_hours"] = "--mtbf-hours times --nodes"
+    gpus, ranks = options.nodes * options.gpus, options.pp * options.tp
+    if options.dp is None and (ranks <= 0 or gpus % ranks):
+        raise InputError(f"--nodes: {gpus:,} GPUs are not whole pipelines of --pp x --tp = {ranks:,} ranks")
+    whole = options.mtbf_hours
+    try:
+        return Scenario(
+            nodes=options.nodes, gpus_per_node=options.gpus, dp=gpus // ranks if options.dp is None else options.dp,
+            pp=options.pp, tp=options.tp, micro_batches=options.micro_batches, iteration_s=options.step,
+            mtbf_hours=options.node_mtbf_hours if whole is None else whole * options.nodes,
+            repair_hours=options.repair_hours, spares=options.spares, days=options.days, seeds=options.seeds,
+            seed=options.seed, policies=_policies(options.save, options.restart, options.every),
+            sweep_over=SweepOver(options.sweep) if options.sweep else None,
+        )  # fmt: skip
+    except ScenarioError as error:
+        flag = flags.get(error.field, "--" + error.field.replace("_", "-"))
+        raise InputError(f"{flag}: {error.what}") from error
+
+
+def _policies(save: float | None, restart: float | None, every: float | None) -> tuple[Policy, ...]:
+    from recovery.simulate.scenario import POLICIES, USUAL, PolicyName
+
     if (save is None) != (restart is None):
         raise InputError("--save and --restart: give both, or neither")
-    given = POLICIES if save is None or restart is None else {"yours": (save, restart)}
-    return {
-        name: Cadence(interval_s=every or max(step_s, best_interval(saves, mtbf_s)), save_s=saves, restart_s=restarts)
-        for name, (saves, restarts) in given.items()
-    }
+    if save is None or restart is None:
+        return tuple(replace(policy, every_s=every) for policy in USUAL)
+    return (replace(POLICIES[PolicyName.OWN], save_s=save, restart_s=restart, every_s=every),)
 
 
-def _recorded(file: Path) -> tuple[list[float], float]:
-    """Instants of losses (those at one instant are one failure) and the end, from the first change on."""
+def _recorded(file: Path) -> Recorded:
+    """Losses (those at one instant are one failure) and the end, from the first change on."""
+    from recovery.simulate.report import Recorded
     from recovery.simulate.traces import read_changes
 
     changes = read_changes(file)
@@ -98,43 +134,82 @@ def _recorded(file: Path) -> tuple[list[float], float]:
     losses = sorted({change.at_s - start for change in changes if change.kind == "remove" and change.at_s < end})
     if end <= start:
         raise InputError(f"{file}: all changes come at one instant, so that there is no run")
-    return losses, end - start
+    return Recorded(tuple(losses), end - start)
 
 
-def _run(
-    name: str, cadence: Cadence, *, mtbf_s: float, horizon_s: float, seeds: int, seed: int, recorded: Any
-) -> dict[str, Any]:
-    import numpy as np
-
-    from recovery.simulate.gaps import Kind, estimate, ettr
-    from recovery.simulate.processes import exponential
-
-    rng = np.random.default_rng(seed)
-    if recorded is None:
-        failures, expected = exponential(mtbf_s, horizon_s, seeds, rng), exact_ettr(cadence, mtbf_s)
-    else:
-        failures, horizon_s, expected = np.array([recorded[0]]), recorded[1], None
-    found = estimate(ettr(failures, horizon_s, (Kind(1.0, cadence),), rng))
-    count = float(np.isfinite(failures).sum(axis=1).mean())
-    return {"policy": name, **asdict(cadence), "failures": count, "days": horizon_s / DAY, "ettr": asdict(found),
-            "exact": expected}  # fmt: skip
-
-
-def _print(rows: list[dict[str, Any]], *, as_json: bool, trace: Path | None) -> None:
-    if as_json:
-        print(json.dumps(rows, indent=2))
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Progress | None]:
+    """A bar on standard error while runs are simulated; none where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield None
         return
-    over = f"over {trace}" if trace else f"{rows[0]['ettr']['runs']} runs of {rows[0]['days']:g} days"
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--plot {file}: {error.strerror}") from error
+
+
+def _print(found: Report, trace: Path | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = found.scenario.seeds
+    over = f"over {trace}" if trace else f"{runs} run{'s' * (runs > 1)} of {found.days:g} days"
+    title = f"effective training time ratio, {over}, {found.failures:.0f} failures"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("policy", no_wrap=True)
+    for column in ("saves each s", "ETTR, 95 %", "exact", "GPU-hours lost"):
+        table.add_column(column, justify="right")
+    table.add_column("most by")
+    for row in found.policies:
+        table.add_row(*_row(row))
+    console = Console()
+    console.print(table)
+    for row in found.policies:
+        if row.impossible:
+            console.print(f"{row.policy.words}: {row.impossible}")
+    if found.sweep:
+        _print_sweep(console, found)
+
+
+def _row(row: PolicyReport) -> list[str]:
+    policy, ratio = row.policy, row.ettr
+    told = [policy.words, f"{row.interval_s:.0f}"]
+    if ratio is None:
+        return [*told, "impossible", *["-"] * 3]
+    lost = row.lost_gpu_hours
+    half = f" ±{ratio.mean - ratio.low:.4f}" if ratio.runs > 1 else ""
+    exact = "-" if row.exact is None else f"{row.exact:.4f}"
+    most = max(lost, key=lambda cause: lost[cause])
+    return [*told, f"{ratio.mean:.4f}{half}", exact, f"{sum(lost.values()):,.0f}", most]
+
+
+def _print_sweep(console: Any, found: Report) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    over = found.scenario.sweep_over
     table = Table(
-        title=f"effective training time ratio, {over}, {rows[0]['failures']:.0f} failures", title_justify="left"
+        title=f"the same by {over.value if over else ''}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    for column in ("policy", "saves each s", "save s", "restart s", "ETTR", "95 %", "exact"):
-        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=column == "policy")
-    for row in rows:
-        found, exact = row["ettr"], row["exact"]
-        table.add_row(
-            row["policy"], f"{row['interval_s']:.0f}", f"{row['save_s']:g}", f"{row['restart_s']:g}",
-            f"{found['mean']:.4f}", f"{found['low']:.4f}-{found['high']:.4f}" if found["runs"] > 1 else "-",
-            "-" if exact is None else f"{exact:.4f}",
-        )  # fmt: skip
-    Console().print(table)
+    followed = [row.policy for row in found.policies if row.ettr is not None]
+    table.add_column(str(over.value if over else ""), justify="right")
+    for policy in followed:
+        table.add_column(policy.words, justify="right")
+    for point in found.sweep:
+        table.add_row(f"{point.value:g}", *(f"{point.ettr[policy.name].mean:.4f}" for policy in followed))
+    console.print(table)
