@@ -92,8 +92,13 @@ def _parts(source: Source) -> list[Part]:
 
 
 def _without_own(part: Part) -> Part:
-    """The part without what means nothing to anybody else: random numbers, our scalars, our layout."""
-    return msgspec.structs.replace(part, tensors=tuple(t for t in part.tensors if not dcp.own(t.name)))
+    """The part without what means nothing to anybody else: random numbers, our scalars, our layout.
+
+    The mark stays, without being listed: it says what the names are.
+    """
+    return msgspec.structs.replace(
+        part, tensors=tuple(t for t in part.tensors if t.name == MARK or not dcp.own(t.name))
+    )
 
 
 def _tensor(source: Source, part: Part, name: str) -> torch.Tensor:

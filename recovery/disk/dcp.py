@@ -58,7 +58,7 @@ def keys(parts: Sequence[Part], *, plain: bool = False) -> dict[tuple[int, str],
     """(rank, name in its slot) -> name in the state dict, for every tensor that is listed.
 
     Of equal tensors of data-parallel replicas the lowest rank's is listed, and the first stage's where several have one
-    under the same name of the model. ``plain`` leaves the layouts out.
+    under the same name of the model. ``plain`` leaves layouts and marks out.
     """
     found: dict[tuple[int, str], str] = {}
     taken: dict[str, int] = {}
@@ -79,7 +79,7 @@ def keys(parts: Sequence[Part], *, plain: bool = False) -> dict[tuple[int, str],
 
 
 def _listed(part: Part, plain: bool) -> tuple[TensorEntry, ...]:
-    return part.tensors if plain else part.listed
+    return tuple(tensor for tensor in part.tensors if tensor.name != MARK) if plain else part.listed
 
 
 def roles(parts: Sequence[Part]) -> list[list[Part]]:
