@@ -47,6 +47,7 @@ from service.kit.db import Database
 from service.kit.loops import Loop, Loops
 from service.kit.web import Dashboard, SecurityHeaders
 from service.overview import endpoints as overview
+from service.planning import endpoints as planning
 from service.policies import endpoints as policies
 from service.remediation import endpoints as remediation
 from service.remediation import loops as remediation_loops
@@ -98,6 +99,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     comparisons.router,
     localisations.router,
     overview.router,
+    planning.router,
     sources.router,
     stream.router,
 )

@@ -1071,6 +1071,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/plans:policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Recovery Policies
+         * @description The policies that ``plans:simulate`` compares, with what they cost if nothing else is said.
+         */
+        get: operations["list_recovery_policies"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/plans:simulate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Simulate Plans
+         * @description Compare policies of recovery over simulated failures; nothing is stored, and nothing happens to any job.
+         *
+         *     The same question gives the same answer. All policies meet the same failures.
+         */
+        post: operations["simulate_plans"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/policies/xid": {
         parameters: {
             query?: never;
@@ -1823,6 +1865,8 @@ export interface components {
             rank?: number | null;
             /** Reason */
             reason: string;
+            /** Target */
+            target?: string | null;
         };
         /**
          * AdviceKind
@@ -1850,6 +1894,8 @@ export interface components {
             created_at: number;
             /** Detail */
             detail: string;
+            /** Finding */
+            finding: string | null;
             /** Id */
             id: string;
             /** Job */
@@ -1866,6 +1912,8 @@ export interface components {
             state: components["schemas"]["AdviceState"];
             /** Steps Lost */
             steps_lost: number | null;
+            /** Target */
+            target: string | null;
             /** Updated At */
             updated_at: number;
         };
@@ -2228,6 +2276,24 @@ export interface components {
             /** Summary */
             summary: string;
         };
+        /**
+         * DamagedNode
+         * @description What was found in the snapshot memory of one node.
+         */
+        DamagedNode: {
+            /** Flipped */
+            flipped: number;
+            /** Found */
+            found: number;
+            /** Last */
+            last: string;
+            /** Lost */
+            lost: number;
+            /** Mended */
+            mended: number;
+            /** Node */
+            node: string;
+        };
         /** DcgmTargetCreate */
         DcgmTargetCreate: {
             /**
@@ -2549,6 +2615,7 @@ export interface components {
             newest: number | null;
             /** Parity Epoch */
             parity_epoch: number | null;
+            scrub?: components["schemas"]["Scrubbing"] | null;
             /** Survival Hour */
             survival_hour: number | null;
             /** Survival Hour With Disk */
@@ -2639,6 +2706,22 @@ export interface components {
             /** Rank */
             rank: number | null;
         };
+        /**
+         * EstimateRead
+         * @description A mean over runs with its 95 % interval.
+         */
+        EstimateRead: {
+            /** High */
+            high: number;
+            /** Low */
+            low: number;
+            /** Mean */
+            mean: number;
+            /** Runs */
+            runs: number;
+            /** Spread */
+            spread: number;
+        };
         /** EventBatch */
         EventBatch: {
             /** Items */
@@ -2677,7 +2760,7 @@ export interface components {
          *     ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "migration_started" | "migration_finished" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "replayed" | "probe_silent";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "migration_started" | "migration_finished" | "snapshot_damage" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "replayed" | "probe_silent";
         /**
          * EventPage
          * @description Events, newest first.
@@ -2758,7 +2841,7 @@ export interface components {
          * @description Kinds of finding. The enumeration may grow, never change meaning.
          * @enum {string}
          */
-        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localised" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
+        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localised" | "memory_flips" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
         /**
          * FindingPage
          * @description Findings, newest first.
@@ -3288,6 +3371,22 @@ export interface components {
             why: string;
         };
         /**
+         * LostRead
+         * @description GPU-hours of a run that did not train, by cause, on average.
+         */
+        LostRead: {
+            /** Degraded */
+            degraded: number;
+            /** Downtime */
+            downtime: number;
+            /** Repeated */
+            repeated: number;
+            /** Saving */
+            saving: number;
+            /** Waiting */
+            waiting: number;
+        };
+        /**
          * Me
          * @description Who is asking.
          */
@@ -3683,6 +3782,25 @@ export interface components {
             /** Time */
             time: number;
         };
+        /**
+         * PolicyIn
+         * @description A policy to compare, by its name; what is null is as usual for it.
+         */
+        PolicyIn: {
+            /** Every S */
+            every_s?: number | null;
+            name: components["schemas"]["PolicyName"];
+            /** Restart S */
+            restart_s?: number | null;
+            /** Save S */
+            save_s?: number | null;
+        };
+        /**
+         * PolicyName
+         * @description The policies that can be compared.
+         * @enum {string}
+         */
+        PolicyName: "disk_restart" | "memory_restore" | "standby_swap" | "drop_replica" | "reroute" | "own";
         /** PolicyRead */
         PolicyRead: {
             /** Digest */
@@ -3697,6 +3815,31 @@ export interface components {
             shadow: components["schemas"]["ShadowRead"] | null;
             /** Version */
             version: number | null;
+        };
+        /**
+         * PolicyResult
+         * @description What one policy kept; null where it cannot be followed.
+         */
+        PolicyResult: {
+            /** Curve */
+            curve: number[];
+            ettr: components["schemas"]["EstimateRead"] | null;
+            /** Exact */
+            exact: number | null;
+            /** Impossible */
+            impossible: string | null;
+            /** Interruptions */
+            interruptions: number | null;
+            /** Interval S */
+            interval_s: number;
+            lost_gpu_hours: components["schemas"]["LostRead"] | null;
+            /** Of All Gpus */
+            of_all_gpus: number | null;
+            policy: components["schemas"]["RecoveryPolicyRead"];
+            /** Useful Gpu Hours */
+            useful_gpu_hours: number | null;
+            /** Waits */
+            waits: number | null;
         };
         /** PolicyRule */
         PolicyRule: {
@@ -3838,10 +3981,14 @@ export interface components {
             parity_every: number | null;
             /** Parity Group */
             parity_group: number | null;
+            /** Run */
+            run?: string | null;
             /** Slots */
             slots: number;
             /** State Bytes */
             state_bytes: number[];
+            /** Warnings */
+            warnings?: string[] | null;
         };
         /**
          * ProtoTime
@@ -3918,6 +4065,31 @@ export interface components {
             items: components["schemas"]["RecoveryRead"][];
             /** Next Cursor */
             next_cursor: string | null;
+        };
+        /** RecoveryPolicyList */
+        RecoveryPolicyList: {
+            /** Items */
+            items: components["schemas"]["RecoveryPolicyRead"][];
+        };
+        /**
+         * RecoveryPolicyRead
+         * @description A policy that can be compared. Seconds.
+         */
+        RecoveryPolicyRead: {
+            /** Every S */
+            every_s: number | null;
+            /** From Peer */
+            from_peer: boolean;
+            name: components["schemas"]["PolicyName"];
+            /** Rejoin S */
+            rejoin_s: number;
+            /** Restart S */
+            restart_s: number;
+            /** Save S */
+            save_s: number;
+            without_spare: components["schemas"]["WithoutSpare"];
+            /** Words */
+            words: string;
         };
         /**
          * RecoveryRead
@@ -4014,7 +4186,7 @@ export interface components {
          * @description What would mend it, from the mildest to the last: the ladder that operators climb. Order is meaning.
          * @enum {string}
          */
-        Remedy: "none" | "watch" | "restart_app" | "reset_gpu" | "reboot_node" | "inspect" | "replace";
+        Remedy: "none" | "watch" | "restart_app" | "migrate" | "reset_gpu" | "reboot_node" | "inspect" | "replace";
         /** RestoreRead */
         RestoreRead: {
             /** From Nodes */
@@ -4088,6 +4260,30 @@ export interface components {
          * @enum {string}
          */
         Scope: "read" | "report" | "act" | "admin";
+        /**
+         * Scrubbing
+         * @description What reading all snapshot memory again and again has found, since each agent or the coordinator started.
+         */
+        Scrubbing: {
+            /** Bytes */
+            bytes: number;
+            /** Drills */
+            drills: number;
+            /** Drills Failed */
+            drills_failed: number;
+            /** Flipped */
+            flipped: number;
+            /** Found */
+            found: number;
+            /** Lost */
+            lost: number;
+            /** Mended */
+            mended: number;
+            /** Nodes */
+            nodes: components["schemas"]["DamagedNode"][];
+            /** Passes */
+            passes: number;
+        };
         /**
          * SeriesRead
          * @description One signal of one device, thinned. Counters come as rates per second. Null is unknown.
@@ -4224,6 +4420,96 @@ export interface components {
             };
             /** Steps */
             steps: number[];
+        };
+        /**
+         * SimulationIn
+         * @description A job on nodes that fail. What is not said is that of a job like Llama 3's.
+         */
+        SimulationIn: {
+            /**
+             * Days
+             * @default 54
+             */
+            days: number;
+            /**
+             * Dp
+             * @default 128
+             */
+            dp: number;
+            /**
+             * Gpus Per Node
+             * @default 8
+             */
+            gpus_per_node: number;
+            /**
+             * Iteration S
+             * @default 4
+             */
+            iteration_s: number;
+            /**
+             * Micro Batches
+             * @default 16
+             */
+            micro_batches: number;
+            /**
+             * Mtbf Hours
+             * @default 6000
+             */
+            mtbf_hours: number;
+            /**
+             * Nodes
+             * @default 2048
+             */
+            nodes: number;
+            /** Policies */
+            policies?: components["schemas"]["PolicyIn"][];
+            /**
+             * Pp
+             * @default 16
+             */
+            pp: number;
+            /**
+             * Repair Hours
+             * @default 12
+             */
+            repair_hours: number;
+            /**
+             * Seed
+             * @default 0
+             */
+            seed: number;
+            /**
+             * Seeds
+             * @default 20
+             */
+            seeds: number;
+            /**
+             * Spares
+             * @default 20
+             */
+            spares: number;
+            sweep?: components["schemas"]["SweepIn"] | null;
+            /**
+             * Tp
+             * @default 8
+             */
+            tp: number;
+        };
+        /** SimulationRead */
+        SimulationRead: {
+            /** Curve Days */
+            curve_days: number[];
+            /** Days */
+            days: number;
+            /** Failures */
+            failures: number;
+            /** Gpus */
+            gpus: number;
+            /** Policies */
+            policies: components["schemas"]["PolicyResult"][];
+            /** Sweep */
+            sweep: components["schemas"]["SweepResult"][];
+            sweep_over: components["schemas"]["SweepOver"] | null;
         };
         /** SlotRead */
         SlotRead: {
@@ -4436,6 +4722,21 @@ export interface components {
             timeout_seconds?: number | null;
         };
         /**
+         * SweepIn
+         * @description One quantity that is varied, everything else as it is.
+         */
+        SweepIn: {
+            over: components["schemas"]["SweepOver"];
+            /** Values */
+            values?: number[];
+        };
+        /**
+         * SweepOver
+         * @description What may be varied.
+         * @enum {string}
+         */
+        SweepOver: "mtbf_hours" | "spares";
+        /**
          * SweepPage
          * @description Sweeps, newest first.
          */
@@ -4483,6 +4784,15 @@ export interface components {
             timeout_seconds: number | null;
             /** Version */
             version: number;
+        };
+        /** SweepResult */
+        SweepResult: {
+            /** Ettr */
+            ettr: {
+                [key: string]: components["schemas"]["EstimateRead"];
+            };
+            /** Value */
+            value: number;
         };
         /** SweepRun */
         SweepRun: {
@@ -4631,6 +4941,10 @@ export interface components {
             pp: number;
             /** Ranks */
             ranks: components["schemas"]["TopologyRank"][];
+            /** Standbys */
+            standbys?: {
+                [key: string]: number;
+            } | null;
             /** Tp */
             tp: number;
             /** World Size */
@@ -4981,6 +5295,12 @@ export interface components {
          * @enum {string}
          */
         VersionMode: "draft" | "shadow" | "active" | "retired";
+        /**
+         * WithoutSpare
+         * @description What the job does while a node is missing and no spare is left.
+         * @enum {string}
+         */
+        WithoutSpare: "wait" | "drop" | "reroute";
         /** WitnessRead */
         WitnessRead: {
             /** A */
@@ -6962,6 +7282,62 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_recovery_policies: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryPolicyList"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    simulate_plans: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SimulationIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SimulationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            /** @description Service Unavailable */
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };

@@ -73,3 +73,6 @@ export type Round = Schemas["RoundRead"];
 export type Admission = Schemas["AdmissionRead"];
 export type NodeAdmission = Schemas["NodeAdmission"];
 export type ValidationPlan = Schemas["ValidationPlanRead"];
+export type Simulation = Schemas["SimulationRead"];
+export type SimulationQuestion = Schemas["SimulationIn"];
+export type RecoveryPolicy = Schemas["RecoveryPolicyRead"];
