@@ -57,6 +57,7 @@ class Remedy(StrEnum):
     NONE = "none"
     WATCH = "watch"  # nothing now; it counts towards a repeat rule or a trend
     RESTART_APP = "restart_app"  # the job's own fault, or a contained error: the node stays in service
+    MIGRATE = "migrate"  # it lives, but a job's ranks are safer or faster elsewhere; the node stays in service
     RESET_GPU = "reset_gpu"
     REBOOT_NODE = "reboot_node"
     INSPECT = "inspect"  # field diagnostics, cables, mechanics: a person has to look
@@ -115,6 +116,7 @@ class EventKind(StrEnum):
     VERIFIED = "verified"  # data: recovery, steps_committed, digest_match
     MIGRATION_STARTED = "migration_started"  # data: migration, subject, reason, moves: [{rank, from, to}]
     MIGRATION_FINISHED = "migration_finished"  # data: the same, ok, detail, phases, seconds (stood still), steps_lost
+    SNAPSHOT_DAMAGE = "snapshot_damage"  # found by a scrub or a drill. data: found, flipped, mended, lost, drills, what
     XID = "xid"  # data: code, source (nvml | kernel), text, pci, uptime; if told: unit, link, gpc, tpc, pid
     SXID = "sxid"  # data: code, fatal, switch, link, pci, text, uptime
     GPU_LOST = "gpu_lost"  # data: reason, source, uptime; cleared: true when it answers again

@@ -50,6 +50,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     rank: int | None = None
     reason: str = ""
+    target: str | None = None
+    """Node that they go to; None: wherever standbys wait, away from their replicas."""
+    finding: str | None = None
+    """Id of the service's finding that it rests on; None where a person gave it."""
 
     def __post_init__(self) -> None:
         if (self.node is None) == (self.rank is None):

@@ -104,6 +104,11 @@ class RemediationSettings(BaseModel):
     mode: Literal["dry_run", "automatic"] = Field(
         default="dry_run", description="dry_run: every proposal waits for a person. automatic: allowed ones are taken."
     )
+    migrate: Literal["off", "ask", "automatic"] = Field(
+        default="ask",
+        description="Whether jobs are advised to move ranks off a living node that evidence is held against: never, "
+        "once a person accepts it, or at once where every rule allows it.",
+    )
     interval: float = Field(default=1.0, gt=0, le=60, description="Seconds between two looks at findings and drains.")
     min_confidence: float = Field(
         default=0.9, ge=0.5, le=1, description="Findings less certain than this propose nothing."

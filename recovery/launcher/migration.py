@@ -55,7 +55,11 @@ class _Current:
 
 
 def choose(
-    moving: Collection[int], homes: Mapping[int, str], standbys: Mapping[str, int], peers: Callable[[int], list[int]]
+    moving: Collection[int],
+    homes: Mapping[int, str],
+    standbys: Mapping[str, int],
+    peers: Callable[[int], list[int]],
+    target: str | None = None,
 ) -> dict[int, str]:
     """A node for each rank that moves: away from its replicas, then where most standbys wait.
 
@@ -64,15 +68,22 @@ def choose(
         homes: rank -> node, of all ranks.
         standbys: node -> warm standbys that it has room for.
         peers: rank -> ranks that hold the same state, itself included.
+        target: the only node that is wanted; None: any.
 
     Raises:
         RefusedError: there are too few standbys.
     """
     away = {homes[rank] for rank in moving}
-    free = {node: count for node, count in standbys.items() if node not in away and count > 0}
+    if target in away:
+        raise RefusedError(f"what is to move is on {target} already")
+    if target is not None and target not in standbys:
+        raise RefusedError(f"the job has no living node {target}: its nodes are {', '.join(sorted(standbys))}")
+    wanted = standbys.keys() - away if target is None else {target}
+    free = {node: count for node, count in standbys.items() if node in wanted and count > 0}
     if sum(free.values()) < len(moving):
+        where = "other nodes" if target is None else target
         raise RefusedError(
-            f"{len(moving)} warm standbys on other nodes are needed and {sum(free.values())} are ready (see --spares)"
+            f"{len(moving)} warm standbys on {where} are needed and {sum(free.values())} are ready (see --spares)"
         )
     now, moves = dict(homes), dict[int, str]()
     for rank in sorted(moving):
@@ -153,7 +164,8 @@ class Migrations:
         if any(rank.gone for rank in members.ranks):
             raise RefusedError("ranks have left the training loop already: the job is about to end")
         standbys = {node.name: min(node.standbys, members.room(node)) for node in members.alive()}
-        return choose(moving, {rank.number: rank.node for rank in members.ranks}, standbys, shape.dp_peers)
+        homes = {rank.number: rank.node for rank in members.ranks}
+        return choose(moving, homes, standbys, shape.dp_peers, advice.target)
 
     def _moving(self, advice: Advice) -> list[int]:
         members = self._c.members
@@ -171,7 +183,8 @@ class Migrations:
         c, moves = self._c, current.moves
         where = ", ".join(f"rank {rank} to {node}" for rank, node in sorted(moves.items()))
         log.warning("MIGRATION of %s: %s (%s)", current.advice.subject, where, current.advice.reason or "no reason")
-        self._event(EventKind.MIGRATION_STARTED, current, {"reason": current.advice.reason})
+        told = {"reason": current.advice.reason, "finding": current.advice.finding}
+        self._event(EventKind.MIGRATION_STARTED, current, told)
         self._answer(current.advice, AdviceState.ACCEPTED, where)
         problem = await self._bring(moves, current.sources, NEWEST)
         problem = problem or await self._step_ends()

@@ -25,22 +25,38 @@ def give(
     *,
     node: str | None = None,
     rank: int | None = None,
+    target: str | None = None,
     reason: str,
     actor: str,
     now: float,
+    finding: str | None = None,
+    remediation: str | None = None,
 ) -> AdviceRow:
     """Advise a job to move a rank, or the ranks of a node. The same advice that is open already is not given again."""
-    same = (AdviceRow.job == job, AdviceRow.node == node, AdviceRow.rank == rank, AdviceRow.state.in_(_OPEN))
-    row = session.scalar(select(AdviceRow).where(*same).limit(1))
+    same = (AdviceRow.job == job, AdviceRow.node == node, AdviceRow.rank == rank, AdviceRow.target == target)
+    row = session.scalar(select(AdviceRow).where(*same, AdviceRow.state.in_(_OPEN)).limit(1))
     if row is None:
         row = AdviceRow(
-            id=new_id(), job=job, kind=AdviceKind.MIGRATE.value, node=node, rank=rank, reason=reason[:500],
-            actor=actor[:200], state=AdviceState.GIVEN.value, detail="", seconds=None, steps_lost=None,
-            created_at=now, updated_at=now,
+            id=new_id(), job=job, kind=AdviceKind.MIGRATE.value, node=node, rank=rank, target=target,
+            reason=reason[:500], actor=actor[:200], state=AdviceState.GIVEN.value, detail="",
+            seconds=None, steps_lost=None, created_at=now, updated_at=now, finding=finding, remediation=remediation,
         )  # fmt: skip
         session.add(row)
         record_change(session, Topic.JOB, {"id": job, "advice": row.id})
+    elif row.remediation is None:
+        row.finding, row.remediation = finding, remediation
     return row
+
+
+def of_remediation(session: AnySession, remediation: str) -> list[AdviceRow]:
+    """What was advised for it, one a job or rank."""
+    statement = select(AdviceRow).where(AdviceRow.remediation == remediation)
+    return list(session.scalars(statement.order_by(AdviceRow.job, AdviceRow.id)))
+
+
+def is_open(row: AdviceRow) -> bool:
+    """Whether its job has still to say what became of it."""
+    return row.state in _OPEN
 
 
 def open_ones(session: AnySession, job: str) -> list[AdviceRow]:

@@ -7,11 +7,12 @@ from typing import Annotated
 from pydantic import Field, Strict
 
 from service.events.schemas import MAX_RANK
-from service.kit.schemas import Input, JsonNumber, Name, Text, UnixSeconds
+from service.kit.schemas import Bytes, Input, JsonNumber, Name, Text, UnixSeconds
 
 _Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
 _Rank = Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
 _Ranks = Annotated[list[_Rank], Field(max_length=MAX_RANK)]
+_Count = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
 _Probability = Annotated[float, Field(ge=0.0, le=1.0), JsonNumber]
 MAX_LINES = 64
 
@@ -42,6 +43,36 @@ class Taint(Input):
     """The steps that the job stands on are."""
 
 
+class DamagedNode(Input):
+    """What was found in the snapshot memory of one node."""
+
+    node: Name
+    found: _Count
+    flipped: _Count
+    """Of these: bytes that were right once and changed by themselves."""
+    mended: _Count
+    lost: _Count
+    """What nothing could mend is never restored from."""
+    last: Text
+    """The newest, in words."""
+
+
+class Scrubbing(Input):
+    """What reading all snapshot memory again and again has found, since each agent or the coordinator started."""
+
+    passes: _Count
+    """That every agent has made since it started."""
+    bytes: Bytes
+    drills: _Count
+    """Restore drills: a rank decoded from what the others keep, and compared."""
+    drills_failed: _Count
+    found: _Count
+    flipped: _Count
+    mended: _Count
+    lost: _Count
+    nodes: Annotated[list[DamagedNode], Field(max_length=MAX_LINES)]
+
+
 class Durability(Input):
     """The figure of one moment. A null probability is not known, which is never good."""
 
@@ -65,3 +96,5 @@ class Durability(Input):
     degraded: Annotated[list[Text], Field(max_length=MAX_LINES)]
     suspects: Annotated[list[Suspect], Field(max_length=MAX_RANK)]
     taints: Annotated[list[Taint], Field(max_length=MAX_RANK)]
+    scrub: Scrubbing | None = None
+    """Null where nobody scrubs, or the coordinator does not say."""

@@ -120,7 +120,8 @@ def advise_job(
     if row.state not in RUNNING:
         raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")
     given = advice.give(
-        session, job_id, node=body.node, rank=body.rank, reason=body.reason, actor=principal.name, now=now
-    )
+        session, job_id, node=body.node, rank=body.rank, target=body.target, reason=body.reason, actor=principal.name,
+        now=now,
+    )  # fmt: skip
     session.flush()
     return idempotency.remember(session, AdviceRead.model_validate(given))

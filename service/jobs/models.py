@@ -85,5 +85,15 @@ class AdviceRow(Base):
     steps_lost: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[float] = mapped_column(UnixTime)
     updated_at: Mapped[float] = mapped_column(UnixTime)
+    target: Mapped[str | None] = mapped_column(String(128))
+    """Node to which they are to go; empty: where standbys wait."""
+    finding: Mapped[str | None] = mapped_column(String(36))
+    """That it rests on; empty where a person gave it."""
+    remediation: Mapped[str | None] = mapped_column(String(36))
+    """Accepted, it gave the advice."""
 
-    __table_args__ = (CheckConstraint(f"state IN ({_ADVICE})", name="state"), Index(None, "job", "created_at", "id"))
+    __table_args__ = (
+        CheckConstraint(f"state IN ({_ADVICE})", name="state"),
+        Index(None, "job", "created_at", "id"),
+        Index(None, "remediation"),
+    )

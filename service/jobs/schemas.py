@@ -13,11 +13,13 @@ from service.events.schemas import MAX_RANK
 from service.jobs.durability import Durability
 from service.kit.schemas import Bytes, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds, check_text
 
+MAX_WARNINGS = 64
 MAX_ADVICE = 64
 """Answers in one report; see ``recovery.launcher.migration.REMEMBERED``."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber]
 Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
+Spares = Annotated[int, Field(ge=0, le=MAX_RANK), JsonNumber]
 
 
 class JobState(StrEnum):
@@ -50,6 +52,8 @@ class Topology(Input):
     tp: Count
     world_size: Count
     ranks: Annotated[list[TopologyRank], Field(max_length=MAX_RANK)]
+    standbys: Annotated[dict[Name, Spares], Field(max_length=MAX_RANK)] | None = None
+    """Node -> warm standbys that wait there and may take a rank; null where the coordinator does not say."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -73,6 +77,10 @@ class Protection(Input):
     parity_group: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
     disk_every: Annotated[int, Field(ge=1, lt=2**31), JsonNumber] | None
     state_bytes: Annotated[list[Bytes], Field(max_length=MAX_RANK)]
+    run: Annotated[str, Field(max_length=64), AfterValidator(check_text)] | None = None
+    """The start of the job whose steps lie on disk under this id (``--resume RUN``); null without a disk level."""
+    warnings: Annotated[list[Text], Field(max_length=MAX_WARNINGS)] | None = None
+    """Nodes and domains whose loss the scheme does not cover, a sentence each; null where it is not said."""
     durability: Durability | None = None
     """As it was when the coordinator last looked; null where it does not look."""
 
@@ -119,6 +127,8 @@ class AdviceBody(Input):
     kind: Literal[AdviceKind.MIGRATE] = AdviceKind.MIGRATE
     node: Name | None = None
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber] | None = None
+    target: Name | None = None
+    """Node that they should go to; the coordinator chooses if it is not given."""
     reason: Annotated[ShortText, Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -136,7 +146,10 @@ class AdviceRead(Output):
     kind: AdviceKind
     node: str | None
     rank: int | None
+    target: str | None
     reason: str
+    finding: str | None
+    """That it rests on; null where a person gave it."""
     actor: str
     state: AdviceState
     detail: str

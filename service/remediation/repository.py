@@ -11,12 +11,15 @@ from probes.words import HealthState, Remedy, Severity
 from service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from service.incidents.life_cycle import LIVE
 from service.incidents.models import FindingRow, IncidentRow
+from service.jobs.hazards import KINDS
 from service.kit.db import AnySession
 from service.remediation.models import RemediationRow
 from service.remediation.schemas import UNDECIDED, RemediationState
 
 _EVICTING = tuple(remedy.value for remedy in Remedy if remedy.evicts)
 _LIVE = tuple(state.value for state in LIVE)
+_ACCEPTED = RemediationRow.state == RemediationState.ACCEPTED.value
+_DRAINS = RemediationRow.remedy != Remedy.MIGRATE.value
 _OPEN = (*(state.value for state in UNDECIDED), RemediationState.ACCEPTED.value)
 
 
@@ -64,6 +67,40 @@ def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
     return [candidate for *_, candidate in best.values()]
 
 
+def movers(session: AnySession, min_confidence: float) -> list[Candidate]:
+    """Nodes with a certain finding about their hardware, as ``candidates`` are; whether ranks are there is not asked.
+
+    What the job itself is to blame for (``restart_app``) is no reason to leave a node.
+    """
+    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.id)
+    statement = (
+        select(*columns)
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(
+            FindingRow.active,
+            FindingRow.kind.in_(KINDS),
+            FindingRow.remedy != Remedy.RESTART_APP.value,
+            FindingRow.severity != Severity.INFO.value,
+            FindingRow.confidence >= min_confidence,
+            FindingRow.node.is_not(None),
+            IncidentRow.state.in_(_LIVE),
+        )
+        .order_by(IncidentRow.opened_at, IncidentRow.id, FindingRow.node, FindingRow.confidence.desc(), FindingRow.id)
+    )
+    found: dict[tuple[str, str], Candidate] = {}
+    for incident, node, device, finding in session.execute(statement):
+        made = Candidate(str(incident), str(node), device, Remedy.MIGRATE, finding)
+        found.setdefault((made.incident, made.node), made)
+    return list(found.values())
+
+
+def strongest(session: AnySession, incident: str, node: str) -> FindingRow | None:
+    """The most certain finding about a node's hardware that an incident holds."""
+    held = FindingRow.incident_id == incident, FindingRow.node == node, FindingRow.active, FindingRow.kind.in_(KINDS)
+    statement = select(FindingRow).where(*held).order_by(FindingRow.confidence.desc(), FindingRow.id)
+    return session.scalars(statement.limit(1)).one_or_none()
+
+
 def summary(session: AnySession, found: Candidate) -> str:
     """What the finding behind a candidate says."""
     row = session.get(FindingRow, found.finding)
@@ -78,9 +115,7 @@ def open_ones(session: AnySession) -> list[RemediationRow]:
 
 def accepted(session: AnySession, nodes: Collection[str]) -> dict[str, RemediationRow]:
     """Node → the remediation that it is out of service for; the others are absent."""
-    statement = select(RemediationRow).where(
-        RemediationRow.node.in_(nodes), RemediationRow.state == RemediationState.ACCEPTED.value
-    )
+    statement = select(RemediationRow).where(RemediationRow.node.in_(nodes), _ACCEPTED, _DRAINS)
     return {row.node: row for row in session.scalars(statement)}
 
 
@@ -96,10 +131,23 @@ def news(session: AnySession) -> list[tuple[RemediationRow, TransitionRow]]:
     statement = (
         select(RemediationRow, TransitionRow)
         .join(TransitionRow, since)
-        .where(RemediationRow.state == RemediationState.ACCEPTED.value)
+        .where(_ACCEPTED, _DRAINS)
         .order_by(TransitionRow.node, TransitionRow.version)
     )
     return [(row, move) for row, move in session.execute(statement)]
+
+
+def moving(session: AnySession) -> list[RemediationRow]:
+    """Accepted ones whose ranks are on their way to other nodes."""
+    statement = select(RemediationRow).where(_ACCEPTED, RemediationRow.remedy == Remedy.MIGRATE.value)
+    return list(session.scalars(statement.order_by(RemediationRow.created_at, RemediationRow.id)))
+
+
+def moved(session: AnySession, since: float) -> int:
+    """How many nodes were accepted for their ranks to leave, after ``since``."""
+    left = RemediationRow.remedy == Remedy.MIGRATE.value, RemediationRow.state != RemediationState.DISMISSED.value
+    statement = select(func.count(func.distinct(RemediationRow.node))).where(*left, RemediationRow.decided_at >= since)
+    return session.scalar(statement) or 0
 
 
 def latest_of(session: AnySession, incident: str, node: str) -> RemediationRow | None:
@@ -122,7 +170,7 @@ def done_before(
     if hardware is not None:
         same = or_(same, RemediationRow.hardware == hardware)
     statement = select(RemediationRow).where(
-        same, RemediationRow.state == RemediationState.DONE.value, RemediationRow.ended_at >= since
+        same, _DRAINS, RemediationRow.state == RemediationState.DONE.value, RemediationRow.ended_at >= since
     )
     return list(session.scalars(statement.order_by(RemediationRow.ended_at, RemediationRow.id)))
 

@@ -38,6 +38,12 @@ class Facts:
     rack_touched: int = 0
     stranded: tuple[str, ...] = ()
     """Jobs on the node that have no other replica and no spare to move to."""
+    recovering: tuple[str, ...] = ()
+    """Jobs on the node that have failed elsewhere and come back just now."""
+    short: str = ""
+    """Which jobs have too few warm standbys on other nodes for the ranks that would move."""
+    untold: tuple[str, ...] = ()
+    """Jobs on the node that do not say how many standbys they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +130,32 @@ RULES: Final = (
 )
 
 
-def judge(facts: Facts) -> tuple[Judged, ...]:
+def _quiet(facts: Facts) -> str | None:
+    return f"job {', '.join(facts.recovering[:5])} recovers: that comes first" if facts.recovering else None
+
+
+def _standbys(facts: Facts) -> str | None:
+    return facts.short or None
+
+
+def _told(facts: Facts) -> str | None:
+    return f"job {', '.join(facts.untold[:5])} does not say how many standbys wait" if facts.untold else None
+
+
+MOVES: Final = (
+    Rule("job_runs", Ruling.DENY, "its jobs train", _quiet),
+    Rule("standbys_wait", Ruling.DENY, "warm standbys wait on other nodes", _standbys),
+    Rule("standbys_known", Ruling.HOLD, "its jobs say how many standbys wait", _told),
+    Rule("one_by_one", Ruling.HOLD, "no other node of the incident waits", _one_by_one),
+    Rule("breaker", Ruling.HOLD, "the circuit breaker is closed", breaker),
+)
+"""Of ranks that leave a node which stays in service: it need not be ours, and nobody else is touched."""
+
+
+def judge(facts: Facts, rules: tuple[Rule, ...] = RULES) -> tuple[Judged, ...]:
     """Every rule's verdict, in order; after a denial nothing more is asked."""
     spoken: list[Judged] = []
-    for rule in RULES:
+    for rule in rules:
         why = rule.judge(facts)
         spoken.append(Judged(rule.name, Ruling.ALLOW if why is None else rule.against, why or rule.allowed))
         if why is not None and rule.against is Ruling.DENY:

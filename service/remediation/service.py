@@ -6,6 +6,7 @@ nothing moves a node but ``accept``, which judges the rules anew and drains in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,19 +14,20 @@ from sqlalchemy import func, select, update
 
 from probes.words import HealthState, Remedy
 from service.fleet.life_cycle import Facts, Owner, Trigger
-from service.fleet.models import NodeRow
+from service.fleet.models import MACHINE, NodeRow
 from service.fleet.moves import Mover, demand
 from service.incidents.models import IncidentRow
 from service.incidents.service import tell
 from service.kit.db import AnySession, WriteSession
 from service.kit.ids import new_id
 from service.kit.problem import ConflictError, NotFoundError
-from service.remediation import repository
+from service.remediation import moving, repository
 from service.remediation.models import RemediationRow
 from service.remediation.repository import Candidate
-from service.remediation.rules import Judged, judge, next_remedy
+from service.remediation.rules import MOVES, Judged, judge, next_remedy
 from service.remediation.schemas import UNDECIDED, RemediationState, Ruling
 from service.remediation.survey import Survey
+from service.settings import RemediationSettings
 from service.stream.changes import Topic, record_change
 
 ENTRY: Final = "remediation"
@@ -70,34 +72,61 @@ def propose(
     """Keep a new proposal, with what was tried before and what the rules say."""
     limits = survey.limits
     hardware = repository.hardware_of(session, found.node, found.device)
-    since = survey.now - limits.comeback_days * _DAY
-    before = repository.done_before(
-        session, node=found.node, device=found.device, hardware=hardware, since=since
-    )  # fmt: skip
-    tried = [*(entry for row in before for entry in row.tried), *(_done(row) for row in before)]
+    tried = _tried(session, found, hardware, survey.now - limits.comeback_days * _DAY)
     row = RemediationRow(
         id=new_id(),
         incident_id=found.incident,
         node=found.node,
         device=found.device,
         hardware=hardware,
-        remedy=next_remedy(found.remedy, tuple(Remedy(entry["remedy"]) for entry in tried)).value,
+        remedy=_next(found, tried).value,
         state=RemediationState.PROPOSED.value,
-        dry_run=limits.mode == "dry_run",
+        dry_run=not acts(limits, found.remedy),
         reason="",
         rules=[],
         tried=tried,
         created_at=survey.now,
     )
     row.reason = _reason(repository.summary(session, found), row, survey.now)
-    spoken = judge(survey.facts(found.node, first=first))
+    spoken = _judge(survey, row.node, row.device, Remedy(row.remedy), first)
     row.rules, row.state = _as_json(spoken), _waits(spoken).value
     session.add(row)
     session.flush()
-    _tell(
-        session, row, f"Proposed: take {row.node} out of service, then {_words(row.remedy)}.{_held(spoken)}", survey.now
-    )
+    _tell(session, row, f"Proposed: {_plan(row)}.{_held(spoken)}", survey.now)
     return row
+
+
+def acts(limits: RemediationSettings, remedy: Remedy) -> bool:
+    """Whether the site lets the machine do it by itself."""
+    return limits.migrate == "automatic" if remedy is Remedy.MIGRATE else limits.mode == "automatic"
+
+
+def _plan(row: RemediationRow) -> str:
+    if row.remedy == Remedy.MIGRATE:
+        return f"move the ranks off {row.node}"
+    return f"take {row.node} out of service, then {_words(row.remedy)}"
+
+
+def _judge(
+    survey: Survey[WriteSession], node: str, device: str | None, remedy: Remedy, first: str | None
+) -> tuple[Judged, ...]:
+    if remedy is Remedy.MIGRATE:
+        return judge(moving.facts(survey, node, device, first), MOVES)
+    return judge(survey.facts(node, first=first))
+
+
+def _next(found: Candidate, tried: Sequence[dict[str, Any]]) -> Remedy:
+    if found.remedy is Remedy.MIGRATE:
+        return found.remedy
+    return next_remedy(found.remedy, tuple(Remedy(entry["remedy"]) for entry in tried))
+
+
+def _tried(session: AnySession, found: Candidate, hardware: str | None, since: float) -> list[dict[str, Any]]:
+    """What did not last. To leave a node mends nothing, so nothing was tried in vain for it."""
+    if found.remedy is Remedy.MIGRATE:
+        return []
+    before = repository.done_before(session, node=found.node, device=found.device, hardware=hardware, since=since)
+    return [*(entry for row in before for entry in row.tried), *(_done(row) for row in before)]
 
 
 def _done(row: RemediationRow) -> dict[str, Any]:
@@ -133,9 +162,10 @@ def reconsider(
     session: WriteSession, survey: Survey[WriteSession], row: RemediationRow, found: Candidate, *, first: str | None
 ) -> None:
     """Judge a proposal anew that waits, or whose trouble is back; a stronger finding makes it a stronger one."""
-    spoken = judge(survey.facts(row.node, first=first))
-    tried = tuple(Remedy(entry["remedy"]) for entry in row.tried)
-    remedy = max(Remedy(row.remedy), next_remedy(found.remedy, tried), key=lambda r: r.rung)
+    remedy = _next(found, row.tried)
+    if remedy is not Remedy.MIGRATE:  # else what wanted the node empty is gone
+        remedy = max(Remedy(row.remedy), remedy, key=lambda r: r.rung)
+    spoken = _judge(survey, row.node, row.device, remedy, first)
     values: dict[str, Any] = {"state": _waits(spoken).value, "remedy": remedy.value, "ended_at": None}
     # The numbers in a why change all the time; what matters is which rule says what.
     verdicts = [(rule["name"], rule["verdict"]) for rule in row.rules]
@@ -144,13 +174,14 @@ def reconsider(
         return
     if remedy.value != row.remedy:
         values["reason"] = _reason(repository.summary(session, found), row, survey.now)
+        values["dry_run"] = not acts(survey.limits, remedy)
     _write(session, row, rules=_as_json(spoken), **values)
 
 
 def accept(
     session: WriteSession, survey: Survey[WriteSession], row: RemediationRow, *, actor: str, reason: str
 ) -> None:
-    """Drain the node for it. What the rules hold a person may let pass; what they deny nobody may.
+    """Drain the node for it, or have its ranks moved. What the rules hold a person may let pass, no denial.
 
     Raises:
         AlreadyDecidedError: somebody was faster.
@@ -158,14 +189,29 @@ def accept(
         NodeMovedError, IllegalMoveError: the node was moved meanwhile.
     """
     _require_undecided(row)
-    spoken = judge(survey.facts(row.node, first=None))
+    remedy = Remedy(row.remedy)
+    spoken = _judge(survey, row.node, row.device, remedy, None)
     denied = [said for said in spoken if said.verdict is Ruling.DENY]
-    node = session.get(NodeRow, row.node)
-    if denied or node is None:
+    if denied:
         raise DeniedError(f"node {row.node!r}: {denied[0].why}")
     _decide(session, row, RemediationState.ACCEPTED, actor=actor, now=survey.now, reason=reason, rules=spoken)
+    text = f"{actor} accepts to {_plan(row)}: {reason}"
+    if remedy is not Remedy.MIGRATE:
+        _drain(session, survey, row, actor=actor)
+        text = f"{actor} takes {row.node} out of service for it: {reason}"
+    # Whoever accepts a drain wants work to leave: where people are to be asked about moves, that was the question.
+    asked = survey.limits.migrate == "ask" and actor != MACHINE
+    if remedy is Remedy.MIGRATE or asked or acts(survey.limits, Remedy.MIGRATE):
+        told = moving.advise(survey, row, actor=actor)
+        text = f"{text} ({told})" if told else text
+    _tell(session, row, text, survey.now)
+
+
+def _drain(session: WriteSession, survey: Survey[WriteSession], row: RemediationRow, *, actor: str) -> None:
+    node = session.get(NodeRow, row.node)
+    assert node is not None  # a rule has denied it otherwise
     drain_seconds = survey.limits.drain_seconds
-    known = Facts(state=HealthState(node.state))  # the rules above looked at everything; a drain asks for no more
+    known = Facts(state=HealthState(node.state))  # the rules looked at everything; a drain asks for no more
     demand(
         session, node, Trigger.DRAIN, reason=f"{_words(row.remedy)}: {row.reason}", now=survey.now, known=known,
         mover=Mover(Owner.MACHINE, actor), incident=row.incident_id,
@@ -173,7 +219,6 @@ def accept(
     )  # fmt: skip
     survey.note_drain(row.node)
     row.version_seen = node.state_version
-    _tell(session, row, f"{actor} takes {row.node} out of service for it: {reason}", survey.now)
 
 
 def dismiss(session: WriteSession, row: RemediationRow, *, actor: str, reason: str, now: float) -> None:

@@ -12,6 +12,7 @@ from probes.words import HealthState
 from service.fleet.life_cycle import Owner, Trigger
 from service.fleet.models import NodeRow, TransitionRow
 from service.jobs import repository as jobs
+from service.jobs.models import JobRow
 from service.kit.db import ReadSession, WriteSession
 from service.remediation.rules import Facts
 from service.settings import RemediationSettings
@@ -30,6 +31,7 @@ class Survey(Generic[SessionT]):
     session: SessionT
     limits: RemediationSettings
     now: float
+    _running: list[JobRow] | None = field(default=None, init=False)
     _fleet: int | None = field(default=None, init=False)
     _places: dict[str, dict[str, set[int]]] | None = field(default=None, init=False)
     _drained: dict[str, str] | None = field(default=None, init=False)
@@ -81,11 +83,17 @@ class Survey(Generic[SessionT]):
         row = self.session.get(NodeRow, node)
         self.drained()[node] = "" if row is None else row.rack
 
+    def running(self) -> list[JobRow]:
+        """Jobs that run or recover."""
+        if self._running is None:
+            self._running = jobs.current(self.session, limit=500)
+        return self._running
+
     def places(self) -> dict[str, dict[str, set[int]]]:
         """Running job → node → the data-parallel replicas that have a rank there."""
         if self._places is None:
             self._places = {}
-            for job in jobs.current(self.session, limit=500):
+            for job in self.running():
                 nodes = self._places[job.id] = {}
                 for place in job.topology["ranks"]:
                     nodes.setdefault(place["node"], set()).add(place["dp"])

@@ -16,13 +16,13 @@ from service.fleet.life_cycle import Facts, Owner, Trigger
 from service.fleet.models import MACHINE, NodeRow, TransitionRow
 from service.fleet.moves import THE_MACHINE, IllegalMoveError, NodeMovedError, propose
 from service.kit.db import AnySession, WriteSession, after_commit
-from service.remediation import repository, service
+from service.remediation import moving, repository, service
 from service.remediation.models import RemediationRow
 from service.remediation.repository import Candidate
 from service.remediation.schemas import UNDECIDED, RemediationState
 from service.remediation.survey import Survey
 from service.services import Services
-from service.settings import Settings
+from service.settings import RemediationSettings, Settings
 from service.validation import service as validations
 from service.validation.models import NodeVerdictRow
 
@@ -36,7 +36,7 @@ def run(services: Services) -> None:
     """One turn, in short transactions; nothing is written, nor a lock taken, when there is nothing to do."""
     settings = services.settings
     with services.database.reading() as session:
-        found = repository.candidates(session, settings.remediation.min_confidence)
+        found = _found(session, settings.remediation)
         if not (found or repository.open_ones(session) or repository.draining(session)):
             return
     with _deciding(services) as survey:
@@ -51,6 +51,16 @@ def run(services: Services) -> None:
         with _deciding(services) as survey:
             if _validate(survey, settings):
                 after_commit(survey.session, lambda: services.wakers.wake("orders"))
+
+
+def _found(session: AnySession, limits: RemediationSettings) -> list[Candidate]:
+    """One a node and incident: to be emptied, else to be left by the ranks that are there."""
+    found = repository.candidates(session, limits.min_confidence)
+    if limits.migrate == "off":
+        return found
+    drained = {(candidate.incident, candidate.node) for candidate in found}
+    moves = moving.candidates(session, limits.min_confidence)
+    return [*found, *(one for one in moves if (one.incident, one.node) not in drained)]
 
 
 @contextmanager
@@ -91,6 +101,10 @@ def _follow(survey: Survey[WriteSession]) -> None:
         if row.state == RemediationState.ACCEPTED:  # an earlier move may have ended it
             row.version_seen = move.version
             _follow_one(survey.session, row, move, survey.now)
+    for row in repository.moving(survey.session):
+        ended = moving.outcome(survey.session, row)
+        if ended is not None:
+            service.end(survey.session, row, ended[0], ended[1], now=survey.now)
 
 
 def _follow_one(session: WriteSession, row: RemediationRow, move: TransitionRow, now: float) -> None:
@@ -116,6 +130,8 @@ def _supersede(survey: Survey[WriteSession], found: Collection[tuple[str, str]])
     for row in repository.open_ones(survey.session):
         if RemediationState(row.state) in UNDECIDED and (row.incident_id, row.node) not in found:
             why = "what was found no longer holds."
+            if row.remedy == Remedy.MIGRATE:
+                why = "what was found no longer holds, or no rank is there any more."
             service.end(survey.session, row, RemediationState.SUPERSEDED, why, now=survey.now)
 
 
@@ -134,7 +150,8 @@ def _propose(survey: Survey[WriteSession], found: Sequence[Candidate], first: di
         if row is None or row.state != RemediationState.PROPOSED:
             continue
         if _take(survey, row):
-            accepted[candidate.node] = row
+            if row.remedy != Remedy.MIGRATE:
+                accepted[candidate.node] = row
         else:
             first[candidate.incident] = candidate.node
 
@@ -143,7 +160,7 @@ def _one(survey: Survey[WriteSession], found: Candidate, first: str | None) -> R
     """The proposal for one candidate, new or judged anew; None when people have decided about it already."""
     session = survey.session
     row = repository.latest_of(session, found.incident, found.node)
-    if row is None or row.state == RemediationState.DONE:  # mended and back again: the next rung
+    if row is None or _further(row, found):
         return service.propose(session, survey, found, first=first)
     gone = row.state == RemediationState.SUPERSEDED and row.decided_at is None  # and there again
     if RemediationState(row.state) not in UNDECIDED and not gone:
@@ -152,9 +169,17 @@ def _one(survey: Survey[WriteSession], found: Candidate, first: str | None) -> R
     return row
 
 
+def _further(row: RemediationRow, found: Candidate) -> bool:
+    """Whether what an incident proposes for a node is over, and more has to follow."""
+    if row.remedy == Remedy.MIGRATE:  # once an incident; to empty the node is another question
+        over = RemediationState(row.state) not in (*UNDECIDED, RemediationState.ACCEPTED)
+        return over and found.remedy is not Remedy.MIGRATE
+    return row.state == RemediationState.DONE  # mended and back again: the next rung
+
+
 def _take(survey: Survey[WriteSession], row: RemediationRow) -> bool:
     """Accept what every rule allows, where the site lets the machine do so. A dry-run's proposals stay people's."""
-    if row.dry_run or survey.limits.mode != "automatic":
+    if row.dry_run or not service.acts(survey.limits, Remedy(row.remedy)):
         return False
     try:
         with survey.session.begin_nested():

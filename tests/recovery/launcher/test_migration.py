@@ -55,6 +55,17 @@ def test_standbys_of_the_nodes_that_are_left_do_not_count() -> None:
         choose([0, 1], HOMES, {"a": 3, "c": 1}, PAIRS.__getitem__)
 
 
+def test_where_to_go_may_be_said() -> None:
+    assert choose([0], HOMES, {"b": 5, "c": 1}, PAIRS.__getitem__, "b") == {0: "b"}
+    for target, why in {
+        "a": "what is to move is on a already",
+        "z": "the job has no living node z: its nodes are b, c",
+        "c": "2 warm standbys on c are needed and 1 are ready",
+    }.items():
+        with pytest.raises(RefusedError, match=why):
+            choose([0, 1], HOMES, {"b": 5, "c": 1}, PAIRS.__getitem__, target)
+
+
 def test_a_node_is_left_by_all_its_ranks_and_nothing_is_lost(options: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(options) as world:
@@ -153,6 +164,7 @@ async def answered_until_generation(world: Any, generation: int) -> None:
     [
         ({"rank": 9}, "the job has no rank 9: its ranks are 0 to 3"),
         ({"node": "elsewhere"}, "the job has no node elsewhere: its nodes are node-0, node-1"),
+        ({"rank": 3, "target": "node-1"}, "what is to move is on node-1 already"),
         ({"node": "node-1"}, "2 warm standbys on other nodes are needed and 1 are ready (see --spares)"),
     ],
 )

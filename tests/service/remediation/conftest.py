@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,20 +92,30 @@ class Fleet:
             for row in session.scalars(select(FindingRow).where(FindingRow.node == node)):
                 row.active, row.cleared_at = False, self.clock.now()
 
-    def run_job(self, *nodes: str, dp: int = 1, state: str = "running") -> None:
+    def run_job(
+        self,
+        *nodes: str,
+        dp: int = 1,
+        state: str = "running",
+        standbys: dict[str, int] | None = None,
+        devices: tuple[str, ...] = (),
+        advice: Sequence[Json] = (),
+    ) -> None:
+        """Report the job; ``devices`` by rank."""
         ranks = [
-            {"rank": r, "dp": r % dp, "pp": 0, "tp": r // dp, "node": nodes[r % len(nodes)], "device": None, "pid": 1,
-             "state": "running"}
+            {"rank": r, "dp": r % dp, "pp": 0, "tp": r // dp, "node": nodes[r % len(nodes)],
+             "device": devices[r] if devices else None, "pid": 1, "state": "running"}
             for r in range(max(dp, len(nodes)))
         ]  # fmt: skip
         tp = len(ranks) // dp
         body = {
             "name": "demo", "state": state, "generation": 1, "command": "train.py",
-            "topology": {"dp": dp, "pp": 1, "tp": tp, "world_size": dp * tp, "ranks": ranks},
+            "topology": {"dp": dp, "pp": 1, "tp": tp, "world_size": dp * tp, "ranks": ranks, "standbys": standbys},
             "protection": {
                 "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []
             },
             "steps_total": None, "last_step": None, "started_at": START - 60, "finished_at": None,
+            "advice": list(advice),
         }  # fmt: skip
         with self.services.database.session() as session:
             jobs.report(session, "demo", JobReport.model_validate(body), now=self.clock.now())

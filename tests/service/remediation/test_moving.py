@@ -1,0 +1,282 @@
+"""A finding about a node that lives: its ranks are offered to move, once an incident, or it is said why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from detectors.finding import FindingKind
+from probes.words import Remedy
+from service.incidents import repository as incidents
+from service.incidents.models import FindingRow
+from service.jobs.models import AdviceRow
+from service.remediation import service
+from service.remediation.service import DeniedError
+from service.remediation.survey import Survey
+
+SLOW = {
+    "kind": FindingKind.COMPUTE_SLOW.value, "remedy": Remedy.NONE.value, "severity": "warning", "confidence": 0.95,
+    "device": None, "evidence": {"summary": "Rank 0 computes 1.4 times slower.", "numbers": {}, "series": []},
+}  # fmt: skip
+AT_ONCE = {"migrate": "automatic", "share_limit": 1.0, "rack_limit": 99}
+
+
+def slow(fleet: Any, node: str, incident: str | None = None, **changes: Any) -> str:
+    found: str = fleet.find(node, incident, **{**SLOW, **changes})
+    return found
+
+
+def accept(fleet: Any, row: Any, who: str = "alice") -> None:
+    with fleet.services.database.session() as session:
+        survey = Survey(session, fleet.services.settings.remediation, fleet.clock.now())
+        service.accept(session, survey, service.require(session, row.id), actor=who, reason="seen")
+
+
+def given(fleet: Any) -> list[AdviceRow]:
+    with fleet.services.database.reading() as session:
+        return list(session.scalars(select(AdviceRow).order_by(AdviceRow.created_at, AdviceRow.rank)))
+
+
+def texts(fleet: Any, incident: str) -> list[str]:
+    with fleet.services.database.reading() as session:
+        return [entry.text for entry in incidents.timeline_of(session, incident) if entry.kind == "remediation"]
+
+
+def against(row: Any) -> dict[str, str]:
+    return {rule["name"]: rule["verdict"] for rule in row.rules if rule["verdict"] != "allow"}
+
+
+def answer(advice: AdviceRow, state: str, detail: str) -> dict[str, Any]:
+    return {"id": advice.id, "state": state, "detail": detail, "seconds": 0.4, "steps_lost": 0}
+
+
+def test_a_slow_rank_is_offered_to_move_and_moves_when_accepted(fleet_of, database_url) -> None:
+    fleet = fleet_of(database_url)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n1": 0, "n2": 1})
+    incident = slow(fleet, "n1")
+    for _ in range(3):
+        fleet.turn()
+    (row,) = fleet.all()
+    assert (row.remedy, row.state, row.dry_run, row.node) == ("migrate", "proposed", True, "n1")
+    assert row.reason == "Rank 0 computes 1.4 times slower."
+    assert texts(fleet, incident) == ["Proposed: move the ranks off n1."]
+    assert given(fleet) == [], "nobody was asked yet"
+
+    accept(fleet, row)
+    (advice,) = given(fleet)
+    assert (advice.job, advice.node, advice.rank, advice.state) == ("demo", "n1", None, "given")
+    assert (advice.actor, advice.reason, advice.remediation) == ("alice", row.reason, row.id)
+    with fleet.services.database.reading() as session:
+        found = session.get(FindingRow, advice.finding)
+        assert found is not None
+        assert found.incident_id == incident
+    assert fleet.node("n1").state == "healthy", "it stays in service"
+    fleet.turn()
+    assert fleet.of("n1").state == "accepted", "the job has still to answer"
+
+    fleet.run_job("n2", "n2", standbys={"n1": 1, "n2": 0}, advice=[answer(advice, "done", "ranks [0] moved")])
+    for _ in range(3):
+        fleet.turn()
+    (row,) = fleet.all()
+    assert row.state == "done"
+    assert texts(fleet, incident)[-1] == "n1: job demo: done, ranks [0] moved"
+
+
+def test_once_an_incident_whatever_comes_back(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    slow(fleet, "n1")
+    fleet.turn()
+    (advice,) = given(fleet)
+    assert advice.actor == "mainstay"
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, advice=[answer(advice, "done", "moved")])  # and is there again
+    for _ in range(3):
+        fleet.turn()
+    assert fleet.states() == {"n1": "done"}
+    assert len(given(fleet)) == 1
+
+
+def test_what_the_job_refuses_is_said_and_not_tried_again(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    incident = slow(fleet, "n1")
+    fleet.turn()
+    fleet.run_job("n1", "n2", advice=[answer(given(fleet)[0], "refused", "ranks [0] are not protected")])
+    for _ in range(3):
+        fleet.turn()
+    assert fleet.states() == {"n1": "superseded"}
+    told = "n1: not all ranks moved: job demo: refused, ranks [0] are not protected"
+    assert texts(fleet, incident)[-1] == told
+    assert len(given(fleet)) == 1
+
+
+def test_switched_off_nobody_asks(fleet_of) -> None:
+    fleet = fleet_of(migrate="off")
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    slow(fleet, "n1")
+    fleet.turn()
+    assert fleet.all() == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"confidence": 0.8}, {"severity": "info"}, {"kind": "data_stall"}, {"active": False}, {"remedy": "restart_app"}],
+)
+def test_what_is_not_certain_or_not_the_hardware_moves_nobody(fleet_of, changes: dict[str, Any]) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    slow(fleet, "n1", **changes)
+    fleet.turn()
+    assert fleet.all() == []
+
+
+def test_a_node_without_ranks_has_nobody_to_move(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n2", standbys={"n2": 1})
+    slow(fleet, "n1")
+    fleet.turn()
+    assert fleet.all() == []
+
+
+def test_without_a_standby_nobody_may_and_it_is_said(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n1": 2, "n2": 0})
+    incident = slow(fleet, "n1")
+    fleet.turn()
+    row = fleet.of("n1")
+    assert (row.state, against(row)) == ("held", {"standbys_wait": "deny"})
+    needed = "job demo needs 1 warm standby(s) on other nodes and has 0 (see --spares)"
+    assert texts(fleet, incident) == [f"Proposed: move the ranks off n1. Held: {needed}."]
+    with pytest.raises(DeniedError, match="needs 1 warm standby"):
+        accept(fleet, row)
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    fleet.turn()
+    assert fleet.of("n1").state == "accepted"
+
+
+def test_a_job_that_recovers_is_left_alone_until_it_trains(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, state="recovering")
+    slow(fleet, "n1")
+    fleet.turn()
+    assert against(fleet.of("n1")) == {"job_runs": "deny"}
+    assert given(fleet) == []
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    fleet.turn()
+    assert len(given(fleet)) == 1
+
+
+def test_how_many_standbys_wait_is_not_known(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2")
+    slow(fleet, "n1")
+    fleet.turn()
+    row = fleet.of("n1")
+    assert against(row) == {"standbys_known": "hold"}
+    accept(fleet, row)  # the coordinator will say whether it can
+    assert [advice.node for advice in given(fleet)] == ["n1"]
+
+
+def test_no_more_than_the_breaker_allows(fleet_of) -> None:
+    fleet = fleet_of(migrate="automatic", share_limit=0.5)
+    fleet.enrol("n1", "n2", "n3", "n4")
+    fleet.run_job("n1", "n2", "n3", "n4", standbys={"n4": 9})
+    incident = slow(fleet, "n1")
+    slow(fleet, "n2", incident)
+    fleet.turn()
+    assert fleet.states() == {"n1": "accepted", "n2": "accepted"}
+    slow(fleet, "n3")
+    fleet.turn()
+    assert against(fleet.of("n3")) == {"breaker": "hold"}
+
+
+def test_of_one_incident_one_node_is_asked_about_after_the_other(fleet_of) -> None:
+    fleet = fleet_of()
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n3": 9})
+    incident = slow(fleet, "n1")
+    slow(fleet, "n2", incident)
+    fleet.turn()
+    assert (fleet.of("n1").state, against(fleet.of("n2"))) == ("proposed", {"one_by_one": "hold"})
+
+
+def test_only_the_ranks_of_the_device_move(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n1", "n1", "n2", standbys={"n2": 2}, devices=("gpu0", "gpu1", "gpu0", "gpu0"))
+    slow(fleet, "n1", device="gpu0", kind="thermal_throttle")
+    slow(fleet, "n1", device="gpu7", kind="pcie_degraded")
+    fleet.turn()
+    assert [(advice.node, advice.rank) for advice in given(fleet)] == [(None, 0), (None, 2)]
+    assert len(fleet.all()) == 1, "nobody uses the other"
+
+
+def test_a_graver_finding_empties_the_node_instead(fleet_of) -> None:
+    fleet = fleet_of()
+    fleet.enrol("n1", "n2", "n3")
+    fleet.run_job("n1", "n2", dp=2, standbys={"n2": 1})
+    incident = slow(fleet, "n1")
+    fleet.turn()
+    fleet.find("n1", incident)
+    fleet.turn()
+    (row,) = fleet.all()
+    assert (row.remedy, row.reason) == ("reset_gpu", "XID 79 on n1.")
+    with fleet.services.database.session() as session:
+        for found in session.scalars(select(FindingRow).where(FindingRow.kind == "xid")):
+            found.active = False
+    fleet.turn()
+    (row,) = fleet.all()
+    assert (row.remedy, row.state) == ("migrate", "proposed"), "what wanted it empty is gone, what is slow is there"
+
+
+def test_after_a_move_a_graver_finding_still_proposes_a_drain(fleet_of) -> None:
+    fleet = fleet_of(**AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n2", standbys={"n2": 1})
+    incident = slow(fleet, "n1")
+    fleet.turn()
+    fleet.find("n1", incident)
+    fleet.turn()
+    assert [row.remedy for row in fleet.all()] == ["migrate"], "first what is under way"
+    fleet.run_job("n2", "n2", standbys={"n2": 0}, advice=[answer(given(fleet)[0], "done", "moved")])
+    fleet.turn()
+    fleet.turn()
+    assert [(row.remedy, row.state, row.tried) for row in fleet.all()] == [
+        ("migrate", "done", []),
+        ("reset_gpu", "proposed", []),  # to move away was no remedy that failed
+    ]
+
+
+@pytest.mark.parametrize(("mode", "advised"), [("off", 0), ("ask", 1), ("automatic", 1)])
+def test_a_drain_that_a_person_accepts_moves_ranks_first(fleet_of, mode: str, advised: int) -> None:
+    fleet = fleet_of(migrate=mode)
+    fleet.enrol("n1", "n2", "n3")
+    fleet.run_job("n1", "n2", dp=2, standbys={"n2": 1})
+    incident = fleet.find("n1")
+    fleet.turn()
+    accept(fleet, fleet.of("n1"))
+    assert fleet.node("n1").state == "draining"
+    assert len(given(fleet)) == advised
+    assert ("job demo is advised to move rank(s) 0" in texts(fleet, incident)[-1]) == bool(advised)
+
+
+def test_a_drain_says_which_ranks_stay(fleet_of) -> None:
+    fleet = fleet_of()
+    fleet.enrol("n1", "n2", "n3")
+    fleet.run_job("n1", "n2", dp=2, standbys={"n2": 0})
+    incident = fleet.find("n1")
+    fleet.turn()
+    accept(fleet, fleet.of("n1"))
+    assert given(fleet) == []
+    assert "has 0 (see --spares): its ranks stay" in texts(fleet, incident)[-1]
