@@ -23,6 +23,7 @@ USUAL: Final[Mapping[FindingKind, Cause]] = {
     FindingKind.DISK_FULL: Cause.STORAGE,
     FindingKind.CLOCK_SKEW: Cause.HOST,
     FindingKind.KERNEL_FAULT: Cause.HOST,
+    FindingKind.MEMORY_FLIPS: Cause.HOST,
     FindingKind.OUT_OF_MEMORY: Cause.SOFTWARE,
     FindingKind.MEMORY_LEAK: Cause.SOFTWARE,
 }

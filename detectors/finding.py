@@ -49,6 +49,7 @@ class FindingKind(StrEnum):
     HEALTH_REPORT = "health_report"
     VALIDATION_FAILED = "validation_failed"
     FAULT_LOCALISED = "fault_localised"
+    MEMORY_FLIPS = "memory_flips"
     # advice that is not a fault
     STAGE_IMBALANCE = "stage_imbalance"
     SEQUENCE_IMBALANCE = "sequence_imbalance"

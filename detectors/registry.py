@@ -10,6 +10,7 @@ from detectors.device_state import DeviceStateDetector
 from detectors.drift import DriftDetector
 from detectors.exit import ExitDetector
 from detectors.facts import FactsDetector
+from detectors.flips import FlipsDetector
 from detectors.hang import HangDetector
 from detectors.heartbeat import HeartbeatDetector
 from detectors.host import HostDetector
@@ -34,6 +35,7 @@ EVENT_DETECTORS: dict[str, type[EventDetector]] = {
     "xid": XidDetector,  # events of all nodes: error codes of GPU and switch drivers, by the policy
     "reproduced": ReproducedDetector,  # events of all jobs: devices that replays found to compute other bits
     "links": LinksDetector,  # events of all nodes: network ports
+    "flips": FlipsDetector,  # events of all jobs: host memory in which snapshots change by themselves
 }
 ARRAY_DETECTORS: dict[str, type[ArrayDetector]] = {
     "heartbeat": HeartbeatDetector,  # one for the fleet: rows are nodes

@@ -106,6 +106,8 @@ class ScrubState(Record, frozen=True):
     drills_failed: int
     last: str
     """The newest finding, in words; empty is good."""
+    flipped: int = 0
+    """Of ``found``: bytes that were right once and are not any more."""
 
 
 # Requests

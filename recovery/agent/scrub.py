@@ -49,6 +49,7 @@ class Counts:
     passes: int = 0
     nbytes: int = 0
     found: int = 0
+    flipped: int = 0
     mended: int = 0
     lost: int = 0
     drills: int = 0
@@ -58,7 +59,7 @@ class Counts:
     def state(self) -> ScrubState:
         return ScrubState(
             passes=self.passes, nbytes=self.nbytes, found=self.found, mended=self.mended, lost=self.lost,
-            drills=self.drills, drills_failed=self.drills_failed, last=self.last,
+            drills=self.drills, drills_failed=self.drills_failed, last=self.last, flipped=self.flipped,
         )  # fmt: skip
 
 
@@ -116,7 +117,11 @@ class Scrubber(Background):
         state = answer_row(self._node, ReadRow(ranks=ranks, place=ranks.index(rank), epoch=epoch))
         if not state.present and arena.word(Word.PARITY_EPOCH) == epoch:
             self._again(rank, epoch)
-            self._tell(f"what is kept for the group of rank {rank} epoch {epoch} was gone and is made again", mended=1)
+            self._tell(
+                f"what is kept for the group of rank {rank} epoch {epoch} was gone and is made again",
+                flipped=0,
+                mended=1,
+            )
 
     def _records(self, what: str, arena: Arena) -> tuple[SlotRecord, ...]:
         """Mend header, layout and records of an arena; slots that have lost the digest that they should have."""
@@ -194,7 +199,9 @@ class Scrubber(Background):
                 now = arena.record(record.slot)
                 if now.committed:
                     arena.invalidate(now)
-                    self._tell(f"rank {rank} epoch {now.epoch} was written while it was mended: worthless", lost=1)
+                    self._tell(
+                        f"rank {rank} epoch {now.epoch} was written while it was mended: worthless", flipped=0, lost=1
+                    )
                     return False
                 time.sleep(0.001)
         return False
@@ -206,7 +213,7 @@ class Scrubber(Background):
         self._tell(why, lost=1)
         self._node.store.degraded[f"scrub of rank {rank}"] = why
 
-    def _make_again(self, what: str, arena: Arena, record: SlotRecord, ranks: list[int]) -> None:
+    def _make_again(self, what: str, arena: Arena, record: SlotRecord, ranks: list[int], *, flipped: int = 1) -> None:
         """A row or a copy, which the encoder makes from the data if that is still there."""
         if not arena.unchanged(record):
             return  # a newer one has taken its place
@@ -215,7 +222,7 @@ class Scrubber(Background):
         for rank in kept:
             self._again(rank, record.epoch)
         verb = "is made again" if kept else "is let go, a newer one is there or under way"
-        self._tell(f"{what} epoch {record.epoch} was damaged and {verb}", mended=1)
+        self._tell(f"{what} epoch {record.epoch} was damaged and {verb}", flipped=flipped, mended=1)
 
     def _keepers_of(self, rank: int) -> list[int]:
         """Ranks here in whose group's name a copy of ``rank`` is kept."""
@@ -281,7 +288,7 @@ class Scrubber(Background):
         if problem:
             self.counts.drills_failed += 1
             self._node.store.degraded[subject] = problem
-            self._tell(problem)
+            self._tell(problem, flipped=0)
         else:
             self._node.store.degraded.pop(subject, None)
 
@@ -290,10 +297,12 @@ class Scrubber(Background):
         for known, arena in self._node.rows.all():
             for record in arena.records() if known == key else ():
                 if record.committed and record.epoch == epoch:
-                    self._make_again(f"parity row {key.place} of {key.ranks}", arena, record, [key.ranks[key.place]])
+                    what = f"parity row {key.place} of {key.ranks}"
+                    self._make_again(what, arena, record, [key.ranks[key.place]], flipped=0)
 
-    def _tell(self, words: str, *, found: int = 1, mended: int = 0, lost: int = 0) -> None:
+    def _tell(self, words: str, *, found: int = 1, flipped: int | None = None, mended: int = 0, lost: int = 0) -> None:
         self.counts.found += found
+        self.counts.flipped += found if flipped is None else flipped
         self.counts.mended += mended
         self.counts.lost += lost
         self.counts.last = words

@@ -88,6 +88,11 @@ _DURABILITY: Final = (
     ("degraded", "Degraded states of what protects a running job"),
     ("extra_copies", "Ranks on distrusted nodes of which an extra copy is in place"),
     ("tainted", "1 while a running job stands on steps that a corrupt node took part in"),
+    ("damage_found", "Damages that scrubbing and drills found in a running job's snapshot memory"),
+    ("damage_mended", "Of these mended in place, or made again"),
+    ("damage_lost", "Of these beyond mending: never restored from"),
+    ("bytes_flipped", "Damages where bytes that were right changed by themselves"),
+    ("drills_failed", "Restore drills that did not give back the same bytes"),
     ("timestamp_seconds", "When its coordinator last looked"),
 )
 
@@ -116,5 +121,18 @@ def _figures(told: dict[str, Any] | None) -> Iterator[tuple[str, float]]:
         "extra_copies": sum(len(suspect["copies"]) for suspect in told["suspects"]),
         "tainted": any(taint["tainted"] for taint in told["taints"]),
         "timestamp_seconds": told["time"],
+        **_scrubbed(told.get("scrub")),
     }
     yield from ((name, float(value)) for name, value in values.items() if value is not None)
+
+
+def _scrubbed(told: dict[str, Any] | None) -> dict[str, int]:
+    if told is None:
+        return {}
+    return {
+        "damage_found": told["found"],
+        "damage_mended": told["mended"],
+        "damage_lost": told["lost"],
+        "bytes_flipped": told["flipped"],
+        "drills_failed": told["drills_failed"],
+    }

@@ -32,7 +32,7 @@ _K = FindingKind
 HARDWARE: Final = frozenset(
     {_K.NODE_LOST, _K.GPU_LOST, _K.XID, _K.SXID, _K.ECC_UNCORRECTABLE, _K.ROW_REMAP, _K.RECOVERY_ACTION}
     | {_K.NVLINK_ERRORS, _K.PCIE_DEGRADED, _K.NIC_DEGRADED, _K.FABRIC_DOWN, _K.THERMAL_THROTTLE, _K.POWER_BRAKE}
-    | {_K.KERNEL_FAULT}
+    | {_K.KERNEL_FAULT, _K.FAULT_LOCALISED, _K.MEMORY_FLIPS}
 )
 """Kinds that speak of machinery, whatever job runs on it."""
 INTERVAL: Final = 3600.0

@@ -81,6 +81,14 @@ def test_a_node_that_fails_again_and_again_becomes_an_incident_once(past: Past) 
     assert [again.id for again in past.turn()] == [row.id]
 
 
+@pytest.mark.parametrize("kind", [FindingKind.FAULT_LOCALISED, FindingKind.MEMORY_FLIPS, FindingKind.XID])
+def test_what_speaks_of_machinery_makes_a_lemon(past: Past, kind: FindingKind) -> None:
+    for i in range(12):
+        past.fail("n30", days_ago=3.0 + i, kind=kind)
+        past.fail("n31", days_ago=3.0 + i, kind=FindingKind.DATA_STALL)
+    assert [row.node for row in past.turn()] == ["n30"]
+
+
 def test_what_struck_many_nodes_or_was_the_jobs_own_fault_does_not_count(past: Past) -> None:
     for i in range(12):
         past.fail("n30", "n31", "n32", days_ago=3.0 + i)

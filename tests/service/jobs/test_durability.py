@@ -17,6 +17,11 @@ FIGURE: dict[str, Any] = {
     "suspects": [{"node": "n1", "reason": "hot", "factor": 10.0, "since": 1.0, "ranks": [0, 1],
                   "copies_wanted": [0, 1], "copies": [0]}],
     "taints": [{"node": "n2", "since": 2.0, "reason": "wrong bits", "clean": 35, "tainted": True}],
+    "scrub": {
+        "passes": 9, "bytes": 1 << 40, "drills": 4, "drills_failed": 1,
+        "found": 6, "flipped": 5, "mended": 4, "lost": 1,
+        "nodes": [{"node": "n1", "found": 6, "flipped": 5, "mended": 4, "lost": 1, "last": "rank 0 was mended"}],
+    },
 }  # fmt: skip
 
 
@@ -48,10 +53,12 @@ def test_metrics(service: Any, report_job: Callable[..., Any]) -> None:
         name: float(value) for name, value in (line.split(" ") for line in text.splitlines() if line.startswith(stem))
     }
     wanted = {"survival_hour": 0.999, "survival_hour_with_disk": 1.0, "least_fatal_nodes": 2, "parity_age_steps": 10,
-              "degraded": 1, "extra_copies": 1, "tainted": 1, "timestamp_seconds": 1_700_000_000.0}  # fmt: skip
+              "degraded": 1, "extra_copies": 1, "tainted": 1, "timestamp_seconds": 1_700_000_000.0, "damage_found": 6,
+              "damage_mended": 4, "damage_lost": 1, "bytes_flipped": 5, "drills_failed": 1}  # fmt: skip
     assert told == {f'{stem}{name}{{job="demo"}}': value for name, value in wanted.items()}
-    put(client, report_job(), FIGURE | {"survival_hour": None, "parity_epoch": None})
+    put(client, report_job(), FIGURE | {"survival_hour": None, "parity_epoch": None, "scrub": None})
     text = client.get("/metrics").text
+    assert f"{stem}damage_found{{" not in text, "nobody looked: that is no zero"
     assert f"{stem}survival_hour{{" not in text
     assert f"{stem}parity_age_steps{{" not in text
 
