@@ -37,7 +37,14 @@ CAUSES: Final = {
 """What a class of defect is in the words of an incident."""
 
 
-def finding(node: str, suite: str, judged: Judgement, *, time: float) -> Finding | None:
+def wrong_bits(judged: Judgement) -> tuple[str, ...]:
+    """Benchmarks whose fingerprints or counts of bits are not right; they have no unit, and no noise moves them."""
+    return tuple(sorted({v.benchmark for v in judged.verdicts if v.verdict is Verdict.FAIL and v.unit == ""}))
+
+
+def finding(
+    node: str, suite: str, judged: Judgement, *, time: float, sound_at: float | None = None, shown: bool = False
+) -> Finding | None:
     """The finding of a validation; None where nothing failed: what could not be measured blames nobody.
 
     Args:
@@ -45,6 +52,8 @@ def finding(node: str, suite: str, judged: Judgement, *, time: float) -> Finding
         suite: by name.
         judged: its judgement.
         time: Unix seconds, when it ended.
+        sound_at: Unix seconds since when its bits may be wrong; None: not asked.
+        shown: an earlier run showed right bits then; else that is when it was first heard of.
     """
     failed = [verdict for verdict in judged.verdicts if verdict.verdict is Verdict.FAIL]
     if not failed:
@@ -53,10 +62,14 @@ def finding(node: str, suite: str, judged: Judgement, *, time: float) -> Finding
     cause = CAUSES[judged.points_to[0]] if judged.points_to else None
     if len(devices) > 1 and cause is Cause.FAULTY_GPU:
         cause = Cause.HOST
-    wrong = any(verdict.unit == "" for verdict in failed)
+    wrong = bool(wrong_bits(judged))
     numbers = {"failed": float(len(failed)), "metrics": float(len(judged.verdicts)), "devices": float(len(devices))}
     if (worst := _worst(failed)) is not None:
         numbers["slowdown"] = worst
+    summary = _words(suite, failed, judged, devices)
+    if wrong and sound_at is not None:
+        numbers["since"] = sound_at
+        summary += f" {_since(time - sound_at, shown=shown)}"
     return Finding(
         kind=FindingKind.VALIDATION_FAILED,
         entity=Entity(node=node),
@@ -64,9 +77,16 @@ def finding(node: str, suite: str, judged: Judgement, *, time: float) -> Finding
         severity=Severity.CRITICAL if wrong else Severity.WARNING,
         detector=NAME,
         confidence=1.0 - FALSE_ALARMS,
-        evidence=Evidence(summary=_words(suite, failed, judged, devices), numbers=numbers),
+        evidence=Evidence(summary=summary, numbers=numbers),
         remedy=Remedy.INSPECT if wrong else Remedy.WATCH,
         cause=cause,
+    )
+
+
+def _since(seconds: float, *, shown: bool) -> str:
+    age = f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"
+    return (
+        f"Its bits were last seen right {age} before." if shown else "No earlier run showed that its bits were right."
     )
 
 

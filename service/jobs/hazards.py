@@ -16,6 +16,7 @@ from probes.words import Severity
 from service.incidents.models import FindingRow
 from service.jobs.schemas import HazardRead
 from service.kit.db import AnySession
+from service.validation.soundness import last_sound
 
 FACTORS: Final = {Severity.WARNING.value: 10.0, Severity.CRITICAL.value: 100.0}
 """How many times as often such a node fails. Assumptions of the right order: nodes with corrected errors fail some ten
@@ -27,6 +28,7 @@ KINDS: Final = frozenset(
         _K.GPU_LOST, _K.XID, _K.SXID, _K.ECC_UNCORRECTABLE, _K.ECC_CORRECTED, _K.ROW_REMAP, _K.THERMAL_THROTTLE,
         _K.POWER_BRAKE, _K.COMPUTE_SLOW, _K.PCIE_DEGRADED, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.FABRIC_DOWN,
         _K.KERNEL_FAULT, _K.LEMON_NODE, _K.HEALTH_REPORT, _K.VALIDATION_FAILED, _K.FAULT_LOCALISED, _K.SDC_SUSPECT,
+        _K.MEMORY_FLIPS,
     )
 )  # fmt: skip
 """Findings about hardware: what a script does says nothing of how long its node lives."""
@@ -49,19 +51,28 @@ def of_nodes(session: AnySession, job: str, nodes: Collection[str]) -> dict[str,
     found: dict[str, HazardRead] = {}
     for row in session.scalars(wanted.order_by(FindingRow.time, FindingRow.id)):
         assert row.node is not None
-        found[row.node] = _worse(found.get(row.node), _hazard(row, job))
+        found[row.node] = _worse(found.get(row.node), _hazard(session, row, job))
     return found
 
 
-def _hazard(row: FindingRow, job: str) -> HazardRead:
+def _hazard(session: AnySession, row: FindingRow, job: str) -> HazardRead:
     wrong = row.kind == FindingKind.SDC_SUSPECT.value or row.cause == Cause.SILENT_CORRUPTION.value
-    since = row.evidence.get("numbers", {}).get("since", row.time)
+    corrupt = wrong and row.job != job and row.severity == Severity.CRITICAL.value
     return HazardRead(
         reason=str(row.evidence.get("summary", row.kind))[:500],
         factor=FACTORS[row.severity],
-        since=min(float(since), row.time),
-        corrupt=wrong and row.job != job and row.severity == Severity.CRITICAL.value,
+        since=_since(session, row, corrupt=corrupt),
+        corrupt=corrupt,
     )
+
+
+def _since(session: AnySession, row: FindingRow, *, corrupt: bool) -> float:
+    """Of a corruption that was noticed late the last proof of the contrary counts, unless the finding knows better."""
+    since = row.evidence.get("numbers", {}).get("since")
+    if since is None and corrupt and row.node is not None:
+        sound = last_sound(session, row.node, before=row.time)
+        since = None if sound is None else sound.at
+    return row.time if since is None else min(float(since), row.time)
 
 
 def _worse(one: HazardRead | None, other: HazardRead) -> HazardRead:

@@ -16,6 +16,7 @@ from service.kit.db import WriteSession
 from service.settings import Settings
 from service.validation import localisation_telling
 from service.validation.models import NodeVerdictRow, ValidationRow
+from service.validation.soundness import last_sound
 
 
 def ended(
@@ -24,13 +25,21 @@ def ended(
     """Say what a validation found; ``judged`` None: nothing was measured."""
     failure = None
     if judged is not None and judged.verdict is Verdict.FAIL:
-        failure = validated.finding(row.node, row.suite, judged, time=row.finished_at or now)
+        failure = _failure(session, row, judged, now)
 
     def look() -> list[Finding]:
         sound = localisation_telling.validated(session, row, judged, now=now)
         return [*_taken_back(session, row, now), *sound, *([] if failure is None else [failure])]
 
     insist(session, look, now=now, settings=settings)
+
+
+def _failure(session: WriteSession, row: ValidationRow, judged: Judgement, now: float) -> Finding | None:
+    time = row.finished_at or now
+    wrong = validated.wrong_bits(judged)
+    sound = last_sound(session, row.node, before=time, benchmarks=wrong) if wrong else None
+    at, shown = (None, False) if sound is None else (sound.at, sound.shown)
+    return validated.finding(row.node, row.suite, judged, time=time, sound_at=at, shown=shown)
 
 
 def _taken_back(session: WriteSession, row: ValidationRow, now: float) -> list[Finding]:
