@@ -18,6 +18,7 @@ const places = [
   { to: "/remediation", label: "Remediation", icon: "remediation", exact: false },
   { to: "/validation", label: "Validation", icon: "validation", exact: false },
   { to: "/policies/xid", label: "Policy", icon: "policy", exact: false },
+  { to: "/what-if", label: "What if", icon: "whatIf", exact: false },
 ] as const satisfies readonly { to: string; label: string; icon: IconName; exact: boolean }[];
 
 export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () => void }) {

@@ -73,6 +73,7 @@ function useCommands(query: string): Command[] {
       page("/remediation", "Remediation, proposals", "remediation"),
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
+      page("/what-if", "What if, simulated failures", "whatIf"),
       ...(jobs.data?.items ?? []).map(
         (job): Command => ({
           id: `job-${job.id}`,

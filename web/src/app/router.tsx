@@ -13,6 +13,7 @@ import {
   parseRunSearch,
   parseValidationSearch,
 } from "@/features/validation/search";
+import { parseWhatIfSearch } from "@/features/what-if/search";
 import { localPath, type RawSearch } from "@/lib/search";
 import { NotFound } from "./not-found";
 import { RouteError } from "./route-error";
@@ -139,6 +140,13 @@ const localisation = createRoute({
   ),
 });
 
+const whatIf = createRoute({
+  getParentRoute: () => shell,
+  path: "/what-if",
+  validateSearch: parseWhatIfSearch,
+  component: lazyRouteComponent(() => import("@/features/what-if/what-if-page"), "WhatIfPage"),
+});
+
 const pages = [
   overview,
   fleet,
@@ -156,6 +164,7 @@ const pages = [
   criterion,
   localisation,
   policy,
+  whatIf,
 ];
 
 export const router = createRouter({
