@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,12 +19,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from recovery.deal import Deal
 from recovery.examples.faults import Faults, add_faults
+from recovery.sdk.reduction import GradientSum
 
 VOCABULARY = 64
 LENGTH = 64
 MICRO_BATCHES = 4
-"""Of each pipeline in each step."""
+"""Of each pipeline in each step, when all of them are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,13 @@ class Options:
     dp: int
     pp: int
     save: Path | None
+    canonical: bool
     faults: Faults
+
+    @property
+    def micro_batches(self) -> int:
+        """Of all pipelines in each step, however many are there."""
+        return self.dp * MICRO_BATCHES
 
 
 def options(words: Sequence[str] | None = None) -> Options:
@@ -53,6 +61,7 @@ def options(words: Sequence[str] | None = None) -> Options:
     parser.add_argument("--dp", type=int, default=2)
     parser.add_argument("--pp", type=int, default=2)
     parser.add_argument("--save", type=Path, default=None, help="directory for the final parameters of every rank")
+    parser.add_argument("--canonical", action="store_true", help="add gradients up in the order of micro-batches")
     add_faults(parser)
     return Options(**vars(parser.parse_args(words)))
 
@@ -69,6 +78,8 @@ class Mesh(Protocol):
 
     def rank_of(self, *, dp: int, pp: int) -> int: ...
 
+    def deal(self, total: int) -> Mapping[int, tuple[int, ...]]: ...
+
 
 class PlainMesh:
     """The same from plain torch: rank = dp_rank * pp + pp_rank, as torchrun numbers them."""
@@ -76,6 +87,7 @@ class PlainMesh:
     def __init__(self, dp: int, pp: int) -> None:
         dist.init_process_group("gloo")
         self._pp = pp
+        self._deal = Deal(replicas=tuple(range(dp)))
         self.rank = dist.get_rank()
         self.dp_rank, self.pp_rank = divmod(self.rank, pp)
         groups = [dist.new_group([self.rank_of(dp=d, pp=p) for d in range(dp)]) for p in range(pp)]
@@ -83,6 +95,9 @@ class PlainMesh:
 
     def rank_of(self, *, dp: int, pp: int) -> int:
         return dp * self._pp + pp
+
+    def deal(self, total: int) -> Mapping[int, tuple[int, ...]]:
+        return self._deal.micro_batches(total, len(self._deal.replicas))
 
 
 class Block(nn.Module):
@@ -139,9 +154,9 @@ def tokens(opts: Options, step: int, micro_batch: int) -> torch.Tensor:
 
 def batches(mesh: Mesh, step: int, opts: Options) -> Iterator[torch.Tensor]:
     """The micro-batches of this rank's pipeline in one step."""
-    for number in range(MICRO_BATCHES):
+    for micro_batch in mesh.deal(opts.micro_batches)[mesh.dp_rank]:
         opts.faults.in_data()
-        yield tokens(opts, step, mesh.dp_rank * MICRO_BATCHES + number)
+        yield tokens(opts, step, micro_batch)
 
 
 def train_step(
@@ -158,10 +173,11 @@ def train_step(
     ``data`` is what ``batches`` gives, where somebody wants to time it.
     """
     opts.faults.enter(mesh.rank, step)
-    optimizer.zero_grad()
-    losses = _Pipeline(mesh, stage, step, opts, data or batches(mesh, step, opts)).run()
+    gradients = GradientSum(mesh, stage.parameters(), opts.micro_batches, canonical=opts.canonical)
+    gradients.begin()
+    losses = _Pipeline(mesh, stage, step, opts, data or batches(mesh, step, opts)).run(gradients)
     opts.faults.before_exchange(stage)
-    _average_gradients(mesh, stage, opts)
+    gradients.reduce(alone=opts.dp == 1 or opts.faults.skips_exchange())
     opts.faults.after_exchange(stage)
     optimizer.step()
     return torch.stack(losses).mean() if losses else None
@@ -172,26 +188,28 @@ class _Pipeline:
 
     def __init__(self, mesh: Mesh, stage: Stage, step: int, opts: Options, data: Iterator[torch.Tensor]) -> None:
         self.data = data
+        self.ids = mesh.deal(opts.micro_batches)[mesh.dp_rank]
         self.mesh, self.stage, self.step, self.opts = mesh, stage, step, opts
         self.losses: list[torch.Tensor] = []
         self.sent: list[tuple[dist.Work | None, torch.Tensor]] = []
         self.held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def run(self) -> list[torch.Tensor]:
-        ahead = min(self.opts.pp - 1 - self.mesh.pp_rank, MICRO_BATCHES)
-        for number in range(MICRO_BATCHES):
+    def run(self, gradients: GradientSum) -> list[torch.Tensor]:
+        size = len(self.ids)
+        ahead = min(self.opts.pp - 1 - self.mesh.pp_rank, size)
+        for number in range(size):
             self.forward(number)
             if number >= ahead:
-                self.backward(number - ahead)
-        for number in range(MICRO_BATCHES - ahead, MICRO_BATCHES):
-            self.backward(number)
+                self.backward(number - ahead, gradients)
+        for number in range(size - ahead, size):
+            self.backward(number, gradients)
         for work, _ in self.sent:
             if work is not None:
                 work.wait()
         return self.losses
 
     def forward(self, number: int) -> None:
-        micro_batch = self.mesh.dp_rank * MICRO_BATCHES + number
+        micro_batch = self.ids[number]
         data = next(self.data)
         x = data[:, :-1] if self.stage.first else self.receive(-1).requires_grad_()
         torch.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + micro_batch)  # dropout
@@ -203,9 +221,10 @@ class _Pipeline:
             self.send(y.detach(), 1)
         self.held[number] = (x, y)
 
-    def backward(self, number: int) -> None:
+    def backward(self, number: int, gradients: GradientSum) -> None:
         x, y = self.held.pop(number)
         y.backward(None if self.stage.last else self.receive(1))  # type: ignore[no-untyped-call]
+        gradients.add(self.ids[number])
         if not self.stage.first:
             assert x.grad is not None
             self.send(x.grad, -1)
@@ -221,16 +240,6 @@ class _Pipeline:
 
     def neighbour(self, stages: int) -> int:
         return self.mesh.rank_of(dp=self.mesh.dp_rank, pp=self.mesh.pp_rank + stages)
-
-
-def _average_gradients(mesh: Mesh, stage: Stage, opts: Options) -> None:
-    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-    flat = torch.cat([g.flatten() for g in gradients])
-    if opts.dp > 1 and not opts.faults.skips_exchange():
-        dist.all_reduce(flat, group=mesh.dp)
-    flat /= opts.dp * MICRO_BATCHES
-    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
 
 
 def report(loss: torch.Tensor | None) -> None:

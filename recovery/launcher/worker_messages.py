@@ -11,6 +11,7 @@ import msgspec
 
 from probes.words import StepPhase
 from recovery.agent.messages import GroupMember
+from recovery.deal import Deal
 from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
 from recovery.plan import RestoreSource
 
@@ -47,6 +48,8 @@ class Attached(Message, frozen=True):
     slots: int
     protected: bool
     reason: str = ""
+    adapts: bool = False
+    """Started anew in another (dp, pp), the script takes it from its environment, and its tensors from any stage."""
 
 
 class Ready(Message, frozen=True):
@@ -91,6 +94,8 @@ class StepRecord(Message, frozen=True):
     """xxh3_64 of the parameters, only in the first steps of a generation."""
     buffers: int | None = None
     """The same of the buffers."""
+    micro_batches: int = 0
+    """That the rank was dealt for it; 0: its script does not ask."""
     signals: dict[str, float] = {}
     """Other signals of source rank by name, where the rank measured them; NaN is not sent."""
 
@@ -237,6 +242,8 @@ class Regroup(Message, frozen=True):
     """How many of the next step records carry a digest of the parameters."""
     rehearsal: Rehearsal | None = None
     """Restore, and then only replay."""
+    deal: Deal | None = None
+    """Who takes part, and who computes what; None: all replicas, alike."""
 
 
 class AgentBack(Message, frozen=True):

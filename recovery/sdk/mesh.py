@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from recovery.deal import Deal
 from recovery.launcher.worker_messages import Joined, Regroup, Trouble
 from recovery.sdk.comm import Communicator, Groups
 from recovery.sdk.link import Link
@@ -29,6 +30,8 @@ class Mesh:
         self.dp_rank, self.pp_rank, self.tp_rank = self.shape.place(self.rank)
         self.order: Regroup | None = None
         """The launcher's order that formed the present generation."""
+        self.dealt = 0
+        """Micro-batches that this rank has in a step, once its script has asked."""
         self._seat = self.rank
         """This process's own rank, also while it plays another."""
 
@@ -60,26 +63,60 @@ class Mesh:
 
     @property
     def members(self) -> dict[str, Sequence[int]]:
-        """Kind of group -> ranks of this rank's own."""
-        shape = self.shape
+        """Kind of group -> ranks of this rank's own, as torch numbers them in this generation."""
+        shape, rank = self.communicator.shape, self.communicator.rank
         return {
-            "world": range(self.world_size),
-            "dp": shape.dp_peers(self.rank),
-            "pp": shape.pp_peers(self.rank),
-            "tp": shape.tp_peers(self.rank),
+            "world": range(shape.world_size),
+            "dp": shape.dp_peers(rank),
+            "pp": shape.pp_peers(rank),
+            "tp": shape.tp_peers(rank),
         }
 
-    def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
-        """The rank at these indices.
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Data-parallel indices of the replicas that take part in this generation; in a replay this rank's alone."""
+        if self.order is not None and self.order.rehearsal is not None:
+            return (self.dp_rank,)
+        return self._deal.replicas
+
+    def deal(self, total: int) -> dict[int, tuple[int, ...]]:
+        """Replica -> ids of the micro-batches that it computes of each step of this generation.
+
+        Args:
+            total: micro-batches of all replicas in one step, however many take part.
 
         Raises:
-            ValueError: in a replay, of another replica: each works without the others then.
+            ValueError: there are fewer than replicas.
         """
-        if self.order is None or self.order.rehearsal is None:
-            return self.shape.rank_of(dp=dp, pp=pp, tp=tp)
-        if dp != self.dp_rank:
-            raise ValueError(f"replica {dp} was asked for in a replay, in which each replica is alone")
-        return self.communicator.shape.rank_of(dp=0, pp=pp, tp=tp)
+        dealt = self._deal.micro_batches(total, self.shape.dp)
+        self.dealt = len(dealt[self.dp_rank])
+        return {replica: dealt[replica] for replica in self.replicas}
+
+    def micro_batches(self, total: int) -> tuple[int, ...]:
+        """Ids of this rank's micro-batches in each step of this generation: ask in every step, see ``deal``."""
+        return self.deal(total)[self.dp_rank]
+
+    @property
+    def _deal(self) -> Deal:
+        order = self.order
+        if order is None or order.deal is None or order.rehearsal is not None:
+            return Deal(replicas=tuple(range(self.shape.dp)))
+        return order.deal
+
+    def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
+        """The rank at these indices, as torch numbers ranks in this generation: for ``send`` and ``recv``.
+
+        Raises:
+            ValueError: replica ``dp`` takes no part. In a replay none but one's own does.
+        """
+        if dp not in self.replicas:
+            raise ValueError(f"replica {dp} takes no part in this generation: {list(self.replicas)} do")
+        return self.communicator.shape.rank_of(dp=self.replicas.index(dp), pp=pp, tp=tp)
+
+    def number_of(self, rank: int) -> int:
+        """The number in the whole job of the rank that torch calls ``rank`` in this generation."""
+        dp, pp, tp = self.communicator.shape.place(rank)
+        return self.shape.rank_of(dp=self.replicas[dp], pp=pp, tp=tp)
 
     @property
     def _groups(self) -> Groups:
@@ -97,11 +134,9 @@ class Mesh:
         link = self.link
         assert link is not None
         alone = order.rehearsal
-        communicator, shape = self.communicator, self.shape
-        # In a replay a group of ranks is a job of one replica.
-        communicator.rank = self._seat if alone is None else alone.place
-        communicator.shape = shape if alone is None else Shape(dp=1, pp=shape.pp, tp=shape.tp)
-        self.play(shape.place(self._seat)[0])
+        communicator = self.communicator
+        self.play(self.shape.place(self._seat)[0])
+        communicator.rank, communicator.shape = self._place(order)
         try:
             communicator.form_with_server(
                 order.generation,
@@ -118,6 +153,17 @@ class Mesh:
             raise
         self.order = order
         return True
+
+    def _place(self, order: Regroup) -> tuple[int, Shape]:
+        """This rank's number in the world of ``order``, and that world's shape."""
+        shape, seat = self.shape, self._seat
+        if order.rehearsal is not None:  # a group of ranks is a job of one replica
+            return order.rehearsal.place, Shape(dp=1, pp=shape.pp, tp=shape.tp)
+        if order.deal is None:
+            return seat, shape
+        dp, pp, tp = shape.place(seat)
+        fewer = Shape(dp=len(order.deal.replicas), pp=shape.pp, tp=shape.tp)
+        return fewer.rank_of(dp=order.deal.replicas.index(dp), pp=pp, tp=tp), fewer
 
 
 _PATIENCE_SECONDS = 30.0

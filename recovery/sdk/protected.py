@@ -7,15 +7,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.worker_messages import Attached, Done, Ready, Regroup, Resumed, StepsTotal, Trouble
+from recovery.launcher.worker_messages import (
+    Attached,
+    Done,
+    Ready,
+    Regroup,
+    Resumed,
+    StepRecord,
+    StepsTotal,
+    Transfers,
+    Trouble,
+)
 from recovery.memory.state import collect_state
 from recovery.sdk import wrappers
 from recovery.sdk.gather import PartError
 from recovery.sdk.link import Link
 from recovery.sdk.mesh import Mesh
+from recovery.sdk.meter import Sent
 from recovery.sdk.metered import MeteredRun
 from recovery.sdk.progress import ProgressThread
 from recovery.sdk.protection import Protection, RestoreError
@@ -45,12 +57,14 @@ class ProtectedRun(MeteredRun):
         extra: Mapping[str, Any] | None,
         *,
         names: Mapping[str, str] | None = None,
+        told: bool = False,
     ) -> None:
         super().__init__(mesh, model, mesh.shape.dp)
         self.mesh: Mesh = mesh
         assert link.assignment is not None
         self._link = link
         self._model = model
+        self._adapts = told and names is not None
         state = collect_state(model, optimizer, extra, names)
         state.pace(lambda: self._meter.traffic.current is not None)
         self._protection = Protection(
@@ -224,7 +238,18 @@ class ProtectedRun(MeteredRun):
             self._link.wait_fence(self.mesh.generation, None)
 
     def _send_records(self, *, everything: bool = False) -> None:
-        self._tell(self._link, self._meter.take(everything=everything))
+        self._tell(self._link, map(self._numbered, self._meter.take(everything=everything)))
+
+    def _numbered(self, message: Sent) -> Sent:
+        """With what the meter does not know: the deal, and peers numbered as in the whole job."""
+        if isinstance(message, StepRecord):
+            return msgspec.structs.replace(message, micro_batches=self.mesh.dealt) if self.mesh.dealt else message
+        if not isinstance(message, Transfers) or len(self.mesh.replicas) == self.mesh.shape.dp:
+            return message
+        number_of = self.mesh.number_of
+        seconds = {number_of(peer): value for peer, value in message.seconds.items()}
+        nbytes = {number_of(peer): value for peer, value in message.nbytes.items()}
+        return msgspec.structs.replace(message, seconds=seconds, nbytes=nbytes)
 
     # Failure of others
 
@@ -298,7 +323,7 @@ class ProtectedRun(MeteredRun):
             wrappers.watch(None)  # groups of a replay are none that anybody counts in
             return
         wrappers.watch(self._meter.traffic)
-        self._count_calls(mesh.rank, mesh.generation, mesh.members, mesh.all_groups)
+        self._count_calls(mesh.communicator.rank, mesh.generation, mesh.members, mesh.all_groups)
 
     def _tell_attached(self) -> None:
         guard = self._protection
@@ -308,6 +333,7 @@ class ProtectedRun(MeteredRun):
                 slots=guard.slots,
                 protected=self.protected,
                 reason=guard.problem[:500],
+                adapts=self._adapts,
             )
         )
 

@@ -1,0 +1,47 @@
+"""Who computes which micro-batch: each is computed once, whoever is away and however slow somebody is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.deal import Deal
+
+
+@given(data=st.data(), dp=st.integers(1, 9), of_each=st.integers(1, 8))
+def test_every_micro_batch_is_computed_once(data: st.DataObject, dp: int, of_each: int) -> None:
+    here = data.draw(st.sets(st.integers(0, dp - 1), min_size=1))
+    shares = data.draw(st.lists(st.floats(1e-3, 1e3), min_size=len(here), max_size=len(here)) | st.just([]))
+    total = dp * of_each
+    dealt = Deal(replicas=tuple(sorted(here)), shares=tuple(shares)).micro_batches(total, dp)
+    assert dealt.keys() == here
+    assert sorted(number for ids in dealt.values() for number in ids) == list(range(total))
+    assert all(ids and list(ids) == sorted(ids) for ids in dealt.values())
+    ideal = dict(
+        zip(sorted(here), [total * s / sum(shares) for s in shares] or [total / len(here)] * len(here), strict=True)
+    )
+    assert all(len(ids) <= ideal[replica] + 1 or len(ids) == 1 for replica, ids in dealt.items())
+
+
+def test_all_there_compute_their_own() -> None:
+    assert Deal(replicas=(0, 1, 2)).micro_batches(12, 3) == {0: (0, 1, 2, 3), 1: (4, 5, 6, 7), 2: (8, 9, 10, 11)}
+
+
+def test_who_stays_keeps_its_own_and_shares_the_rest() -> None:
+    dealt = Deal(replicas=(0, 2)).micro_batches(12, 3)
+    assert dealt == {0: (0, 1, 2, 3, 4, 5), 2: (6, 7, 8, 9, 10, 11)}
+
+
+def test_a_slow_replica_has_less_and_never_nothing() -> None:
+    assert Deal(replicas=(0, 1), shares=(3.0, 1.0)).micro_batches(8, 2) == {0: (0, 1, 2, 3, 6, 7), 1: (4, 5)}
+    assert Deal(replicas=(0, 1), shares=(1.0, 1e-9)).micro_batches(8, 2)[1] == (4,)
+
+
+def test_what_is_no_deal_is_named() -> None:
+    with pytest.raises(ValueError, match="2 micro-batches cannot be dealt to 3 replicas"):
+        Deal(replicas=(0, 1, 2)).micro_batches(2, 3)
+    for replicas, shares, what in (((), (), "at least one"), ((1, 0), (), "rising"), ((0,), (1.0, 2.0), "2 shares"),
+                                   ((0, 1), (1.0, 0.0), "positive"), ((0,), (float("nan"),), "positive")):  # fmt: skip
+        with pytest.raises(ValueError, match=what):
+            Deal(replicas=replicas, shares=shares)
