@@ -49,6 +49,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tp: int
     copies: int = 0
     """Of equal replicas so many are written; 0: all, as where they are not known to be equal."""
+    away: tuple[int, ...] = ()
+    """Ranks that take no part at present: a step is whole without theirs."""
     returns: tuple[Return, ...] = ()
     resumed: tuple[str, int] | None = None
 
@@ -59,10 +61,13 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def writers(self) -> set[int]:
         """Ranks that write: for each stage and slice other replicas, so that all nodes have work."""
         shape = self.shape
-        every = range(shape.world_size)
+        here = set(range(shape.world_size)).difference(self.away)
         if not 0 < self.copies < self.dp:
-            return set(every)
-        return {rank for rank in every if _turn(shape, rank) < self.copies}
+            return here
+        places = (
+            sorted(shape.dp_peers(first), key=lambda rank: _turn(shape, rank)) for first in range(shape.pp * shape.tp)
+        )
+        return {rank for peers in places for rank in [peer for peer in peers if peer in here][: self.copies]}
 
 
 def _turn(shape: Shape, rank: int) -> int:

@@ -337,7 +337,7 @@ class Coordinator:
 
     def _finished(self, rank: Rank) -> None:
         rank.finished = True
-        if all(r.finished for r in self.members.ranks):
+        if all(r.finished for r in self.members.present):
             self.end(JobState.FINISHED, 0, "")
         self.report()
 
@@ -348,8 +348,8 @@ class Coordinator:
         for number in failure.ranks:
             self.members.ranks[number].lost = True
             self.members.ranks[number].live = False
-        if self.inheriting:
-            return None  # healed with all that is lost, as soon as that is known
+        if self.inheriting or self.healing.attendance.bears(failure):
+            return None  # healed with all that is lost, as soon as that is known; or nobody waits for it
         self.recoveries += failure.counts
         if self.committed > self._epoch_at_failure:
             self._futile = 0

@@ -61,6 +61,8 @@ class HangWatch:
         self._board = Board(coordinator.options.world_size)
         self._sample: Sample | None = None
         self._formed: tuple[int, Mesh, tuple[Entity, ...], tuple[str, ...]] | None = None
+        self._present: list[int] = []
+        """Ranks that take part: who is away holds nobody up."""
         self._held: dict[str, Finding] = {}
         """Findings that hold, by key."""
         self._requests = itertools.count(1)
@@ -133,7 +135,7 @@ class HangWatch:
             groups=groups,
             signals=_SIGNALS,
             t=np.array([sample.time]),
-            x=sample.values()[None],
+            x=sample.values()[None][:, :, self._present],
             mesh=mesh,
         )
         # A thread of its own: naming culprits among 16,384 ranks may take a second, and heartbeats go on meanwhile.
@@ -149,8 +151,10 @@ class HangWatch:
             self._held.clear()
             return None
         if self._formed is None or self._formed[0] != c.generation:
-            mesh = mesh_of(c.options.job, job_report(c)["topology"])
-            entities = tuple(Entity(job=c.options.job, rank=rank.number, node=rank.node) for rank in ranks)
+            places = [place for place in job_report(c)["topology"]["ranks"] if not ranks[place["rank"]].away]
+            mesh = mesh_of(c.options.job, {"ranks": places})
+            self._present = mesh.ranks.tolist()
+            entities = tuple(Entity(job=c.options.job, rank=rank.number, node=rank.node) for rank in c.members.present)
             groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
             self._formed = (c.generation, mesh, entities, groups)
             self._held.clear()

@@ -21,6 +21,7 @@ from probes.ids import uuid7
 from probes.words import EventKind
 from recovery import planner
 from recovery.launcher import unison
+from recovery.launcher.attendance import Attendance
 from recovery.launcher.episode import Episode
 from recovery.launcher.membership import Failure, JobState, Rank
 from recovery.launcher.messages import DiscardAfter, FenceNode
@@ -48,6 +49,7 @@ class Healing:
         self._task: asyncio.Task[None] | None = None
         self._episode: Episode | None = None
         self.survey = Survey(coordinator)
+        self.attendance = Attendance(coordinator)
         self.cached: dict[int | str, Plan] = {}
         """Plans for the loss of each rank and each node, made when the membership formed."""
         self.formed_once = False
@@ -86,6 +88,7 @@ class Healing:
         self._episode.acted_at = min(now, self._episode.acted_at)
         self._episode.marks.clear()
         victims = self._victims(failure)
+        self.attendance.choose(victims, failure)
         waiting = {r.number for r in self._c.members.ranks if r.live} - victims
         self._episode.quiet = failure.quiet
         self._episode.begins("fence", f"generation {self._c.generation}: {failure.reason}")
@@ -99,6 +102,9 @@ class Healing:
             return
         if failure.migrates:
             self._task = self._c.spawn(self._c.migrations.carry_out(self, self._episode, victims, waiting))
+            return
+        if failure.reshapes:
+            self._task = self._c.spawn(self._c.disk.reshaping.carry_out(self, self._episode, victims, waiting))
             return
         self._task = self._c.spawn(self.heal(self._episode, victims, waiting))
 
@@ -122,6 +128,7 @@ class Healing:
         ``moves`` says where those run that nothing forces to move.
         """
         c, members = self._c, self._c.members
+        victims = {number for number in victims if not members.ranks[number].homeless}
         homes = self.survey.homes(victims, shun)
         if isinstance(homes, str):
             c.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
@@ -171,6 +178,7 @@ class Healing:
             return
         await self._go_on(episode, epoch)
         await self._verify(episode, epoch)
+        await self.attendance.come_back()
 
     async def fenced(self, episode: Episode, waiting: set[int]) -> bool:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
@@ -243,6 +251,7 @@ class Healing:
                 store_port=port,
                 restore=self.survey.order(restore, alternative.epoch or 0),
                 digest_steps=VERIFY_STEPS,
+                deal=self.attendance.deal(),
             )
             for restore in alternative.restores
         }
@@ -262,7 +271,7 @@ class Healing:
 
     def _all_waiting(self) -> bool:
         generation = self._c.generation
-        return all(r.joined == generation or r.ready is not None for r in self._c.members.ranks)
+        return all(r.joined == generation or r.ready is not None for r in self._c.members.present)
 
     async def _regroup(self, episode: Episode, orders: dict[int, Regroup]) -> bool:
         c = self._c
@@ -272,20 +281,22 @@ class Healing:
         for number, restore in restoring.items():
             episode.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
         c.orders.regroup(orders)
-        await self.until(lambda: all(r.resumed for r in c.members.ranks), c.options.ready_seconds * _RESTORE_FACTOR)
+        self.attendance.say()
+        ranks = c.members.present
+        await self.until(lambda: all(r.resumed for r in ranks), c.options.ready_seconds * _RESTORE_FACTOR)
         for number in restoring:
             self._restored(episode, c.members.ranks[number], orders[number])
         episode.mark("regroup")
-        missing = {r.number for r in c.members.ranks if r.resumed is None}
-        broken = {r.number for r in c.members.ranks if r.resumed is not None and not r.resumed.ok}
+        missing = {r.number for r in ranks if r.resumed is None}
+        broken = {r.number for r in ranks if r.resumed is not None and not r.resumed.ok}
         if missing or broken:
-            whys = [r.resumed.reason for r in c.members.ranks if r.resumed is not None and not r.resumed.ok]
+            whys = [r.resumed.reason for r in ranks if r.resumed is not None and not r.resumed.ok]
             why = f"ranks {sorted(missing | broken)} could not be restored: {'; '.join(whys) or 'no answer'}"
             # A rank that answered keeps its process and tries again from elsewhere; a silent one is replaced.
             return not self._once_more(Failure(ranks=missing, time=time.time(), reason=why))
         if self._once_more(unison.discord(c, episode, {n: o.restore for n, o in orders.items() if o.restore})):
             return False
-        self.survey.learn(c.members.ranks, dict(episode.marks), episode.acted_at)
+        self.survey.learn(ranks, dict(episode.marks), episode.acted_at)
         c.formed()
         return True
 
@@ -311,11 +322,12 @@ class Healing:
 
     async def _go_on(self, episode: Episode, epoch: int) -> None:
         c = self._c
-        await self.until(lambda: all(self._past(r, epoch + 1) for r in c.members.ranks), None)
+        await self.until(lambda: all(self._past(r, epoch + 1) for r in c.members.present), None)
         episode.mark("first_step")
         seconds = episode.seconds()
         lost = max(0, episode.step_before - epoch)
-        episode.tell(EventKind.RECOVERED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch})
+        away = {"replicas_away": list(self.attendance.away)} if self.attendance.away else {}
+        episode.tell(EventKind.RECOVERED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **away})
         log.warning("recovered in %.3f s: training goes on after step %d", seconds["total"], epoch)
         self._episode = None
         c.orders.warm_standbys()
@@ -323,7 +335,7 @@ class Healing:
     async def _verify(self, episode: Episode, epoch: int) -> None:
         c = self._c
         last = epoch + VERIFY_STEPS if c.steps_total is None else min(epoch + VERIFY_STEPS, c.steps_total)
-        await self.until(lambda: all(self._past(r, last) for r in c.members.ranks), None)
+        await self.until(lambda: all(self._past(r, last) for r in c.members.present), None)
         match = self.survey.replicas_equal()
         episode.tell(EventKind.VERIFIED, {"steps_committed": last - epoch, "digest_match": match})
         if match is False:

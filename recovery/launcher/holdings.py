@@ -7,7 +7,7 @@ makes the figure unknown, never good.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from recovery.agent.messages import Inventory
@@ -31,6 +31,13 @@ class Job:
     groups: tuple[tuple[int, ...], ...]
     loss: Mapping[str, float]
     """Node -> probability of loss within the hour."""
+    away: Mapping[int, int] = field(default_factory=dict)
+    """Rank that takes no part -> a replica that does: what the one would hold, only the other does."""
+
+    @property
+    def serving(self) -> list[tuple[int, str]]:
+        """Ranks that take part, with their nodes."""
+        return [(rank, node) for rank, node in enumerate(self.home) if rank not in self.away]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +59,10 @@ class Held:
 def held(job: Job, inventories: Mapping[str, Inventory]) -> Held:
     """Put together what the agents of the job's nodes say; their answers may be some steps apart."""
     at = {node: _slots(inventory) for node, inventory in inventories.items()}
-    unknown = [f"the agent of node {node} does not answer" for node in dict.fromkeys(job.home) if node not in at]
+    nodes = dict.fromkeys(node for _, node in job.serving)
+    unknown = [f"the agent of node {node} does not answer" for node in nodes if node not in at]
     newest = dict[int, int]()
-    for rank, node in enumerate(job.home):
+    for rank, node in job.serving:
         epochs = at.get(node, {}).get(rank, set())
         if epochs:
             newest[rank] = max(epochs)
@@ -66,7 +74,7 @@ def held(job: Job, inventories: Mapping[str, Inventory]) -> Held:
     if not unknown:
         holding = Holding(
             loss=job.loss,
-            home=job.home,
+            home=tuple(job.home[job.away.get(rank, rank)] for rank in range(len(job.home))),
             replicas=job.replicas,
             extra=_extra(job, at, newest),
             scheme=job.scheme,
@@ -95,7 +103,7 @@ def _extra(
             for node, slots in at.items()
             if node != home and node in job.loss and max(slots.get(rank, ()), default=-1) >= newest[rank] - BEHIND
         )
-        for rank, home in enumerate(job.home)
+        for rank, home in job.serving
     }
     return {rank: nodes for rank, nodes in found.items() if nodes}
 
@@ -106,7 +114,7 @@ def _protected(
     groups = [group for group in job.groups if len(group) > 1]
     if not groups:
         return None
-    own = set.intersection(*(set(at.get(node, {}).get(rank, ())) for rank, node in enumerate(job.home)))
+    own = set.intersection(*(set(at.get(node, {}).get(rank, ())) for rank, node in job.serving))
     of_groups = [_of_group(job, group, inventories, at) for group in groups]
     return max(own.intersection(*of_groups), default=None)
 

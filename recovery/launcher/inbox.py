@@ -114,6 +114,7 @@ class Inbox:
                 c.healing.survey.history.note(rank.number, message.epoch, message.digest)
                 c.healing.survey.compare_replicas(message.epoch)
             c.sick.step(rank.number, message)
+            c.healing.attendance.committed(rank, message)
             if not rank.number:
                 c.replays.committed(message.epoch)
         c.reporter.step(rank.number, message)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from recovery.agent.messages import Inventory
+from recovery.deal import OnLoss
 from recovery.launcher.messages import Exited, FromLauncher, LauncherHello, Nothing, ToLauncher
 from recovery.launcher.options import RunOptions
 from recovery.launcher.wire import Stream
@@ -115,6 +116,10 @@ class Rank:
     """Its process is gone, or never was."""
     live: bool = False
     """Its process has a state of its own: it has voted for an epoch since it started."""
+    away: int = 0
+    """Generation since which the job goes on without its replica; 0: it takes part."""
+    homeless: bool = False
+    """It has no place to run: its node is lost, and no other has room."""
     joined: int = 0
     """Generation in which its script called ``init``; 0: not yet."""
     joined_at: float = 0.0
@@ -140,6 +145,12 @@ class Rank:
         self.joined, self.ready, self.resumed, self.error = 0, None, None, None
 
     @property
+    def waits(self) -> bool:
+        """It is away, and its process waits for the next generation that it may take part in."""
+        here = self.pid is not None and not self.lost
+        return bool(self.away) and here and (self.ready is not None or self.joined >= self.away)
+
+    @property
     def gone(self) -> bool:
         """It has left the training loop for good, and will not take part in a recovery."""
         return self.done or self.finished
@@ -149,7 +160,7 @@ class Rank:
         """As a job's topology reports it."""
         if self.lost:
             return "lost"
-        return "running" if self.live or self.finished else "restoring"
+        return "running" if (self.live or self.finished) and not self.away else "restoring"
 
 
 @dataclass(eq=False, slots=True)
@@ -176,11 +187,15 @@ class Failure:
 
     migrates: bool = False
     """Nothing is lost: ranks are to move to other nodes."""
+    reshapes: bool = False
+    """Nothing is lost: ranks are to be started in another (dp, pp)."""
+    changes: bool = False
+    """Nothing is lost: replicas that were away take part again, or work is dealt anew."""
 
     @property
     def quiet(self) -> bool:
         """Nothing has failed, and nobody need hear of it."""
-        return not self.counts or (self.replay is not None and self.replay.asked)
+        return (not self.counts and not self.changes) or (self.replay is not None and self.replay.asked)
 
     @classmethod
     def of_exit(cls, rank: Rank, message: Exited) -> Failure:
@@ -207,6 +222,11 @@ class Members:
     def complete(self) -> bool:
         return len(self.nodes) == self.nnodes
 
+    @property
+    def present(self) -> list[Rank]:
+        """Ranks that take part in this generation."""
+        return [rank for rank in self.ranks if not rank.away]
+
     def place_ranks(self) -> None:
         """Ranks in order of node rank, as torchrun numbers them."""
         ordered = sorted(self.nodes.values(), key=lambda node: node.hello.node_rank)
@@ -230,6 +250,12 @@ def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
     if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
         here = f"--nnodes {options.nnodes} --nproc-per-node {options.nproc}"
         return f"the coordinator has {here}, this node {hello.nnodes} and {hello.nproc}"
+    if options.on_loss is OnLoss.DROP and _comes_back(hello, members):
+        return ""
+    return _place_taken(hello, members)
+
+
+def _place_taken(hello: LauncherHello, members: Members) -> str:
     if members.complete:
         return "the job has all its nodes"
     if hello.node in members.nodes:
@@ -237,3 +263,9 @@ def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
     if any(node.hello.node_rank == hello.node_rank for node in members.nodes.values()):
         return f"a node with --node-rank {hello.node_rank} is here already"
     return ""
+
+
+def _comes_back(hello: LauncherHello, members: Members) -> bool:
+    """Whether it is the launcher of a node that was lost, started again."""
+    node = members.nodes.get(hello.node)
+    return bool(members.ranks) and node is not None and not node.alive and node.hello.node_rank == hello.node_rank

@@ -131,6 +131,7 @@ class Replays:
             "a recovery is under way": c.state is not JobState.RUNNING or c.healing.active,
             "the script does not use the SDK": shape is None,
             "no two ranks do the same work": shape is not None and shape.dp < 2,
+            "replicas are away": bool(c.healing.attendance.away),
             "ranks shard their state, so that no two of them do the same work": not c.healing.survey.parameters_equal,
             "not all ranks are training": any(rank.gone or not rank.live for rank in ranks),
             f"{self._fruitless} replays have named nobody": not suspicion.asked and self._fruitless >= MOST_FRUITLESS,

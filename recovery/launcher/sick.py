@@ -52,7 +52,7 @@ class SickWatch:
         if self.detector is None or c.options.on_sick is not OnSick.REPLAY or c.state is not JobState.RUNNING:
             return
         self._open.setdefault(record.epoch, {})[rank] = record
-        if len(self._open[record.epoch]) == len(c.members.ranks):
+        if len(self._open[record.epoch]) == len(c.members.present):
             self._judge(record.epoch)
         elif len(self._open) > _OPEN:
             self._judge(min(self._open))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -68,7 +69,8 @@ class Survey:
         shape, ranks = self._c.members.shape, self._c.members.ranks
         if self.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
             return
-        self.parameters_equal = shape.dp > 1 and all(_equal_peers(shape, ranks, r.number, epoch) for r in ranks)
+        told = dict(enumerate(ranks))
+        self.parameters_equal = shape.dp > 1 and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
         # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
         buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
         self.replicated = self.parameters_equal and buffers
@@ -77,14 +79,15 @@ class Survey:
 
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
-        shape, ranks = self._c.members.shape, self._c.members.ranks
-        if shape is None or shape.dp == 1 or not self.parameters_equal:
+        shape, ranks = self._c.members.shape, self._c.members.present
+        if shape is None or len(ranks) == shape.pp * shape.tp or not self.parameters_equal:
             return None
         common = set.intersection(*(set(rank.digests) for rank in ranks))
         if not common:
             return None
         epoch = max(common)
-        return all(_equal_peers(shape, ranks, rank.number, epoch) for rank in ranks)
+        told = {rank.number: rank for rank in ranks}
+        return all(_equal_peers(shape, told, rank.number, epoch) for rank in ranks)
 
     # Situations
 
@@ -141,22 +144,30 @@ class Survey:
     def expected(self) -> Situation:
         """The job while it runs, every rank with the slot that it is about to have."""
         base, epoch = self._base(), self._c.committed
-        slots = tuple(SlotHold(node=place.node, rank=place.rank, epoch=epoch) for place in base.ranks)
-        return replace(base, live={place.rank: epoch for place in base.ranks}, slots=slots)
+        there = [place for place in base.ranks if place.rank not in base.away]
+        slots = tuple(SlotHold(node=place.node, rank=place.rank, epoch=epoch) for place in there)
+        return replace(base, live={place.rank: epoch for place in there}, slots=slots)
 
     def homes(self, victims: set[int], shun: frozenset[int] = frozenset()) -> dict[int, str] | str:
         """Where each victim runs next, or why it cannot run anywhere. Those in ``shun`` leave their device."""
         members = self._c.members
         moved = self._away(shun & victims)
-        lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
-        if not lost:
+        homeless = {rank.number for rank in members.ranks if rank.homeless}
+        case = self.case(victims, homeless)
+        if not case.lost:
             return {number: moved.get(number, members.ranks[number].node) for number in victims}
-        case = Case(replace(self._base(), failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
         if case.homeless is not None:
             free = sum(max(0, members.room(node)) for node in members.alive())
             gone = members.ranks[case.homeless].node
             return f"node {gone} is lost and only {free} spare places are left on other nodes (see --spares)"
         return {number: case.node[number] for number in victims}
+
+    def case(self, victims: set[int], homeless: Collection[int] = ()) -> Case:
+        """Where ``victims`` and the ranks of lost nodes may run next; ``homeless`` ones are left out."""
+        members = self._c.members
+        lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
+        base = replace(self._base(), away=tuple(sorted(homeless)))
+        return Case(replace(base, failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
 
     def _away(self, shun: frozenset[int]) -> dict[int, str]:
         """Another node for each rank whose own has no other place for it; a rank for which there is none stays."""
@@ -185,6 +196,7 @@ class Survey:
             standbys={name: count for name, count in warm.items() if count},
             cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
             replicated=bool(self.replicated) and not self._c.options.shard_save,
+            away=tuple(rank.number for rank in members.ranks if rank.away),
             sharded=self._c.options.shard_save and shape.dp > 1,
             costs=self.costs,
         )
@@ -270,8 +282,8 @@ def _parity(node: Node, bad: set[BadSource]) -> list[ParityHold]:
     ]
 
 
-def _equal_peers(shape: Shape, ranks: list[Rank], number: int, epoch: int) -> bool:
-    return len({ranks[peer].digests[epoch] for peer in shape.dp_peers(number)}) == 1
+def _equal_peers(shape: Shape, ranks: Mapping[int, Rank], number: int, epoch: int) -> bool:
+    return len({ranks[peer].digests[epoch] for peer in shape.dp_peers(number) if peer in ranks}) == 1
 
 
 def _model_of(peers: list[int], odd: frozenset[int]) -> int:

@@ -53,7 +53,7 @@ from recovery.launcher.worker_messages import (
 )
 from recovery.plan import RestoreSource
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class FakeNode:
@@ -126,7 +126,7 @@ class FakeNode:
             rank,
             StepRecord(
                 generation=generation or self.generation, epoch=epoch, step_time=0.1, compute_time=0.1,
-                snapshot_blocked=0.0, end_ns=epoch, digest=digest, signals=signals,
+                snapshot_blocked=0.0, end_ns=epoch, digest=digest, micro_batches=4, signals=signals,
             ),
         )  # fmt: skip
 
@@ -348,7 +348,7 @@ def options(tmp_path: Path) -> RunOptions:
         preload=(),
         parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10, state_dir=tmp_path / "state", service=None,
         service_token="", quorum=2,
-        join_seconds=5.0, ready_seconds=2.0, node_seconds=5.0, script="train.py", module=False,
+        join_seconds=5.0, ready_seconds=10.0, node_seconds=5.0, script="train.py", module=False,
         argv=(),
     )  # fmt: skip
 
