@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bench import lib_planner_contest as contest
+from bench import lib_planner_decide as decisions
 from bench import lib_planner_parcae as parcae
 from bench import lib_planner_recycle as recycle
 from bench import lib_planner_runs as runs
@@ -21,6 +23,7 @@ TRACES = DATA / "traces"
 
 if __name__ == "__main__":
     found = [*runs.daly_rows(), *runs.llama_rows(), *recycle.rows()]
+    found += [*decisions.decision_rows(), *decisions.allocation_rows(), *decisions.llama_rows()]
     if (TRACES / "oobleck").is_dir():
         found += tables.rows(TRACES / "oobleck")
     else:
@@ -29,4 +32,8 @@ if __name__ == "__main__":
         found += parcae.rows(TRACES / "parcae")
     else:
         print(f"{TRACES / 'parcae'} is absent: set MAINSTAY_TEST_DATA; Parcae's slices are left out")
+    if (TRACES / "oobleck").is_dir() and (TRACES / "bamboo").is_dir():
+        found += contest.rows(TRACES)
+    else:
+        print(f"{TRACES} lacks oobleck or bamboo: set MAINSTAY_TEST_DATA; the planner's traces are left out")
     publish("planner", found, target_file("planner"))
