@@ -34,4 +34,6 @@ def rank_environment(
     }
     if start.store_host in {"127.0.0.1", "localhost"} and "GLOO_SOCKET_IFNAME" not in os.environ:
         values["GLOO_SOCKET_IFNAME"] = "lo"
+    if start.dp:
+        values |= {"MAINSTAY_DP": start.dp, "MAINSTAY_PP": start.pp}
     return {name: str(value) for name, value in values.items()}

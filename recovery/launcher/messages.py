@@ -188,6 +188,9 @@ class Start(Message, frozen=True):
     generation: int
     store_host: str
     store_port: int
+    dp: int = 0
+    """Data-parallel size that the script is told; 0: none."""
+    pp: int = 0
 
 
 class FenceNode(Message, frozen=True):

@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 from probes.words import check_name
 from recovery import scheme
 from recovery.cadence import NODE_MTBF_HOURS
+from recovery.deal import Dealing, OnLoss
 from recovery.scheme import Scheme
 
 AUTO: Final = -(1 << 40)
@@ -26,6 +27,7 @@ AUTO: Final = -(1 << 40)
 AUTO_PARITY: Final = 10
 AUTO_DISK: Final = 20
 """Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
+_SHAPE: Final = "that mainstay.init() forms where the script names none; so that mainstay reshape can change it later"
 _DISK_COPIES: Final = "of equal data-parallel replicas write so many, to a directory that all nodes share; 0: all"
 _RESUME: Final = "go on from the newest whole step of an earlier run: latest, its id, or auto (start if there is none)"
 _PROTECT: Final = "against the loss of nodes: none, xor, rs:T (any T of a group), copies:M (M - 1 of a group)"
@@ -38,10 +40,12 @@ _QUORUM: Final = (
     "launchers that must agree to another coordinator when it is lost; by default the majority of --nnodes, which with "
     "two nodes means that node 0 goes on without node 1, and never the other way round"
 )
+_DOOR: Final = "--launcher-endpoint"
 _LAUNCHER_ENDPOINT: Final = (
     "HOST:PORT at which other launchers reach this one, where that is not its own address; it listens on PORT"
 )
 _ON_HANG: Final = "report: say which ranks hang, with their stacks; recover: also end and replace them"
+_ON_LOSS: Final = "of ranks without a warm standby: wait for them, or drop their replicas and take them back later"
 _SHARD_SAVE: Final = "each data-parallel replica saves its part of what all hold alike; the same on all nodes"
 DIGESTS_APART: Final = 50
 """Epochs between digests of parameters (``recovery.sdk.values``): so late replicas are seen to differ."""
@@ -111,9 +115,15 @@ class RunOptions:
     join_seconds: float
     ready_seconds: float
     node_seconds: float
+    on_loss: OnLoss = OnLoss.WAIT
+    deal: Dealing = Dealing.EVEN
     on_hang: OnHang = OnHang.REPORT
     on_sick: OnSick = OnSick.REPORT
     on_taint: OnTaint = OnTaint.REPORT
+    dp: int = 0
+    """Data-parallel size that scripts are told; 0: none."""
+    pp: int = 0
+    """Pipeline stages, likewise."""
     shard_save: bool = False
     """Each of several data-parallel replicas saves a part of what all hold alike."""
     replay_every: int = 0
@@ -207,6 +217,8 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--protect", default="xor", metavar="SCHEME", help=_PROTECT)
     add("--group-size", type=int, default=None, help="nodes of a parity group at most; 8, or what the scheme needs")
     add("--domain", action="append", default=[], metavar="[NODE=]RACK", help=_DOMAIN)
+    add("--dp", type=int, default=0, help=f"data-parallel size {_SHAPE}")
+    add("--pp", type=int, default=0, help="pipeline stages, likewise")
     add("--shard-save", action="store_true", help=_SHARD_SAVE)
     add("--disk-every", type=_every, default=0, help="save to --checkpoint-dir every so many steps; 0: never; or auto")
     add("--checkpoint-dir", type=Path, default=None, help="where --disk-every writes, and --resume reads")
@@ -220,11 +232,13 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--join-timeout", type=float, default=300.0, help="seconds to wait for all nodes at the start")
     add("--ready-timeout", type=float, default=60.0, help="seconds until a survivor that does not answer is replaced")
     add("--quorum", type=int, default=None, help=_QUORUM)
-    add("--launcher-endpoint", default=None, help=_LAUNCHER_ENDPOINT)
+    add(_DOOR, default=None, help=_LAUNCHER_ENDPOINT)
     add("--node-timeout", type=float, default=10.0, help="seconds of silence after which a node is lost")
     add("--on-sick", choices=[value.value for value in OnSick], default=OnSick.REPORT.value, help=_ON_SICK)
     add("--on-taint", choices=[value.value for value in OnTaint], default=OnTaint.REPORT.value, help=_ON_TAINT)
     add("--replay-every", type=int, default=0, help="replay also every so many steps, unasked; 0: never")
+    add("--on-loss", choices=[value.value for value in OnLoss], default=OnLoss.WAIT.value, help=_ON_LOSS)
+    add("--deal", choices=[d.value for d in Dealing], default=Dealing.EVEN.value, help="micro-batches to replicas")
     add("--on-hang", choices=[value.value for value in OnHang], default=OnHang.REPORT.value, help=_ON_HANG)
 
 
@@ -238,7 +252,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         nproc=found.nproc_per_node,
         host=host,
         port=port,
-        node=found.node_name or _host_name(),
+        node=found.node_name or socket.gethostname().split(".")[0] or "localhost",
         job=job,
         token=_job_token(found.token_file, service_token, job, found.nnodes),
         spares=found.spares,
@@ -250,14 +264,16 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         disk_every=AUTO_DISK if found.disk_every == AUTO else found.disk_every,
         checkpoint_dir=found.checkpoint_dir,
         max_restarts=found.max_restarts,
-        state_dir=found.state_dir or _state_home() / "jobs" / job,
+        state_dir=found.state_dir or state_directory(job),
         service=found.service,
         service_token=service_token,
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
         quorum=found.nnodes // 2 + 1 if found.quorum is None else found.quorum,
-        launcher_endpoint=_door(found.launcher_endpoint),
+        launcher_endpoint=None if (door := found.launcher_endpoint) is None else _host_and_port(_DOOR, door),
+        on_loss=OnLoss(found.on_loss),
+        deal=Dealing(found.deal),
         on_hang=OnHang(found.on_hang),
         on_sick=OnSick(found.on_sick),
         on_taint=OnTaint(found.on_taint),
@@ -267,6 +283,8 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         disk_auto=found.disk_every == AUTO,
         parity_auto=found.parity_every == AUTO,
         mtbf_hours=found.mtbf,
+        dp=found.dp,
+        pp=found.pp,
         shard_save=found.shard_save,
         script=found.script,
         module=found.module,
@@ -289,8 +307,15 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--shard-save leaves replays nothing to compare with: not with --on-sick replay or --replay-every": (
             options.shard_save and (options.on_sick is OnSick.REPLAY or options.replay_every > 0)
         ),
+        "--shard-save leaves no replica that could go on alone: not with --on-loss drop": (
+            options.shard_save and options.on_loss is OnLoss.DROP
+        ),
         "--shard-save and --checkpoint-dir exclude each other: the disk level writes whole states": (
             options.shard_save and options.checkpoint_dir is not None
+        ),
+        f"--dp and --pp go together, and their product divides the {options.world_size} ranks": (
+            (options.dp, options.pp) != (0, 0)
+            and (min(options.dp, options.pp) < 1 or options.world_size % (options.dp * options.pp) != 0)
         ),
         f"--quorum must be from 1 to {options.nnodes}": not 1 <= options.quorum <= options.nnodes,
         "--replay-every may not be negative": options.replay_every < 0,
@@ -332,20 +357,16 @@ def _endpoint(text: str | None, nnodes: int) -> tuple[str, int]:
         if nnodes > 1:
             raise OptionsError("--rdzv-endpoint HOST:PORT is needed when there are several nodes")
         return "127.0.0.1", 0
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) < 65536:
-        raise OptionsError(f"--rdzv-endpoint {text!r} must look like HOST:PORT")
-    if int(port) == 0 and nnodes > 1:
+    host, port = _host_and_port("--rdzv-endpoint", text, 0)
+    if port == 0 and nnodes > 1:
         raise OptionsError("--rdzv-endpoint needs a port that all nodes know")
-    return host.strip("[]"), int(port)
+    return host, port
 
 
-def _door(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
+def _host_and_port(option: str, text: str, lowest: int = 1) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise OptionsError(f"--launcher-endpoint {text!r} must look like HOST:PORT")
+    if not colon or not host or not port.isdigit() or not lowest <= int(port) < 65536:
+        raise OptionsError(f"{option} {text!r} must look like HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -373,10 +394,7 @@ def _read_token(path: Path | None, option: str) -> str:
     return text
 
 
-def _host_name() -> str:
-    return socket.gethostname().split(".")[0] or "localhost"
-
-
-def _state_home() -> Path:
+def state_directory(job: str) -> Path:
+    """Where a launcher of ``job`` keeps its files if nobody says otherwise."""
     home = os.environ.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "state") / "mainstay"
+    return (Path(home) if home else Path.home() / ".local" / "state") / "mainstay" / "jobs" / job

@@ -43,14 +43,17 @@ class Orders:
     def start(self, rank: Rank) -> None:
         """Have the rank's node give it a process."""
         host, port = self._c.store
-        start = Start(rank=rank.number, generation=self._c.generation, store_host=host, store_port=port)
+        told = self._c.members.shape or self._c.options
+        start = Start(
+            rank=rank.number, generation=self._c.generation, store_host=host, store_port=port, dp=told.dp, pp=told.pp
+        )
         self._c.members.nodes[rank.node].send(start)
 
     def regroup(self, orders: dict[int, Regroup]) -> None:
         """Tell every rank to form the present generation; ``orders`` holds what they restore."""
         host, port = self._c.store
         # One digest at the very first step tells whether replicas are replicas: a job may shard its state among them.
-        for rank in self._c.members.ranks:
+        for rank in self._c.members.present:
             order = orders.get(rank.number) or Regroup(
                 generation=self._c.generation,
                 store_host=host,
