@@ -1,8 +1,9 @@
-"""``mainstay run``, ``mainstay agent``, ``mainstay plan``."""
+"""``mainstay run``, ``mainstay agent``, ``mainstay plan``, ``mainstay reshape``."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -48,3 +49,27 @@ def plan(
     from recovery.plan_cli import run_levels, run_plan
 
     sys.exit(run_levels(scenario, mtbf, json_) if levels else run_plan(scenario, json_))
+
+
+def reshape(
+    job: str,
+    *,
+    dp: int,
+    pp: int,
+    state_dir: Path | None = None,
+    timeout: float = 600.0,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> None:
+    """Let a running job train on with other data-parallel and pipeline sizes, and wait until it does.
+
+    Args:
+        job: its name.
+        dp: data-parallel replicas.
+        pp: pipeline stages.
+        state_dir: of the launcher that coordinates, where mainstay run was given one.
+        timeout: seconds to wait for the answer.
+        json_: print JSON.
+    """
+    from recovery.reshape_cli import run_reshape
+
+    sys.exit(run_reshape(job, (dp, pp), state_dir, timeout, as_json=json_))

@@ -18,6 +18,7 @@ from recovery.disk.reshape import needed, sources
 from recovery.launcher.membership import Node
 from recovery.launcher.messages import Disk, FenceNode, SaveDisk
 from recovery.launcher.options import OnSick
+from recovery.launcher.reshaping import Reshaping
 from recovery.launcher.worker_messages import RestoreOrder
 from recovery.plan import RestoreSource
 from recovery.shape import Shape
@@ -63,6 +64,7 @@ class DiskLevel:
         """What the job goes on from."""
         self.saved: dict[str, Reply] = {}
         """Node -> what it said of the last save."""
+        self.reshaping = Reshaping(coordinator, self)
         if options.resume is not None and options.checkpoint_dir is not None:
             self._resolve(options.resume)
 
@@ -168,6 +170,7 @@ class DiskLevel:
             pp=shape.pp,
             tp=shape.tp,
             copies=self._copies(),
+            away=tuple(rank.number for rank in self._c.members.ranks if rank.away),
             returns=self._c.healing.survey.history.returns,
             resumed=None if self.source is None else (self.source.manifest.run, self.begun_at),
         )
@@ -191,23 +194,26 @@ class DiskLevel:
             node.send(FenceNode(generation=c.generation, kill=doomed, last=True))
         nodes = c.members.alive()
         await c.healing.until(lambda: all(n.fenced >= c.generation or not n.alive for n in nodes), FENCE_SECONDS)
-        epoch = self._newest(nodes)
+        epoch = self.newest(nodes)
         if epoch is None:
             log.error("DEGRADED nothing was saved at the end: no step is held by all ranks")
             return
+        problems = await self.write(nodes, epoch, seconds)
+        if problems:
+            log.error("DEGRADED step %d is perhaps not whole on disk: %s", epoch, "; ".join(problems))
+        else:
+            log.warning("step %d is on disk: go on from it with --resume %s", epoch, self.run)
+
+    async def write(self, nodes: list[Node], epoch: int, seconds: float) -> list[str]:
+        """Have ``epoch`` written by the agents of ``nodes``; what went wrong. No rank may train meanwhile."""
         self.saved.clear()
         here = [node for node in nodes if node.alive]
         orphans = self._orphans(here, epoch)
         for node in here:
             node.send(SaveDisk(epoch=epoch, copies=tuple(sorted(r for r, at in orphans.items() if at is node))))
-        done = await c.healing.until(lambda: all(n.name in self.saved or not n.alive for n in here), seconds)
+        done = await self._c.healing.until(lambda: all(n.name in self.saved or not n.alive for n in here), seconds)
         problems = [f"{name}: {reply.problem}" for name, reply in sorted(self.saved.items()) if reply.problem]
-        if not done:
-            problems.append(f"not all nodes answered within {seconds:g} s")
-        if problems:
-            log.error("DEGRADED step %d is perhaps not whole on disk: %s", epoch, "; ".join(problems))
-        else:
-            log.warning("step %d is on disk: go on from it with --resume %s", epoch, self.run)
+        return problems if done else [*problems, f"not all nodes answered within {seconds:g} s"]
 
     def _orphans(self, nodes: list[Node], epoch: int) -> dict[int, Node]:
         """Ranks whose node is gone -> the one that is to write the copy which it keeps of them."""
@@ -219,7 +225,8 @@ class DiskLevel:
             if slot.rank in gone and slot.epoch == epoch
         }
 
-    def _newest(self, nodes: list[Node]) -> int | None:
+    def newest(self, nodes: list[Node]) -> int | None:
+        """The newest step that all ranks, or a replica of each, hold a sound snapshot of."""
         c, shape = self._c, self._c.members.shape
         assert shape is not None
         survey = c.healing.survey

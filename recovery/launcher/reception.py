@@ -83,7 +83,9 @@ class Reception:
         self._c.members.nodes[hello.node] = node
         node.send(Welcome(world_size=self._c.options.world_size, run=self._c.disk.run))
         self._c.spawn(self._beat(node))
-        if heir is None and self._c.members.complete:
+        if self._c.members.ranks and heir is None:
+            self._c.healing.attendance.came_back(node)
+        elif heir is None and self._c.members.complete:
             self._c.form()
         return node
 
@@ -103,6 +105,7 @@ class Reception:
                 if node.heard_at < limit and node.name != self._c.options.node:
                     self._c.lose_node(node, f"nothing heard for {self._c.options.node_seconds:g} s")
             self._c.migrations.turn()
+            self._c.disk.reshaping.turn()
             self._c.report()
 
     async def _wait_for_nodes(self) -> None:

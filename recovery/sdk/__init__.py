@@ -15,6 +15,7 @@ loop resumes from memory when it is started again. DDP, FSDP2 and HSDP take ``at
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +23,26 @@ import torch
 
 from recovery.sdk.link import installed
 from recovery.sdk.mesh import Mesh, build_mesh
+from recovery.sdk.reduction import GradientSum
 from recovery.sdk.run import Run, build_run
 
 if TYPE_CHECKING:
     from recovery.sdk.meter import Sent
 
-__all__ = ["Mesh", "Run", "attach", "init", "watch"]
+__all__ = ["GradientSum", "Mesh", "Run", "attach", "init", "watch"]
 
 _mesh: Mesh | None = None
+_told = False
+"""The shape of ``_mesh`` is what the launcher said."""
 
 
-def init(*, dp: int = 1, pp: int = 1, tp: int = 1, backend: str | None = None) -> Mesh:
+def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: str | None = None) -> Mesh:
     """Meet the other ranks and form their process groups. Call it once, before the model is built.
 
     Args:
-        dp: data-parallel replicas.
-        pp: pipeline stages.
+        dp: data-parallel replicas; 1 where only ``pp`` is given. With neither, both are what the launcher was told
+            (``mainstay run --dp D --pp P``, later ``mainstay reshape``): read them from ``mesh.shape``.
+        pp: pipeline stages, likewise.
         tp: tensor-parallel ranks.
         backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.
 
@@ -45,10 +50,13 @@ def init(*, dp: int = 1, pp: int = 1, tp: int = 1, backend: str | None = None) -
         ValueError: ``dp * pp * tp`` is not the number of ranks.
         RuntimeError: called twice.
     """
-    global _mesh  # noqa: PLW0603 - a process is one rank of one mesh
+    global _mesh, _told  # noqa: PLW0603 - a process is one rank of one mesh
     if _mesh is not None:
         raise RuntimeError("mainstay.init was called twice")
-    _mesh = build_mesh(dp=dp, pp=pp, tp=tp, backend=backend, link=installed())
+    _told = dp is None and pp is None
+    if _told:
+        dp, pp = int(os.environ.get("MAINSTAY_DP", "1")), int(os.environ.get("MAINSTAY_PP", "1"))
+    _mesh = build_mesh(dp=1 if dp is None else dp, pp=1 if pp is None else pp, tp=tp, backend=backend, link=installed())
     return _mesh
 
 
@@ -75,7 +83,7 @@ def attach(
     """
     if _mesh is None and installed() is not None:
         raise RuntimeError("call mainstay.init before mainstay.attach: mainstay run forms the process groups")
-    return build_run(_mesh, model, optimizer, extra, names=names)
+    return build_run(_mesh, model, optimizer, extra, names=names, told=_told)
 
 
 def watch(

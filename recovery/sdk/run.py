@@ -141,13 +141,14 @@ def build_run(
     extra: Mapping[str, Any] | None,
     *,
     names: Mapping[str, str] | None = None,
+    told: bool = False,
 ) -> Run:
     """See ``recovery.sdk.attach``."""
     # What a plain run does not need is not imported for it.
     if mesh is not None and mesh.link is not None:
         from recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
 
-        return ProtectedRun(mesh, mesh.link, model, optimizer, extra, names=names)
+        return ProtectedRun(mesh, mesh.link, model, optimizer, extra, names=names, told=told)
     if job_name():
         from recovery.adapters.loop import StandingRun  # noqa: PLC0415
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, run_plain
+from bench.lib_job import EXAMPLES, Job, run_plain
 from recovery.disk.catalogue import find, runs
+from recovery.shape import Shape
+from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -99,7 +101,30 @@ def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(tmp_path: Path
     other = ["--steps", "14", "--dp", "1", "--pp", "2", *SMALL]
     with job("fourth", other, "--resume", "latest") as fourth:
         assert fourth.wait() == [1], fourth.tail()
-    assert "pp=1 tp=1, this job has pp=2 tp=1: other pipeline or tensor sizes cannot be resumed" in fourth.tail(40)
+    assert "saved with other pipeline stages, and this script's names are each stage's own" in fourth.tail(40)
+
+
+@pytest.mark.parametrize(("dp", "pp"), [(1, 4), (4, 1), (1, 3)])
+def test_another_number_of_stages_goes_on_to_the_same_bits(dp: int, pp: int, tmp_path: Path) -> None:
+    """Two replicas of two stages, then four stages, four replicas, or three stages on three ranks."""
+    script, checkpoints = EXAMPLES / "anyshape.py", tmp_path / "checkpoints"
+    disk = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
+
+    def train(name: str, steps: int, shape: tuple[int, int], *options: str) -> None:
+        words = ["--steps", str(steps), "--width", "32", "--save", str(tmp_path / f"{name}-saved")]
+        shaped = ["--dp", str(shape[0]), "--pp", str(shape[1]), *options]
+        ranks = shape[0] * shape[1]
+        with Job(
+            directory=tmp_path / name, script=script, arguments=words, nodes=1, per_node=ranks, options=shaped
+        ) as job:
+            assert job.wait() == [0], job.tail()
+
+    train("first", 5, (2, 2), *disk)
+    assert find(checkpoints).manifest.has_model_names
+    train("second", 10, (dp, pp), *disk, "--resume", "latest")
+    assert find(checkpoints).manifest.shape == Shape(dp=dp, pp=pp)
+    train("undisturbed", 10, (2, 2))
+    assert parameters(tmp_path / "second-saved") == parameters(tmp_path / "undisturbed-saved")
 
 
 @pytest.mark.parametrize(

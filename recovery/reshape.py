@@ -1,0 +1,106 @@
+"""A wish for another (dp, pp) of a running job, and what became of it, as files in the launcher's state directory.
+
+``STATE/reshape/ID.json`` is the wish; the coordinator takes it, and leaves ``STATE/reshape/ID.answer``. Whoever may
+write there may ask: it is the user that runs the job.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+log = logging.getLogger("mainstay.coordinator")
+
+DIRECTORY: Final = "reshape"
+MAX_BYTES: Final = 16 * 1024
+"""Of a wish: it has some eighty."""
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    """Training goes on in the shape that was asked for."""
+    REFUSED = "refused"
+    """Nobody was stopped: the reason says why."""
+    FAILED = "failed"
+    """Begun and not finished: the job goes on as it was, or a recovery has taken over."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Train on with ``dp`` replicas of ``pp`` stages."""
+
+    id: str
+    dp: int
+    pp: int
+    asked_at: float
+    """Unix seconds."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish."""
+
+    id: str
+    outcome: Outcome
+    detail: str
+    """One line for people."""
+    seconds: float | None = None
+    """From the wish to the first step that was committed in the new shape."""
+    standing_s: float | None = None
+    """That training stood still: from the fence to that step."""
+    steps_repeated: int | None = None
+    """Committed steps that were made again: the fence may cut the copy of the last one."""
+    step: int | None = None
+    """Training went on after this one."""
+
+
+def ask(state_dir: Path, wish: Wish) -> Path:
+    """Leave ``wish`` for the coordinator whose launcher has ``state_dir``; the path at which its answer will be.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    directory = state_dir / DIRECTORY
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{wish.id}.json"
+    _write(path, msgspec.json.encode(wish))
+    return path.with_suffix(".answer")
+
+
+def take(state_dir: Path) -> list[Wish]:
+    """Wishes that lie in ``state_dir``, the oldest first; the files are gone then, good or bad."""
+    found = []
+    for path in sorted((state_dir / DIRECTORY).glob("*.json")):
+        try:
+            with path.open("rb") as file:
+                body = file.read(MAX_BYTES)
+            path.unlink()
+            found.append(msgspec.json.decode(body, type=Wish))
+        except (OSError, msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+            log.warning("%s asks for no shape: %s", path, error)
+    return sorted(found, key=lambda wish: wish.asked_at)
+
+
+def answer(state_dir: Path, given: Answer) -> None:
+    """Leave ``given`` for whoever asked."""
+    path = state_dir / DIRECTORY / f"{Path(given.id).name}.answer"
+    try:
+        _write(path, msgspec.json.encode(given))
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error)
+
+
+def answered(path: Path) -> Answer | None:
+    """The answer at ``path``; None: not yet."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Answer)
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, body: bytes) -> None:
+    new = path.with_suffix(".new")
+    new.write_bytes(body)
+    new.replace(path)

@@ -1,0 +1,237 @@
+"""A planned change of (dp, pp): who is asked, what is saved before anything is given up, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.disk.manifest import MANIFEST, Manifest, PartEntry, RunInfo, run_name, step_name, write_checked
+from recovery.launcher.healing import VERIFY_STEPS
+from recovery.launcher.messages import Saved
+from recovery.launcher.options import OptionsError, RunOptions, parse
+from recovery.launcher.worker_messages import Attached
+from recovery.plan import RestoreSource
+from recovery.reshape import Answer, Outcome, Wish, answered, ask, take
+from recovery.reshape_cli import run_reshape
+from recovery.shape import Shape
+
+
+@pytest.fixture
+def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
+    return dataclasses.replace(options, disk_every=5, checkpoint_dir=tmp_path / "checkpoints")
+
+
+def whole_step(world: Any, epoch: int, *, model_names: bool = True) -> None:
+    """What the agents are about to write, as far as a coordinator looks at it."""
+    coordinator = world.coordinator
+    run = coordinator.options.checkpoint_dir / coordinator.disk.run
+    (run / step_name(epoch)).mkdir(parents=True)
+    write_checked(run / run_name(1), RunInfo(run=run.name, job="job", generation=1, dp=2, pp=2, tp=1))
+    parts = tuple(PartEntry(rank=rank, generation=1, nbytes=100, check="") for rank in range(4))
+    made = Manifest(
+        run=run.name, job="job", epoch=epoch, dp=2, pp=2, tp=1, replicated=True, time=1.0, parts=parts,
+        **({"model_names": True} if model_names else {}),
+    )  # fmt: skip
+    write_checked(run / step_name(epoch) / MANIFEST, made)
+
+
+async def adapt(world: Any) -> None:
+    """The script of every rank can be started in another shape."""
+    for node in world.nodes:
+        for rank in node.pids:
+            node.say(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True))
+    ranks = world.coordinator.members.ranks
+    await world.until(lambda: all(rank.attached and rank.attached.adapts for rank in ranks))
+
+
+def wish(world: Any, dp: int, pp: int) -> Path:
+    """Asked for, and seen by the coordinator."""
+    path = ask(world.options.state_dir, Wish(id="wish", dp=dp, pp=pp, asked_at=1.0))
+    world.coordinator.disk.reshaping.turn()
+    return path
+
+
+def go_on(world: Any) -> None:
+    """Steps are committed until what was begun counts as verified."""
+    for epoch in range(9, 9 + VERIFY_STEPS):
+        world.commit_all(epoch)
+
+
+async def the_answer(world: Any, path: Path) -> Answer:
+    given: Answer = await world.until(lambda: answered(path))
+    return given
+
+
+def test_all_ranks_start_anew_from_the_step_that_was_saved(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def story() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            old = world.coordinator.disk.run
+            whole_step(world, 8)
+            path = wish(world, 1, 4)
+            await asyncio.sleep(0.02)
+            assert not any(node.fences for node in world.nodes)  # it waits for the end of a step
+            world.dp, world.pp = 1, 4
+            world.commit_all(8)
+            await world.until_state("running", 3)
+            assert [node.saves for node in world.nodes] == [[8], [8]]
+            assert {rank for node in world.nodes for rank in node.fences[-1].kill} == {0, 1, 2, 3}
+            orders = {m.rank: m.order.restore for node in world.nodes for m in node.orders if m.order.generation == 3}
+            assert {order.source for order in orders.values()} == {RestoreSource.DISK}
+            assert {rank: order.parts for rank, order in orders.items()} == {
+                0: ((0, 1), (1, 1)), 1: ((0, 1), (1, 1)), 2: ((1, 1), (0, 1)), 3: ((1, 1), (0, 1)),
+            }  # fmt: skip
+            assert {order.run for order in orders.values()} == {old}
+            config = world.nodes[0].runs[-1]
+            assert (config.dp, config.pp, config.resumed) == (1, 4, (old, 8))
+            assert config.run == world.coordinator.disk.run != old
+            go_on(world)
+            given = await the_answer(world, path)
+            assert (given.outcome, given.step, given.steps_repeated) == (Outcome.DONE, 8, 0)
+            assert world.coordinator.recoveries == 0
+
+    play(story())
+
+
+def test_what_cannot_be_saved_is_not_given_up(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def story() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            world.nodes[1].saves_with = "the disk is full"
+            path = wish(world, 1, 4)
+            world.commit_all(8)
+            await world.until_state("running", 2)
+            go_on(world)
+            given = await the_answer(world, path)
+            assert (given.outcome, given.detail) == (Outcome.FAILED, "node-1: the disk is full")
+            assert not any(fence.kill for node in world.nodes for fence in node.fences)
+            assert world.coordinator.members.shape == Shape(dp=2, pp=2)
+
+    play(story())
+
+
+@pytest.mark.parametrize("model_names", [False, True])
+def test_a_step_that_no_other_shape_can_read_is_not_gone_on_from(
+    model_names: bool, running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    """Written, but with names of each stage's own; or an older step is the newest whole one: nodes share no disk."""
+
+    async def story() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            whole_step(world, 5 if model_names else 8, model_names=model_names)
+            path = wish(world, 1, 4)
+            world.commit_all(8)
+            await world.until_state("running", 2)
+            go_on(world)
+            given = await the_answer(world, path)
+            assert given.outcome is Outcome.FAILED
+            assert ("is not whole in" if model_names else "its names are each stage's own") in given.detail
+            assert world.coordinator.disk.source is None
+
+    play(story())
+
+
+def test_a_rank_that_is_lost_meanwhile_comes_first(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def story() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            for node in world.nodes:
+                node.saves_with = None
+            path = wish(world, 1, 4)
+            world.commit_all(8)
+            await world.until(lambda: all(node.saves for node in world.nodes))
+            world.node_of(3).kill(3)
+            given = await the_answer(world, path)
+            assert (given.outcome, given.detail) == (Outcome.FAILED, "something failed meanwhile, which came first")
+            for node in world.nodes:
+                node.stream.send(Saved(epoch=8))
+            await world.until_state("running", 3)
+            go_on(world)
+            assert (await world.until_event("recovered"))["data"]["epoch"] in {7, 8}
+            assert world.coordinator.members.shape == Shape(dp=2, pp=2)
+
+    play(story())
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((3, 1), "dp=3 pp=1 tp=1 are not the 4 ranks that the job has"),
+        ((0, 4), "dp=0 pp=4 tp=1 are not the 4 ranks that the job has"),
+        ((2, 2), "the job has dp=2 pp=2 already"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(
+    shape: tuple[int, int], words: str, running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def story() -> None:
+        async with running(disk) as world:
+            await adapt(world)
+            given = await the_answer(world, wish(world, *shape))
+            assert (given.outcome, given.detail) == (Outcome.REFUSED, words)
+            assert world.coordinator.generation == 1
+
+    play(story())
+
+
+def test_what_a_job_lacks_is_said(
+    running: Callable[..., Any], disk: RunOptions, options: RunOptions, play: Callable[..., None], tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with running(disk) as world:
+            given = await the_answer(world, wish(world, 1, 4))
+            assert given.outcome is Outcome.REFUSED
+            assert "the script of ranks [0, 1, 2, 3] cannot be started in another shape" in given.detail
+        async with running(dataclasses.replace(options, state_dir=tmp_path / "other")) as world:
+            await adapt(world)
+            assert (await the_answer(world, wish(world, 1, 4))).detail.startswith("there is no --checkpoint-dir")
+
+    play(story())
+
+
+def test_wishes_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert take(tmp_path) == []
+    ask(tmp_path, Wish(id="b", dp=1, pp=2, asked_at=1.0))
+    ask(tmp_path, Wish(id="a", dp=2, pp=1, asked_at=2.0))
+    for number, body in enumerate((b"", b"{", b"\xff", b'{"id":"x","dp":1}', b'{"dp":"two"}')):
+        (tmp_path / "reshape" / f"bad-{number}.json").write_bytes(body)
+    assert [found.id for found in take(tmp_path)] == ["b", "a"]
+    assert take(tmp_path) == []
+    assert caplog.text.count("asks for no shape") == 5
+
+
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(shape: tuple[int, int], state: Path) -> str:
+        assert run_reshape("job", shape, state, 0.2, as_json=False) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert said((0, 1), tmp_path) == "mainstay reshape: dp=0 pp=1: each must be at least 1"
+    assert "no job is coordinated from" in said((1, 1), tmp_path)
+    (tmp_path / "job.json").write_text(json.dumps({"state": "finished", "more": 1}))
+    assert said((1, 1), tmp_path) == "mainstay reshape: job job has finished already"
+    (tmp_path / "job.json").write_text(json.dumps({"state": "running"}))
+    assert run_reshape("job", (1, 1), tmp_path, 0.2, as_json=False) == 1
+    assert capsys.readouterr().err == "mainstay reshape: job job gave no answer within 0.2 s\n"
+    assert len(take(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("words", [["--dp", "2"], ["--dp", "2", "--pp", "3"], ["--dp", "-2", "--pp", "-2"]])
+def test_a_shape_that_ranks_cannot_form_is_refused_at_the_start(words: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    with pytest.raises(OptionsError, match="--dp and --pp go together, and their product divides the 4 ranks"):
+        parse(["--nproc-per-node", "4", *words, str(script)])

@@ -1,0 +1,89 @@
+"""A running job is asked for another (dp, pp): no step is lost, and the parameters end as if nobody had asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import EXAMPLES, Job
+from probes.ids import uuid7
+from recovery.disk.catalogue import runs
+from recovery.reshape import Answer, Outcome, Wish, answered, ask
+from tests.scenarios.whole_model import parameters
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+SCRIPT = EXAMPLES / "anyshape.py"
+STEPS = 120
+SMALL = ["--steps", str(STEPS), "--width", "32"]
+SLOW = ["--pause", "0.1"]
+"""So that there are steps left when whoever asks has asked."""
+ENDLESS = ["--steps", "100000", "--width", "32", *SLOW]
+
+
+def reshape(job: Job, dp: int, pp: int) -> Answer:
+    """What ``mainstay reshape`` does."""
+    path = ask(job.directory / "node-0", Wish(id=uuid7(), dp=dp, pp=pp, asked_at=time.time()))
+    given: Answer = job.until(lambda: answered(path), 120.0, f"an answer about dp={dp} pp={pp}")
+    return given
+
+
+def test_four_ranks_change_their_shape_twice_and_lose_one_between(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    options = ["--dp", "2", "--pp", "2", "--parity-every", "5"]
+    disk = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
+    words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
+    with Job(directory=tmp_path / "job", script=SCRIPT, arguments=words, options=[*options, *disk]) as job:
+        job.wait_step(4)
+        first = reshape(job, 1, 4)
+        assert first.outcome is Outcome.DONE, (first, job.tail())
+        assert first.step is not None
+        assert first.step >= 4
+        assert first.steps_repeated in {0, 1}
+        job.wait_step(first.step + 2)
+        assert [job.state()["topology"][key] for key in ("dp", "pp")] == [1, 4]
+        job.kill(2)
+        job.wait_recoveries(1)
+        second = reshape(job, 4, 1)
+        assert second.outcome is Outcome.DONE, (second, job.tail())
+        assert second.step is not None
+        assert second.step > first.step
+        assert job.wait() == [0, 0], job.tail()
+        assert job.state()["last_step"] == STEPS
+    assert len(runs(checkpoints)) == 3
+    plain = ["--dp", "2", "--pp", "2"]
+    words = [*SMALL, "--save", str(tmp_path / "undisturbed")]
+    with Job(directory=tmp_path / "plain", script=SCRIPT, arguments=words, nodes=1, per_node=4, options=plain) as job:
+        assert job.wait() == [0], job.tail()
+    assert parameters(tmp_path / "saved") == parameters(tmp_path / "undisturbed")
+
+
+def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(tmp_path: Path) -> None:
+    options = ["--dp", "1", "--pp", "2", "--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    with Job(directory=tmp_path / "job", script=SCRIPT, arguments=ENDLESS, nodes=1, options=options) as job:
+        job.wait_step(2)
+        assert reshape(job, 1, 2).detail == "the job has dp=1 pp=2 already"
+        command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--dp", "3", "--pp", "1", "--json"]
+        command += ["--state-dir", str(job.directory / "node-0"), "--timeout", "60"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 1, (done.stderr, job.tail())
+        said = json.loads(done.stdout)
+        assert said["outcome"] == "refused"
+        assert said["detail"] == "dp=3 pp=1 tp=1 are not the 2 ranks that the job has"
+        assert job.state()["generation"] == 1
+
+
+def test_a_script_that_names_its_own_shape_is_not_stopped(tmp_path: Path) -> None:
+    options = ["--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    words = ["--steps", "100000", "--dp", "1", "--pp", "2", "--width", "32"]
+    with Job(directory=tmp_path / "job", arguments=words, nodes=1, options=options) as job:
+        job.wait_step(2)
+        given = reshape(job, 2, 1)
+        assert given.outcome is Outcome.REFUSED
+        assert "the script of ranks [0, 1] cannot be started in another shape" in given.detail
+        assert job.state()["generation"] == 1
