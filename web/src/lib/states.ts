@@ -113,6 +113,12 @@ export const remedy: Record<Remedy, Look> = {
   none: look("Nothing to do", "unknown", "dot", "For the record"),
   watch: look("Watch", "validating", "ring", "Nothing now; it counts towards a repeat or a trend"),
   restart_app: look("Restart the job", "validating", "half", "The node stays in service"),
+  migrate: look(
+    "Move the ranks",
+    "validating",
+    "half",
+    "A job's ranks go to standbys elsewhere; the node stays",
+  ),
   reset_gpu: look("Reset the GPU", "suspect", "triangle", "Work leaves the node first"),
   reboot_node: look("Reboot the node", "suspect", "triangle", "Work leaves the node first"),
   inspect: look("Inspect", "quarantined", "bang", "A person has to look: diagnostics, cables, mechanics"),
@@ -123,6 +129,7 @@ export const remedyOrder: Remedy[] = [
   "none",
   "watch",
   "restart_app",
+  "migrate",
   "reset_gpu",
   "reboot_node",
   "inspect",
@@ -132,9 +139,14 @@ export const remedyOrder: Remedy[] = [
 export const proposal: Record<RemediationState, Look> = {
   proposed: look("Proposed", "draining", "down", "Waits for a decision"),
   held: look("Held", "suspect", "half", "A rule holds it back; a person may still accept it"),
-  accepted: look("Accepted", "validating", "ring", "The node was taken out of service for it"),
+  accepted: look(
+    "Accepted",
+    "validating",
+    "ring",
+    "It is under way: a drain of the node, or ranks that move",
+  ),
   dismissed: look("Dismissed", "unknown", "cross", "A person decided against it"),
-  done: look("Done", "healthy", "check", "The node came back through a validation that passed"),
+  done: look("Done", "healthy", "check", "The node passed a validation, or its ranks have moved"),
   superseded: look("Superseded", "unknown", "dot", "What it was for is gone"),
 };
 

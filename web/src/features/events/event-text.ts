@@ -93,6 +93,8 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
       return stacksText(data);
     case "replayed":
       return str(data.sentence) ?? "Replayed";
+    case "snapshot_damage":
+      return `Snapshot memory: ${str(data.what) ?? "damage was found"}`;
     case "xid":
     case "sxid":
     case "gpu_lost":
@@ -145,6 +147,7 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
         : { tone: "suspect", glyph: "triangle" };
     case "link_down":
     case "gpu_notice":
+    case "snapshot_damage":
       return { tone: "suspect", glyph: "triangle" };
     case "link_up":
       return { tone: "healthy", glyph: "check" };

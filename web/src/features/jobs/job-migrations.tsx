@@ -16,7 +16,8 @@ export function JobMigrations({ id }: { id: string }) {
         {data.map((one) => (
           <li key={one.id} className="text-sm">
             <p className="text-ink">
-              {humanize(one.state)}: {one.node ? `all ranks of ${one.node}` : `rank ${one.rank}`}{" "}
+              {humanize(one.state)}: {one.node ? `all ranks of ${one.node}` : `rank ${one.rank}`}
+              {one.target && ` to ${one.target}`}{" "}
               <span className="text-ink-3 text-xs">
                 <Age at={one.updated_at} />
               </span>

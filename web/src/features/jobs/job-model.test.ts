@@ -82,6 +82,31 @@ it("says what would survive in words", () => {
   expect(text.Disk).toBe("every step");
 });
 
+it("names the run on disk, and what the scheme does not cover", () => {
+  const protection = {
+    ...job.protection,
+    run: "0199-7c1e",
+    warnings: ["the loss of domain rack-7 would take 2 ranks"],
+  };
+  const facts = protectionFacts({ ...job, protection });
+  expect(facts.slice(3)).toEqual([
+    { name: "Run", value: "0199-7c1e" },
+    { name: "Not covered", value: "the loss of domain rack-7 would take 2 ranks" },
+  ]);
+});
+
+const scrub = {
+  passes: 3,
+  bytes: 2 ** 30,
+  drills: 4,
+  drills_failed: 1,
+  found: 3,
+  flipped: 2,
+  mended: 2,
+  lost: 1,
+  nodes: [{ node: "a", found: 3, flipped: 2, mended: 2, lost: 1, last: "rank 0 was mended" }],
+};
+
 const told = {
   time: 0,
   survival_hour: 0.99983,
@@ -122,6 +147,21 @@ describe("durability in words", () => {
     const values = withFigure({ survival_hour: null, parity_epoch: null }).map((fact) => fact.value);
     expect(values[0]).toBe("not known, from memory alone");
     expect(values[2]).toBe("no step is protected over the nodes");
+  });
+  it("says what scrubbing has found", () => {
+    const facts = (changes: Partial<typeof scrub>) =>
+      durabilityFacts({
+        ...job,
+        protection: { ...job.protection, durability: { ...told, scrub: { ...scrub, ...changes } } },
+      }).filter((fact) => /Scrubbing|Damaged/.test(fact.name));
+    expect(facts({})).toEqual([
+      {
+        name: "Scrubbing",
+        value: "2 of 3 damages mended, 1 beyond mending; 1 restore drill gave back other bytes",
+      },
+      { name: "Damaged: a", value: "rank 0 was mended" },
+    ]);
+    expect(facts({ found: 0, nodes: [] })[0]?.value).toBe("nothing found in 1.00 GiB read again");
   });
   it("says at least where it is a lower bound", () => {
     expect(withFigure({ exact: false })[0]?.value).toMatch(/^at least 99.983 %/);

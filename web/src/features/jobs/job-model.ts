@@ -2,8 +2,10 @@
 import type { Job, Steps } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { median, newest, ratioToPeers } from "@/charts/rank-layout";
-import { plural } from "@/lib/format";
+import { bytes, plural } from "@/lib/format";
 import type { RankMetric } from "./search";
+
+type Scrubbing = NonNullable<NonNullable<Job["protection"]["durability"]>["scrub"]>;
 
 /** One number per rank for the grid. */
 export function rankValues(
@@ -79,7 +81,7 @@ export function rankFacts(job: Job, steps: Steps | undefined, rank: number): Ran
 
 /** The protection of a job as sentences that say what would survive. */
 export function protectionFacts(job: Job): { name: string; value: string }[] {
-  const { slots, parity_every, parity_group, disk_every } = job.protection;
+  const { slots, parity_every, parity_group, disk_every, run, warnings } = job.protection;
   return [
     {
       name: "Local memory",
@@ -96,6 +98,8 @@ export function protectionFacts(job: Job): { name: string; value: string }[] {
       name: "Disk",
       value: disk_every === null ? "off" : `every ${disk_every === 1 ? "step" : `${disk_every} steps`}`,
     },
+    ...(run ? [{ name: "Run", value: run }] : []),
+    ...(warnings ?? []).map((line) => ({ name: "Not covered", value: line })),
   ];
 }
 
@@ -115,6 +119,7 @@ export function durabilityFacts(job: Job): { name: string; value: string }[] {
       value: behind === null ? "no step is protected over the nodes" : `${plural(behind, "step")} behind`,
     },
     { name: "On disk", value: disk },
+    ...scrubFacts(told.scrub ?? null),
     ...told.suspects.map((one) => ({
       name: `Distrusted: ${one.node}`,
       value: `${one.reason}; ${kept(one)}`,
@@ -129,6 +134,21 @@ export function durabilityFacts(job: Job): { name: string; value: string }[] {
             : `${one.reason}; steps after ${one.clean} are tainted`,
       })),
     ...told.degraded.map((line) => ({ name: "Degraded", value: line })),
+  ];
+}
+
+/** What reading all snapshot memory again has found. */
+function scrubFacts(told: Scrubbing | null): { name: string; value: string }[] {
+  if (told === null) return [];
+  const drills =
+    told.drills_failed > 0 ? `; ${plural(told.drills_failed, "restore drill")} gave back other bytes` : "";
+  if (told.found === 0)
+    return [{ name: "Scrubbing", value: `nothing found in ${bytes(told.bytes)} read again` }];
+  const mended = `${told.mended} of ${plural(told.found, "damage")} mended`;
+  const lost = told.lost > 0 ? `, ${told.lost} beyond mending` : "";
+  return [
+    { name: "Scrubbing", value: `${mended}${lost}${drills}` },
+    ...told.nodes.map((one) => ({ name: `Damaged: ${one.node}`, value: one.last })),
   ];
 }
 

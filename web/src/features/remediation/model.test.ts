@@ -23,6 +23,9 @@ describe("wantsText", () => {
     expect(wantsText(make({}))).toBe("Drain n1, then reboot it");
     expect(wantsText(make({ remedy: "reset_gpu", device: "gpu3" }))).toBe("Drain n1, then reset gpu3");
     expect(wantsText(make({ remedy: "reset_gpu" }))).toBe("Drain n1, then reset the GPU");
+    expect(wantsText(make({ remedy: "migrate", device: "gpu3" }))).toBe(
+      "Move the ranks off n1 to warm standbys",
+    );
     expect(wantsText(make({ remedy: "watch" }))).toBe("Watch on n1");
   });
 });

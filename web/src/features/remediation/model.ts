@@ -9,6 +9,7 @@ export const isWaiting = (item: Pick<Remediation, "state">) =>
   item.state === "proposed" || item.state === "held";
 
 const STEPS: Partial<Record<Remediation["remedy"], string>> = {
+  migrate: "Move the ranks off {node} to warm standbys",
   reset_gpu: "Drain {node}, then reset the GPU",
   reboot_node: "Drain {node}, then reboot it",
   inspect: "Drain {node} and have it inspected",
