@@ -8,7 +8,9 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +27,7 @@ EVERY = pytest.mark.parametrize("name", sorted(DETECTORS))
 ARRAYS = pytest.mark.parametrize("name", sorted(ARRAY_DETECTORS))
 
 
+@cache
 def own_tests(name: str) -> ModuleType:
     """The detector's test module, which knows what its input looks like."""
     path = Path(__file__).with_name(f"test_{name}.py")
@@ -38,8 +41,20 @@ def own_tests(name: str) -> ModuleType:
     return module
 
 
+@cache
 def example(name: str, seed: int = 0) -> Any:
-    return own_tests(name).example(seed)
+    """Made once, for everybody: nobody may write to it."""
+    data = own_tests(name).example(seed)
+    if isinstance(data, Samples):
+        data.x.setflags(write=False)
+        data.t.setflags(write=False)
+    return data
+
+
+@cache
+def said(name: str, seed: int = 0) -> tuple[Finding, ...]:
+    """What a new detector says of the whole example at once."""
+    return tuple(run(DETECTORS[name](), example(name, seed)))
 
 
 def run(detector: Detector, data: Any, chunk: int = 10**9) -> list[Finding]:
@@ -55,7 +70,7 @@ def run(detector: Detector, data: Any, chunk: int = 10**9) -> list[Finding]:
     return found
 
 
-def as_bytes(findings: list[Finding]) -> bytes:
+def as_bytes(findings: Sequence[Finding]) -> bytes:
     return msgspec.json.encode(findings)
 
 
@@ -70,7 +85,7 @@ def permuted(data: Samples, order: np.ndarray) -> Samples:
 
 @EVERY
 def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
-    found = run(DETECTORS[name](), example(name))
+    found = said(name)
     assert found, "the example must make the detector speak"
     assert {f.kind for f in found} <= DETECTORS[name].kinds
     assert {f.detector for f in found} == {name} == {DETECTORS[name].name}
@@ -78,7 +93,7 @@ def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
 
 @EVERY
 def test_every_finding_can_be_shown(name: str) -> None:
-    for finding in run(DETECTORS[name](), example(name)):
+    for finding in said(name):
         assert finding.evidence.summary.endswith(".")
         assert 0.0 <= finding.confidence <= 1.0
         assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
@@ -107,7 +122,7 @@ def test_config_round_trips_through_json(name: str) -> None:
 @EVERY
 @pytest.mark.parametrize("seed", range(3))
 def test_same_input_same_findings(name: str, seed: int) -> None:
-    first = as_bytes(run(DETECTORS[name](), example(name, seed)))
+    first = as_bytes(said(name, seed))
     again = DETECTORS[name]()
     assert as_bytes(run(again, example(name, seed))) == first
     again.reset()
@@ -117,17 +132,13 @@ def test_same_input_same_findings(name: str, seed: int) -> None:
 @EVERY
 @pytest.mark.parametrize("chunk", [1, 7, 10])
 def test_chunks_do_not_matter(name: str, chunk: int) -> None:
-    data = example(name)
-    assert as_bytes(run(DETECTORS[name](), data, chunk)) == as_bytes(run(DETECTORS[name](), data))
+    assert as_bytes(run(DETECTORS[name](), example(name), chunk)) == as_bytes(said(name))
 
 
 @EVERY
 def test_input_is_not_changed(name: str) -> None:
     data = example(name)
     before = copy.deepcopy(data)
-    if isinstance(data, Samples):
-        data.x.setflags(write=False)
-        data.t.setflags(write=False)
     run(DETECTORS[name](), data)
     if isinstance(data, Samples):
         np.testing.assert_array_equal(data.x, before.x)
@@ -175,7 +186,7 @@ def test_missing_samples_are_survived_and_prove_nothing(name: str) -> None:
 def test_silence_does_not_clear_a_finding(name: str) -> None:
     data = example(name)
     detector = ARRAY_DETECTORS[name]()
-    stop = first_alarm(name, data) + 1
+    stop = first_alarm(name) + 1
     held = {f.key for f in run(detector, data.part(0, stop)) if f.active}
     rest = data.part(stop, len(data.t))
     after = run(detector, replace(rest, x=np.full_like(rest.x, np.nan)))
@@ -183,8 +194,9 @@ def test_silence_does_not_clear_a_finding(name: str) -> None:
     assert not [f for f in after if not f.active], "missing samples are never healthy"
 
 
-def first_alarm(name: str, data: Samples) -> int:
-    detector = ARRAY_DETECTORS[name]()
+@cache
+def first_alarm(name: str) -> int:
+    detector, data = ARRAY_DETECTORS[name](), example(name)
     for k in range(len(data.t)):
         if detector.update(data.part(k, k + 1)):
             return k
@@ -195,7 +207,7 @@ def first_alarm(name: str, data: Samples) -> int:
 def test_order_of_entities_does_not_matter(name: str) -> None:
     data = example(name)
     order = np.random.default_rng(3).permutation(len(data.entities))
-    plain = run(ARRAY_DETECTORS[name](), data)
+    plain = said(name)
     turned = run(ARRAY_DETECTORS[name](), permuted(data, order))
     assert sorted(map(str, turned)) == sorted(map(str, plain))
     half = len(data.t) // 2  # and it may change on the way
@@ -208,7 +220,7 @@ def test_order_of_entities_does_not_matter(name: str) -> None:
 def test_who_leaves_is_forgotten_and_what_was_said_is_withdrawn(name: str) -> None:
     data = example(name)
     detector = ARRAY_DETECTORS[name]()
-    stop = first_alarm(name, data) + 1
+    stop = first_alarm(name) + 1
     held = {f.key: f for f in run(detector, data.part(0, stop)) if f.active}
     blamed = next(iter(held.values())).entity
     everybody = blamed not in data.entities  # it is about the whole job, which ends when all its ranks have left
