@@ -39,7 +39,7 @@ class Option:
     ways: tuple[WayName, ...]
     feasible: bool
     executable: bool
-    """Whether a running job's coordinator carries out every step of it."""
+    """Whether a running job's own planner would choose every step of it and its coordinator carry it out."""
     reason: str
     steps: tuple[Step, ...] = ()
     expected_s: float | None = None
@@ -82,7 +82,7 @@ def decide(outlook: Outlook, ways: Sequence[Way] = WAYS, *, executable_only: boo
     Args:
         outlook: the job and the event.
         ways: to choose from.
-        executable_only: leave out what a coordinator cannot carry out: for a job that runs.
+        executable_only: leave out what a running job does not choose by itself.
 
     Returns:
         Options sorted best first, infeasible ones last; the same outlook gives the same decision.

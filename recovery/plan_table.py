@@ -9,9 +9,12 @@ from recovery.decide import Decision, Option
 
 
 def show_decision(made: Decision, console: Console) -> None:
-    """Every option, best first, with what it is expected to cost; then a line why each other way cannot be."""
+    """Every option, best first, with what it is expected to cost; then a line why each other way cannot be.
+
+    "By itself" says whether a running job would choose it without being told.
+    """
     table = Table(title="Every way of recovering", title_justify="left")
-    for name in ("way", "expected s", "at worst s", "rate", "runs", "where the time goes"):
+    for name in ("way", "expected s", "at worst s", "rate", "by itself", "where the time goes"):
         table.add_column(
             name, justify="right" if name in {"expected s", "at worst s", "rate"} else "left", overflow="fold"
         )

@@ -28,7 +28,7 @@ class Way(Protocol):
 
     @property
     def executed_as(self) -> StrategyName | None:
-        """What a running job's coordinator knows it as; None: nothing carries it out yet."""
+        """As what a running job's planner chooses it; None: never by itself, though an option or a command may do it."""
         ...
 
     def mask(self, outlook: Outlook) -> str | None:
