@@ -28,7 +28,7 @@ class Way(Protocol):
 
     @property
     def executed_as(self) -> StrategyName | None:
-        """As what a running job's planner chooses it; None: never by itself, though an option or a command may do it."""
+        """As what a running job's planner chooses it; None: never by itself, an option or a command may."""
         ...
 
     def mask(self, outlook: Outlook) -> str | None:
