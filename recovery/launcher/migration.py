@@ -103,14 +103,13 @@ class Migrations:
         self._answers: dict[str, Answer] = {}
         self._brought: dict[int, Brought] = {}
         self._current: _Current | None = None
-        loop, others = asyncio.get_running_loop(), coordinator.reporter.answered
+        loop = asyncio.get_running_loop()
 
         def answered(answer: Any) -> None:  # in a thread of the reporter
-            others(answer)
             if (given := read(answer)) and not loop.is_closed():
                 loop.call_soon_threadsafe(self.advise, given)
 
-        coordinator.reporter.answered = answered
+        coordinator.reporter.listen(answered)
 
     # Advice
 

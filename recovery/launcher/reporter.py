@@ -53,8 +53,7 @@ class Reporter:
         self._steps = StepFrames(options.job, options.world_size)
         self._pairs = PairFrames(options.job, options.world_size)
         self._progress = ProgressFrames(options.job, options.world_size)
-        self.answered: Callable[[Any], None] = lambda _answer: None
-        """Is given the service's answer to each job report, on a thread of the reporter's."""
+        self._listeners: list[Callable[[Any], None]] = []
         self._service = _Service(options, self._hand_on) if options.service else None
         self._thread = threading.Thread(target=self._run, name="mainstay-report", daemon=True)
         self._thread.start()
@@ -98,8 +97,13 @@ class Reporter:
         """The job's present state, as ``PUT /v1/jobs/{id}`` wants it."""
         self._queue.put(lambda: self._write_job(report))
 
+    def listen(self, hear: Callable[[Any], None]) -> None:
+        """Have ``hear`` called with the service's answer to each job report, on a thread of the reporter's."""
+        self._listeners.append(hear)
+
     def _hand_on(self, answer: Any) -> None:
-        self.answered(answer)
+        for hear in self._listeners:
+            hear(answer)
 
     def close(self) -> None:
         """Write what is queued; give the service a few seconds for what it has not taken."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -176,6 +177,23 @@ def test_what_makes_no_sense_is_refused_in_one_line(
             world.coordinator.migrations.advise([advice(**about)])
             assert (await answered(world, AdviceState.REFUSED)).detail == why
             assert world.coordinator.generation == 1
+
+    play(work())
+
+
+def test_one_answer_of_the_service_brings_advice_and_hazards(options: RunOptions, play: Any, running: Any) -> None:
+    """Both are heard, whoever began to listen last."""
+
+    async def work() -> None:
+        async with running(options) as world:
+            guard = world.coordinator.orders.guard
+            guard.begin()
+            hazard = {"reason": "hot", "factor": 10.0, "since": 1.0, "corrupt": False}
+            given = {"id": "one", "kind": "migrate", "rank": 9, "target": None, "finding": "f", "reason": "hot"}
+            answer = {"hazards": {"node-1": hazard}, "advice": [given]}
+            await asyncio.to_thread(world.reporter._hand_on, answer)
+            assert (await answered(world, AdviceState.REFUSED)).id == "one"
+            await world.until(lambda: "node-1" in guard.hazards)
 
     play(work())
 
