@@ -109,7 +109,7 @@ class Killer:
             time.sleep(self.chance.uniform(0.0, self.recovery_seconds))
             moment = "anywhere" if self.ward.settled() else "mid-rebuild"
             self._strike(moment, self.chance.randrange(NODES))
-        if not self.ward.until(self.ward.settled, SETTLE_SECONDS):
+        if not self.ward.until(self.ward.settled, SETTLE_SECONDS) and not self._ended_well():
             return self._dead(before)
         self._recovered(before)
         if not self.lost:
@@ -118,6 +118,10 @@ class Killer:
         self.ward.until(lambda: not self._exposed(), self.chance.uniform(0.0, 2.0))
         self.ward.check()
         return True
+
+    def _ended_well(self) -> bool:
+        """A round of many strikes can outlast the job: it recovers, makes its last steps, and is gone."""
+        return self.ward.ended() and not any(self.job.wait(60.0))
 
     def _exposed(self) -> set[str]:
         """Nodes that the promise still counts as lost."""
