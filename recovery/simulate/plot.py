@@ -153,7 +153,7 @@ def _cause_legend(page: _Page) -> None:
     for cause, shade in zip(CAUSES, SHADES, strict=True):
         page.rect(x, page.y + 4.0, 11.0, 11.0, shade)
         page.text(x + 16.0, page.y + 14.0, CAUSE_WORDS[cause], fill=FAINT)
-        x += 28.0 + 6.6 * len(CAUSE_WORDS[cause])
+        x += 28.0 + LETTER * len(CAUSE_WORDS[cause])
     page.y += 28.0
 
 

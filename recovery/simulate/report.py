@@ -7,7 +7,7 @@ between them is theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,9 @@ def _failures(scenario: Scenario, recorded: Recorded | None, rng: np.random.Gene
 
 
 def _ettr(runs: list[Outcome], horizon_s: float) -> Estimate:
-    return estimate(np.array([run.useful_s for run in runs]) / horizon_s)
+    """Over runs, the interval cut at 0 and 1: a normal distribution does not know that a share ends there."""
+    found = estimate(np.array([run.useful_s for run in runs]) / horizon_s)
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def _told(

@@ -67,6 +67,16 @@ def test_nodes_that_fail_less_often_keep_more() -> None:
     assert own.ettr == {row.policy.name: row.ettr for row in found.policies}
 
 
+def test_an_interval_does_not_leave_what_a_share_can_be() -> None:
+    # One run of five meets a failure and stands for 100 h; a save costs nothing, so that the others lose no second.
+    policy = replace(POLICIES[PolicyName.OWN], save_s=0.0)
+    rare = replace(JOB, nodes=1, gpus_per_node=4, dp=1, tp=1, mtbf_hours=1200.0, repair_hours=100.0, spares=0)
+    (row,) = simulate(replace(rare, seeds=5, seed=0, policies=(policy,))).policies
+    assert (row.interruptions, row.waits) == (0.2, 0.2)
+    assert row.ettr.mean + 1.96 * row.ettr.spread / 5**0.5 > 1.0
+    assert row.ettr.low < row.ettr.mean < row.ettr.high == 1.0
+
+
 def test_the_curve_ends_at_the_ratio() -> None:
     found = simulate(replace(JOB, seeds=4, spares=2))
     assert len(found.curve_days) == POINTS

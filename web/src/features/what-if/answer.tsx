@@ -13,8 +13,7 @@ const columns = [
   { name: "95 % interval" },
   { name: "With spares", about: "Effective time of all GPUs that are held, spares included" },
   { name: "Interruptions", about: "A run, on average" },
-  { name: "No spare left", about: "Interruptions of a run for which there was none" },
-  { name: "Saves every" },
+  { name: "No spare", about: "Interruptions of a run for which none was left" },
 ];
 
 export function Answer({ answer }: { answer: Simulation }) {
@@ -93,7 +92,11 @@ function PolicyLine({ one }: { one: Result }) {
   const cell = "num whitespace-nowrap px-2.5 py-1.5";
   const head = (
     <th scope="row" className="whitespace-nowrap py-1.5 pr-2.5 pl-4 text-left font-normal">
-      <span className="inline-block first-letter:uppercase">{one.policy.words}</span>
+      <span className="block first-letter:uppercase">{one.policy.words}</span>
+      <span className="num block text-ink-3 text-xs">
+        {one.policy.save_s > 0 ? `saves every ${age(one.interval_s)}` : "state from a live peer"}, back in{" "}
+        {age(one.policy.restart_s)}
+      </span>
     </th>
   );
   if (one.ettr === null) {
@@ -110,7 +113,7 @@ function PolicyLine({ one }: { one: Result }) {
     );
   }
   return (
-    <tr className="border-line border-b last:border-b-0">
+    <tr className="border-line border-b align-baseline last:border-b-0">
       {head}
       <td className={`${cell} font-medium`}>{percent(one.ettr.mean, 2)}</td>
       <td className={`${cell} text-ink-2`}>{intervalText(one.ettr)}</td>
@@ -119,7 +122,6 @@ function PolicyLine({ one }: { one: Result }) {
       <td className={cell}>
         {one.waits === null || one.waits === 0 ? integer(one.waits) : quantity(one.waits, "1")}
       </td>
-      <td className={`${cell} text-ink-2`}>{age(one.interval_s)}</td>
     </tr>
   );
 }

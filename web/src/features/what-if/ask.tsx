@@ -154,20 +154,22 @@ interface RowProps {
 
 function PolicyRow({ policy, onChange }: RowProps) {
   const seconds = (name: "save" | "restart", about: string) => (
-    <Input
-      type="number"
-      inputMode="decimal"
-      min={0}
-      max={1e7}
-      step="any"
-      required={policy.chosen}
-      disabled={!policy.chosen}
-      aria-label={`Seconds of a ${about}, ${policy.words}`}
-      title={`Seconds of a ${about}`}
-      value={policy[name]}
-      onChange={(event) => onChange({ [name]: event.target.value })}
-      className="w-20 shrink-0 disabled:opacity-50"
-    />
+    <div className="w-16 shrink-0">
+      <Input
+        type="number"
+        inputMode="decimal"
+        min={0}
+        max={1e7}
+        step="any"
+        required={policy.chosen}
+        disabled={!policy.chosen}
+        aria-label={`Seconds of a ${about}, ${policy.words}`}
+        title={`Seconds of a ${about}`}
+        value={policy[name]}
+        onChange={(event) => onChange({ [name]: event.target.value })}
+        className="disabled:opacity-50"
+      />
+    </div>
   );
   return (
     <div className="flex items-center gap-2">

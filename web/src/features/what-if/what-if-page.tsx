@@ -41,7 +41,7 @@ export function WhatIfPage() {
         />
       }
     >
-      <div className="grid items-start gap-4 xl:grid-cols-[minmax(20rem,1fr)_minmax(0,3fr)]">
+      <div className="grid items-start gap-4 xl:grid-cols-[minmax(19rem,1fr)_minmax(0,3fr)]">
         <Panel title="The job and its failures" about="asking changes nothing">
           <div className="flex flex-col gap-4">
             <ChooseJob job={job} onJob={(next) => void navigate({ search: { job: next }, replace: true })} />
