@@ -12,7 +12,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SDK = {"attach", "init", "watch"}
+_SDK = {"GradientSum", "attach", "init", "watch"}
 
 
 def __getattr__(name: str) -> Any:
@@ -54,6 +54,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "run": ("recovery.cli:run", "train", "A training script under protection (torchrun's common options)."),
     "agent": ("recovery.cli:agent", "train", "The snapshot agent of one node (mainstay run starts its own)."),
+    "reshape": ("recovery.cli:reshape", "train", "Train a running job on with other (dp, pp)."),
+    "migrate": ("recovery.migrate_cli:migrate", "node", "Move a rank, or a node's ranks, of a running job elsewhere."),
     "checkpoint": (
         "recovery.checkpoint_cli:checkpoint",
         "train",

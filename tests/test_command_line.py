@@ -12,8 +12,8 @@ import mainstay
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
-    "agent", "checkpoint", "criteria", "demo", "diagnose", "doctor", "hangs", "localise", "node", "plan", "policy",
-    "record", "replay", "run", "select", "serve", "simulate", "token", "up", "validate", "worker",
+    "agent", "checkpoint", "criteria", "demo", "diagnose", "doctor", "hangs", "localise", "migrate", "node", "plan",
+    "policy", "record", "replay", "reshape", "run", "select", "serve", "simulate", "token", "up", "validate", "worker",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from recovery.agent.errors import AgentError
 from recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
 from recovery.agent.peer import Credentials, Peer
 from recovery.durability import Durability, durability, hourly, in_words
+from recovery.launcher.damage import Damages
 from recovery.launcher.grouping import arrange
 from recovery.launcher.holdings import Held, Job, held
 from recovery.launcher.membership import JobState
@@ -75,8 +76,7 @@ class Guard:
         self.taints = Taints(coordinator)
         self.hazards: dict[str, Hazard] = {}
         """Node -> what the service says of it."""
-        self._flips: dict[str, tuple[int, float, str]] = {}
-        """Node -> bits flipped that its agent found, when there were more, and the newest finding."""
+        self._damages = Damages(coordinator.reporter.event)
         self._wards: dict[int, str] = {}
         """Rank -> node that keeps an extra copy of it."""
         self._inventories: dict[str, Inventory] = {}
@@ -87,7 +87,7 @@ class Guard:
         """The job is protected from now on: keep looking."""
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._c.reporter.answered = lambda answer: _from_thread(loop, self.answered, answer)
+            self._c.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
             self._task = self._c.spawn(self._run())
 
     # What is heard
@@ -123,9 +123,9 @@ class Guard:
     def suspects(self) -> dict[str, Hazard]:
         """Nodes that are not trusted, for whatever reason: the worst counts."""
         now, found = time.time(), dict(self.hazards)
-        for node, (count, at, what) in self._flips.items():
-            if count and now - at < FLIP_SECONDS and node not in found:
-                found[node] = Hazard(reason=f"its memory flips bits: {what}", factor=FLIP_FACTOR, since=at)
+        for node, damage in self._damages.flipped(now - FLIP_SECONDS).items():
+            reason = f"its memory flips bits: {damage.what}"
+            found.setdefault(node, Hazard(reason=reason, factor=FLIP_FACTOR, since=damage.at))
         return found
 
     # Extra copies
@@ -144,7 +144,7 @@ class Guard:
         members, bad = self._c.members, self.suspects()
         good = [n.name for n in members.alive() if n.name not in bad and n.endpoint]
         chosen, load = dict[int, str](), Counter[str]()
-        for rank in members.ranks:
+        for rank in members.present:
             if rank.node not in bad or not members.nodes[rank.node].alive or self._replicated(rank.number, bad):
                 continue
             free = [node for node in good if node not in self._keepers(rank.number)]
@@ -159,8 +159,9 @@ class Guard:
     def _replicated(self, rank: int, bad: dict[str, Hazard]) -> bool:
         """Whether a good node holds the same state anyway."""
         members = self._c.members
-        peers = next((ranks for ranks in self._twins() if rank in ranks), ())
-        return any(members.ranks[p].node not in bad and members.nodes[members.ranks[p].node].alive for p in peers)
+        twins = next((ranks for ranks in self._twins() if rank in ranks), ())
+        peers = [members.ranks[twin] for twin in twins if not members.ranks[twin].away]
+        return any(peer.node not in bad and members.nodes[peer.node].alive for peer in peers)
 
     def _keepers(self, rank: int) -> set[str]:
         """Nodes that the scheme itself has keep the rank's slots: one arena cannot be two copies."""
@@ -210,7 +211,7 @@ class Guard:
         kept = held(job, inventories)
         figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
         self._inventories = inventories
-        self._note_flips(inventories)
+        self._damages.note(inventories)
         self._look = _Look(time.time(), kept, figure)
         self._renew()
         c.report()
@@ -218,20 +219,17 @@ class Guard:
     def _job(self) -> Job:
         c, bad = self._c, self.suspects()
         factors = {node.name: bad[node.name].factor if node.name in bad else 1.0 for node in c.members.alive()}
+        twins = self._twins()
+        serving = {rank.number for rank in c.members.present}
+        stand_ins = {rank: next((r for r in ranks if r in serving), rank) for ranks in twins for rank in ranks}
         return Job(
             home=tuple(rank.node for rank in c.members.ranks),
-            replicas=self._twins(),
+            replicas=twins,
             scheme=c.options.protect,
             groups=tuple(tuple(member.rank for member in group) for group in c.orders.groups),
             loss={node: hourly(c.options.mtbf_hours, factor) for node, factor in factors.items()},
+            away={rank.number: stand_ins[rank.number] for rank in c.members.ranks if rank.away},
         )
-
-    def _note_flips(self, inventories: dict[str, Inventory]) -> None:
-        for node, told in inventories.items():
-            count, at, what = self._flips.get(node, (0, 0.0, ""))
-            if told.scrub is not None and told.scrub.found > count:
-                count, at, what = told.scrub.found, time.time(), told.scrub.last
-            self._flips[node] = (0 if told.scrub is None else min(count, told.scrub.found), at, what)
 
     # Telling
 
@@ -258,6 +256,7 @@ class Guard:
             "degraded": self._degraded()[:_MOST_TOLD],
             "suspects": self._suspected(),
             "taints": self.taints.report(),
+            "scrub": self._damages.report(),
         }
 
     def _degraded(self) -> list[str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from recovery.launcher.grouping import arrange
 from recovery.launcher.membership import JobState, Rank
 from recovery.launcher.messages import Exited
 from recovery.shape import Shape
 
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
+
+
+_MOST_WARNINGS: Final = 64
+"""Sentences about domains that the scheme does not cover: after so many the scheme is the wrong one."""
 
 
 def job_report(c: Coordinator) -> dict[str, Any]:
@@ -30,6 +35,7 @@ def job_report(c: Coordinator) -> dict[str, Any]:
             "tp": shape.tp,
             "world_size": shape.world_size,
             "ranks": [_rank(shape, rank) for rank in ranks],
+            "standbys": {node.name: max(0, min(node.standbys, c.members.room(node))) for node in c.members.alive()},
         },
         "protection": {
             "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),
@@ -37,10 +43,12 @@ def job_report(c: Coordinator) -> dict[str, Any]:
             "parity_group": group or None,
             "disk_every": c.tuning.disk_every or None,
             "state_bytes": [r.attached.state_bytes if r.attached else 0 for r in ranks],
+            "run": c.disk.run if c.disk.enabled else None,
+            "warnings": list(arrange(c.members, options)[1])[:_MOST_WARNINGS],
             "durability": c.orders.guard.report(),
         },
         "steps_total": c.steps_total,
-        "last_step": min((r.epoch for r in ranks), default=0),
+        "last_step": min((r.epoch for r in c.members.present), default=0),
         "started_at": c.started_at,
         "finished_at": c.finished_at,
         # Only where somebody gave advice: a service that gives none need not know the word.

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from recovery.agent.messages import DiskInfo, Inventory, ParityInfo, Rates, ScrubState, SlotInfo
@@ -89,8 +90,11 @@ def test_memory_that_flips_bits_is_not_trusted(three: Any, play: Any, running: A
     async def work() -> None:
         async with running(three) as world:
             guard = guard_of(world)
-            scrub = ScrubState(passes=1, nbytes=1, found=1, mended=1, lost=0, drills=0, drills_failed=0, last="slot 1")
-            guard._note_flips({"node-2": with_scrub(inventory("node-2"), scrub)})
+            stale = ScrubState(passes=1, nbytes=1, found=1, mended=1, lost=0, drills=1, drills_failed=1, last="drill")
+            guard._damages.note({"node-2": with_scrub(inventory("node-2"), stale)})
+            assert guard.suspects() == {}, "parity that was wrong from the start says nothing of memory"
+            flip = msgspec.structs.replace(stale, found=2, flipped=1, last="slot 1")
+            guard._damages.note({"node-2": with_scrub(inventory("node-2"), flip)})
             assert guard.suspects()["node-2"].reason == "its memory flips bits: slot 1"
 
     play(work())

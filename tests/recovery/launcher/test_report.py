@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from recovery.launcher.membership import Rank
 from recovery.launcher.messages import Exited
-from recovery.launcher.report import exit_data
+from recovery.launcher.options import RunOptions
+from recovery.launcher.report import exit_data, job_report
+from service.jobs.schemas import JobReport
 
 
 @pytest.mark.parametrize(
@@ -24,3 +30,34 @@ def test_only_what_we_ended_was_expected(
 ) -> None:
     message = Exited(rank=1, pid=7, exit_code=code, signal=signal, expected=ended_by_us, time=5.0)
     assert exit_data(Rank(1, "n0"), message)["expected"] is expected
+
+
+def test_a_job_tells_who_could_take_a_rank_and_what_its_scheme_leaves_out(
+    options: RunOptions, play: Any, running: Any, tmp_path: Path
+) -> None:
+    """Both nodes stand in one rack: no group of theirs outlives it."""
+    racks = (("node-0", "rack-7"), ("node-1", "rack-7"))
+    together = dataclasses.replace(
+        options, domains=racks, parity_every=5, checkpoint_dir=tmp_path / "disk", disk_every=10
+    )
+
+    async def work() -> None:
+        async with running(together) as world:
+            report = job_report(world.coordinator)
+            assert report["topology"]["standbys"] == {"node-0": 1, "node-1": 1}
+            protection = report["protection"]
+            assert protection["run"] == world.coordinator.disk.run
+            assert len(protection["warnings"]) == 1
+            assert "rack-7" in protection["warnings"][0]
+            JobReport.model_validate(report)
+
+    play(work())
+
+
+def test_a_job_without_disk_and_gaps_tells_neither(options: RunOptions, play: Any, running: Any) -> None:
+    async def work() -> None:
+        async with running(options) as world:
+            protection = job_report(world.coordinator)["protection"]
+            assert (protection["run"], protection["warnings"]) == (None, [])
+
+    play(work())
