@@ -1,0 +1,111 @@
+"""SIGKILL without standbys: whole replicas go on at once, the lost one comes back, and the result has the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import Job, free_port, run_plain
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+STEPS = 50
+OPTIONS = ["--spares", "0", "--on-loss", "drop", "--parity-every", "5"]
+PACE = ["--faults", "sleep:rank=0,step=0,ms=40"]
+"""So that a process is there again long before the end, on any machine."""
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2", "--canonical"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Final parameters of the plain script: no launcher, no snapshots, no fault."""
+    directory = tmp_path_factory.mktemp("plain")
+    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")])
+    return directory / "saved"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Two launchers as two nodes, each with one replica of two stages; not started yet."""
+    arguments = [*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")]
+    return Job(directory=tmp_path / "job", arguments=arguments, options=OPTIONS, port=free_port())
+
+
+def assert_bit_equal(job: Job, other: Path) -> None:
+    one = Path(job.arguments[-1])
+    names = sorted(path.name for path in other.iterdir())
+    assert names == [f"rank-{rank}.npz" for rank in range(4)]
+    assert [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()] == []
+
+
+def dropped(job: Job, count: int) -> None:
+    """Wait until training has gone on without replicas ``count`` times."""
+    job.until(lambda: len(drops(job)) >= count, 60.0, f"going on without a replica, {count}")
+
+
+def healed(job: Job, count: int) -> None:
+    """Wait until all replicas have come back ``count`` times."""
+    job.until(lambda: len(job.events("recovered")) - len(drops(job)) >= count, 90.0, f"replicas back, {count}")
+
+
+def drops(job: Job) -> list[list[int]]:
+    """Replicas away, of each recovery that left some."""
+    told = [event["data"].get("replicas_away", []) for event in job.events("recovered")]
+    return [away for away in told if away]
+
+
+def test_ranks_of_several_replicas_die_and_each_comes_back(job: Job, undisturbed: Path) -> None:
+    with job:
+        for count, (step, victim) in enumerate(((6, 3), (16, 0), (26, 2)), start=1):
+            job.wait_step(step)
+            before = job.pids()
+            job.kill(victim)
+            dropped(job, count)
+            healed(job, count)
+            after = job.pids()
+            assert [rank for rank in before if before[rank] != after[rank]] == [victim], "nobody else was replaced"
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(job, undisturbed)
+    assert drops(job) == [[1], [0], [1]]
+    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovered"))
+    assert {event["data"]["digest_match"] for event in job.events("verified")} == {None, True}, (
+        "None: one replica alone"
+    )
+    assert job.state()["last_step"] == STEPS
+
+
+def test_a_node_dies_with_its_memory_and_is_taken_back_when_its_launcher_is_started_again(
+    job: Job, undisturbed: Path
+) -> None:
+    job.arguments = [*ARGUMENTS, "--faults", "sleep:rank=0,step=0,ms=100", "--save", job.arguments[-1]]
+    with job:
+        job.wait_step(6)
+        lost = job.launchers.pop()
+        lost.kill()
+        lost.wait()
+        dropped(job, 1)
+        for arena in job.shm.rglob("*/job/node-1/*.arena"):
+            arena.unlink()
+        job.launchers.append(job._start(1, job.port))
+        healed(job, 1)
+        assert job.wait() == [0, 0], job.tail()
+    assert_bit_equal(job, undisturbed)
+    assert drops(job) == [[1]]
+    assert [event["node"] for event in job.events("node_lost")] == ["node-1"]
+    assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1"}
+
+
+def test_a_slow_replica_is_given_less_and_the_result_has_the_same_bits(job: Job, undisturbed: Path) -> None:
+    job.arguments = [*ARGUMENTS, "--faults", "sleep:rank=3,step=0,ms=60", "--save", job.arguments[-1]]
+    job.options = ["--spares", "0", "--deal", "measured", "--parity-every", "0"]
+    with job:
+        job.wait_step(2)
+        before = job.pids()
+        changed = job.until(lambda: job.events("recovered"), 90.0, "another deal")[0]
+        assert job.pids() == before, "nobody was replaced"
+        assert job.wait() == [0, 0], job.tail()
+    assert changed["data"]["steps_lost"] <= 1
+    assert not job.events("process_exit", "recovery_failed")
+    assert "work is dealt anew by the speed of replicas (0: 1.00, 1: 0." in job.log(0).read_text()
+    assert_bit_equal(job, undisturbed)
