@@ -111,7 +111,7 @@ class EventKind(StrEnum):
     PLAN_CHOSEN = "plan_chosen"  # data: plan (recovery.plan.Plan as JSON)
     ACTION_STARTED = "action_started"  # data: recovery, action, detail
     ACTION_FINISHED = "action_finished"  # data: recovery, action, ok, seconds, detail
-    RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch
+    RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch; if any: replicas_away
     RECOVERY_FAILED = "recovery_failed"  # data: recovery, reason
     VERIFIED = "verified"  # data: recovery, steps_committed, digest_match
     MIGRATION_STARTED = "migration_started"  # data: migration, subject, reason, moves: [{rank, from, to}]
