@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -87,7 +87,6 @@ class Job:
         }  # fmt: skip
         words = [str(part) for pair in flags.items() for part in pair]
         words += [*self.options, *self.own.get(number, ()), str(self.script), *map(str, self.arguments)]
-        command = [sys.executable, "-m", "mainstay", "run", *words]
         environment = {
             **os.environ,
             "MAINSTAY_JOB_TOKEN": "bench-or-test",
@@ -95,9 +94,13 @@ class Job:
             **self.environment,
         }
         with self.log(number).open("wb") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
-            )
+            return self._begin(["-m", "mainstay", "run", *words], environment, log.fileno())
+
+    def _begin(self, words: Sequence[str], environment: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *words]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+        )
 
     # Seeing
 
@@ -221,11 +224,13 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def start_plain(directory: Path, arguments: Sequence[str], ranks: int = 4) -> list[subprocess.Popen[bytes]]:
+def start_plain(
+    directory: Path, arguments: Sequence[str], ranks: int = 4, python: str = sys.executable
+) -> list[subprocess.Popen[bytes]]:
     """The plain example on ``ranks`` processes, with the environment that torchrun would give it."""
     directory.mkdir(parents=True, exist_ok=True)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-    command = [sys.executable, str(EXAMPLES / "train_plain.py"), *arguments]
+    command = [python, str(EXAMPLES / "train_plain.py"), *arguments]
     processes = []
     for rank in range(ranks):
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
@@ -234,12 +239,14 @@ def start_plain(directory: Path, arguments: Sequence[str], ranks: int = 4) -> li
     return processes
 
 
-def run_plain(directory: Path, arguments: Sequence[str], ranks: int = 4, seconds: float = 180.0) -> None:
+def run_plain(
+    directory: Path, arguments: Sequence[str], ranks: int = 4, seconds: float = 180.0, python: str = sys.executable
+) -> None:
     """The plain example from its beginning to its end.
 
     Raises:
         JobError: a rank failed.
     """
-    codes = [process.wait(seconds) for process in start_plain(directory, arguments, ranks)]
+    codes = [process.wait(seconds) for process in start_plain(directory, arguments, ranks, python)]
     if any(codes):
         raise JobError(f"the plain run ended with {codes}: {(directory / 'plain-0.log').read_text()[-2000:]}")

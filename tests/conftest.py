@@ -31,6 +31,13 @@ from tests.groups import GroupScheduling
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
+    from tests.warm.processes import Warm
+
+for _library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    # Several workers share the cores: a pool of threads in each of them spins more than it computes. What asks for
+    # threads itself still has them. Before anybody imports numpy or torch; workers and children inherit it.
+    os.environ.setdefault(_library, "1")
+
 _RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_NAME = "mst-tests-"
@@ -179,6 +186,15 @@ def redis_url(redis_server: str) -> Iterator[str]:
             client.flushdb()
             return
     pytest.fail("all 15 databases of the Redis on this machine hold data; set MAINSTAY_TEST_REDIS_URL")
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A process that has imported torch, to fork ranks and launchers from."""
+    from tests.warm.processes import warm_process
+
+    with warm_process(tmp_path_factory.mktemp("warm"), "torch", "recovery.launcher.main") as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 
 from bench.lib_hazards import Warner
 from bench.lib_job import Job
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -23,13 +24,13 @@ def figure(job: Job) -> dict[str, Any]:
     return job.state().get("protection", {}).get("durability") or {}
 
 
-def test_the_newest_step_of_a_degrading_node_outlives_it(tmp_path: Path) -> None:
+def test_the_newest_step_of_a_degrading_node_outlives_it(warm: Warm, tmp_path: Path) -> None:
     """Nothing else could bring the step back: there is no scheme, no replica and no disk."""
     with Warner() as warner:
         token = tmp_path / "token"
         token.write_text("of-nobody")
         options = ["--protect", "none", "--spares", "1", "--service", warner.url, "--service-token-file", str(token)]
-        job = Job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=NODES, per_node=1, options=options)
+        job = warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=NODES, per_node=1, options=options)
         with job:
             job.wait_step(5)
             bare = job.until(lambda: figure(job).get("survival_hour") and figure(job), 60.0, "a durability figure")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, run_plain
+from bench.lib_job import Job
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -19,18 +20,20 @@ SEED = 20260729
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Final parameters of the plain script: no launcher, no snapshots, no fault."""
     directory = tmp_path_factory.mktemp("plain")
-    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")])
+    warm.run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")])
     return directory / "saved"
 
 
 @pytest.fixture
-def job(tmp_path: Path):
+def job(warm: Warm, tmp_path: Path) -> Job:
     """Two launchers on loopback as two nodes, 2 x 2 ranks; not started yet."""
     options = ["--parity-every", "5", "--spares", "2"]
-    return Job(directory=tmp_path / "job", arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")], options=options)
+    return warm.job(
+        directory=tmp_path / "job", arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")], options=options
+    )
 
 
 def saved(job: Job) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, run_plain
 from recovery.advice import Advice, AdviceKind, leave_file
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -17,9 +17,9 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-def test_a_rank_moves_and_the_bits_are_the_same(tmp_path: Path) -> None:
-    run_plain(tmp_path, [*ARGUMENTS, "--save", str(tmp_path / "plain")], ranks=2)
-    job = Job(
+def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> None:
+    warm.run_plain(tmp_path, [*ARGUMENTS, "--save", str(tmp_path / "plain")], ranks=2)
+    job = warm.job(
         directory=tmp_path / "job",
         arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved"), "--faults", "sleep:rank=0,step=0,ms=25"],
         nodes=2, per_node=1, options=["--spares", "1"],

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, run_plain
+from bench.lib_job import Job
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
 
@@ -22,20 +23,22 @@ Start = Callable[..., Job]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(warm: Warm, tmp_path: Path) -> Start:
     """A job of one node; not started yet."""
 
     def make(*words: str, fault: str, ranks: int, options: tuple[str, ...]) -> Job:
         disk = ("--checkpoint-dir", str(tmp_path / "checkpoints"))
         arguments = [*words, *SMALL, "--save", str(tmp_path / "saved"), "--faults", fault]
-        return Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=ranks, options=[*disk, *options])
+        return warm.job(
+            directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=ranks, options=[*disk, *options]
+        )
 
     return make
 
 
-def assert_as_undisturbed(job: Job, words: tuple[str, ...], tmp_path: Path) -> None:
+def assert_as_undisturbed(warm: Warm, job: Job, words: tuple[str, ...], tmp_path: Path) -> None:
     assert job.wait(300.0) == [0], job.tail()
-    run_plain(tmp_path / "plain", [*words, *SMALL, "--save", str(tmp_path / "plain" / "saved")], ranks=job.per_node)
+    warm.run_plain(tmp_path / "plain", [*words, *SMALL, "--save", str(tmp_path / "plain" / "saved")], job.per_node)
     clean, hunted = tmp_path / "plain" / "saved", tmp_path / "saved"
     names = sorted(path.name for path in clean.iterdir())
     assert len(names) == job.per_node
@@ -43,7 +46,7 @@ def assert_as_undisturbed(job: Job, words: tuple[str, ...], tmp_path: Path) -> N
     assert other == [], job.tail(60)
 
 
-def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, tmp_path: Path) -> None:
+def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, warm: Warm, tmp_path: Path) -> None:
     """Digests agree at step 50 and not at step 100; replays from step 50 name the rank, which gets another device."""
     words = ("--steps", "125", "--dp", "4", "--pp", "1")
     options = ("--on-sick", "replay", "--disk-every", "25")
@@ -53,7 +56,7 @@ def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, tmp_path: Pat
         job.until(lambda: job.events("replayed"), 200.0, "the replay")
         job.wait_recoveries(1, 60.0)
         after = job.pids()
-        assert_as_undisturbed(job, words, tmp_path)
+        assert_as_undisturbed(warm, job, words, tmp_path)
     (event,) = job.events("replayed")
     (culprit,) = event["data"]["culprits"]
     assert (event["data"]["outcome"], event["data"]["epoch"], culprit["rank"]) == ("found", 50, 2)
@@ -64,13 +67,15 @@ def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, tmp_path: Pat
     assert job.events("verified")[0]["data"]["digest_match"] is True
 
 
-def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(start: Start, tmp_path: Path) -> None:
+def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(
+    start: Start, warm: Warm, tmp_path: Path
+) -> None:
     """No digest and no norm shows it. Two pipelines of two stages, cut along and across."""
     words = ("--steps", "55", "--dp", "2", "--pp", "2")
     options = ("--replay-every", "20", "--disk-every", "10")
     with start(*words, fault=f"flip:rank=1,step=35,p=0.5;{SLOW}", ranks=4, options=options) as job:
         job.until(lambda: len(job.events("replayed")) >= 2, 200.0, "two replays")
-        assert_as_undisturbed(job, words, tmp_path)
+        assert_as_undisturbed(warm, job, words, tmp_path)
     first, second, *rest = job.events("replayed")
     assert (first["data"]["outcome"], first["data"]["culprits"]) == ("clean", [])
     assert second["data"]["outcome"] == "found"
@@ -83,7 +88,7 @@ def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(st
     assert job.events("verified")[0]["data"]["digest_match"] is True
 
 
-def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, tmp_path: Path) -> None:
+def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, warm: Warm, tmp_path: Path) -> None:
     """Nobody is blamed, and whatever fails in a replay is recovered from as always."""
     words = ("--steps", "60", "--dp", "2", "--pp", "1")
     with start(*words, fault="sleep:rank=0,ms=20", ranks=2, options=("--disk-every", "20")) as job:
@@ -96,6 +101,6 @@ def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, tmp_
         seen = len(job.events("replayed"))  # 0, unless it was over before the kill
         job.launchers[0].send_signal(signal.SIGUSR2)
         job.until(lambda: len(job.events("replayed")) > seen, 60.0, "a whole replay")
-        assert_as_undisturbed(job, words, tmp_path)
+        assert_as_undisturbed(warm, job, words, tmp_path)
     assert {event["data"]["outcome"] for event in job.events("replayed")} <= {"clean"}
     assert all(event["data"]["culprits"] == [] for event in job.events("replayed"))

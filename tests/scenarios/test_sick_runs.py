@@ -18,6 +18,7 @@ from detectors.finding import FindingKind
 from detectors.registry import DETECTORS
 from service.demo.stack import Stack
 from tests.scenarios.sick.site import Json, Site, hog, pin, serving, training
+from tests.warm.processes import Warm
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,12 +48,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture
-def site(stack: Stack, request: pytest.FixtureRequest) -> Start:
+def site(warm: Warm, stack: Stack, request: pytest.FixtureRequest) -> Start:
     """Starts a job of this story's own, with arguments for the example script."""
 
     def start(*arguments: object, **how: Any) -> AbstractContextManager[Site]:
         name = request.node.name.removeprefix("test_").replace("_", "-")[:40]
-        return training(stack, *arguments, name=name, **how)
+        return training(stack, *arguments, warm=warm, name=name, **how)
 
     return start
 

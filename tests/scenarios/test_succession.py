@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.lib_cut import HOST, Cut
-from bench.lib_job import Job, free_port, run_plain
+from bench.lib_job import Job, free_port
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -19,16 +20,16 @@ ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--width", "64", "--batch", "
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("plain")
-    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=RANKS)
+    warm.run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=RANKS)
     return directory / "saved"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(warm: Warm, tmp_path: Path) -> Job:
     """Three nodes of one rank; not started yet."""
-    return Job(
+    return warm.job(
         directory=tmp_path / "job",
         arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
         nodes=3,

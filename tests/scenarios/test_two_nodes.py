@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, run_plain
+from bench.lib_job import Job
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -19,10 +20,10 @@ ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Final parameters of the plain script: no launcher, no snapshots, no fault."""
     directory = tmp_path_factory.mktemp("plain")
-    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=NODES)
+    warm.run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=NODES)
     return directory / "saved"
 
 
@@ -62,9 +63,9 @@ def assert_bit_equal(one: Path, other: Path) -> None:
     ids=["rs", "copies"],
 )
 def test_two_nodes_with_their_memory_at_once(
-    tmp_path: Path, undisturbed: Path, protect: list[str], lost: tuple[int, ...], source: str
+    warm: Warm, tmp_path: Path, undisturbed: Path, *, protect: list[str], lost: tuple[int, ...], source: str
 ) -> None:
-    job = Job(
+    job = warm.job(
         directory=tmp_path / "job",
         arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
         nodes=NODES,
@@ -86,9 +87,9 @@ def test_two_nodes_with_their_memory_at_once(
     assert all(event["data"]["steps_lost"] <= 8 for event in job.events("recovered"))
 
 
-def test_a_third_node_is_beyond_the_promise_and_said_so(tmp_path: Path) -> None:
+def test_a_third_node_is_beyond_the_promise_and_said_so(warm: Warm, tmp_path: Path) -> None:
     """XOR covers one of the two that go: nothing is made up, the job ends with the reason."""
-    job = Job(
+    job = warm.job(
         directory=tmp_path / "job", arguments=ARGUMENTS, nodes=NODES, per_node=1,
         options=["--parity-every", "4", "--spares", "2", "--protect", "xor"],
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from bench.lib_job import Job
 from tests.recovery.sdk.ranks import run_ranks
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -41,12 +42,14 @@ np.savez(f"{{sys.argv[1]}}/rank-{{mesh.rank}}.npz", samples=counts["samples"], t
 """
 
 
-def job(directory: Path, *options: str) -> Job:
+def job(warm: Warm, directory: Path, *options: str) -> Job:
     saved = directory / "saved"
     saved.mkdir(parents=True)
     script = directory / "script.py"
     script.write_text(SCRIPT)
-    return Job(directory=directory / "job", script=script, arguments=[str(saved)], nodes=2, per_node=1, options=options)
+    return warm.job(
+        directory=directory / "job", script=script, arguments=[str(saved)], nodes=2, per_node=1, options=options
+    )
 
 
 def arena_bytes(running: Job) -> int:
@@ -54,10 +57,10 @@ def arena_bytes(running: Job) -> int:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """The final state without a fault and without sharding, and the bytes of all arenas."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    with job(directory, "--parity-every", "0") as running:
+    with job(warm, directory, "--parity-every", "0") as running:
         running.wait_step(1)
         nbytes = arena_bytes(running)
         assert running.wait() == [0, 0], running.tail()
@@ -75,8 +78,8 @@ def sources(running: Job) -> list[list[str]]:
     return [[restore["source"] for restore in plan["alternatives"][0]["restores"]] for plan in plans]
 
 
-def test_a_killed_process_gathers_its_replicas_part(tmp_path: Path, undisturbed: tuple[Path, int]) -> None:
-    with job(tmp_path, "--shard-save", "--parity-every", "0") as running:
+def test_a_killed_process_gathers_its_replicas_part(warm: Warm, tmp_path: Path, undisturbed: tuple[Path, int]) -> None:
+    with job(warm, tmp_path, "--shard-save", "--parity-every", "0") as running:
         running.wait_step(1)
         assert arena_bytes(running) < 0.75 * undisturbed[1], "each replica keeps a half of what both hold"
         for number, (step, rank) in enumerate(((6, 1), (40, 0))):
@@ -90,9 +93,9 @@ def test_a_killed_process_gathers_its_replicas_part(tmp_path: Path, undisturbed:
 
 
 def test_a_lost_node_is_rebuilt_from_parity_and_its_replicas_part(
-    tmp_path: Path, undisturbed: tuple[Path, int]
+    warm: Warm, tmp_path: Path, undisturbed: tuple[Path, int]
 ) -> None:
-    with job(tmp_path, "--shard-save", "--parity-every", "1", "--spares", "1") as running:
+    with job(warm, tmp_path, "--shard-save", "--parity-every", "1", "--spares", "1") as running:
         running.wait_step(8)
         running.launchers[1].kill()
         running.launchers[1].wait()

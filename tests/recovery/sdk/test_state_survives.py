@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("training")]
 
@@ -45,12 +45,12 @@ np.savez(f"{sys.argv[1]}/rank-{mesh.rank}.npz", **state)
 """
 
 
-def train(directory: Path, data: str, kills: tuple[tuple[int, int], ...]) -> Path:
+def train(warm: Warm, directory: Path, data: str, kills: tuple[tuple[int, int], ...]) -> Path:
     saved = directory / "saved"
     saved.mkdir(parents=True)
     script = directory / "script.py"
     script.write_text(SCRIPT)
-    with Job(directory=directory / "job", script=script, arguments=[str(saved), data], nodes=1, per_node=2) as job:
+    with warm.job(directory=directory / "job", script=script, arguments=[str(saved), data], nodes=1, per_node=2) as job:
         for number, (step, rank) in enumerate(kills):
             job.wait_step(step)
             job.kill(rank)
@@ -61,9 +61,9 @@ def train(directory: Path, data: str, kills: tuple[tuple[int, int], ...]) -> Pat
 
 
 @pytest.mark.parametrize("data", ["same", "own"])
-def test_two_kills_change_nothing(data: str, tmp_path: Path) -> None:
-    expected = train(tmp_path / "undisturbed", data, ())
-    found = train(tmp_path / "killed", data, ((4, 1), (14, 0)))
+def test_two_kills_change_nothing(warm: Warm, data: str, tmp_path: Path) -> None:
+    expected = train(warm, tmp_path / "undisturbed", data, ())
+    found = train(warm, tmp_path / "killed", data, ((4, 1), (14, 0)))
     for rank in range(2):
         name = f"rank-{rank}.npz"
         assert (found / name).read_bytes() == (expected / name).read_bytes()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("training")]
 
@@ -39,10 +39,10 @@ with open(f"{sys.argv[1]}/rank-{dist.get_rank()}.json", "w") as file:
 """
 
 
-def test_ddp_without_protection_is_measured(tmp_path: Path) -> None:
+def test_ddp_without_protection_is_measured(warm: Warm, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    with Job(directory=tmp_path / "job", script=script, arguments=[str(tmp_path)], nodes=1, per_node=2) as job:
+    with warm.job(directory=tmp_path / "job", script=script, arguments=[str(tmp_path)], nodes=1, per_node=2) as job:
         assert job.wait(100.0) == [0], job.tail()
         assert job.state()["last_step"] == 12
         assert job.state()["steps_total"] == 12

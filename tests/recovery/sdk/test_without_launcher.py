@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import EXAMPLES, free_port
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 SMALL = ["--steps", "3", "--width", "32", "--batch", "1", "--seed", "5"]
 
 
-def start(script: str, saved: Path, rank: int | None, world: int, port: int, *words: str) -> subprocess.Popen[bytes]:
+def start(
+    python: str | Path, saved: Path, rank: int | None, meeting: tuple[int, int], *words: str
+) -> subprocess.Popen[bytes]:
     environment = {k: v for k, v in os.environ.items() if k not in {"RANK", "WORLD_SIZE"}} | {"OMP_NUM_THREADS": "1"}
     if rank is not None:
+        world, port = meeting
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, str(EXAMPLES / script), *SMALL, *words, "--save", str(saved)]
+    command = [str(python), str(EXAMPLES / words[0]), *SMALL, *words[1:], "--save", str(saved)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -31,22 +35,22 @@ def finish(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def test_plain_python_is_one_rank(tmp_path: Path) -> None:
-    finish([start("train.py", tmp_path, None, 1, 0, "--dp", "1", "--pp", "1")])
+    finish([start(sys.executable, tmp_path, None, (1, 0), "train.py", "--dp", "1", "--pp", "1")])
     assert (tmp_path / "rank-0.npz").exists()
 
 
-def test_torchruns_environment_gives_what_plain_torch_gives(tmp_path: Path) -> None:
+def test_torchruns_environment_gives_what_plain_torch_gives(warm: Warm, tmp_path: Path) -> None:
     words = ("--dp", "2", "--pp", "1")
     for script in ("train.py", "train_plain.py"):
         port = free_port()
-        finish([start(script, tmp_path / script, rank, 2, port, *words) for rank in range(2)])
+        finish([start(warm.python, tmp_path / script, rank, (2, port), script, *words) for rank in range(2)])
     for rank in range(2):
         name = f"rank-{rank}.npz"
         assert (tmp_path / "train.py" / name).read_bytes() == (tmp_path / "train_plain.py" / name).read_bytes()
 
 
-def test_a_mesh_of_another_size_is_refused(tmp_path: Path) -> None:
-    process = start("train.py", tmp_path, None, 1, 0, "--dp", "2", "--pp", "2")
+def test_a_mesh_of_another_size_is_refused(warm: Warm, tmp_path: Path) -> None:
+    process = start(warm.python, tmp_path, None, (1, 0), "train.py", "--dp", "2", "--pp", "2")
     _, said = process.communicate(timeout=100)
     assert process.returncode == 1
     assert b"dp=2 x pp=2 x tp=1 needs 4 ranks, this job has 1" in said

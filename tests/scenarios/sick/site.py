@@ -19,6 +19,7 @@ from typing import Any
 from bench.lib_job import Job
 from service.demo.client import ApiError
 from service.demo.stack import Stack, free_port
+from tests.warm.processes import Warm
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.1
@@ -123,6 +124,7 @@ def serving(directory: Path) -> Iterator[Stack]:
 def training(
     stack: Stack,
     *arguments: object,
+    warm: Warm | None = None,
     ranks: int = 2,
     name: str = JOB,
     options: Sequence[str] = (),
@@ -130,7 +132,7 @@ def training(
 ) -> Iterator[Site]:
     """A job of ``ranks``, with ``arguments`` for the example script, that reports to the service."""
     to_service = ["--service", stack.api.base_url, "--service-token-file", str(stack.directory / "job-token")]
-    made = Job(
+    made = (warm.job if warm else Job)(
         directory=stack.directory / name,
         arguments=[str(word) for word in arguments],
         nodes=1,
