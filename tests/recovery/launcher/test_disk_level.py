@@ -289,7 +289,7 @@ def test_a_step_that_cannot_be_read_is_one_clear_line(
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ({"pp": 1}, "pp=1 tp=1, this job has pp=2"),
+        ({"pp": 4}, "pp=4 tp=1, this job has pp=2"),
         ({"dp": 4, "replicated": False}, "made with dp=4, this job has dp=2; its state is sharded"),
     ],
 )
