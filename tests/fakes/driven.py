@@ -51,8 +51,8 @@ class Driven:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait(10)
-        self._reader.join(10)
+        self._process.wait(60)
+        self._reader.join(60)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -73,7 +73,7 @@ class Driven:
         self._marks += 1
         mark = f"-- mark {self._marks} --"
         self.do("mark", mark)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while mark not in self._log:
             assert time.monotonic() < deadline, self._log
             time.sleep(0.005)
@@ -94,7 +94,7 @@ class Driven:
         """Everything that was told so far."""
         return self.do("events")  # type: ignore[no-any-return]
 
-    def wait_events(self, count: int, timeout: float = 5.0, **wanted: Any) -> list[dict[str, Any]]:
+    def wait_events(self, count: int, timeout: float = 60.0, **wanted: Any) -> list[dict[str, Any]]:
         """Events with these values, when there are ``count`` of them.
 
         Raises:

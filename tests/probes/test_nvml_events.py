@@ -20,7 +20,7 @@ def listening(fleet: FakeFleet, sampler: Driven, t: float = 1000.0) -> None:
     until(lambda: fleet.calls()["nvmlEventSetWait_v2"] > waits)
 
 
-def until(true: Any, timeout: float = 10.0) -> None:
+def until(true: Any, timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < deadline

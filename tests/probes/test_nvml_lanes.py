@@ -21,7 +21,7 @@ def lost(sampler: Driven) -> list[tuple[str, str, bool]]:
     return [(e["device"], e["data"]["reason"], e["data"].get("cleared", False)) for e in events]
 
 
-def sample_until(sampler: Driven, fleet: FakeFleet, cards: set[int], t: float, timeout: float = 10.0) -> float:
+def sample_until(sampler: Driven, fleet: FakeFleet, cards: set[int], t: float, timeout: float = 60.0) -> float:
     """Sample until exactly these cards answer; returns the time of the sample."""
     deadline = time.monotonic() + timeout
     while True:
@@ -107,7 +107,7 @@ def test_a_driver_that_was_replaced_is_opened_again(start_nvml: StartNvml) -> No
     before = sampler.sample(1000)
     fleet.reload_driver("590.10")
     first: dict[str, dict[str, float]] = {}
-    t, deadline = 1000.0, time.monotonic() + 10
+    t, deadline = 1000.0, time.monotonic() + 60
     while len(first) < 3:
         assert time.monotonic() < deadline
         t += 0.001  # no slow tier comes due by itself

@@ -156,7 +156,7 @@ def test_a_run_that_is_called_off_keeps_what_it_has(tmp_path: Path) -> None:
     assert results[1].error == "called off before it began: no longer needed"
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -208,7 +208,7 @@ time.sleep(600)
     result = says(code).run(order(deadline_at=time.time() + 3))
     assert "did not end within" in (result.error or "")
     assert pid.exists()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _alive(int(pid.read_text())):
         assert time.monotonic() < deadline
 
@@ -230,11 +230,11 @@ def test_stopping_ends_the_run_and_says_so() -> None:
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(validator.run(order())))
     thread.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while validator._process is None and time.monotonic() < deadline:
         time.sleep(0.01)
     validator.stop()
-    thread.join(10)
+    thread.join(60)
     assert "was stopped" in (results[0].error or "")
     assert "is stopping" in (validator.run(order()).error or "")
 
@@ -257,7 +257,7 @@ def test_the_node_reports_then_obeys_then_posts(receiver: Receiver, tmp_path: Pa
     with loop(receiver, tmp_path, says(f"print(json.dumps({GOOD!r}))")) as control:
         control.report(report())
         receiver.wait(lambda r: "node-1" in r.reports)
-        assert control.reported.wait(10)
+        assert control.reported.wait(60)
         receiver.orders = [
             {"id": "o0", "kind": "dance", "deadline_at": 0},
             {"id": "o1", "kind": "validate", "suite": "quick", "validation_id": "v1", "deadline_at": time.time() + 60},
@@ -308,7 +308,7 @@ def test_enrolment_is_tried_until_the_service_is_there(receiver: Receiver, tmp_p
     with loop(receiver, tmp_path, says("pass"), enrol=lambda: "own") as control:
         control._transport.token = ""
         control.report(report())
-        assert control.reported.wait(10)
+        assert control.reported.wait(60)
         assert control._transport.token == "own"
 
 

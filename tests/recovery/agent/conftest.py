@@ -25,7 +25,7 @@ from recovery.memory.snapshot import ArraySource, SnapshotWriter
 
 TOKEN = "correct-horse-battery-staple"
 JOB = "job-1"
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def eventually(what: Callable[[], object], seconds: float = DEADLINE) -> None:
@@ -76,7 +76,7 @@ class Agent:
             return ""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
-        _, words = self.process.communicate(timeout=20)
+        _, words = self.process.communicate(timeout=60)
         self.process = None
         return words
 

@@ -156,7 +156,7 @@ def test_a_lost_node_without_enough_standbys_ends_the_job(options: RunOptions, p
             lost = world.nodes.pop(1)
             lost._task.cancel()
             lost.stream.close()
-            assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 1
+            assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 1
             stopped = await world.until(lambda: world.nodes[0].stopped)
             assert "only 1 spare places are left" in stopped.reason
             event = await world.until_event("job_finished")
@@ -232,7 +232,7 @@ def test_the_limit_of_recoveries(options: RunOptions, play: Any, running: Any) -
             world.commit_all(6)
             await world.until_event("recovered")
             world.node_of(1).kill(1)
-            assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 137
+            assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 137
             stopped = await world.until(lambda: world.nodes[0].stopped)
             assert "--max-restarts 1 are used up" in stopped.reason
 
@@ -250,7 +250,7 @@ def test_a_script_that_fails_again_and_again_is_given_up(options: RunOptions, pl
             node = world.node_of(2)
             node.say(2, ScriptFailed(error="ValueError: no", traceback="trace"))
             node.kill(2, exit_code=3, signal=None)
-            assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 3
+            assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 3
             exits = [await world.until_event("process_exit", count) for count in (1, 2, 3)]
             assert exits[0]["data"]["error"] == "ValueError: no"
             assert exits[0]["data"]["exit_code"] == 3
@@ -265,7 +265,7 @@ def test_all_ranks_end_well(options: RunOptions, play: Any, running: Any) -> Non
             for rank in range(4):
                 world.node_of(rank).say(rank, Done(epoch=5))
                 world.node_of(rank).kill(rank, exit_code=0, signal=None)
-            assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 0
+            assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 0
             assert world.coordinator.state is JobState.FINISHED
             await world.until(lambda: world.nodes[1].stopped)
 
@@ -340,7 +340,7 @@ def test_a_wrong_token_is_not_answered(options: RunOptions, play: Any, new_world
         await world.start()
         try:
             node = await world.connect(0, token="guess")
-            await asyncio.wait_for(node._task, 5.0)  # the connection was closed
+            await asyncio.wait_for(node._task, 60.0)  # the connection was closed
             assert node.stopped is None
             assert not world.coordinator.members.nodes
         finally:
@@ -357,7 +357,7 @@ def test_nodes_that_do_not_come_end_the_job(options: RunOptions, play: Any, new_
         await world.start()
         try:
             await world.connect(0)
-            assert await asyncio.wait_for(world.coordinator.outcome, 5.0) == 1
+            assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 1
         finally:
             await world.close()
 

@@ -10,7 +10,7 @@ import pytest
 from recovery.launcher.output import TAIL_LINES, OutputPump, Tail
 
 
-def wait_for(condition, seconds: float = 10.0) -> None:
+def wait_for(condition, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

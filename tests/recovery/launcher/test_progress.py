@@ -36,7 +36,7 @@ def heard(board: Board, *words: tuple[int, Progress], forming: bool = False, pid
 
 def sample_of(board: Board) -> Sample:
     """The next one that the grid gives."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while (found := board.sample()) is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)

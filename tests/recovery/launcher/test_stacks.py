@@ -48,7 +48,7 @@ def dump(pid: int, program: str | None = None) -> Stacks:
 
 
 def until_state(pid: int, state: str) -> None:
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while process_state(pid) != state:
         assert time.monotonic() < deadline
         time.sleep(0.005)

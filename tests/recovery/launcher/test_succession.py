@@ -202,7 +202,7 @@ def test_one_vote_a_term_and_none_while_there_is_a_coordinator(options: RunOptio
             assert await candidacy("node-2", 9, token="wrong") is Reached.SILENT
             call = Announcement(token=options.token, job=options.job, term=2, node="node-1", endpoint="127.0.0.1:77")
             await ask(voter.door, call)
-            assert await asyncio.wait_for(looking, 10.0) == ("127.0.0.1", 77)
+            assert await asyncio.wait_for(looking, 60.0) == ("127.0.0.1", 77)
         finally:
             fleet.close()
 
@@ -237,7 +237,7 @@ def test_a_door_takes_no_nonsense_and_stays_open(options: RunOptions, play: Play
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(raw)
             writer.write_eof()
-            assert await asyncio.wait_for(reader.read(), 10.0) == b""
+            assert await asyncio.wait_for(reader.read(), 60.0) == b""
             writer.close()
             answer = await ask(door, Inquiry(token=options.token, job=options.job, term=1))
             assert answer == Answer(term=1, coordinates=True)

@@ -27,7 +27,7 @@ def ends() -> Iterator[tuple[Link, socket.socket]]:
     far.settimeout(10.0)
     yield link, far
     far.close()
-    assert ended.wait(5.0)
+    assert ended.wait(60.0)
     near.close()
 
 

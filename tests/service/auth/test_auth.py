@@ -97,7 +97,7 @@ def test_a_revocation_by_another_process_arrives_soon(start) -> None:
     elsewhere = second.client("", Cookie=f"mainstay_session={cookie}", **{"Sec-Fetch-Site": "same-origin"})
     assert elsewhere.delete("/v1/auth/session").status_code == 204
     second.client(first.admin_token).delete(f"/v1/auth/tokens/{created['id']}")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while client.get("/v1/auth/me").status_code != 401 or browser.get("/v1/auth/me").status_code != 401:
         assert time.monotonic() < deadline
         time.sleep(0.02)

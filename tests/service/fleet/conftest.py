@@ -35,7 +35,7 @@ def turn() -> Callable[..., None]:
     def wait(service: Any, *names: str) -> None:
         for name in names:
             loop = next(loop for loop in service.app.state.loops if loop.name == name)
-            seen, failures, deadline = loop.turns, loop.failures, time.monotonic() + 20
+            seen, failures, deadline = loop.turns, loop.failures, time.monotonic() + 60
             while loop.turns < seen + 2:  # the first may have begun before we came
                 assert loop.failures == failures, f"{name} failed: see the log"
                 assert time.monotonic() < deadline, f"{name} does not turn"

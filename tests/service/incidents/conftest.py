@@ -15,7 +15,7 @@ from probes.ids import uuid7
 Json = dict[str, Any]
 
 
-def wait_until(check: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What ``check`` returns once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
@@ -119,7 +119,7 @@ class Job:
         detail: Json = self.client.get(f"/v1/incidents/{one['id']}").json()
         return detail
 
-    def wait_for(self, state: str, seconds: float = 10.0) -> Json:
+    def wait_for(self, state: str, seconds: float = 60.0) -> Json:
         def there() -> Json | None:
             found = self.incidents()
             return self.incident() if len(found) == 1 and found[0]["state"] == state else None

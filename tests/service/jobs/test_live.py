@@ -182,7 +182,7 @@ def test_what_each_detector_says_of_itself(service: Any, client: httpx.Client) -
     body = live.judgement([("straggler", told)]).model_dump()
     expected = {"name": "straggler", "state": "abstains", "why": "too noisy", "numbers": {"noise": 0.25, "limit": None}}
     assert body == {"detectors": [expected]}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (detectors := client.get(url).json()["detectors"]):
         assert time.monotonic() < deadline
         time.sleep(0.05)

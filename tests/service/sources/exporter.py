@@ -138,7 +138,7 @@ class Exporter:
         self.server.server_close()
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 15.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first true value of ``what``."""
     deadline = time.monotonic() + seconds
     while True:

@@ -17,7 +17,7 @@ from service.validation.suites import expected_benchmarks
 Json = dict[str, Any]
 
 
-def wait_until(check: Callable[[], Any], seconds: float = 15.0) -> Any:
+def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -104,7 +104,7 @@ class FakeNode:
             yield
         finally:
             self._stop.set()
-            thread.join(5)
+            thread.join(60)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_two_beats_start_one_run(services: Services, report: Json) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not failures
     (run,) = read(services, sweep).runs
     assert run.counts.pending == 1
@@ -291,9 +291,9 @@ def test_a_worker_process_on_redis_runs_a_sweep_to_a_verdict(
         assert worker.stdout is not None
         assert "ready" in worker.stdout.readline()
         with node.working():
-            runs = eventually(lambda: [r for r in _runs(admin, made) if r["finished_at"] is not None], 30.0)
+            runs = eventually(lambda: [r for r in _runs(admin, made) if r["finished_at"] is not None], 60.0)
         assert runs[-1]["counts"]["pass"] == 1
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
         worker.stdout.close()
