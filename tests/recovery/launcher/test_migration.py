@@ -84,6 +84,7 @@ def test_a_node_is_left_by_all_its_ranks_and_nothing_is_lost(options: RunOptions
             assert [b.epoch for b in target.brings[:2]] == [-1, -1]  # ahead of the fence
             assert len({b.epoch for b in target.brings[2:]}) == 1
             assert source.slots.keys() == {2, 3}
+            await world.until_event("migration_finished")  # written by a thread of its own
             (started,), (finished,) = world.events("migration_started"), world.events("migration_finished")
             assert started["data"]["reason"] == "it runs hot"
             assert finished["data"]["ok"] is True
@@ -206,6 +207,7 @@ def test_the_same_advice_is_followed_once(options: RunOptions, play: Any, runnin
             await answered(world, AdviceState.DONE)
             world.coordinator.migrations.advise([advice(rank=3), advice(id="two", node="node-9")])
             await answered(world, AdviceState.REFUSED, 1)
+            await world.until_event("migration_finished")
             assert len(world.events("migration_started")) == 1
 
     play(work())
