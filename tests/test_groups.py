@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.groups import RECORD, GroupScheduling, longest_first, unit_of
+from tests.groups import DECLARED, RECORD, GroupScheduling, longest_first, unit_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -49,6 +49,11 @@ def test_a_mark_makes_one_unit_of_several_files() -> None:
 def test_the_longest_starts_first_by_record_then_declaration_then_count() -> None:
     sizes = {"a.py": 5, "browser": 40, "b.py": 9000, "c.py": 1}
     assert longest_first(sizes, {"c.py": 700.0}) == ["b.py", "c.py", "browser", "a.py"]
+
+
+def test_what_is_declared_is_there() -> None:
+    units = {unit_of(path.relative_to(ROOT).as_posix(), ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert units >= DECLARED.keys()
 
 
 def test_a_unit_stays_with_one_worker_and_its_seconds_are_kept(tmp_path: Path) -> None:
