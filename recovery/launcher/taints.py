@@ -49,6 +49,8 @@ class Ledger:
     def __init__(self, epoch: int = 0, started: float = 0.0) -> None:
         self._epochs = [epoch]
         self._times = [started]
+        self._begun = [started]
+        self._back_at = started
         self._nodes: list[frozenset[str]] = [frozenset()]
 
     @property
@@ -60,6 +62,7 @@ class Ledger:
         if epoch <= self._epochs[-1]:
             return
         self._epochs.append(epoch)
+        self._begun.append(max(self._times[-1], self._back_at))
         self._times.append(max(at, self._times[-1]))
         self._nodes.append(nodes)
         if len(self._epochs) > MOST:
@@ -70,13 +73,16 @@ class Ledger:
         half = len(self._epochs) // 4 * 2
         for i in range(half - 1, 0, -2):
             self._nodes[i + 1] |= self._nodes[i]
-            del self._epochs[i], self._times[i], self._nodes[i]
+            self._begun[i + 1] = self._begun[i]
+            del self._epochs[i], self._times[i], self._begun[i], self._nodes[i]
 
-    def went_back(self, epoch: int) -> None:
-        """The job begins again at ``epoch``: what came after is not its past any more."""
+    def went_back(self, epoch: int, at: float = 0.0) -> None:
+        """The job begins again at ``epoch``: what came after is not its past any more, what comes begins ``at``."""
+        self._back_at = max(self._back_at, at)
         while len(self._epochs) > 1 and self._epochs[-1] > epoch:
             self._epochs.pop()
             self._times.pop()
+            self._begun.pop()
             self._nodes.pop()
 
     def clean_until(self, node: str, since: float, until: float | None = None) -> int | None:
@@ -95,7 +101,7 @@ class Ledger:
             return None
         first = max(1, bisect_left(self._times, since))
         for i in range(first, len(self._epochs)):
-            if node in self._nodes[i] and self._times[i] > since and (until is None or self._times[i - 1] < until):
+            if node in self._nodes[i] and self._times[i] > since and (until is None or self._begun[i] < until):
                 return self._epochs[i - 1]
         return self._epochs[-1]
 
@@ -133,7 +139,7 @@ class Taints:
 
     def went_back(self, epoch: int) -> None:
         """The job begins again at ``epoch``."""
-        self.ledger.went_back(epoch)
+        self.ledger.went_back(epoch, time.time())
         for taint in self._taints.values():
             wanted, taint.wanted = taint.wanted, None
             if wanted is not None and epoch > wanted:

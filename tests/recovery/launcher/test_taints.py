@@ -120,3 +120,16 @@ def test_a_restore_lands_before_the_corruption(seed: int) -> None:
     assert not poisoned.get(restored, False)
     # And not further back than need be: the newest snapshot on disk or in memory that is clean.
     assert restored >= (first - 1) // 5 * 5
+
+
+def test_steps_made_again_begin_when_the_job_goes_back() -> None:
+    """The step before them is old, but nobody worked on them before the node's ranks had another device."""
+    ledger = Ledger(0, 100.0)
+    for epoch in range(1, 6):
+        ledger.committed(epoch, 100.0 + epoch, frozenset({"a", "b"}))
+    assert ledger.clean_until("b", 102.5) == 2
+    ledger.went_back(2, 120.0)
+    for epoch in (3, 4):
+        ledger.committed(epoch, 120.0 + epoch, frozenset({"a", "b"}))
+    assert ledger.clean_until("b", 102.5, until=119.0) == 4, "it was sent away before they began"
+    assert ledger.clean_until("b", 102.5) == 2, "it never was"
