@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.recovery.adapters.torchrun import DIFFS, EXAMPLES, Agents, agents, assert_same, protected, torchrun
+from tests.warm.processes import Warm, warm_process
+
+pytestmark = pytest.mark.timeout(400)  # a torchrun or two, and frameworks to import
 
 EXAMPLE_NAMES = sorted(path.stem for path in DIFFS.glob("*.diff"))
+FRAMEWORKS = ("torch", "transformers.trainer", "lightning.pytorch", "torch.distributed.elastic.agent.server.api")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Knows the frameworks already: each takes longer to import than its example to train."""
+    with warm_process(tmp_path_factory.mktemp("frameworks"), *FRAMEWORKS) as process:
+        yield process
 
 
 def test_every_adapter_has_its_diff_and_each_adds_five_lines_at_most() -> None:
@@ -19,11 +31,11 @@ def test_every_adapter_has_its_diff_and_each_adds_five_lines_at_most() -> None:
         assert 0 < len(added) <= 5, f"{name} adds {len(added)} lines"
 
 
-def killed(name: str, folder: Path, kept: Agents, *, ranks: int, env: dict[str, str]) -> str:
+def killed(name: str, folder: Path, kept: Agents, *, warm: Warm | None, ranks: int, env: dict[str, str]) -> str:
     """Run the protected example with one SIGKILL of its last rank in step 7; what it said."""
     words = ("--save", str(folder), "--die-at", "7", "--die-rank", str(ranks - 1))
     script = protected(name, folder.with_name("scripts"))
-    done = torchrun(script, *words, ranks=ranks, restarts=1, env=kept.environment("a") | env)
+    done = torchrun(script, *words, warm=warm, ranks=ranks, restarts=1, env=kept.environment("a") | env)
     assert done.returncode == 0, done.stderr
     assert (folder / "struck").exists()
     return done.stderr
@@ -31,13 +43,15 @@ def killed(name: str, folder: Path, kept: Agents, *, ranks: int, env: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EXAMPLE_NAMES, "hsdp"])
-def test_what_torchrun_starts_again_goes_on_from_memory_bit_equal(tmp_path: Path, name: str) -> None:
+def test_what_torchrun_starts_again_goes_on_from_memory_bit_equal(warm: Warm, tmp_path: Path, name: str) -> None:
+    """``ddp`` begins from nothing, as with a user."""
+    begun = None if name == "ddp" else warm
     ranks, env = (4, {"REPLICAS": "2"}) if name == "hsdp" else (2, {})
     name = "fsdp2" if name == "hsdp" else name
-    whole = torchrun(EXAMPLES / f"{name}.py", "--save", str(tmp_path / "whole"), ranks=ranks, env=env)
+    whole = torchrun(EXAMPLES / f"{name}.py", "--save", str(tmp_path / "whole"), warm=warm, ranks=ranks, env=env)
     assert whole.returncode == 0, whole.stderr
     with agents(tmp_path / "shm", "a") as kept:
-        said = killed(name, tmp_path / "out", kept, ranks=ranks, env=env)
+        said = killed(name, tmp_path / "out", kept, warm=begun, ranks=ranks, env=env)
     assert re.search("all ranks resume epoch [67] from memory", said), said
     assert_same(tmp_path / "whole", tmp_path / "out")
 
@@ -51,27 +65,30 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.slow
-def test_a_lost_nodes_rank_is_fetched_from_a_replica_and_a_restarted_agent_still_has_its_slots(tmp_path: Path) -> None:
-    whole = torchrun(EXAMPLES / "ddp.py", "--save", str(tmp_path / "whole"))
+def test_a_lost_nodes_rank_is_fetched_from_a_replica_and_a_restarted_agent_still_has_its_slots(
+    warm: Warm, tmp_path: Path
+) -> None:
+    whole = torchrun(EXAMPLES / "ddp.py", "--save", str(tmp_path / "whole"), warm=warm)
     assert whole.returncode == 0, whole.stderr
     by_node = tmp_path / "by_node.py"
     by_node.write_text(BY_NODE)
     script = str(protected("ddp", tmp_path / "scripts"))
     with agents(tmp_path / "shm", "a", "b") as kept:
         env = kept.environment("ignored")
-        first = torchrun(by_node, script, "--save", str(tmp_path / "part"), "--steps", "7", env=env)
+        first = torchrun(by_node, script, "--save", str(tmp_path / "part"), "--steps", "7", warm=warm, env=env)
         assert first.returncode == 0, first.stderr
         kept.kill("a")
         kept.lose("b")
-        second = torchrun(by_node, script, "--save", str(tmp_path / "out"), env=env)
+        second = torchrun(by_node, script, "--save", str(tmp_path / "out"), warm=warm, env=env)
     assert second.returncode == 0, second.stderr
     assert "all ranks resume epoch 7 from memory" in second.stderr
     assert_same(tmp_path / "whole", tmp_path / "out")
 
 
 @pytest.mark.slow
-def test_without_an_agent_the_script_runs_as_it_always_did_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_an_agent_the_script_runs_as_it_always_did_and_says_what_is_missing(warm: Warm, tmp_path: Path) -> None:
     script = protected("ddp", tmp_path / "scripts")
-    done = torchrun(script, "--save", str(tmp_path / "out"), "--steps", "3", env={"MAINSTAY_JOB": "nobody-started-it"})
+    words = ("--save", str(tmp_path / "out"), "--steps", "3")
+    done = torchrun(script, *words, warm=warm, env={"MAINSTAY_JOB": "nobody-started-it"})
     assert done.returncode == 0, done.stderr
     assert "start `mainstay agent --job nobody-started-it`" in done.stderr

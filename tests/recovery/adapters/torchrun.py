@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from recovery.agent.upkeep import forget, node_directory
+from tests.warm.processes import Warm
 
 ROOT = Path(__file__).parents[3]
 DIFFS = ROOT / "docs" / "adapters"
@@ -72,7 +73,7 @@ class Agents:
     def _end(self, node: str, how: signal.Signals) -> None:
         process = self._processes.pop(node)
         process.send_signal(how)
-        process.wait(10)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -90,13 +91,24 @@ def agents(shm: Path, *nodes: str) -> Iterator[Agents]:
 
 
 def torchrun(
-    script: Path, *words: str, ranks: int = 2, restarts: int = 0, env: Mapping[str, str] | None = None
+    script: Path,
+    *words: str,
+    warm: Warm | None,
+    ranks: int = 2,
+    restarts: int = 0,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``script`` to its end, on one node."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    """Run ``script`` to its end, on one node; with ``warm`` torchrun and the ranks that it starts are forks of that."""
+    python = str(warm.python) if warm else sys.executable
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["--max-restarts", str(restarts), str(script), *words]
     # torch 2.13 shares the rendezvous store with the ranks, and restarted ranks then meet keys of the dead ones.
-    own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    own = {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHON_EXEC": python,
+    }
     return subprocess.run(
         command, env={**os.environ, **own, **(env or {})}, capture_output=True, text=True, timeout=SECONDS, check=False
     )
