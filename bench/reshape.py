@@ -23,8 +23,8 @@ from probes.ids import uuid7
 from recovery.disk.catalogue import find
 from recovery.reshape import Answer, Outcome, Wish, answered, ask
 
-WIDTHS: Final = {"small": "64", "large": "768"}
-"""Of the model: a state of about a MB, and of some 90 MB a rank."""
+WIDTHS: Final = {"small": "64", "large": "384"}
+"""Of the model: a state of about a MB, and of some 40 MB a rank."""
 OLD: Final = ("--dp", "2", "--pp", "2")
 NEW: Final = ("--dp", "1", "--pp", "4")
 WORDS: Final = ("--steps", "100000", "--batch", "1", "--layers", "4")
