@@ -8,7 +8,7 @@ import pytest
 
 from tests.scenarios.health.faults import FAULTS, Fault
 from tests.scenarios.health.quiet import QUIET, Quiet
-from tests.scenarios.health.stage import stage
+from tests.scenarios.health.stage import CALM_PACE_S, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,7 +33,8 @@ def test_the_fault_is_found(story: Fault, tmp_path: Path) -> None:
         took = played.until(lambda: any(f.kind in story.kinds for f in played.findings()), onset.seconds, pace=pace)
         assert took is not None, f"not found\n{played.told()}"
         assert took <= story.within, f"took {took} s\n{played.told()}"
-        played.run(max(0, onset.seconds - int(took)), pace=pace)
+        rest = pace if "node_lost" in story.kinds else max(pace, CALM_PACE_S)  # nothing new happens from here on
+        played.run(max(0, onset.seconds - int(took)), pace=rest)
         blamed = {(f.node, f.device) for f in played.findings() if f.severity != "info"}
         nodes = {node for node, _ in onset.culprits}
         allowed = {*onset.culprits, *((node, device) for node in nodes for device in (None, "host"))}

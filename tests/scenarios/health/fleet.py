@@ -7,8 +7,7 @@ sampler does, and are missing in between.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,9 +32,33 @@ _TEN_SECONDS = (
     "gpu_pcie_fatal_errors_total", "gpu_nvlink_replays_total", "gpu_nvlink_recoveries_total",
     "gpu_nvlink_crc_errors_total",
 )  # fmt: skip
-_GPU_COUNTERS = tuple(n for n in CATALOGUE.wide if SIGNALS[n].source is SignalSource.GPU)
-_NIC_COUNTERS = tuple(n for n in CATALOGUE.wide if SIGNALS[n].source is SignalSource.NIC)
-_HOST_COUNTERS = tuple(n for n in CATALOGUE.wide if SIGNALS[n].source is SignalSource.HOST)
+_COUNTERS = {s: np.array([r for n, r in _WIDE_ROW.items() if SIGNALS[n].source is s], np.intp) for s in SignalSource}
+"""Where the counters of a source stand. Whole rows are written at once: a story is some hundred thousand of them."""
+_SLOW = np.array([_ROW[name] for name in _TEN_SECONDS if name in _ROW])
+_SLOW_WIDE = frozenset(_WIDE_ROW[name] for name in _TEN_SECONDS if name in _WIDE_ROW)
+_QUICK = np.array([row for row in _COUNTERS[SignalSource.GPU].tolist() if row not in _SLOW_WIDE], np.intp)
+_GPU_SAYS = np.array([_ROW[name] for name in (
+    "gpu_utilization_ratio", "gpu_power_watts", "gpu_temperature_celsius", "gpu_memory_temperature_celsius",
+    "gpu_temperature_margin_celsius", "gpu_sm_clock_hertz", "gpu_memory_used_bytes", "gpu_throttle_reasons",
+    "gpu_pcie_generation", "gpu_nvlinks_active", "gpu_nvlinks_supported", "gpu_memory_clock_hertz",
+    "gpu_pcie_generation_max", "gpu_pcie_width", "gpu_pcie_width_max", "gpu_power_limit_watts", "gpu_recovery_action",
+    "gpu_remap_pending", "gpu_remap_failed", "gpu_sram_threshold_exceeded",
+    "gpu_nvlink_worst_link_errors_per_second", "gpu_fabric_state", "gpu_fabric_health_mask",
+)])  # fmt: skip
+_ALWAYS = (2.619e9, 5.0, 16.0, 16.0, LIMIT_W, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0)
+"""What the last of them say unless a story says otherwise: from the memory clock on."""
+_HOST_SAYS = {
+    "cpu_utilization_ratio": 0.2, "cpu_steal_ratio": 0.0, "load_1m": 12.0, "memory_used_bytes": 4e11,
+    "memory_used_ratio": 0.2, "shm_used_ratio": 0.1, "disk_used_ratio": 0.4, "inodes_used_ratio": 0.1,
+    "processes_blocked": 0.0, "processes_stuck": 0.0, "filesystems_read_only": 0.0, "clock_synchronized": 1.0,
+    "clock_error_seconds": 1e-4, "fabric_manager_up": 1.0,
+}  # fmt: skip
+_HOST_ROWS, _HOST_VALUES = np.array([_ROW[name] for name in _HOST_SAYS]), np.array([*_HOST_SAYS.values()])
+_JITTER = np.array([6.0, 0.01, 0.8, 0.8])
+"""Of a busy card's power, utilisation and two temperatures, in this order."""
+_IDLE_JITTER = np.array([6.0, 0.8, 0.8])
+Narrow = NDArray[np.float32]
+Wide = NDArray[np.int64]
 
 
 @dataclass
@@ -70,63 +93,61 @@ class Gpu(Thing):
         """Hold its clocks down for ``share`` of each second from now on."""
         self.rates[f"gpu_throttle_{cause}_nanoseconds_total"] = share * 1e9
 
-    def narrow(self, second: int, chance: np.random.Generator) -> dict[str, float]:
+    def narrow(self, row: Narrow, second: int, chance: np.random.Generator) -> None:
         """What the driver says now."""
         share = 0.9 * self.load if self.power_share is None else self.power_share
-        power = IDLE_W + share * (LIMIT_W - IDLE_W) + chance.normal(0.0, 6.0)
+        if self.load:
+            watts, used, core, memory = chance.normal(0.0, _JITTER).tolist()
+        else:
+            watts, core, memory = chance.normal(0.0, _IDLE_JITTER).tolist()
+            used = 0.0
         held = sum(
             self.rates.get(f"gpu_throttle_{c}_nanoseconds_total", 0.0) for c in ("power_brake", "hardware_thermal")
         )
-        clock = (1.98e9 if self.load else 345e6) * (1.0 - 0.6 * min(held / 1e9, 1.0))
-        said = {
-            "gpu_utilization_ratio": float(np.clip(self.load + chance.normal(0.0, 0.01), 0.0, 1.0))
-            if self.load
-            else 0.0,
-            "gpu_memory_used_bytes": 70e9 if self.load else 0.5e9,
-            "gpu_temperature_celsius": round(32.0 + 34.0 * share + chance.normal(0.0, 0.8)),
-            "gpu_memory_temperature_celsius": round(36.0 + 38.0 * share + chance.normal(0.0, 0.8)),
-            "gpu_temperature_margin_celsius": round(55.0 - 34.0 * share),
-            "gpu_power_watts": max(40.0, power),
-            "gpu_sm_clock_hertz": clock,
-            "gpu_memory_clock_hertz": 2.619e9,
-            "gpu_throttle_reasons": 0.0 if self.load else 1.0,
-            "gpu_pcie_generation": 5.0 if self.load else 1.0,
-            "gpu_pcie_generation_max": 5.0,
-            "gpu_pcie_width": 16.0,
-            "gpu_pcie_width_max": 16.0,
-            "gpu_power_limit_watts": LIMIT_W,
-            "gpu_recovery_action": 0.0,
-            "gpu_remap_pending": 0.0,
-            "gpu_remap_failed": 0.0,
-            "gpu_sram_threshold_exceeded": 0.0,
-            "gpu_nvlinks_active": float(self.links),
-            "gpu_nvlinks_supported": float(self.links),
-            "gpu_nvlink_worst_link_errors_per_second": 0.0,
-            "gpu_fabric_state": 3.0,
-            "gpu_fabric_health_mask": 0.0,
-        }
-        said.update(self.gauges)
+        busy = bool(self.load)
+        row[_GPU_SAYS] = (
+            min(max(self.load + used, 0.0), 1.0),
+            max(40.0, IDLE_W + share * (LIMIT_W - IDLE_W) + watts),
+            round(32.0 + 34.0 * share + core),
+            round(36.0 + 38.0 * share + memory),
+            round(55.0 - 34.0 * share),
+            (1.98e9 if busy else 345e6) * (1.0 - 0.6 * min(held / 1e9, 1.0)),
+            70e9 if busy else 0.5e9,
+            0.0 if busy else 1.0,
+            5.0 if busy else 1.0,
+            self.links,
+            self.links,
+            *_ALWAYS,
+        )
+        for name, value in self.gauges.items():
+            row[_ROW[name]] = value
         if second % 10 != self.index % 10:
-            said = {name: value for name, value in said.items() if name not in _TEN_SECONDS}
+            row[_SLOW] = np.nan
         if second % 60 == self.index:
-            said["gpu_processes"] = 1.0 if self.load else 0.0
-        return said
+            row[_ROW["gpu_processes"]] = busy
 
-    def wide(self, second: int) -> dict[str, int]:
+    def wide(self, row: Wide, second: int) -> None:
         due = second % 10 == self.index % 10
-        names = (n for n in _GPU_COUNTERS if due or n not in _TEN_SECONDS)
-        return {name: int(self.totals.get(name, 0.0)) for name in names}
+        row[_COUNTERS[SignalSource.GPU] if due else _QUICK] = 0
+        for name, total in self.totals.items():
+            place = _WIDE_ROW[name]
+            if due or place not in _SLOW_WIDE:
+                row[place] = int(total)
 
 
 @dataclass
 class Port(Thing):
     """A network port at 400 Gbit/s."""
 
-    def narrow(self) -> dict[str, float]:
-        return {"nic_link_up": 1.0, "nic_rate_bits_per_second": 400e9} | self.gauges
+    def narrow(self, row: Narrow) -> None:
+        row[_ROW["nic_link_up"]], row[_ROW["nic_rate_bits_per_second"]] = 1.0, 400e9
+        for name, value in self.gauges.items():
+            row[_ROW[name]] = value
 
-    def wide(self) -> dict[str, int]:
-        return {name: int(self.totals.get(name, 0.0)) for name in _NIC_COUNTERS}
+    def wide(self, row: Wide) -> None:
+        row[_COUNTERS[SignalSource.NIC]] = 0
+        for name, total in self.totals.items():
+            row[_WIDE_ROW[name]] = int(total)
 
 
 @dataclass
@@ -157,25 +178,24 @@ class Node:
         for thing in self.things():
             thing.totals = {name: total for name, total in thing.totals.items() if "aggregate" in name}
 
-    def host_narrow(self, t: float) -> dict[str, float]:
-        return {
-            "cpu_utilization_ratio": 0.2, "cpu_steal_ratio": 0.0, "load_1m": 12.0, "memory_used_bytes": 4e11,
-            "memory_used_ratio": 0.2, "shm_used_ratio": 0.1, "disk_used_ratio": 0.4, "inodes_used_ratio": 0.1,
-            "processes_blocked": 0.0, "processes_stuck": 0.0, "filesystems_read_only": 0.0, "clock_synchronized": 1.0,
-            "clock_error_seconds": 1e-4, "fabric_manager_up": 1.0, "uptime_seconds": t - self.booted_at,
-        } | self.host.gauges  # fmt: skip
+    def host_says(self, narrow: Narrow, wide: Wide, t: float) -> None:
+        narrow[_HOST_ROWS] = _HOST_VALUES
+        narrow[_ROW["uptime_seconds"]] = t - self.booted_at
+        for name, value in self.host.gauges.items():
+            narrow[_ROW[name]] = value
+        wide[_COUNTERS[SignalSource.HOST]] = 0
+        for name, total in self.host.totals.items():
+            wide[_WIDE_ROW[name]] = int(total)
 
     def frame(self, t: float, chance: np.random.Generator) -> Frame:
         """One second of everything that answers, counters advanced by that second."""
-        second = int(t)
         things = self.things()
         narrow = np.full((len(things), len(CATALOGUE.narrow), 1), np.nan, "<f4")
         wide = np.full((len(things), len(CATALOGUE.wide), 1), WIDE_MISSING, "<i8")
         for row, thing in enumerate(things):
             thing.advance()
             if thing.answers:
-                _fill(narrow[row, :, 0], _ROW, self._narrow(thing, t, second, chance))
-                _fill(wide[row, :, 0], _WIDE_ROW, self._wide(thing, second))
+                self._say(thing, narrow[row, :, 0], wide[row, :, 0], t, chance)
         self.sequence += 1
         values, big = narrow.tobytes(), wide.tobytes()
         return Frame(
@@ -184,24 +204,15 @@ class Node:
             wide=big, crc32=checksum(values, big),
         )  # fmt: skip
 
-    def _narrow(self, thing: Thing, t: float, second: int, chance: np.random.Generator) -> Mapping[str, float]:
+    def _say(self, thing: Thing, narrow: Narrow, wide: Wide, t: float, chance: np.random.Generator) -> None:
         if isinstance(thing, Gpu):
-            return thing.narrow(second, chance)
-        return thing.narrow() if isinstance(thing, Port) else self.host_narrow(t)
-
-    @staticmethod
-    def _wide(thing: Thing, second: int) -> Mapping[str, float]:
-        if isinstance(thing, Gpu):
-            return thing.wide(second)
-        if isinstance(thing, Port):
-            return thing.wide()
-        return {name: int(thing.totals.get(name, 0.0)) for name in _HOST_COUNTERS}
-
-
-def _fill(row: NDArray[np.generic], places: Mapping[str, int], said: Mapping[str, float]) -> None:
-    for name, value in said.items():
-        if not (isinstance(value, float) and math.isnan(value)):
-            row[places[name]] = value  # type: ignore[index]
+            thing.narrow(narrow, int(t), chance)
+            thing.wide(wide, int(t))
+        elif isinstance(thing, Port):
+            thing.narrow(narrow)
+            thing.wide(wide)
+        else:
+            self.host_says(narrow, wide, t)
 
 
 def make_nodes(count: int, racks: int, booted_at: float) -> Iterator[Node]:

@@ -96,7 +96,7 @@ def power_cap_flaps_with_the_job(stage: Stage) -> None:
             node.load(float(n % 2 == 0))
             for gpu in node.gpus:
                 gpu.throttle("power_cap", 0.9 if n % 2 == 0 else 0.0)
-        stage.run(45)
+        stage.run(45, pace=PACE)
 
 
 @_quiet("NVSentinel#1748: 11,760 XID 45 from one job's clean-up")
@@ -202,7 +202,7 @@ def jobs_come_and_go(stage: Stage) -> None:
 def service_restart(stage: Stage) -> None:
     for node in stage.nodes.values():
         node.load(0.9)
-    stage.run(150)
+    stage.run(150, pace=PACE)
     stage.restart()
     stage.run(150)
 
