@@ -6,6 +6,7 @@ Losing protection never stops training: the rank says so once, loudly, and train
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,18 @@ log = logging.getLogger("mainstay.sdk")
 
 RestoreError = (AgentError, ArenaError, OSError, ValueError)
 """What may go wrong while a slot is brought back; the coordinator then plans again without that source."""
+
+
+AGENT_SECONDS = 10.0
+"""For a node's agent to listen. It starts with the launcher and imports less, but a busy node may run it last."""
+_POLL_SECONDS = 0.02
+
+
+def _wait_for(socket: Path) -> None:
+    """Until the agent listens there, or never will."""
+    until = time.monotonic() + AGENT_SECONDS
+    while not socket.exists() and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
 
 
 class _Stash:
@@ -97,6 +110,7 @@ class Protection:
         self._writer: SnapshotWriter | None = None
         self._inode = 0
         self.slots = 0
+        _wait_for(Path(assignment.agent_socket))
         self.open()
 
     @property
