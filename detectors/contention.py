@@ -4,7 +4,7 @@ The kernel counts it (schedstat's run delay), so no model of compute is needed: 
 that of the job's other ranks and with other nodes. A machine where all ranks alike wait for cores is oversubscribed,
 which is the job's own layout: said of the job as information, blamed on nobody.
 
-Test: CUSUM (Page 1954) on (share - others' share) / noise. detection.md, section 2, fault 16.
+Test: CUSUM (Page 1954) on (share - others' share) / noise.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Waiting for data is reported by itself, so it needs no model: the wait beyond the peers' and beyond the rank's own calm
 history is set against a typical step. A long one counts at once, a middling one when it comes again: loaders refill
-now and then, each at another step. detection.md, section 2, fault 17.
+now and then, each at another step.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The clock is job-wide: seconds since any rank completed a collective or a step. 
 nothing is heard while others speak holds the job up; a job of which nothing at all is heard is unknown, not hung: the
 heartbeat speaks of that. Counters cannot prove a mismatched collective; the flight recorder can (``mainstay hangs``).
 
-Reference: C4 (comm and non-comm hang), Unicron (three iterations), Mycroft (trigger and blame), NVRx; detection.md 3.2.
+Reference: C4 (comm and non-comm hang), Unicron (three iterations), Mycroft (trigger and blame), NVRx.
 """
 
 from __future__ import annotations

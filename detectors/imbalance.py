@@ -6,7 +6,7 @@
 - **gc_jitter**: now this rank, now that one collects garbage while all wait (collect at the same step instead).
 
 Never blame: severity info, entity the job. Source of the three: "Understanding Stragglers in Large Model Training"
-(ByteDance), whose M_S says how much sooner a step would end with equal stages; detection.md, section 2.
+(ByteDance), whose M_S says how much sooner a step would end with equal stages.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ heal    when all ranks of a replica wait with a process, everybody stops at the 
 A pipeline that lost a stage is dropped whole. Where no replica is whole, or the script does not ask for the
 micro-batches that it is dealt, the job waits for the lost ranks, as without the option. What is away protects nothing
 and is counted on by nobody: groups, durability and votes are those of the ranks that take part. As torchft drops and
-heals replica groups (recovery.md 4.1); unlike there, the global batch stays.
+heals replica groups; unlike there, the global batch stays.
 """
 
 from __future__ import annotations
