@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.data import DATA
 from tests.groups import GroupScheduling
 
 if TYPE_CHECKING:
@@ -212,11 +213,9 @@ def chromium_path() -> str:
 @pytest.fixture(scope="session")
 def test_data() -> Path:
     """The shared reference data; tests over it skip, saying so, where it is absent."""
-    default = Path(__file__).resolve().parents[2] / "shared" / "data"
-    path = Path(os.environ.get("MAINSTAY_TEST_DATA", default))
-    if not path.is_dir():
-        pytest.skip(f"no reference data at {path}; set MAINSTAY_TEST_DATA")
-    return path
+    if not DATA.is_dir():
+        pytest.skip(f"no reference data at {DATA}: set MAINSTAY_TEST_DATA")
+    return DATA
 
 
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from bench.lib_events import alarms, hit_rate, judge
 from bench.lib_vus import auc_pr, ranges_of, softened, vus_pr
-
-DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+from tests.data import DATA, needs
 
 
 def flags(text: str) -> np.ndarray:
@@ -61,7 +57,7 @@ def test_nonsense_is_refused() -> None:
         vus_pr(flags("01"), np.array([0.0, np.nan]), 1)
 
 
-@pytest.mark.skipif(not (DATA / "smd").is_dir(), reason="set MAINSTAY_TEST_DATA to the folder that holds smd")
+@needs("smd")
 def test_the_metric_is_that_of_the_published_table() -> None:
     """Reference table over the four machines: random .107 and .137, mean clipped z^2 .474 and .501."""
     from bench.smd import at_random, clipped_squares, machines

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-import os
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +14,9 @@ from detectors.finding import FindingKind
 from detectors.flight_diagnosis import Diagnosis, diagnose
 from detectors.flight_match import Match
 from detectors.flight_recorder import DumpError, decode, dumps_of, parse
+from tests.data import DATA, needs
 
-DATA = (
-    Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-    / "flight-recorder"
-)
+DUMPS = DATA / "flight-recorder"
 WORLD = list(range(8))
 GROUPS = {
     "0": ("default_pg", WORLD),
@@ -90,9 +86,9 @@ def read(raw: dict[str, Any]) -> Diagnosis:
 
 
 @pytest.mark.parametrize("file", ["gpu_error_tp4_pp2_ep8.json.gz", "lock_gil_tp2_pp4_ep4.json.gz"])
-@pytest.mark.skipif(not DATA.is_dir(), reason="set MAINSTAY_TEST_DATA to the directory of public data")
+@needs("flight-recorder")
 def test_real_dumps_name_exactly_the_faulty_ranks(file: str) -> None:
-    raw = json.loads(gzip.decompress((DATA / file).read_bytes()))
+    raw = json.loads(gzip.decompress((DUMPS / file).read_bytes()))
     found = diagnose(dumps_of(raw))
     assert list(found.ranks_blamed) == raw["fault_ranks"]
     assert found.kind is FindingKind.NONCOMM_HANG

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from detectors.mesh import regular
 from detectors.sick import SickDetector
 from detectors.spikes import Spikes
 from probes.words import Severity
+from tests.data import DATA, needs
 
 ONSET = 60
 NAMES = SickDetector.signals
@@ -185,10 +184,10 @@ def test_without_a_mesh_replicas_are_not_compared_and_it_says_so() -> None:
     assert "Who replicates whom is unknown" in detector.account().why
 
 
-@pytest.mark.skipif("MAINSTAY_TEST_DATA" not in os.environ, reason="MAINSTAY_TEST_DATA does not name the shared data")
+@needs("step-times")
 @pytest.mark.parametrize("name", ["bert_h100", "gpt3_15b_a100lts", "gpt3_15b_h100", "mixtral8x7b_h100_dev"])
 def test_real_loss_curves_have_no_spikes(name: str) -> None:
-    with np.load(Path(os.environ["MAINSTAY_TEST_DATA"]) / "step-times" / f"{name}.npz") as data:
+    with np.load(DATA / "step-times" / f"{name}.npz") as data:
         loss = data["lm_loss"]
     spikes = Spikes()
     assert not any(spikes.take(float(value)) for value in loss)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from detectors.bocpd import Bocpd
 from detectors.finding import Entity, Finding, FindingKind
 from detectors.slowdown import SlowdownDetector, pace_of
 from probes.words import StepPhase
+from tests.data import DATA, needs
 
 ONSET = 100
 
@@ -167,9 +166,9 @@ def test_bocpd_agrees_with_the_posterior_computed_naively() -> None:
     np.testing.assert_allclose(bocpd.mass[0, 1:7], (weight / weight.sum())[1:], rtol=1e-6)
 
 
-@pytest.mark.skipif("MAINSTAY_TEST_DATA" not in os.environ, reason="MAINSTAY_TEST_DATA does not name the shared data")
+@needs("step-times")
 @pytest.mark.parametrize("name", ["bert_h100", "gpt3_15b_a100lts", "mixtral8x7b_h100_dev"])
 def test_real_jobs_without_a_slow_stretch_are_left_alone(name: str) -> None:
-    with np.load(Path(os.environ["MAINSTAY_TEST_DATA"]) / "step-times" / f"{name}.npz") as data:
+    with np.load(DATA / "step-times" / f"{name}.npz") as data:
         seconds = data["iteration_time"]
     assert say(pace_of(seconds[np.isfinite(seconds)])) == []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from detectors.finding import Entity, Finding, FindingKind
 from detectors.mesh import regular
 from detectors.straggler import StragglerDetector
 from probes.words import Severity, StepPhase
+from tests.data import DATA
 
 STAGES = np.array([1.0, 1.0, 1.62, 1.1])
 """Stage 2 is slower for every replica, as in a real job with the vocabulary head."""
@@ -287,10 +286,7 @@ def test_after_a_roll_back_first_steps_are_nobodys_fault() -> None:
     assert say(back) == []
 
 
-TRACES = (
-    Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-    / "straggler-traces"
-)
+TRACES = DATA / "straggler-traces"
 
 
 def compute_seconds(trace: str) -> tuple[np.ndarray, int]:

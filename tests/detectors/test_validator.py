@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,8 @@ from detectors.repeatability import NEEDED, repeatability
 from detectors.validator import BestLimits, OwnPast, Validator
 from probes.benchmarks.result import Better
 from probes.words import Verdict
+from tests.data import DATA, needs
 
-DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 BOTH = pytest.mark.parametrize("better", [Better.LOWER, Better.HIGHER])
 
 
@@ -176,9 +175,7 @@ def test_repeatability_without_repeats() -> None:
         repeatability([np.ones(2)] * 2, ["a"])
 
 
-@pytest.mark.skipif(
-    not (DATA / "gpu-variability").is_dir(), reason="set MAINSTAY_TEST_DATA to the public data's folder"
-)
+@needs("gpu-variability")
 class TestLonghorn:
     """One split of the real GPUs; ``bench/validator.py`` has twenty."""
 

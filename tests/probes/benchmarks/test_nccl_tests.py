@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from probes.benchmarks.nccl_tests import NcclTests, Row, read
 from probes.benchmarks.result import State
+from tests.data import DATA, needs
 from tests.probes.benchmarks.tools import GPUS, program, said
 
 LOG = """# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 8(factor) warmup iters: 5 iters: 20 agg iters: 1
@@ -64,10 +64,10 @@ def test_one_gpu_has_nobody_to_talk_to(tmp_path: Path) -> None:
     assert (able, reason) == (False, "all_reduce_perf needs two GPUs or more")
 
 
-LOGS = Path(os.environ.get("MAINSTAY_TEST_DATA", "../shared/data"), "superbench", "tests_data")
+LOGS = DATA / "superbench" / "tests_data"
 
 
-@pytest.mark.skipif(not LOGS.is_dir(), reason="the shared test data is not here")
+@needs("superbench", "tests_data")
 def test_a_real_log_is_read() -> None:
     rows = read((LOGS / "nccl_allreduce.log").read_text())
     assert rows[1 << 30].bus == pytest.approx(230.29e9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from probes.benchmarks.nvbandwidth import NvBandwidth, read
 from probes.benchmarks.result import State
+from tests.data import DATA, needs
 from tests.probes.benchmarks.tools import GPUS, program, said
 
 LOG = """nvbandwidth Version: v0.6
@@ -83,10 +83,10 @@ def test_a_gpu_that_the_program_did_not_see_has_a_reason(tmp_path: Path) -> None
     assert "h2d_gpu2: not measured" in (result.error or "")
 
 
-LOGS = Path(os.environ.get("MAINSTAY_TEST_DATA", "../shared/data"), "superbench", "tests_data")
+LOGS = DATA / "superbench" / "tests_data"
 
 
-@pytest.mark.skipif(not LOGS.is_dir(), reason="the shared test data is not here")
+@needs("superbench", "tests_data")
 def test_a_real_log_is_read() -> None:
     found = read((LOGS / "nvbandwidth_results.log").read_text())
     assert found["device_to_host_memcpy_ce"] == {(0, 0): 295.15, (0, 1): 312.11}

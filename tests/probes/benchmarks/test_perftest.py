@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from probes.benchmarks.base import Device
 from probes.benchmarks.perftest import Perftest, read
 from probes.benchmarks.result import State
 from probes.benchmarks.tool import rdma_devices
+from tests.data import DATA, needs
 from tests.probes.benchmarks.tools import program, said
 
 RULE = "-" * 80
@@ -90,10 +90,10 @@ def test_a_machine_whose_ports_are_all_down_is_an_error(
     assert both(tmp_path).supported(cpu) == (False, "the machine has no RDMA device")
 
 
-LOGS = Path(os.environ.get("MAINSTAY_TEST_DATA", "../shared/data"), "superbench", "tests_data")
+LOGS = DATA / "superbench" / "tests_data"
 
 
-@pytest.mark.skipif(not LOGS.is_dir(), reason="the shared test data is not here")
+@needs("superbench", "tests_data")
 def test_a_real_log_is_read() -> None:
     found = read((LOGS / "ib_loopback_all_sizes.log").read_text(), "average")
     assert found[8 << 20] == pytest.approx(23240.68 * (1 << 20))
