@@ -65,7 +65,8 @@ class AgentKeeper:
     async def wait_up(self, seconds: float = _START_SECONDS) -> bool:
         """Whether the agent serves, after at most ``seconds``."""
         try:
-            await asyncio.wait_for(self._up.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._up.wait()
         except TimeoutError:
             return False
         return bool(self.endpoint)

@@ -274,8 +274,7 @@ class Coordinator:
             case Exited() | WorkerUp() | Ledger():
                 self._hear_of_processes(node, message)
             case Fenced():
-                node.fenced = max(node.fenced, message.generation)
-                node.inventory = message.inventory
+                node.confirms_fence(message.generation, message.inventory)
             case Saved():
                 self.disk.saved[node.name] = Reply(message.problem)
             case Brought():

@@ -78,7 +78,8 @@ async def ask(door: str, question: Question, seconds: float = _ASK_SECONDS) -> A
     if not port.isdigit():
         return Reached.SILENT
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), seconds)
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(host, int(port))
     except ConnectionRefusedError:
         return Reached.REFUSED
     except (OSError, TimeoutError):
@@ -86,7 +87,8 @@ async def ask(door: str, question: Question, seconds: float = _ASK_SECONDS) -> A
     stream = Stream(reader, writer, _answers)
     stream.send(question)
     try:
-        return await asyncio.wait_for(stream.receive(), seconds) or Reached.SILENT
+        async with asyncio.timeout(seconds):
+            return await stream.receive() or Reached.SILENT
     except (WireError, TimeoutError):
         return Reached.SILENT
     finally:

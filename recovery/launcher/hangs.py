@@ -198,13 +198,9 @@ class HangWatch:
 
     async def _answered(self, request: int) -> None:
         """Wait for every answer, for a bounded time."""
-
-        async def wait() -> None:
-            async with self._c.changed:
-                await self._c.changed.wait_for(lambda: not self._asked[request][2])
-
         try:
-            await asyncio.wait_for(wait(), STACK_SECONDS)
+            async with asyncio.timeout(STACK_SECONDS), self._c.changed:
+                await self._c.changed.wait_for(lambda: not self._asked[request][2])
         except TimeoutError:
             log.warning("no stacks came from ranks %s", sorted(self._asked[request][2]))
 

@@ -359,14 +359,14 @@ class Healing:
     # Helpers
 
     async def until(self, happened: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait for something that messages bring about; whether it did within ``seconds``."""
+        """Wait for something that messages bring about; whether it did within ``seconds``.
 
-        async def wait() -> None:
-            async with self._c.changed:
-                await self._c.changed.wait_for(happened)
-
+        Not by ``asyncio.wait_for``: before Python 3.12 it loses a cancellation that comes in the moment in which the
+        thing happens, and a recovery that another failure has ended would go on deciding, with nothing known.
+        """
         try:
-            await asyncio.wait_for(wait(), seconds)
+            async with asyncio.timeout(seconds), self._c.changed:
+                await self._c.changed.wait_for(happened)
         except TimeoutError:
             return False
         return True

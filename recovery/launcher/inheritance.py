@@ -117,11 +117,11 @@ class Inheritance:
         deadline = asyncio.get_running_loop().time() + c.options.node_seconds
         expected = {e.node for e in self._won.testament.electors if e.alive} - {self._won.predecessor}
         while asyncio.get_running_loop().time() < deadline and not expected <= self._present:
-            async with c.changed:
-                try:
-                    await asyncio.wait_for(c.changed.wait(), deadline - asyncio.get_running_loop().time())
-                except TimeoutError:
-                    break
+            try:
+                async with asyncio.timeout_at(deadline), c.changed:
+                    await c.changed.wait()
+            except TimeoutError:
+                break
         self.open = False
         self._begin()
 

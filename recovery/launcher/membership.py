@@ -87,6 +87,11 @@ class Node:
         if self.alive and self.stream is not None:
             self.stream.send(message)
 
+    def confirms_fence(self, generation: int, inventory: Inventory | None) -> None:
+        """It holds ``inventory`` and has revoked what is older. An answer that comes after a newer one says nothing."""
+        if generation >= self.fenced:
+            self.fenced, self.inventory = generation, inventory
+
     def beat(self, now: float) -> None:
         """Send the next heartbeat."""
         number = self.answered + len(self.sent) + 1

@@ -282,7 +282,8 @@ async def _insist(door: str, call: Announcement) -> None:
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return
 

@@ -80,7 +80,8 @@ class Stream(Generic[T]):
     async def drain(self, seconds: float = 2.0) -> None:
         """Give what is queued a chance to leave."""
         try:
-            await asyncio.wait_for(self._writer.drain(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._writer.drain()
         except (OSError, TimeoutError):
             return
 
