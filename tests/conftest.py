@@ -221,6 +221,8 @@ def test_data() -> Path:
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}
 _LIVE = {"browser", "processes"}
 """Markers of tests that start something outside this process."""
+_IN_REAL_TIME = "play"
+"""The fixture that runs a coordinator and its launchers' sockets by the wall clock."""
 _OWN_SERVER = "start"
 """The fixture that starts a server for one test; module-wide ones are cheap enough."""
 
@@ -234,5 +236,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if _OWN_SERVER in fixtures or any(mark.name in _OWN_WORLD for mark in item.iter_markers()):
             item.add_marker(pytest.mark.slow)
-        if any(mark.name in _LIVE for mark in item.iter_markers()):
+        if _IN_REAL_TIME in fixtures or any(mark.name in _LIVE for mark in item.iter_markers()):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))

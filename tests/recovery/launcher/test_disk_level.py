@@ -241,6 +241,7 @@ def test_the_first_order_of_every_rank_is_the_step_of_the_earlier_run(
                 assert (restore.epoch, restore.source) == (40, RestoreSource.DISK)
                 assert (restore.run, restore.from_rank, restore.part) == (EARLIER, rank, 3)
             assert {rank.epoch for rank in world.coordinator.members.ranks} == {40}
+            await world.until(lambda: world.nodes[0].runs)
             assert world.nodes[0].runs[-1].resumed == (EARLIER, 40)
             assert world.nodes[0].runs[-1].run > EARLIER
 
