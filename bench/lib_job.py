@@ -245,8 +245,26 @@ def run_plain(
     """The plain example from its beginning to its end.
 
     Raises:
-        JobError: a rank failed.
+        JobError: a rank failed, or they took too long.
     """
-    codes = [process.wait(seconds) for process in start_plain(directory, arguments, ranks, python)]
-    if any(codes):
-        raise JobError(f"the plain run ended with {codes}: {(directory / 'plain-0.log').read_text()[-2000:]}")
+    for _ in range(3):  # somebody else may take the port before rank 0, which has torch to import first
+        codes = _end_of(start_plain(directory, arguments, ranks, python), seconds)
+        said = (directory / "plain-0.log").read_text(errors="replace")[-2000:]
+        if not any(codes):
+            return
+        if "EADDRINUSE" not in said:
+            break
+    raise JobError(f"the plain run ended with {codes}: {said}")
+
+
+def _end_of(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
+    """Exit codes, when all have ended or one has failed: the others would wait for it for ever."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        codes = [process.poll() for process in processes]
+        if any(codes) or None not in codes:
+            break
+        time.sleep(0.05)
+    for process in processes:
+        process.kill()
+    return [process.wait() for process in processes]
