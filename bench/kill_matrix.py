@@ -91,7 +91,7 @@ class Killer:
         with self.job:
             if not self.ward.until(lambda: self.ward.protected(NODES) >= EVERY, START_SECONDS):
                 raise JobError(f"{self.scheme}, {self.shape}: no step was ever protected\n{self.job.tail()}")
-            while self.ward.newest() < STEPS - LAST and self.tally.total < points and time.monotonic() < until:
+            while self._goes_on() and self.tally.total < points and time.monotonic() < until:
                 if not self._round():
                     return
             self._part_for_good()
@@ -122,6 +122,9 @@ class Killer:
     def _ended_well(self) -> bool:
         """A round of many strikes can outlast the job: it recovers, makes its last steps, and is gone."""
         return self.ward.ended() and not any(self.job.wait(60.0))
+
+    def _goes_on(self) -> bool:
+        return not self.ward.ended() and self.ward.newest() < STEPS - LAST
 
     def _exposed(self) -> set[str]:
         """Nodes that the promise still counts as lost."""
