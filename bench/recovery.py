@@ -27,6 +27,7 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "recovery_time": ("--quick",),  # SIGKILL to the next step, beside a full restart
     "control_plane": ("--quick",),  # coordinator, partition, failures within failures, hangs
     "migration": ("--quick",),  # how long training stands still while a rank moves
+    "reshape": ("--quick",),  # another (dp, pp), beside a stop and a resume
     "bit_flips": (),  # flipped bits in all that is kept
     "restore_paths": ("--quick",),  # predicted and measured seconds
     "protocol_fuzz": ("--quick",),  # hostile frames

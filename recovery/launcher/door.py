@@ -120,7 +120,8 @@ class Door:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer, _questions)
         try:
-            question = await asyncio.wait_for(stream.receive(), _ASK_SECONDS)
+            async with asyncio.timeout(_ASK_SECONDS):
+                question = await stream.receive()
             if question is not None and self._trusts(question):
                 stream.send(self._answer(question))
                 await stream.drain()

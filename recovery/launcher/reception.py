@@ -53,7 +53,8 @@ class Reception:
         """One launcher's connection, from its hello to its end."""
         node: Node | None = None
         try:
-            hello = await asyncio.wait_for(stream.receive(), 10.0)
+            async with asyncio.timeout(10.0):
+                hello = await stream.receive()
             node = self._admit(hello, stream)
             while node is not None and (message := await stream.receive()) is not None:
                 node.heard_at = asyncio.get_running_loop().time()
