@@ -154,7 +154,7 @@ interface RowProps {
 
 function PolicyRow({ policy, onChange }: RowProps) {
   const seconds = (name: "save" | "restart", about: string) => (
-    <div className="w-16 shrink-0">
+    <div className="w-18 shrink-0">
       <Input
         type="number"
         inputMode="decimal"
