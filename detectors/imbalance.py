@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from detectors.base import Account, ArrayDetector, Feed, Floats, Samples, Stance
 from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from detectors.owncompute import Dealt
 from detectors.rows import Rows, median
 from probes.words import Severity, StepPhase
 
-_SIGNALS = ("compute_time_seconds", "forward_seconds", "backward_seconds", "gc_seconds", "step_phase")
+_SIGNALS = ("compute_time_seconds", "forward_seconds", "backward_seconds", "gc_seconds", "step_phase", Dealt.signal)
 _WHOLE, _FORWARD, _BACKWARD, _GC = range(4)
 _STAGE, _SEQUENCE, _GARBAGE = FindingKind.STAGE_IMBALANCE, FindingKind.SEQUENCE_IMBALANCE, FindingKind.GC_JITTER
 _SEVERAL = 3
@@ -69,6 +70,7 @@ class ImbalanceDetector(ArrayDetector):
     def reset(self) -> None:
         super().reset()
         self._ticks = 0
+        self._dealt = Dealt()
         self._on: dict[FindingKind, Entity] = {}
         self._order = np.zeros(0, np.intp)
 
@@ -108,8 +110,9 @@ class ImbalanceDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         values = np.array([self._signal(samples, k, name) for name in _SIGNALS])
-        phase = values[-1]
+        phase = values[4]
         seconds = values[:4]
+        seconds[:3] *= self._dealt.scale(samples, k)
         seconds[:, np.isfinite(phase) & (phase != StepPhase.TRAIN)] = np.nan
         seconds[:3][~(seconds[:3] > 0.0)] = np.nan
         rows = self.rows

@@ -102,15 +102,24 @@ class Mesh:
 
 
 def mesh_of(job: str, topology: Mapping[str, Any], switches: Mapping[str, tuple[str, ...]] | None = None) -> Mesh:
-    """From a job's topology as ``PUT /v1/jobs/{id}`` has it: ``ranks: [{rank, dp, pp, tp, node, device}]``."""
+    """From a job's topology as ``PUT /v1/jobs/{id}`` has it: ``ranks: [{rank, dp, pp, tp, node, device}]``.
+
+    Where pipelines are of unlike depth (``stages``), stages are counted on from those of deeper pipelines: the same
+    stage of another depth is another part of the model, and nobody's peer.
+    """
     above = switches or {}
     ranks = sorted(topology["ranks"], key=lambda place: place["rank"])
     axes = ("dp", "pp", "tp")
+    index = np.array([[place[axis] for place in ranks] for axis in axes], np.int64).reshape(len(axes), len(ranks))
+    stages = topology.get("stages") or ()
+    deeper = [sum(other for other in {*stages} if other > depth) for depth in stages]
+    if deeper:
+        index[1] += np.array(deeper, np.int64)[index[0]]
     return Mesh(
         job=job,
         axes=axes,
         ranks=np.array([place["rank"] for place in ranks], np.int64),
-        index=np.array([[place[axis] for place in ranks] for axis in axes], np.int64).reshape(len(axes), len(ranks)),
+        index=index,
         nodes=tuple(place["node"] for place in ranks),
         devices=tuple(place.get("device") for place in ranks),
         switches=tuple(above.get(place["node"], ()) for place in ranks),

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from detectors.base import Floats, Samples
-from detectors.rows import Rows
+from detectors.finding import Entity
+from detectors.rows import Rows, median
 from probes.words import StepPhase
 
 _QUANTISED = 0.2
 """Share of ranks whose value repeats exactly, above which the clock is coarse; below, who repeats is stuck."""
 
 
+class Dealt:
+    """What ranks were given to do, against what the job gave them when it was first heard.
+
+    After a loss some ranks compute the micro-batches of others as well; that makes nobody slow. Measured on a whole
+    step, whose update does not grow with its micro-batches, a rank that got more looks a little faster instead.
+    """
+
+    signal: ClassVar[str] = "micro_batches"
+
+    def __init__(self) -> None:
+        self._usual = float("nan")
+
+    def scale(self, samples: Samples, k: int) -> Floats:
+        """What makes seconds [rank] of this step comparable with all others; one where no rank tells."""
+        count = _column(samples, k, self.signal)
+        count[~(count > 0.0)] = np.nan
+        if not np.isfinite(self._usual):
+            self._usual = float(median(count))
+        return np.where(np.isfinite(count), self._usual / count, 1.0)
+
+
 class OwnCompute:
-    """Seconds [rank] of a training step; NaN where the rank did not train, did not report, or its sensor is stuck."""
+    """Seconds [rank] of a training step, as if it had been dealt what is usual.
+
+    NaN where the rank did not train, did not report, or its sensor is stuck.
+    """
 
     signals: ClassVar[tuple[str, ...]] = (
         "compute_time_seconds",
@@ -25,7 +52,11 @@ class OwnCompute:
         "tokens",
         "sequence_squares",
         "step_phase",
+        Dealt.signal,
     )
+
+    def __init__(self) -> None:
+        self._dealt = Dealt()
 
     @staticmethod
     def fields(rows: Rows) -> None:
@@ -42,7 +73,7 @@ class OwnCompute:
         seconds[~(seconds > 0.0)] = np.nan
         phase = _column(samples, k, "step_phase")
         seconds[np.isfinite(phase) & (phase != StepPhase.TRAIN)] = np.nan
-        return self._moving(rows, seconds)
+        return self._moving(rows, seconds) * self._dealt.scale(samples, k)
 
     @staticmethod
     def _moving(rows: Rows, seconds: Floats) -> Floats:
@@ -54,6 +85,23 @@ class OwnCompute:
         if stuck > 1 and stuck > _QUANTISED * np.count_nonzero(known):
             return seconds
         return np.where(repeats, np.nan, seconds)
+
+
+def nodes_of(entities: Sequence[Entity]) -> npt.NDArray[np.intp]:
+    """Number [rank] of the node that it runs on; who tells none shares one with those who tell none."""
+    nodes: npt.NDArray[np.intp] = np.unique([entity.node or "" for entity in entities], return_inverse=True)[1]
+    return nodes
+
+
+def dwarfed(x: Floats, core_wait: Floats, row: int, slowdown: float, share: float) -> bool:
+    """Whether a rank lost less than ``share`` of what another one of its node lost to a neighbour on its core.
+
+    Such a neighbour takes caches and clock from all cores, and who then waits for its peers finds its own cold.
+    ``x`` and ``core_wait`` are [T, rank of the node]: log seconds of compute, and the wait's part of wait and compute.
+    """
+    waits = median((np.exp(x) * core_wait / (1.0 - core_wait)).T)
+    lost = float(np.exp(median(x[:, row]))) * (1.0 - 1.0 / slowdown)
+    return lost < share * float(np.max(np.nan_to_num(waits - waits[row])))
 
 
 def _column(samples: Samples, k: int, name: str) -> Floats:

@@ -30,7 +30,7 @@ from detectors.mesh import Mesh
 from detectors.noise import drift_of, noise_of, pool_of
 from detectors.normalise import NORMALISERS, Layout, Normaliser, layout_of
 from detectors.normalise import Rows as Pool
-from detectors.owncompute import OwnCompute
+from detectors.owncompute import OwnCompute, dwarfed, nodes_of
 from detectors.rows import Rows, median
 from detectors.straggler_config import StragglerConfig
 from detectors.straggler_words import Case, account_of, evidence_of
@@ -72,7 +72,7 @@ class StragglerDetector(ArrayDetector):
         self._settling = 0
         self._mesh: Mesh | None = None
         self._layout: Layout | None = None
-        self._pool = np.zeros(0, np.intp)
+        self._pool = self._nodes = np.zeros(0, np.intp)
 
     def _rows(self) -> Rows:
         rows = Rows().field("seen", 0, np.int64).field("missing", 0, np.int64)
@@ -128,8 +128,6 @@ class StragglerDetector(ArrayDetector):
         """Noise of a way in the middle of the roles; infinite where it is not known."""
         return self._sigmas[way]
 
-    # Following the fleet
-
     def _follow(self, samples: Samples) -> list[Finding]:
         """Besides what every detector does: a pair with a new member has no common history, so it learns anew."""
         same = self.rows.follows(samples.entities) and self._groups[0] == samples.groups and self._mesh is samples.mesh
@@ -145,7 +143,7 @@ class StragglerDetector(ArrayDetector):
             self._forget([self.rows.entities.index(entity) for entity in pair])
         ranks = np.array([-1 if e.rank is None else e.rank for e in samples.entities], np.int64)
         self._mesh, self._layout = samples.mesh, layout_of(members, ranks, samples.mesh)
-        self._pool = pool_of(ranks)
+        self._pool, self._nodes = pool_of(ranks), nodes_of(samples.entities)
         return found
 
     def _pairs(self) -> set[frozenset[object]]:
@@ -340,9 +338,18 @@ class StragglerDetector(ArrayDetector):
     def _convinced(self, row: int) -> bool:
         """A pair's slow side must be slow by its own history too, or a peer that became faster would accuse it."""
         slowdown = self._slowdown(row)
+        if self._dwarfed(row, slowdown):
+            return False
         if not self.rows["pair"][row]:
             return slowdown >= self.config.least_ratio
         return bool(self.rows["score"][_OWN, row] >= self.config.h) and slowdown >= self.config.pair_ratio
+
+    def _dwarfed(self, row: int, slowdown: float) -> bool:
+        """Whether another rank of the node loses far more to a neighbour: this one is judged when that is over."""
+        rows, here = self.rows, np.flatnonzero(self._nodes == self._nodes[row])
+        since = self._steps >= rows["onset"][self._judge or 0, row]
+        x, wait = rows["x"][since][:, here], rows["core_wait"][since][:, here]
+        return dwarfed(x, wait, int(np.searchsorted(here, row)), slowdown, self.config.neighbour_share)
 
     def _slowdown(self, row: int) -> float:
         """Own compute over what it should be, since the suspicion began, less the rank's lasting difference."""
@@ -352,8 +359,6 @@ class StragglerDetector(ArrayDetector):
         recent = rows["r"][way, self._steps >= rows["onset"][way, row], row]
         offset = float(self._offset(way)[0][row])
         return float(np.exp((float(median(recent)) - offset) * self._layout.scale[row]))
-
-    # Saying
 
     def _say(self, row: int, time: float, *, active: bool) -> Finding:
         entity = self.rows.entities[row]

@@ -55,6 +55,9 @@ class StragglerConfig:
     """Steps after which a calm step is believed: a fault reaches the gate before its first step would teach."""
     core_wait: float = 0.05
     """Share of its time that a rank waits for a core, beyond the others', from which its device is not the suspect."""
+    neighbour_share: float = 0.1
+    """Part of what a neighbour takes from the rank on its core that other ranks of the node may lose by it unnamed:
+    a thread put aside for 60 ms of a step slowed the next core's by 0.6 to 1 ms."""
     missing_steps: int = 10
     """Steps without a sample after which an unfinished suspicion is dropped."""
     remembered: int = 64

@@ -193,6 +193,7 @@ _DECLARED: Final = (
     _rank("gc_seconds", "s", "Python garbage collection"),
     _rank("tokens", "1", "tokens that the rank worked on"),
     _rank("sequence_squares", "1", "sum of squared sequence lengths: what attention costs"),
+    _rank("micro_batches", "1", "micro-batches that the rank computed, where it asks which are its own"),
     _rank("gradient_norm", "1", "2-norm of the rank's own gradients before they are averaged"),
     _rank("nonfinite_values", "1", "1 when the rank's own loss or gradients hold NaN or Inf, else 0"),
     _rank("parameters_digest", "1", "24 bits of a digest of the parameters, at the steps where one was made"),

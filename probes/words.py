@@ -108,10 +108,12 @@ class EventKind(StrEnum):
     JOB_FINISHED = "job_finished"
     PROCESS_EXIT = "process_exit"  # data: pid, exit_code | signal, expected: bool
     NODE_LOST = "node_lost"  # a launcher's connection broke and stayed broken
-    PLAN_CHOSEN = "plan_chosen"  # data: plan (recovery.plan.Plan as JSON)
+    PLAN_CHOSEN = (
+        "plan_chosen"  # data: plan (recovery.plan.Plan as JSON); if weighed: decision (recovery.launcher.judge)
+    )
     ACTION_STARTED = "action_started"  # data: recovery, action, detail
     ACTION_FINISHED = "action_finished"  # data: recovery, action, ok, seconds, detail
-    RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch; if any: replicas_away
+    RECOVERED = "recovered"  # data: recovery, seconds (phase -> s), steps_lost, epoch; if any: replicas_away, outcome
     RECOVERY_FAILED = "recovery_failed"  # data: recovery, reason
     VERIFIED = "verified"  # data: recovery, steps_committed, digest_match
     MIGRATION_STARTED = "migration_started"  # data: migration, subject, reason, moves: [{rank, from, to}]

@@ -68,6 +68,20 @@ def test_all_ranks_of_a_node_that_falls_silent_are_named() -> None:
     assert culprits(found) == list(range(8, 16))
 
 
+@pytest.mark.parametrize(("seconds", "named"), [(24.0, [5]), (5.0, [])], ids=["for good", "for a while"])
+def test_a_rank_that_is_frozen_inside_a_call_is_the_culprit_though_it_spoke_once_more(
+    seconds: float, named: list[int]
+) -> None:
+    """All are inside the same call, as with a dead link; but this one is not heard any more."""
+    line = Simulator(SHAPE, 0).run(60, (Fault(step=40, call=1, ranks=(5,), link="tp"),))
+    data = samples(line, line.onset + 24.0, 0)
+    rank = [entity.rank for entity in data.entities].index(5)
+    last = 1.7e9 + line.onset + 3.0
+    values = data.x.copy()
+    values[(data.t > last) & (data.t < last + seconds), :, rank] = np.nan
+    assert culprits(say(replace(data, x=values))) == named
+
+
 def test_a_dead_link_is_a_communication_hang_that_names_its_group() -> None:
     (finding,) = run(Fault(step=40, call=1, ranks=(5,), link="tp"))
     assert (finding.kind, finding.entity, finding.cause) == (FindingKind.COMM_HANG, Entity(job="demo"), Cause.GPU_LINK)

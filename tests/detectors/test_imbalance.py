@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,16 @@ def example(seed: int) -> Samples:
 
 def say(data: Samples) -> list[Finding]:
     return ImbalanceDetector().update(data)
+
+
+def test_a_stage_that_computes_for_a_lost_rank_is_not_long() -> None:
+    data = job(0, stages=(1.0, 1.0, 1.0), steps=160)
+    dealt = np.full((160, 24), 4.0, np.float32)
+    dealt[80:, 2::3] = 5.0
+    data.x[:, :3] *= dealt[:, None] / 4
+    assert [f.kind for f in say(data)] == [FindingKind.STAGE_IMBALANCE]
+    told = replace(data, signals=(*SIGNALS, "micro_batches"), x=np.concatenate((data.x, dealt[:, None]), axis=1))
+    assert say(told) == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -44,6 +44,11 @@ def slow(data: Samples, rank: int, by: float, start: int, stop: int | None = Non
     return data
 
 
+def cut(data: Samples, steps: int) -> Samples:
+    assert data.steps is not None
+    return replace(data, t=data.t[:steps], x=data.x[:steps], steps=data.steps[:steps])
+
+
 def example(seed: int) -> Samples:
     return slow(job(seed), rank=13, by=0.10, start=100)
 
@@ -251,6 +256,17 @@ def test_sections_are_preferred_to_the_whole() -> None:
     assert [f.entity.rank for f in say(parts)] == [6]
 
 
+def test_who_was_dealt_more_after_a_loss_is_not_slow() -> None:
+    data = job(0, steps=200)
+    dealt = np.full(data.x[:, 0].shape, 4.0)
+    dealt[100:], dealt[100:, 13] = 5.0, 6.0
+    data.x[:, 0] *= (dealt / 4).astype(np.float32)
+    assert [f.entity.rank for f in say(data)] == [13]
+    assert say(with_signals(data, micro_batches=dealt)) == []
+    sick = slow(data, rank=6, by=0.10, start=140)
+    assert [f.entity.rank for f in say(with_signals(sick, micro_batches=dealt))] == [6]
+
+
 def test_who_waits_for_a_core_is_not_accused_aloud() -> None:
     data = slow(job(0), rank=13, by=0.10, start=100)
     delay = np.full(data.x[:, 0].shape, 0.01)
@@ -258,6 +274,37 @@ def test_who_waits_for_a_core_is_not_accused_aloud() -> None:
     (finding,) = say(with_signals(data, run_delay_seconds=delay))
     assert finding.severity is Severity.INFO
     assert "contention" in finding.evidence.summary
+
+
+@pytest.mark.parametrize(("beside", "named"), [(12, []), (16, [13])])
+def test_a_small_slowdown_beside_a_thread_put_aside_waits_for_its_end(beside: int, named: list[int]) -> None:
+    """Rank 12 runs on the node of rank 13, rank 16 on the next."""
+    data = slow(job(0, steps=220), rank=13, by=0.06, start=100)
+    delay = np.full(data.x[:, 0].shape, 0.01)
+    delay[100:160, beside] = 12.0  # of a compute of two seconds; rank 13 loses 0.12 of them
+    told = with_signals(data, run_delay_seconds=delay)
+    early, late = StragglerDetector(), StragglerDetector()
+    assert [f.entity.rank for f in early.update(cut(told, 160))] == named
+    assert [f.entity.rank for f in late.update(told)] == [13]
+
+
+def test_a_large_slowdown_is_named_beside_any_thread_put_aside() -> None:
+    data = slow(job(0), rank=13, by=1.0, start=100)
+    delay = np.full(data.x[:, 0].shape, 0.01)
+    delay[100:, 12] = 9.0
+    assert [f.entity.rank for f in say(with_signals(data, run_delay_seconds=delay))] == [13]
+
+
+def test_of_two_peers_the_one_beside_the_busy_core_is_not_named() -> None:
+    """As it was seen once: three loops on the core of rank 1, and rank 0 computed some per cent longer meanwhile."""
+    rng = np.random.default_rng(5)
+    seconds = 0.009 * np.exp(rng.normal(0, 0.02, (180, 2)))
+    seconds[120:, 0] *= 1.1
+    delay = np.full((180, 2), 0.0005)
+    delay[120:] = [0.011, 0.058]
+    alone = samples(seconds, stages=1)
+    assert {f.entity.rank for f in say(alone)} == {0}
+    assert say(with_signals(alone, run_delay_seconds=delay)) == []
 
 
 @pytest.mark.parametrize("seed", range(2))
