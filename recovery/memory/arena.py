@@ -10,6 +10,7 @@ Not ``multiprocessing.shared_memory``: before Python 3.13 the death of a process
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -50,6 +51,8 @@ ALIVE_SECONDS: Final = 3.0
 """The agent beats every 0.2 s; fifteen missed beats on a loaded machine mean that it is gone."""
 
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; the constant is missing from Python 3.11's mmap
+_PREFAULT_BYTES: Final = 8 << 20
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 _READ_TRIES: Final = 50
 
 
@@ -127,9 +130,14 @@ class Arena:
         return cls(path, mapping, header, layout)
 
     def prefault(self) -> None:
-        """Fill this process's page table, so that the first copy is as fast as the later ones. Optional."""
-        with contextlib.suppress(OSError):  # an old kernel: the first copy pays instead
-            self._mapping.madvise(_MADV_POPULATE_WRITE)
+        """Fill this process's page table, so that the first copy is as fast as the later ones. Optional.
+
+        A millisecond a megabyte at worst, in which other threads go on: ``mmap.madvise`` would keep the interpreter.
+        """
+        for at in range(0, len(self._bytes), _PREFAULT_BYTES):  # one call would keep other threads from getting memory
+            part = self._bytes[at : at + _PREFAULT_BYTES]
+            if _libc.madvise(ctypes.c_void_p(part.ctypes.data), ctypes.c_size_t(len(part)), _MADV_POPULATE_WRITE):
+                return  # an old kernel: the first copy pays instead
 
     def close(self) -> None:
         """Let go of the mapping. Views given out keep it alive until they go; the file stays in any case."""

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 MARK: Final = "mainstay.modelwide"
 """A tensor of one byte in slots whose names are the model's. In the slot, so that it is in every copy and part too."""
+MODEL: Final = ("param.", "buffer.", "optim.")
+"""How the names of tensors that are the model's begin; all others are a rank's own."""
 MARK_SPEC: Final = ("uint8", (1,))
 MARK_VALUE: Final[npt.NDArray[np.uint8]] = np.ones(1, np.uint8)
 

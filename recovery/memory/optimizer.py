@@ -1,23 +1,15 @@
-"""An optimizer's state by parameter name, whether it exists already or will only be created by the first step.
-
-To know what a first step would create, one is taken on the spot, without hooks, with zero gradients, and undone: the
-parameters, gradients and hyperparameters are put back bit for bit and the state is forgotten again.
-"""
+"""An optimizer's state by parameter name, whether it exists already or will only be created by the first step."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from recovery.memory.first_step import first_step_taken
 from recovery.memory.local import local, wrapper_of
-
-Array = npt.NDArray[np.generic]
+from recovery.memory.putting import Array, put_all
 
 
 class OptimizerState:
@@ -37,8 +29,17 @@ class OptimizerState:
             self._keys = {n: _tensor_keys(optimizer.state.get(p, {})) for n, p in self._parameters.items()}
             live = self._tensors()
             self._made = {full: torch.empty_like(local(t), device="meta") for full, t in live.items()}
-            self._devices = {full: local(t).device for full, t in live.items()}
+            self._devices = self._places(live)
             self._wraps = {full: wrapper_of(t) for full, t in live.items()}
+
+    def _places(self, live: Mapping[str, torch.Tensor]) -> dict[str, torch.device]:
+        """Where each tensor is, or will be made: beside its parameter, if it has no memory yet."""
+        beside = {
+            _full(name, key): local(parameter).device
+            for name, parameter in self._parameters.items()
+            for key in self._keys[name]
+        }
+        return {full: beside[full] if t.is_meta else local(t).device for full, t in live.items()}
 
     def describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         for full, made in self._made.items():
@@ -67,7 +68,16 @@ class OptimizerState:
         names = list(self._made)
         absent = {names[index] for index in scalars["absent"]}
         live = self._tensors()
-        restored = {full: self._restored(full, live.get(full), arrays[full]) for full in names if full not in absent}
+        targets = {
+            full: local(live[full])
+            if full in live
+            # Strides are kept: element-wise arithmetic rounds differently along different ones.
+            else torch.empty_like(self._made[full], device=self._devices[full])
+            for full in names
+            if full not in absent
+        }
+        put_all((target.detach(), arrays[full]) for full, target in targets.items())
+        restored = {full: live[full] if full in live else self._wraps[full](target) for full, target in targets.items()}
         for name, parameter in self._parameters.items():
             fresh: dict[str, Any] = dict(scalars["state"].get(name, {}))
             fresh |= {k: restored[_full(name, k)] for k in self._keys[name] if _full(name, k) in restored}
@@ -87,12 +97,6 @@ class OptimizerState:
         for group, kept in zip(self.optimizer.param_groups, scalars["groups"], strict=True):
             for key, value in kept.items():
                 group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
-
-    def _restored(self, full: str, tensor: torch.Tensor | None, array: Array) -> torch.Tensor:
-        """Strides are kept: element-wise arithmetic rounds differently along different ones."""
-        target = torch.empty_like(self._made[full], device=self._devices[full]) if tensor is None else local(tensor)
-        target.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)).view(target.dtype).reshape(target.shape))
-        return self._wraps[full](target) if tensor is None else tensor
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor that exists now, in an order that depends on names alone."""
@@ -121,49 +125,3 @@ def _tensor_keys(values: Mapping[str, Any]) -> list[str]:
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is neither tensor nor list of parameters. Whether it is plain data indeed is checked when it is encoded."""
     return {k: v for k, v in values.items() if k != "params" and not isinstance(v, torch.Tensor)}
-
-
-@contextmanager
-def first_step_taken(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Inside the block the optimizer has stepped once; afterwards it never has. No-op if it already has state.
-
-    Raises:
-        ValueError: the optimizer needs a closure to step.
-    """
-    if optimizer.state:
-        yield
-        return
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    kept = [(p, p.detach().clone(), p.grad) for p in parameters]
-    groups = [copy.deepcopy({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
-    try:
-        _step_with_zeros(optimizer, parameters)
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value, gradient in kept:
-                parameter.copy_(value)
-                parameter.grad = gradient
-            _put_back(optimizer.param_groups, groups)
-        optimizer.state.clear()
-
-
-def _step_with_zeros(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    step: Any = type(optimizer).step
-    unhooked = step.__wrapped__ if getattr(step, "hooked", False) else step
-    try:
-        unhooked(optimizer)
-    except TypeError as error:
-        kind = type(optimizer).__name__
-        raise ValueError(f"{kind} does not step without a closure: take its first step, then attach") from error
-
-
-def _put_back(groups: list[dict[str, Any]], kept: list[dict[str, Any]]) -> None:
-    for group, values in zip(groups, kept, strict=True):
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):
-                group[key].copy_(value)
-            else:
-                group[key] = value

@@ -25,6 +25,7 @@ from recovery.memory.naming import MARK, MARK_SPEC, MARK_VALUE, ModelNames
 from recovery.memory.optimizer import OptimizerState
 from recovery.memory.pacing import Pacer
 from recovery.memory.pinning import Pinned
+from recovery.memory.putting import put, put_all
 
 BLOB: Final = "mainstay.blob"
 _BLOB_BASE: Final = 64 * 1024
@@ -154,8 +155,7 @@ class TrainerState:
                 raise ValueError(f"the snapshot does not fit this model: tensor {spec.name!r} is missing or differs")
         scalars = blob.read(_raw(arrays[BLOB]))
         with torch.no_grad():
-            for name, tensor in (*self._parameters(), *self._buffers()):
-                put(tensor.detach(), arrays[name])
+            put_all((tensor.detach(), arrays[name]) for name, tensor in (*self._parameters(), *self._buffers()))
             if self._optimizer is not None:
                 self._optimizer.put(arrays, scalars["optimizer"])
         for name, item in self.extra.items():
@@ -255,12 +255,6 @@ def host_bytes(tensor: torch.Tensor) -> Bytes:
     """The memory of a contiguous CPU tensor, without a copy."""
     array: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
     return array
-
-
-def put(tensor: torch.Tensor, array: npt.NDArray[np.generic]) -> None:
-    """Copy bits into ``tensor`` in place, whatever its dtype, device and strides."""
-    bits = torch.from_numpy(_raw(array)).view(tensor.dtype).reshape(tensor.shape)
-    tensor.copy_(bits)
 
 
 def _raw(array: npt.NDArray[np.generic]) -> Bytes:

@@ -188,3 +188,20 @@ def test_many_snapshots_of_tensors_that_stay_or_are_put_elsewhere(tmp_path):
         restore(arena, epoch, collect_state(fresh, other))
         assert _fingerprint(fresh, other) == _fingerprint(model, optimizer), epoch
     writer.close()
+
+
+def test_large_tensors_come_back_side_by_side(tmp_path, monkeypatch):
+    """The same bits, whatever the number of threads."""
+    monkeypatch.setattr("recovery.memory.putting._WORTH_THREADS", 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3))
+    _seed()
+    model = Net()
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    state = collect_state(model, optimizer)
+    _train(model, optimizer, 2)
+    arena = _snapshot(tmp_path, state, 2)
+    expected = _fingerprint(model, optimizer)
+    fresh = Net()
+    fresh_optimizer = OPTIMIZERS["adamw"](fresh.parameters())
+    restore(arena, 2, collect_state(fresh, fresh_optimizer))
+    assert _fingerprint(fresh, fresh_optimizer) == expected
