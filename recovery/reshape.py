@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from recovery.shape import Shape
+
 log = logging.getLogger("mainstay.coordinator")
 
 DIRECTORY: Final = "reshape"
@@ -30,13 +32,29 @@ class Outcome(StrEnum):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Train on with ``dp`` replicas of ``pp`` stages."""
+    """Train on with ``dp`` replicas of ``pp`` stages, or with one pipeline for each number of ``stages``."""
 
     id: str
-    dp: int
-    pp: int
+    dp: int = 0
+    pp: int = 0
     asked_at: float
     """Unix seconds."""
+    stages: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"stages={','.join(map(str, self.stages))}" if self.stages else f"dp={self.dp} pp={self.pp}"
+
+    def shape(self, tp: int) -> Shape:
+        """What is wished for, with ``tp`` slices of each stage.
+
+        Raises:
+            ValueError: that is no shape; one line that says why.
+        """
+        if self.stages:
+            return Shape.of(self.stages, tp)
+        if min(self.dp, self.pp) < 1:
+            raise ValueError(f"dp={self.dp} pp={self.pp}: each must be at least 1")
+        return Shape(dp=self.dp, pp=self.pp, tp=tp)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

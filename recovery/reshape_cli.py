@@ -1,4 +1,4 @@
-"""``mainstay reshape JOB --dp D --pp P``: ask a running job for another shape, wait, and say what became of it."""
+"""``mainstay reshape JOB --dp D --pp P``, or ``--stages 3,2``: ask a running job for another shape."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ class _Job(msgspec.Struct):
     state: str
 
 
-def run_reshape(job: str, shape: tuple[int, int], state_dir: Path | None, timeout: float, *, as_json: bool) -> int:
+def run_reshape(
+    job: str, shape: tuple[int, int], stages: str, state_dir: Path | None, timeout: float, *, as_json: bool
+) -> int:
     """Carry the command out; exit code 0: done, 1: refused, failed or no answer, 2: bad input."""
     try:
-        directory = _directory(job, shape, state_dir)
-        wish = Wish(id=uuid7(), dp=shape[0], pp=shape[1], asked_at=time.time())
+        wish = _wish(shape, stages)
+        directory = _directory(job, state_dir)
         given = _wait(ask(directory, wish), directory, timeout)
     except (ValueError, OSError) as error:
         print(f"mainstay reshape: {error}", file=sys.stderr)  # noqa: T201 - a command prints
@@ -45,14 +47,29 @@ def run_reshape(job: str, shape: tuple[int, int], state_dir: Path | None, timeou
     return 0 if given.outcome is Outcome.DONE else 1
 
 
-def _directory(job: str, shape: tuple[int, int], given: Path | None) -> Path:
+def _wish(shape: tuple[int, int], stages: str) -> Wish:
+    """What is asked for.
+
+    Raises:
+        ValueError: the shape cannot be.
+    """
+    if stages and shape != (0, 0):
+        raise ValueError("give either --dp and --pp, or --stages")
+    try:
+        numbers = tuple(int(text) for text in stages.split(",")) if stages else ()
+    except ValueError as error:
+        raise ValueError(f"--stages {stages!r} must look like 3,2") from error
+    wish = Wish(id=uuid7(), dp=shape[0], pp=shape[1], stages=numbers, asked_at=time.time())
+    wish.shape(1)
+    return wish
+
+
+def _directory(job: str, given: Path | None) -> Path:
     """Where the wish goes.
 
     Raises:
-        ValueError: there is no such job here, it has ended, or the shape cannot be.
+        ValueError: there is no such job here, or it has ended.
     """
-    if min(shape) < 1:
-        raise ValueError(f"dp={shape[0]} pp={shape[1]}: each must be at least 1")
     directory = given or state_directory(check_name(job, "job"))
     if not (directory / "job.json").is_file():
         raise ValueError(f"no job is coordinated from {directory}: give the --state-dir of its launcher of node rank 0")

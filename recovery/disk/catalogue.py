@@ -215,15 +215,17 @@ def stand_in(manifest: Manifest, shape: Shape, rank: int) -> tuple[int, int]:
         CheckpointError: the step does not fit a job of this shape; one line that says why.
     """
     old = manifest.shape
-    if (old.pp, old.tp) != (shape.pp, shape.tp):
+    depth, pp, tp = shape.cut(rank)
+    alike = [replica for replica, stages in enumerate(old.stages) if stages == depth]
+    if old.tp != shape.tp or not alike:
         raise CheckpointError(
-            f"step {manifest.epoch} of run {manifest.run} was made with pp={old.pp} tp={old.tp}, this job has "
-            f"pp={shape.pp} tp={shape.tp}: other pipeline or tensor sizes cannot be resumed from it"
+            f"step {manifest.epoch} of run {manifest.run} was made with {cuts(old)}, this job has {cuts(shape)}: other "
+            "pipeline or tensor sizes cannot be resumed from it"
         )
-    dp, pp, tp = shape.place(rank)
     there = {part.rank: part.generation for part in manifest.parts}
-    first = old.rank_of(dp=dp % old.dp, pp=pp, tp=tp)
-    same = shape.dp == old.dp
+    turn = shape.dp_peers(rank).index(rank)
+    first = old.rank_of(dp=alike[turn % len(alike)], pp=pp, tp=tp)
+    same = shape.stages == old.stages
     if same and first in there:
         return first, there[first]
     if not manifest.replicated:
@@ -237,6 +239,12 @@ def stand_in(manifest: Manifest, shape: Shape, rank: int) -> tuple[int, int]:
     if found is None:
         raise CheckpointError(f"step {manifest.epoch} of run {manifest.run} has no part for stage {pp}, tensor {tp}")
     return found, there[found]
+
+
+def cuts(shape: Shape) -> str:
+    """How a job of ``shape`` cuts its model, for people."""
+    stages = f"stages={','.join(map(str, shape.depths))}" if shape.depths else f"pp={shape.pp}"
+    return f"{stages} tp={shape.tp}"
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from recovery.disk.manifest import LAYOUT, CheckpointError, Part, TensorEntry
 from recovery.disk.opcodes import Call, Made, Name, OpcodesError, Pairs, decode, encode
 from recovery.memory.layout import DTYPES
-from recovery.memory.naming import MARK
+from recovery.memory.naming import MARK, MODEL
 from recovery.shape import Shape
 
 _METADATA: Final = "torch.distributed.checkpoint.metadata"
@@ -86,7 +86,8 @@ def roles(parts: Sequence[Part]) -> list[list[Part]]:
     """Parts of the data-parallel replicas of one stage and tensor slice, by rank; the first stage first."""
     result: dict[tuple[int, ...], list[Part]] = {}
     for part in sorted(parts, key=lambda p: p.rank):
-        result.setdefault(part.shape.place(part.rank)[1:], []).append(part)
+        depth, *place = part.shape.cut(part.rank)
+        result.setdefault((-depth, *place), []).append(part)  # with pipelines of unlike depth, the deepest first
     return [result[place] for place in sorted(result)]
 
 
@@ -108,7 +109,14 @@ def replicated(parts: Sequence[Part]) -> bool:
         kept = [[(t.name, t.digest) for t in part.tensors if not own(t.name)] for part in members]
         if any(other != kept[0] for other in kept[1:]):
             return False
-    return True
+    return not any(part.shape.depths for part in parts) or _one_model(parts)
+
+
+def _one_model(parts: Sequence[Part]) -> bool:
+    """Whether pipelines that are cut otherwise hold the same of the model, tensor by tensor."""
+    digests: dict[str, int] = {}
+    model = (tensor for part in parts for tensor in part.tensors if tensor.name.startswith(MODEL))
+    return all(digests.setdefault(tensor.name, tensor.digest) == tensor.digest for tensor in model)
 
 
 # Writing

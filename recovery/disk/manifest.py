@@ -47,6 +47,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     dp: int
     pp: int
     tp: int
+    depths: tuple[int, ...] = ()
     copies: int = 0
     """Of equal replicas so many are written; 0: all, as where they are not known to be equal."""
     away: tuple[int, ...] = ()
@@ -56,7 +57,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def shape(self) -> Shape:
-        return Shape(dp=self.dp, pp=self.pp, tp=self.tp)
+        return Shape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths)
 
     def writers(self) -> set[int]:
         """Ranks that write: for each stage and slice other replicas, so that all nodes have work."""
@@ -64,9 +65,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         here = set(range(shape.world_size)).difference(self.away)
         if not 0 < self.copies < self.dp:
             return here
-        places = (
-            sorted(shape.dp_peers(first), key=lambda rank: _turn(shape, rank)) for first in range(shape.pp * shape.tp)
-        )
+        places = (sorted(peers, key=lambda rank: _turn(shape, rank)) for peers in shape.parts())
         return {rank for peers in places for rank in [peer for peer in peers if peer in here][: self.copies]}
 
 
@@ -91,6 +90,8 @@ class RunInfo(_Checked, frozen=True, kw_only=True):
     dp: int
     pp: int
     tp: int
+    depths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Stages of each pipeline where they are unlike; see ``Shape``."""
     returns: tuple[Return, ...] = ()
     """What the job has gone back from: see ``holds``."""
     resumed: tuple[str, int] | None = None
@@ -98,7 +99,7 @@ class RunInfo(_Checked, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(dp=self.dp, pp=self.pp, tp=self.tp)
+        return Shape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
 
 
 class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -129,6 +130,7 @@ class Part(_Checked, frozen=True, kw_only=True):
     dp: int
     pp: int
     tp: int
+    depths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     file: str
     nbytes: int
     """Of the slot."""
@@ -146,12 +148,12 @@ class Part(_Checked, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(dp=self.dp, pp=self.pp, tp=self.tp)
+        return Shape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
 
     @property
     def has_model_names(self) -> bool:
         """Its tensors are called as in the whole model: its script said so, or the model is in one stage."""
-        return self.pp == 1 or any(tensor.name == MARK for tensor in self.tensors)
+        return self.shape.cut(self.rank)[0] == 1 or any(tensor.name == MARK for tensor in self.tensors)
 
     def layout(self) -> Layout:
         """The slot's layout.
@@ -181,6 +183,7 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     dp: int
     pp: int
     tp: int
+    depths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     replicated: bool
     """Data-parallel replicas hold the same tensors, by their digests: any one stands for the others."""
     time: float
@@ -191,7 +194,7 @@ class Manifest(_Checked, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        return Shape(dp=self.dp, pp=self.pp, tp=self.tp)
+        return Shape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
 
     @property
     def has_model_names(self) -> bool:

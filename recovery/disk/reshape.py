@@ -12,26 +12,25 @@ same depth): random numbers, extras. Scalars of optimizers are dealt by paramete
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from recovery.disk.catalogue import Run, stand_in
+from recovery.disk.catalogue import Run, cuts, stand_in
 from recovery.disk.dcp import BLOB
 from recovery.disk.load import read_tensor
 from recovery.disk.manifest import CheckpointError, Manifest, Part, TensorEntry
 from recovery.memory import room
 from recovery.memory.digest import Bytes
 from recovery.memory.layout import DTYPES, Layout, TensorSpec
-from recovery.memory.naming import MARK
+from recovery.memory.naming import MARK, MODEL
 from recovery.shape import Shape
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 PartOf = tuple[int, int]
 """(rank, generation)."""
-_MODEL: Final = ("param.", "buffer.", "optim.")
 
 
 def sources(manifest: Manifest, shape: Shape, rank: int) -> tuple[PartOf, ...]:
@@ -43,29 +42,46 @@ def sources(manifest: Manifest, shape: Shape, rank: int) -> tuple[PartOf, ...]:
         CheckpointError: the step does not fit a job of this shape; one line that says why.
     """
     old = manifest.shape
-    if not needed(manifest, shape):
+    if not needed(manifest, shape, rank):
         return (stand_in(manifest, shape, rank),)
     if old.tp != shape.tp:
         raise CheckpointError(_made_with(manifest, shape, "another tensor size cannot be resumed from it"))
     if not manifest.has_model_names:
         why = "its names are each stage's own. Give mainstay.attach names= before it is saved"
         raise CheckpointError(_made_with(manifest, shape, why))
-    dp, pp, tp = shape.place(rank)
-    here = pp * old.pp // shape.pp
-    stages = [here, *(stage for stage in range(old.pp) if stage != here)]
-    slim = Shape(dp=shape.dp, pp=old.pp, tp=shape.tp)
+    (dp, pp, tp), (depth, *_) = shape.place(rank), shape.cut(rank)
+    there = _depth(manifest, depth)
+    here = pp * there // depth
+    stages = [here, *(stage for stage in range(there) if stage != here)]
+    slim = Shape(dp=shape.dp, pp=there, tp=shape.tp)
     return tuple(stand_in(manifest, slim, slim.rank_of(dp=dp, pp=stage, tp=tp)) for stage in stages)
 
 
-def needed(manifest: Manifest, shape: Shape) -> bool:
-    """Whether a rank of ``shape`` needs parts of several stages, or of one that is not its own."""
-    return (manifest.pp, manifest.tp) != (shape.pp, shape.tp)
+def needed(manifest: Manifest, shape: Shape, rank: int) -> bool:
+    """Whether ``rank`` of ``shape`` needs parts of several stages, or of one that is not its own."""
+    old, cut = manifest.shape, shape.cut(rank)
+    if old.tp != shape.tp or cut[0] not in old.stages:
+        return True
+    # Of pipelines of unlike depth one may be whole where another is not.
+    return bool(old.depths) and not any(old.cut(part.rank) == cut for part in manifest.parts)
+
+
+def _depth(manifest: Manifest, wanted: int) -> int:
+    """Stages of the pipelines whose parts are read: of those that are whole, the depth that is nearest."""
+    old = manifest.shape
+    held = {old.cut(part.rank) for part in manifest.parts}
+
+    def worth(depth: int) -> tuple[bool, int, int]:
+        missing = any((depth, stage, tp) not in held for stage in range(depth) for tp in range(old.tp))
+        return missing, abs(depth - wanted), depth
+
+    return min({*old.stages}, key=worth)
 
 
 def _made_with(manifest: Manifest, shape: Shape, why: str) -> str:
     return (
-        f"step {manifest.epoch} of run {manifest.run} was made with pp={manifest.pp} tp={manifest.tp}, this job has "
-        f"pp={shape.pp} tp={shape.tp}: {why}"
+        f"step {manifest.epoch} of run {manifest.run} was made with {cuts(manifest.shape)}, this job has "
+        f"{cuts(shape)}: {why}"
     )
 
 
@@ -102,7 +118,7 @@ class _Gathering:
         self._all: dict[str, tuple[Part, TensorEntry]] = {}
         for part in parts:
             for entry in part.tensors:
-                if entry.name.startswith(_MODEL):
+                if entry.name.startswith(MODEL):
                     self._add(part, entry)
 
     def _add(self, part: Part, entry: TensorEntry) -> None:
@@ -128,7 +144,7 @@ class _Gathering:
         return found
 
     def _read(self, spec: TensorSpec) -> npt.NDArray[np.generic]:
-        model = spec.name.startswith(_MODEL)
+        model = spec.name.startswith(MODEL)
         there = (self._all if model else self._own).get(spec.name)
         step = self._run.step(self._parts[0].epoch)
         if there is None:

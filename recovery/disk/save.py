@@ -82,6 +82,7 @@ def begin(target: Target) -> None:
         dp=config.dp,
         pp=config.pp,
         tp=config.tp,
+        depths=config.depths or msgspec.UNSET,
         returns=config.returns,
         resumed=config.resumed,
     )
@@ -155,6 +156,7 @@ def write_image(
         dp=config.dp,
         pp=config.pp,
         tp=config.tp,
+        depths=config.depths or msgspec.UNSET,
         file=name,
         nbytes=layout.nbytes,
         layout_digest=layout.digest,
@@ -228,8 +230,7 @@ def commit(target: Target, epoch: int, *, partial: bool = False) -> Manifest | N
     run, shape = target.run, target.config.shape
     chosen = _newest(run.parts(epoch), target.config.returns)
     whole = target.config.writers() <= chosen.keys()
-    covered = {shape.place(rank)[1:] for rank in chosen}
-    if not whole and not (partial and len(covered) == shape.pp * shape.tp):
+    if not whole and not (partial and shape.covered(chosen)):
         return None
     if _committed(run, epoch, chosen):
         return run.manifest(epoch)
@@ -239,7 +240,8 @@ def commit(target: Target, epoch: int, *, partial: bool = False) -> Manifest | N
         raise CheckpointError(f"{run.step(epoch)} lacks ranks, and replicas that could stand for them differ")
     entries = tuple(PartEntry(rank=p.rank, generation=p.generation, nbytes=p.nbytes, check=p.check) for p in parts)
     manifest = Manifest(
-        run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp, replicated=alike,
+        run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp,
+        depths=shape.depths or msgspec.UNSET, replicated=alike,
         time=time.time(), parts=entries, model_names=all(p.has_model_names for p in parts) or msgspec.UNSET,
     )  # fmt: skip
     write_file(run.step(epoch) / METADATA, dcp.metadata(parts))

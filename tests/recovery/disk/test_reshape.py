@@ -41,9 +41,9 @@ class Trainer:
     """One rank's stage, whose numbers are functions of what they belong to in the model."""
 
     def __init__(self, rank: int, shape: Shape, *, seed: int = 1, named: bool = True, **options: Any) -> None:
-        _, pp, _ = shape.place(rank)
+        self.stages, pp, _ = shape.cut(rank)
         self.rank, self.shape = rank, shape
-        self.begin, self.end = LAYERS * pp // shape.pp, LAYERS * (pp + 1) // shape.pp
+        self.begin, self.end = LAYERS * pp // self.stages, LAYERS * (pp + 1) // self.stages
         self.model = Stage(self.begin, self.end, tied=options.pop("tied", False))
         prefixes = {f"blocks.{i}": f"blocks.{self.begin + i}" for i in range(self.end - self.begin)}
         self.optimizer = options.pop("optimizer", torch.optim.AdamW)(self.model.parameters())
@@ -89,15 +89,16 @@ class Saved:
 
     def __init__(self, home: Path, shape: Shape, change: Callable[[Trainer], None] | None = None, **of: Any) -> None:
         self.directory, self.shape = home / "checkpoints", shape
-        config = DiskConfig(run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp)
+        config = DiskConfig(run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp, depths=shape.depths)
         target = save.Target(self.directory, "job", config)
         save.begin(target)
-        self.trainers = [Trainer(rank, shape, **of) for rank in range(shape.world_size)]
+        lost = of.pop("lost", ())
+        self.trainers = [Trainer(rank, shape, **of) for rank in range(shape.world_size) if rank not in lost]
         for trainer in self.trainers:
             if change is not None:
                 change(trainer)
             _write(home, target, trainer)
-        made = save.commit(target, EPOCH)
+        made = save.commit(target, EPOCH, partial=bool(lost))
         assert made is not None
         self.manifest: Manifest = made
         self.run: Run = target.run
@@ -110,7 +111,7 @@ class Saved:
         """As a rank of another shape does."""
         parts = sources(self.manifest, trainer.shape, trainer.rank)
         layout = trainer.state.layout
-        trainer.state.load(gather(self.run, EPOCH, parts, layout, stages=trainer.shape.pp))
+        trainer.state.load(gather(self.run, EPOCH, parts, layout, stages=trainer.stages))
 
 
 def _write(home: Path, target: save.Target, trainer: Trainer) -> None:
@@ -142,6 +143,55 @@ def test_every_tensor_is_found_by_its_name_in_the_model(dp: int, pp: int, optimi
         found = trainer.tensors()
         assert found == {name: everything[name] for name in found}
         assert notes["seen"] == 7
+        seen |= found.keys()
+    assert seen == everything.keys()
+
+
+UNLIKE = [((2, 2), (2, 1)), ((3, 3), (3, 2)), ((3, 2), (3, 3)), ((3, 2), (2, 2)), ((4, 1), (1, 4)), ((2, 1, 1), (3,))]
+
+
+@pytest.mark.parametrize(("before", "after"), UNLIKE)
+def test_pipelines_of_unlike_depth_are_read_and_written(
+    before: tuple[int, ...], after: tuple[int, ...], tmp_path: Path
+) -> None:
+    saved = Saved(tmp_path, Shape.of(before))
+    assert (saved.manifest.shape, saved.run.info().shape) == (Shape.of(before), Shape.of(before))
+    assert saved.manifest.replicated
+    assert_found(saved, Shape.of(after))
+
+
+@pytest.mark.parametrize(("lost", "after"), [((4,), (2, 2)), ((0,), (2, 2)), ((3, 4), (3,)), ((1,), (3,))])
+def test_one_pipeline_that_is_whole_stands_for_another(
+    lost: tuple[int, ...], after: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert_found(Saved(tmp_path, Shape.of((3, 2)), lost=lost), Shape.of(after))
+
+
+def test_without_a_whole_pipeline_of_any_depth_a_step_is_not_whole(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        Saved(tmp_path, Shape.of((3, 2)), lost=(1, 4))
+
+
+def test_pipelines_that_hold_other_bits_stand_for_nobody(tmp_path: Path) -> None:
+    def change(trainer: Trainer) -> None:
+        if trainer.rank == 4:
+            with torch.no_grad():
+                next(trainer.model.parameters()).add_(1.0)
+
+    saved = Saved(tmp_path, Shape.of((3, 2)), change=change)
+    assert not saved.manifest.replicated
+    with pytest.raises(CheckpointError, match="its state is sharded over data-parallel ranks"):
+        sources(saved.manifest, Shape.of((2, 2)), 0)
+
+
+def assert_found(saved: Saved, shape: Shape) -> None:
+    """Every rank of ``shape`` finds its tensors, and all of them are the whole model."""
+    everything, seen = saved.tensors(), set()
+    for rank in range(shape.world_size):
+        trainer = Trainer(rank, shape, seed=99)
+        saved.load(trainer)
+        found = trainer.tensors()
+        assert found == {name: everything[name] for name in found}
         seen |= found.keys()
     assert seen == everything.keys()
 
