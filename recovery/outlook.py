@@ -161,6 +161,8 @@ class Outlook:
     restart_s: float = 0.0
     """Of the whole job by its scheduler, beyond a cold process: queue, rendezvous of all."""
     able: frozenset[Ability] = frozenset()
+    through_disk: bool = False
+    """State goes from one shape to another through a checkpoint, and all start anew; else from worker to worker."""
 
     def __post_init__(self) -> None:
         if len(self.lost) != self.shape.pp:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
+
+LISTED: Final = 2048
+"""Restores of one alternative that an event lists."""
 
 
 class StrategyName(StrEnum):
@@ -83,6 +87,8 @@ class Alternative:
     parts: dict[str, float] = field(default_factory=dict)
     """Predicted seconds per phase (fence, spawn, fetch, decode, load, regroup)."""
     restores: tuple[Restore, ...] = ()
+    left_out: int = 0
+    """Further restores that are not listed, see ``listed``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +114,19 @@ class Plan:
             if alternative.strategy is self.chosen:
                 return alternative
         raise ValueError(f"plan {self.id} has no feasible alternative: {self.explanation}")
+
+
+def listed(plan: Plan) -> Plan:
+    """The plan as an event tells it: of a job of thousands of ranks, those that move in what was chosen.
+
+    Four alternatives of 16,384 ranks would be half a million values, more than a service takes, for one lost rank.
+    """
+    return replace(plan, alternatives=tuple(_listed(a, chosen=a.strategy is plan.chosen) for a in plan.alternatives))
+
+
+def _listed(alternative: Alternative, *, chosen: bool) -> Alternative:
+    restores = alternative.restores
+    if len(restores) <= LISTED:
+        return alternative
+    kept = [restore for restore in restores if chosen and restore.source is not RestoreSource.LIVE][:LISTED]
+    return replace(alternative, restores=tuple(kept), left_out=len(restores) - len(kept))

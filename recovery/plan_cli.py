@@ -127,6 +127,7 @@ def _read(path: Path) -> tuple[Situation, Prospects | None]:
     """The situation, and the prospects if the file has some; raises as ``read_scenario``."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
+        _check_values(raw, "")
         _check_names(raw)
         scenario = msgspec.convert(raw, Scenario, str_keys=True)
         return _situation(scenario), scenario.outlook
@@ -150,6 +151,30 @@ def _outlook(path: Path, situation: Situation, prospects: Prospects) -> Outlook:
         return outlook_of(situation, prospects)
     except ValueError as error:
         raise ScenarioError(f"{path}: outlook: {error}") from error
+
+
+_LEAST, _MOST = 1e-12, 1e18
+"""Of a number that is not 0: far beyond any byte, second or rate, far within what arithmetic bears."""
+
+
+def _check_values(raw: Any, where: str) -> None:
+    """Refuse what JSON readers take and arithmetic or terminals do not.
+
+    Raises:
+        ValueError: names the field.
+    """
+    if isinstance(raw, str) and not raw.isprintable():
+        raise ValueError(f"{where or 'the file'}: {raw[:40]!r} is no text that can be printed")
+    if isinstance(raw, int | float) and raw and not _LEAST <= abs(raw) <= _MOST:  # NaN is neither
+        shown = str(raw) if isinstance(raw, float) else f"one of {len(str(abs(raw)))} digits"
+        raise ValueError(f"{where or 'the file'}: expected a number from {_LEAST:g} to {_MOST:g}, or 0, not {shown}")
+    if isinstance(raw, dict):
+        for name, value in raw.items():
+            _check_values(name, where)
+            _check_values(value, f"{where}.{name}" if where else name)
+    elif isinstance(raw, list):
+        for i, value in enumerate(raw):
+            _check_values(value, f"{where}[{i}]")
 
 
 def _check_names(raw: Any) -> None:
@@ -290,6 +315,8 @@ def run_levels(path: str | Path, mtbf_hours: float, as_json: bool = False, *, co
         situation = read_scenario(Path(path))
         if not mtbf_hours > 0.0:
             raise ScenarioError(f"--mtbf must be a number of hours above 0, not {mtbf_hours:g}")  # noqa: TRY301
+        if not situation.step_seconds:
+            raise ScenarioError(f"{path}: step_seconds: saves are counted in steps, which must take time")  # noqa: TRY301
     except ScenarioError as error:
         print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 2

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
 
 import msgspec
 
 from recovery.plan import Alternative, Plan, RestoreSource, StrategyName
-from recovery.situation import Case, Situation
+from recovery.situation import Case, Index, Situation
 from recovery.strategies import STRATEGIES
 from recovery.strategies.base import Strategy
 
@@ -26,13 +27,16 @@ def plan(situation: Situation, strategies: Sequence[Strategy] = STRATEGIES) -> P
         A plan whose alternatives are sorted best first, infeasible ones last by name; ``chosen`` is None if nothing is
         feasible. The same situation gives the same plan, its id included.
     """
-    case = Case(situation)
+    return _plan(Case(situation), strategies)
+
+
+def _plan(case: Case, strategies: Sequence[Strategy]) -> Plan:
     alternatives = tuple(sorted((strategy.price(case) for strategy in strategies), key=_order))
     best = alternatives[0] if alternatives and alternatives[0].feasible else None
     return Plan(
-        id=_identify(situation),
-        job=situation.job,
-        generation=situation.generation + 1,
+        id=_identify(case),
+        job=case.situation.job,
+        generation=case.situation.generation + 1,
         failed_ranks=case.failed,
         alternatives=alternatives,
         chosen=best.strategy if best else None,
@@ -40,23 +44,49 @@ def plan(situation: Situation, strategies: Sequence[Strategy] = STRATEGIES) -> P
     )
 
 
-def precompute(situation: Situation, strategies: Sequence[Strategy] = STRATEGIES) -> dict[int | str, Plan]:
+_LARGE = 1024
+"""Ranks whose index takes some five milliseconds."""
+
+
+class Forecasts(Mapping[int | str, Plan]):
     """Plans for the loss of every single rank (key: its number) and of every single node (key: its name).
 
-    What the situation itself says has failed is left aside: it describes the job while it runs.
+    Each is made when it is asked for, from one index of the situation: ranks that hold the same epochs are one to it,
+    so that a plan of 16,384 ranks takes about a millisecond once the index is there. What the situation itself says has
+    failed is left aside: it describes the job while it runs.
     """
-    plans: dict[int | str, Plan] = {}
-    for place in situation.ranks:
-        plans[place.rank] = plan(_without(situation, {place.rank}, ()), strategies)
-    for node in sorted({place.node for place in situation.ranks}):
-        gone = {place.rank for place in situation.ranks if place.node == node}
-        plans[node] = plan(_without(situation, gone, (node,)), strategies)
-    return plans
 
+    def __init__(self, situation: Situation, strategies: Sequence[Strategy] = STRATEGIES) -> None:
+        self.situation = situation
+        self._strategies = strategies
 
-def _without(situation: Situation, ranks: set[int], nodes: tuple[str, ...]) -> Situation:
-    live = {rank: epoch for rank, epoch in situation.live.items() if rank not in ranks}
-    return replace(situation, failed_ranks=tuple(sorted(ranks)), lost_nodes=nodes, live=live)
+    @cached_property
+    def _index(self) -> Index:
+        return Index(self.situation)
+
+    @property
+    def large(self) -> bool:
+        """Whether the index takes so long that an event loop should not wait for it."""
+        return len(self.situation.ranks) > _LARGE
+
+    def prepare(self) -> None:
+        """Make the index, and what plans share at the epochs that they choose: pure, so that a thread may do it."""
+        for key in (self.situation.ranks[0].rank, self.situation.ranks[0].node):
+            self[key]
+
+    def __getitem__(self, key: int | str) -> Plan:
+        if isinstance(key, str):
+            return _plan(Case(self.situation, self._index, self._index.at[key], (key,)), self._strategies)
+        if not 0 <= key < len(self.situation.ranks):
+            raise KeyError(key)
+        return _plan(Case(self.situation, self._index, (key,), ()), self._strategies)
+
+    def __iter__(self) -> Iterator[int | str]:
+        yield from range(len(self.situation.ranks))
+        yield from sorted(self._index.at)
+
+    def __len__(self) -> int:
+        return len(self.situation.ranks) + len(self._index.at)
 
 
 def _order(alternative: Alternative) -> tuple[bool, float, int, StrategyName]:
@@ -68,25 +98,61 @@ def _order(alternative: Alternative) -> tuple[bool, float, int, StrategyName]:
     )
 
 
-def _identify(situation: Situation) -> str:
+def _identify(case: Case) -> str:
     """A UUID (version 8: made of a digest) that is the same for the same situation, so that a retry adds no plan."""
-    ordered = replace(
-        situation,
-        live=dict(sorted(situation.live.items())),
-        standbys=dict(sorted(situation.standbys.items())),
-        cold=dict(sorted(situation.cold.items())),
-    )
-    digest = hashlib.blake2b(msgspec.json.encode(ordered), digest_size=16).digest()
-    raw = bytearray(digest)
+    index = case.index
+    if "digest" not in index.kept:
+        index.kept["digest"] = _digest(case.situation)
+        index.kept["tensors"] = _runs(case.situation, index.present)
+    loss = msgspec.json.encode((case.failed, sorted(case.lost), _less(index.kept["tensors"], case.failed)))
+    raw = bytearray(hashlib.blake2b(index.kept["digest"] + loss, digest_size=16).digest())
     raw[6], raw[8] = 0x80 | raw[6] & 0x0F, 0x80 | raw[8] & 0x3F  # RFC 9562: version and variant
     return str(uuid.UUID(bytes=bytes(raw)))
+
+
+_OF_THE_LOSS = frozenset({"failed_ranks", "lost_nodes", "live"})
+
+
+def _digest(situation: Situation) -> bytes:
+    """Of all that does not depend on what is lost."""
+    values = (getattr(situation, f.name) for f in fields(situation) if f.name not in _OF_THE_LOSS)
+    ordered = [sorted(value.items()) if isinstance(value, dict) else value for value in values]
+    return hashlib.blake2b(msgspec.json.encode(ordered)).digest()
+
+
+Run = tuple[int, int, int]
+"""First rank, last rank, and the epoch that all of them hold in their tensors."""
+
+
+def _runs(situation: Situation, present: Sequence[int]) -> list[Run]:
+    live, runs = situation.live, list[Run]()
+    for rank in (rank for rank in present if rank in live):
+        if runs and runs[-1][1:] == (rank - 1, live[rank]):
+            runs[-1] = (runs[-1][0], rank, live[rank])
+        else:
+            runs.append((rank, rank, live[rank]))
+    return runs
+
+
+def _less(runs: Sequence[Run], gone: Sequence[int]) -> list[Run]:
+    """The same without some ranks, which are in order."""
+    left, at = list[Run](), 0
+    for begin, last, epoch in runs:
+        first = begin
+        while at < len(gone) and gone[at] <= last:
+            if first < gone[at]:
+                left.append((first, gone[at] - 1, epoch))
+            first, at = max(first, gone[at] + 1), at + 1
+        if first <= last:
+            left.append((first, last, epoch))
+    return left
 
 
 def _explain(alternatives: tuple[Alternative, ...], best: Alternative | None) -> str:
     if best is None:
         reasons = " ".join(f"{a.strategy}: {a.reason}" for a in alternatives)
         return f"Nothing brings the job back by itself, a human is needed. {reasons}"
-    kept = sum(restore.source is RestoreSource.LIVE for restore in best.restores)
+    kept = [restore.source for restore in best.restores].count(RestoreSource.LIVE)
     keep = f"{kept} of {len(best.restores)} ranks keep what they hold"
     text = f"{best.strategy}: {best.reason} It takes {_price(best)}; {keep}."
     others = [a for a in alternatives if a is not best]

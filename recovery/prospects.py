@@ -152,18 +152,18 @@ def _held(case: Case, gone: int) -> Held:
     """
     situation, ranks = case.situation, case.failed
     home = {rank: situation.ranks[rank].node for rank in ranks}
-    own = {rank: [e for e, nodes in case.slots.get(rank, {}).items() if home[rank] in nodes] for rank in ranks}
+    own = {rank: [e for e, nodes in case.slots(rank).items() if home[rank] in nodes] for rank in ranks}
     elsewhere = {
         rank: [
             epoch
             for peer in (case.peers(rank) if situation.replicated else [rank])
-            for epoch, nodes in case.slots.get(peer, {}).items()
+            for epoch, nodes in case.slots(peer).items()
             if peer != rank or set(nodes) != {home[rank]}
         ]
         for rank in ranks
     }
-    parity = {rank: [e for group, rows in case.rows.items() if rank in group for e in rows] for rank in ranks}
-    disk = {rank: [epoch for epoch, _ in case.disk.get(rank, [])] for rank in range(len(situation.ranks))}
+    parity = {rank: [e for rows in case.rows(rank).values() for e in rows] for rank in ranks}
+    disk = {rank: [epoch for epoch, _ in case.disk(rank)] for rank in range(len(situation.ranks))}
     return Held(
         local_s=_age(case, own),
         peer_s=_age(case, elsewhere),

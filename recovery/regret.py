@@ -1,8 +1,11 @@
-"""Plans kept with what then really happened: how far off they were, what better was at hand, and what to learn of it.
+"""Decisions kept with what then really happened: how far off they were, what better was at hand, and what to learn.
 
-Each recovery gives measured seconds by phase beside those that its plan predicted. Their ratio corrects the constants
-of the next plan (an exponential moving average of its logarithm, so that half as long and twice as long weigh alike),
-and a sum of ratios beyond what is promised raises an alarm: then the model, not a constant, is wrong.
+Each recovery gives measured seconds by phase beside those that its way was predicted to take. Constants that a recovery
+measures by itself (fence, start, regrouping, copying, the first step) are corrected where they are measured, in
+``launcher.prices``. What they leave unexplained is the model's: one factor a way, learned from the prediction as the
+constants would make it *after* this recovery, so that no second is corrected twice. Both are moving averages, here of
+the logarithm, so that half as long and twice as long weigh alike. What exceeds the promise all the same adds up to an
+alarm: then the model, not a constant, is wrong.
 
 Pure: no clock, no I/O. States are values; ``learn`` gives the next one.
 """
@@ -11,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from recovery.plan import Alternative, Plan, StrategyName
-from recovery.situation import Costs
+from recovery.decide import Decision
+from recovery.outlook import Outlook
+from recovery.plan import WayName
 
 WEIGHT = 0.25
 """Of the newest event in the moving average: half of all weight lies on the last two or three, as machines change."""
@@ -23,88 +27,130 @@ PROMISED = math.log(1.25)
 ALARM = 3.0 * (math.log(2.0) - PROMISED)
 """Sum of what exceeds the promise: three events that take twice, or half, as long as predicted reach it."""
 LEAST_S = 1e-3
-"""Shorter phases are noise of the clock and the scheduler, and are not compared."""
-PARTS: dict[str, tuple[str, ...]] = {
-    "fence": ("fence_s",),
-    "spawn": ("spawn_warm_s", "spawn_cold_s"),
-    "fetch": ("net_Bps",),
-    "decode": ("xor_Bps",),
-    "read": ("disk_Bps",),
-    "load": ("copy_Bps",),
-    "regroup": ("regroup_s",),
-}
-"""Phase of a plan -> the constants that it is predicted from."""
+"""Shorter times are noise of the clock and the scheduler, and teach nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What one way is predicted to cost. Seconds."""
+
+    way: WayName
+    phases: dict[str, float]
+    """From the failure to the first step that commits: detect, fence, regroup (processes, state), warm_up, step."""
+    later_s: float = 0.0
+    """Expected after that: degraded steps, the re-join, the risk, the standing cost."""
+    step_s: float
+    """One healthy step."""
+    others: dict[str, float] = field(default_factory=dict)
+    """Expected cost of the alternatives that the job could have carried out."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.phases.values())
+
+    @property
+    def acting_s(self) -> float:
+        """Of that, what somebody does: neither being noticed nor the step itself."""
+        return self.phases["fence"] + self.phases["regroup"] + self.phases["warm_up"]
+
+
+def forecast(decision: Decision, outlook: Outlook, way: WayName) -> Forecast | None:
+    """What the decision says of ``way``, whether it was chosen or not; None where it was not feasible.
+
+    The first step counts whole, at the rate that the way leaves.
+    """
+    option = next((each for each in decision.options if each.ways == (way,) and each.feasible), None)
+    if option is None or not option.rate:
+        return None
+    parts = option.parts
+    down = parts.get("downtime", 0.0)
+    detect = min(outlook.detect_s, down)
+    # Learned factors stretch the phases alike.
+    plain = outlook.down_s() - outlook.detect_s
+    stretch = min(1.0, (down - detect) / plain) if plain > 0.0 else 0.0
+    fence, warm_up = outlook.costs.fence_s * stretch, outlook.warm_up_s * stretch
+    return Forecast(
+        way=way,
+        phases={
+            "detect": detect,
+            "fence": fence,
+            "regroup": max(0.0, down - detect - fence - warm_up),
+            "warm_up": warm_up,
+            "step": outlook.step_s / option.rate,
+        },
+        later_s=sum(parts.get(name, 0.0) for name in ("degraded", "rejoin", "risk", "standing")),
+        step_s=outlook.step_s,
+        others={
+            "+".join(each.ways): each.expected_s
+            for each in decision.options
+            if each.feasible and each.executable and each.ways[0] is not way and each.expected_s is not None
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One executed plan."""
+    """One recovery that was carried out."""
 
-    plan: str
+    recovery: str
     """Its id."""
-    strategy: StrategyName
-    predicted: dict[str, float]
-    measured: dict[str, float]
-    """Seconds by phase; a phase that was not measured is not there."""
+    predicted: Forecast
+    measured_s: float
+    """From the failure to the first step that committed."""
     steps_lost: int
-    step_seconds: float
-    others: dict[str, float] = field(default_factory=dict)
-    """Predicted cost in seconds of the alternatives that were feasible and not chosen."""
+    """Committed steps that were made again."""
 
     @property
-    def cost_s(self) -> float:
-        """What it really cost: phases that were not measured count as predicted."""
-        return sum((self.predicted | self.measured).values()) + self.steps_lost * self.step_seconds
+    def way(self) -> WayName:
+        return self.predicted.way
 
     @property
     def error(self) -> float:
-        """Measured over predicted of the phases that were measured, less 1; 0 where nothing was."""
-        both = self.predicted.keys() & self.measured.keys()
-        before = sum(self.predicted[part] for part in both)
-        return sum(self.measured[part] for part in both) / before - 1.0 if before > 0.0 else 0.0
+        """Measured over predicted, less 1."""
+        return self.measured_s / self.predicted.seconds - 1.0
+
+    @property
+    def promised(self) -> bool:
+        """Whether it took no more and no less than a quarter beside the prediction."""
+        return abs(math.log(self.measured_s / self.predicted.seconds)) <= PROMISED
+
+    @property
+    def cost_s(self) -> float:
+        """What it really cost, in lost full-rate seconds; what comes later counts as predicted.
+
+        The first step is work done, what it is slower stands in the degraded time, and half a step on average was cut
+        off by the failure.
+        """
+        stood = self.measured_s - self.predicted.phases["step"]
+        return stood + (self.steps_lost + 0.5) * self.predicted.step_s + self.predicted.later_s
 
     @property
     def regret_s(self) -> float:
         """Seconds that the best alternative, as it was predicted, would have saved; 0 if none would."""
-        return max(0.0, self.cost_s - min(self.others.values(), default=math.inf))
+        return max(0.0, self.cost_s - min(self.predicted.others.values(), default=math.inf))
 
 
-def record(plan: Plan, measured: dict[str, float], *, steps_lost: int, step_seconds: float) -> Record:
-    """Put a plan beside what happened.
+def record(predicted: Forecast, recovery: str, measured_s: float, steps_lost: int) -> Record:
+    """Put a forecast beside what happened.
 
     Raises:
-        ValueError: the plan chose nothing, or a measured time is below 0; the message names it.
+        ValueError: the time is not above 0.
     """
-    chosen = plan.alternative()
-    wrong = next((part for part, seconds in measured.items() if not seconds >= 0.0), None)
-    if wrong is not None:
-        raise ValueError(f"phase {wrong} of plan {plan.id} took {measured[wrong]} s: a time is at least 0")
-    return Record(
-        plan=plan.id,
-        strategy=chosen.strategy,
-        predicted=dict(chosen.parts),
-        measured=dict(measured),
-        steps_lost=steps_lost,
-        step_seconds=step_seconds,
-        others={a.strategy.value: _cost(a) for a in plan.alternatives if a.feasible and a is not chosen},
-    )
-
-
-def _cost(alternative: Alternative) -> float:
-    assert alternative.cost_seconds is not None  # feasible ones have a price
-    return alternative.cost_seconds
+    if not measured_s > 0.0:
+        raise ValueError(f"recovery {recovery} took {measured_s} s: a time is above 0")
+    return Record(recovery=recovery, predicted=predicted, measured_s=measured_s, steps_lost=steps_lost)
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """What is known about the predictions of one phase."""
+class Fared:
+    """How the predictions of one way have fared."""
 
     events: int = 0
     ratio: float = 0.0
-    """Moving average of log(measured / predicted) with the constants of the beginning."""
+    """Moving average of log(measured / what the constants say): what the model leaves out."""
     above: float = 0.0
     below: float = 0.0
-    """Sums of what exceeded the promise, either way, with the constants as they had been corrected by then."""
+    """Sums of what exceeded the promise, either way, of predictions as they were made."""
 
     @property
     def factor(self) -> float:
@@ -117,57 +163,51 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What all events so far say about the constants that they were predicted from."""
+    """What all recoveries so far say about the model, way by way."""
 
-    phases: dict[str, Phase] = field(default_factory=dict)
+    ways: dict[WayName, Fared] = field(default_factory=dict)
 
-    def learn(self, seen: Record, *, corrected: bool = False) -> Calibration:
-        """With one event more.
+    def learn(self, seen: Record, explained: Forecast) -> Calibration:
+        """With one recovery more.
 
         Args:
-            seen: the event.
-            corrected: its plan was made with ``correct``-ed constants, not with those of the beginning.
+            seen: the recovery.
+            explained: the same forecast with the constants as they are known after it, and no factor.
         """
-        phases = dict(self.phases)
-        for part, predicted in seen.predicted.items():
-            took = seen.measured.get(part, 0.0)
-            if part in PARTS and predicted >= LEAST_S and took >= LEAST_S:
-                before = phases.get(part, Phase())
-                log = math.log(took / predicted)
-                phases[part] = _next(before, log + (before.ratio if corrected else 0.0))
-        return Calibration(phases)
-
-    def correct(self, costs: Costs) -> Costs:
-        """The constants of the beginning, times what was learned: times grow with it, rates fall."""
-        changed = {
-            name: getattr(costs, name) * (phase.factor if name.endswith("_s") else 1.0 / phase.factor)
-            for part, phase in self.phases.items()
-            for name in PARTS[part]
-        }
-        return replace(costs, **changed)
-
-    def alarms(self) -> tuple[str, ...]:
-        """A sentence for each phase whose predictions stay wrong although they are corrected."""
-        return tuple(
-            f"{part}: {phase.events} recoveries took"
-            f" {'longer' if phase.above > phase.below else 'less time'} than predicted, again and again;"
-            f" now {phase.factor:.2g} times the constant"
-            for part, phase in sorted(self.phases.items())
-            if phase.drifts
+        acted = seen.measured_s - explained.phases["detect"] - explained.phases["step"]
+        if min(acted, explained.acting_s) < LEAST_S:
+            return self
+        before = self.ways.get(seen.way, Fared())
+        log = math.log(acted / explained.acting_s)
+        off = math.log1p(seen.error)
+        first = before.events == 0
+        return Calibration(
+            self.ways
+            | {
+                seen.way: Fared(
+                    before.events + 1,
+                    log if first else before.ratio + WEIGHT * (log - before.ratio),
+                    # The first was predicted with constants of other machines.
+                    0.0 if first else max(0.0, before.above + off - PROMISED),
+                    0.0 if first else max(0.0, before.below - off - PROMISED),
+                )
+            }
         )
 
+    @property
+    def factors(self) -> dict[WayName, float]:
+        """Way -> what its predicted downtime, without the time to notice, is multiplied by."""
+        return {way: fared.factor for way, fared in self.ways.items()}
 
-def _next(before: Phase, log: float) -> Phase:
-    """The first event is believed; later ones are averaged in. Only what a correction did not explain adds up."""
-    if before.events == 0:
-        return Phase(1, log)
-    surprise = log - before.ratio
-    return Phase(
-        before.events + 1,
-        before.ratio + WEIGHT * surprise,
-        max(0.0, before.above + surprise - PROMISED),
-        max(0.0, before.below - surprise - PROMISED),
-    )
+    def alarms(self) -> tuple[str, ...]:
+        """A sentence for each way whose predictions stay wrong although they are corrected."""
+        return tuple(
+            f"{way}: {fared.events} recoveries took"
+            f" {'longer' if fared.above > fared.below else 'less time'} than predicted, again and again;"
+            f" now {fared.factor:.2g} times what the constants say"
+            for way, fared in sorted(self.ways.items())
+            if fared.drifts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +216,9 @@ class Ledger:
 
     recoveries: int
     within_promise: int
-    """Whose measured phases took no more and no less than a quarter beside the prediction."""
     regret_s: float
     worst: str | None
-    """Plan of the largest regret, if there is any."""
+    """Recovery of the largest regret, if there is any."""
 
 
 def ledger(records: Iterable[Record]) -> Ledger:
@@ -188,7 +227,7 @@ def ledger(records: Iterable[Record]) -> Ledger:
     worst = max(listed, key=lambda each: each.regret_s, default=None)
     return Ledger(
         len(listed),
-        sum(abs(math.log1p(each.error)) <= PROMISED for each in listed if each.error > -1.0),
+        sum(each.promised for each in listed),
         sum(each.regret_s for each in listed),
-        worst.plan if worst is not None and worst.regret_s > 0.0 else None,
+        worst.recovery if worst is not None and worst.regret_s > 0.0 else None,
     )

@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # commands import what they need when they run
 _clear = one_line("mainstay simulate", dict.fromkeys((InputError, ValueError), BAD_INPUT))
 
 
+_MORE = 1_000_000
+"""Nodes, beyond what a scenario takes."""
+
+
 def _option(about: str) -> Any:
     return Parameter(help=about)
 
@@ -104,7 +108,7 @@ def _scenario(options: SimulateOptions) -> Scenario:
         return Scenario(
             nodes=options.nodes, gpus_per_node=options.gpus, dp=gpus // ranks if options.dp is None else options.dp,
             pp=options.pp, tp=options.tp, micro_batches=options.micro_batches, iteration_s=options.step,
-            mtbf_hours=options.node_mtbf_hours if whole is None else whole * options.nodes,
+            mtbf_hours=options.node_mtbf_hours if whole is None else whole * min(options.nodes, _MORE),
             repair_hours=options.repair_hours, spares=options.spares, days=options.days, seeds=options.seeds,
             seed=options.seed, policies=_policies(options.save, options.restart, options.every),
             sweep_over=SweepOver(options.sweep) if options.sweep else None,

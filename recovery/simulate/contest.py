@@ -4,13 +4,14 @@ One job of a fixed grid follows nodes that come and go. Nodes beyond the grid st
 as some do, else the job goes on with fewer, spread evenly over its stages, by the way that its policy picks: always the
 same one (morphing where that cannot be), or whatever ``decide`` finds cheapest. Time is counted in full-rate seconds.
 
-What a policy may know is what has happened: the mean gap between losses so far stands for the future.
+What a policy may know is what has happened: the mean gap between losses so far stands for the future. Where the market
+tells in advance which nodes it takes, the policy may also change over while all state is still there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -79,9 +80,12 @@ class Kept:
 class _Run:
     job: Outlook
     policy: Policy
+    notice_s: float = 0.0
     grid: set[str] = field(default_factory=set)
     spare: dict[str, None] = field(default_factory=dict)
     """In the order of coming."""
+    told: set[str] = field(default_factory=set)
+    """Nodes that will go, as was announced."""
     rate: float = 0.0
     at_s: float = 0.0
     """Until when the trace was followed."""
@@ -103,6 +107,12 @@ class _Run:
         self.useful_s += self.rate * (1.0 - self.standing) * max(0.0, until_s - max(self.at_s, self.busy_s))
         self.at_s = until_s
 
+    def hear(self, nodes: list[str]) -> None:
+        """Of nodes that will go: none is taken in any more, and when they go state has left them beside training."""
+        self.told.update(nodes)
+        for node in nodes:
+            self.spare.pop(node, None)
+
     def lose(self, nodes: list[str]) -> None:
         """A spare that goes is nobody's loss."""
         if self.lost_s is not None:
@@ -113,19 +123,30 @@ class _Run:
             self.grid.discard(node)
             self.spare.pop(node, None)
         if hit and self.began_s is not None:
-            self.recover()
+            self.recover(noticed=self.told.issuperset(hit) and self.rate > 0.0)
+        self.told.difference_update(nodes)
 
-    def recover(self) -> None:
+    def recover(self, *, noticed: bool) -> None:
         """Too few spares join what is left; enough of them may replace all that is missing."""
         missing = self.job.workers - len(self.grid)
         if len(self.spare) < missing:
             missing -= len(self.spare)
             self._take(len(self.spare))
-        found = self.policy(self.outlook(missing, len(self.spare))) if missing < self.job.workers else None
+        faults = (Fault.NODE, Fault.NOTICE) if noticed else (Fault.NODE,)
+        asked = (self.outlook(missing, len(self.spare), fault) for fault in faults if missing < self.job.workers)
+        found = min(filter(None, map(self.policy, asked)), key=self._lost_s, default=None)
         if found is None:
             self.rate, self.busy_s, self.name, self.rejoin_s = 0.0, self.at_s, None, self._restart_s
             return
-        name, action = found
+        self._follow(*found, missing)
+
+    def _lost_s(self, choice: Choice) -> float:
+        """Until the next loss, as far as one knows."""
+        action = choice[1]
+        kept = action.rate * (1.0 - action.standing_share)
+        return action.downtime_s + action.repeated_s + (1.0 - kept) * self.gaps[0] / self.gaps[1]
+
+    def _follow(self, name: WayName, action: Action, missing: int) -> None:
         self.picked[name] = self.picked.get(name, 0) + 1
         self._goes_on(name, action)
         self.busy_s = self.at_s + action.downtime_s + action.repeated_s
@@ -175,35 +196,53 @@ class _Run:
             del self.spare[node]
             self.grid.add(node)
 
-    def outlook(self, missing: int, standbys: int) -> Outlook:
+    def outlook(self, missing: int, standbys: int, fault: Fault = Fault.NODE) -> Outlook:
         """Missing workers spread evenly over stages, as ReCycle's planner swaps them logically."""
         even, more = divmod(max(1, missing), self.job.shape.pp)
         odds = Odds(
             worker_rate=self.gaps[1] / self.gaps[0] / self.job.workers, repairs=(Repair(1.0, NEVER_S),),
-            single_copy_s=math.inf,
+            single_copy_s=math.inf, notice_s=self.notice_s,
         )  # fmt: skip
         pool = replace(self.job.pool, standbys=standbys)
         lost = tuple(even + (stage < more) for stage in range(self.job.shape.pp))
-        return replace(self.job, lost=lost, fault=Fault.NODE, odds=odds, pool=pool, broken=None)
+        return replace(self.job, lost=lost, fault=fault, odds=odds, pool=pool, broken=None)
 
 
-def follow_policy(trace: Iterable[Change], job: Outlook, policy: Policy) -> Kept:
+def follow_policy(trace: Iterable[Change], job: Outlook, policy: Policy, notice_s: float = 0.0) -> Kept:
     """Follow a trace until its last change.
 
     Args:
         trace: nodes that come and go.
         job: its grid, costs and abilities; what it says of losses, odds and standbys is the trace's.
         policy: what is done.
+        notice_s: how long before a node goes the job is told so (or when it comes, if that is later); 0: never.
     """
-    run = _Run(job, policy)
-    for at_s, changes in groupby(trace, key=lambda change: change.at_s):
+    run = _Run(job, policy, notice_s)
+    for at_s, changes in groupby(_told(trace, notice_s), key=lambda each: each[0]):
         run.train(at_s)
-        listed = list(changes)
-        gone = [change.node for change in listed if change.kind == "remove"]
-        came = [change.node for change in listed if change.kind == "add"]
-        if came:
-            run.join(came)
-        if gone:
-            run.lose(gone)
+        nodes: dict[str, list[str]] = {"add": [], "remove": [], "notice": []}
+        for _, kind, node in changes:
+            nodes[kind].append(node)
+        if nodes["add"]:
+            run.join(nodes["add"])
+        if nodes["remove"]:
+            run.lose(nodes["remove"])
+        if nodes["notice"]:
+            run.hear(nodes["notice"])
     seconds = run.at_s - run.began_s if run.began_s is not None else 0.0
     return Kept(run.useful_s, seconds, run.picked)
+
+
+def _told(trace: Iterable[Change], notice_s: float) -> Iterator[tuple[float, str, str]]:
+    """Time, what, node, in order of time: the changes, and the notices before them."""
+    changes = [(change.at_s, str(change.kind), change.node) for change in trace]
+    if not notice_s:
+        return iter(changes)
+    came: dict[str, float] = {}
+    notices = []
+    for at_s, kind, node in changes:
+        if kind == "add":
+            came[node] = at_s
+        else:
+            notices.append((max(came.get(node, 0.0), at_s - notice_s), "notice", node))
+    return iter(sorted([*changes, *notices], key=lambda each: each[0]))

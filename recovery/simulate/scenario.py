@@ -77,7 +77,11 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
 def _within(field: str, value: float, limits: tuple[float, float]) -> None:
     least, most = limits
     if not least <= value <= most:  # NaN is neither
-        raise ScenarioError(field, f"expected a number from {least:g} to {most:g}, not {value:g}")
+        try:
+            shown = f"{value:g}"
+        except OverflowError:  # a whole number beyond every float
+            shown = f"one of {len(str(value))} digits"
+        raise ScenarioError(field, f"expected a number from {least:g} to {most:g}, not {shown}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -47,13 +48,21 @@ class Interval:
     """(dp, pp) of each of ``CHOICES``."""
 
 
+_TOLD = 200
+"""Characters of what is wrong: a line that somebody reads."""
+_MOST_NODES = 1_000_000
+_MOST_TIME = 1e15
+"""Milliseconds: some thirty thousand years."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Where:
     path: Path
     line: int
 
     def wrong(self, field: str, what: str) -> TraceError:
-        return TraceError(f"{self.path}: line {self.line}: {field}: {what}")
+        told = what if len(what) <= _TOLD else f"{what[:_TOLD]}..."
+        return TraceError(f"{self.path}: line {self.line}: {field}: {told}")
 
 
 def read_changes(path: Path) -> tuple[Change, ...]:
@@ -69,7 +78,7 @@ def read_changes(path: Path) -> tuple[Change, ...]:
         if changes and change.at_s < changes[-1].at_s:
             raise where.wrong("milliseconds", f"{change.at_s * 1000:.0f} is before the line above")
         if (change.kind == "add") == (change.node in alive):
-            raise where.wrong("node", f"{change.node} is {'already' if change.kind == 'add' else 'not'} there")
+            raise where.wrong("node", f"{change.node!r} is {'already' if change.kind == 'add' else 'not'} there")
         (alive.add if change.kind == "add" else alive.discard)(change.node)
         changes.append(change)
     return tuple(_not_empty(path, changes))
@@ -85,6 +94,15 @@ def _change(where: _Where, text: str) -> Change:
     if not node:
         raise where.wrong("node", "is empty")
     return Change(_number(where, "milliseconds", at) / 1000.0, "add" if kind == "add" else "remove", node)
+
+
+def counts(changes: Iterable[Change], every_s: float) -> tuple[int, ...]:
+    """Nodes alive every so many seconds, after the changes of that very time, from when there are any."""
+    alive, found = 0, list[int]()
+    for change in changes:
+        found.extend([alive] * (math.ceil(change.at_s / every_s) - len(found)))
+        alive += 1 if change.kind == "add" else -1
+    return tuple(dropwhile(lambda count: not count, [*found, alive]))
 
 
 def read_polls(path: Path, unit_s: float = 1.0) -> tuple[Change, ...]:
@@ -114,8 +132,8 @@ def _poll(where: _Where, text: str, unit_s: float, start: datetime | None) -> tu
     if len(fields) not in {2, 3}:
         raise where.wrong("fields", f"expected date, time, count or time,count, not {len(fields)} fields")
     count = _number(where, "count", fields[-1])
-    if count != int(count):
-        raise where.wrong("count", f"expected a whole number, not {fields[-1]!r}")
+    if count != int(count) or count > _MOST_NODES:
+        raise where.wrong("count", f"expected a whole number of at most {_MOST_NODES:,}, not {fields[-1]!r}")
     if len(fields) == 2:
         return _number(where, "time", fields[0]) * unit_s, start, int(count)
     try:
@@ -140,7 +158,7 @@ def read_intervals(path: Path) -> tuple[Interval, ...]:
             raise where.wrong("time", f"{at_s * 1000:.0f} is not after the line above")
         unseen = names - alive if event == "remove" else names & alive
         if unseen:
-            raise where.wrong("nodes", f"{min(unseen)} is {'not' if event == 'remove' else 'already'} there")
+            raise where.wrong("nodes", f"{min(unseen)!r} is {'not' if event == 'remove' else 'already'} there")
         alive = alive - names if event == "remove" else alive | names
         added, removed = (0, len(names)) if event == "remove" else (len(names), 0)
         intervals.append(Interval(at_s, len(alive), added, removed, chosen))
@@ -150,7 +168,7 @@ def read_intervals(path: Path) -> tuple[Interval, ...]:
 def _slice(where: _Where, text: str) -> tuple[float, set[str], tuple[tuple[int, int], ...], str]:
     try:
         raw: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, or a number of thousands of digits
         raise where.wrong("line", "is not JSON") from error
     if not isinstance(raw, list) or len(raw) != 3 or not isinstance(raw[2], dict):
         raise where.wrong("line", "expected [milliseconds, event, {...}]")
@@ -171,13 +189,13 @@ def _pair(where: _Where, more: dict[str, Any], name: str) -> tuple[int, int]:
 
 
 def _number(where: _Where, field: str, value: object) -> float:
-    """A finite number of at least 0."""
+    """A number from 0 to what no recording reaches."""
     try:
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
-    if not (number >= 0.0 and math.isfinite(number)):
-        raise where.wrong(field, f"expected a number of at least 0, not {value!r}")
+    if not 0.0 <= number <= _MOST_TIME:
+        raise where.wrong(field, f"expected a number from 0 to {_MOST_TIME:g}, not {value!r}")
     return number
 
 

@@ -11,27 +11,14 @@ strategy's own source, so that no two strategies are the same plan under two nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, cast
 
 from recovery.plan import Alternative, Restore, RestoreSource, StrategyName
 from recovery.situation import Case
+from recovery.strategies.offers import Everyone, Offers
 
 _LISTED = 4  # epochs named in a sentence: enough to see that two ranks do not meet
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One way in which one rank can have one epoch."""
-
-    source: RestoreSource
-    from_rank: int | None = None
-    from_nodes: tuple[str, ...] = ()
-
-
-Offers = Mapping[int, Offer]
-"""Epoch -> offer, of one rank."""
 
 
 class Strategy(Protocol):
@@ -43,23 +30,6 @@ class Strategy(Protocol):
     def price(self, case: Case) -> Alternative:
         """The alternative: feasible with a price and a restore for every rank, or infeasible with the reason."""
         ...
-
-
-def local_offers(case: Case, rank: int) -> dict[int, Offer]:
-    """Verified slots of the rank on the node where it runs next."""
-    node = case.node[rank]
-    return {epoch: Offer(RestoreSource.LOCAL_SLOT) for epoch, at in case.slots.get(rank, {}).items() if node in at}
-
-
-def survivor_offers(case: Case, rank: int) -> dict[int, Offer]:
-    """What a survivor has without help: its slots and, better, its own tensors.
-
-    In a job that saves in shards tensors count only with the slot beside them: replicas need this rank's part.
-    """
-    live, slots = case.situation.live.get(rank), local_offers(case, rank)
-    if case.situation.sharded and live not in slots:
-        return slots
-    return slots | ({} if live is None else {live: Offer(RestoreSource.LIVE)})
 
 
 def infeasible(name: StrategyName, reason: str) -> Alternative:
@@ -74,32 +44,31 @@ def homeless(case: Case) -> str | None:
     return f"Node {node} is lost and no other node has a free standby or room for rank {case.homeless}."
 
 
-def choose(offers: Mapping[int, Offers], own: Mapping[int, Offers]) -> tuple[int | None, str]:
+def choose(offers: Everyone, own: Mapping[int, Offers]) -> tuple[int | None, str]:
     """The newest epoch that every rank offers and at least one has from the strategy's own source; else the reason."""
     common: set[int] | None = None
-    for rank in sorted(offers):
-        met = offers[rank].keys() if common is None else common & offers[rank].keys()
+    kinds = offers.kinds()
+    for place, (_, held) in enumerate(kinds):
+        met = held.keys() if common is None else common & held.keys()
         if not met:
-            return None, _disagreement(offers, rank)
+            return None, _disagreement(kinds, place)
         common = set(met)
     assert common is not None
     if own:
-        common &= {epoch for rank in own for epoch in own[rank] if offers[rank][epoch] is own[rank][epoch]}
+        common &= {epoch for rank in own for epoch in own[rank] if offers[rank].get(epoch) == own[rank][epoch]}
     if not common:
         return None, "The steps that this source has are not held by all ranks."
     return max(common), ""
 
 
-def _disagreement(offers: Mapping[int, Offers], rank: int) -> str:
-    if not offers[rank]:
+def _disagreement(kinds: Sequence[tuple[int, Offers]], place: int) -> str:
+    rank, held = kinds[place]
+    if not held:
         return f"Rank {rank} has no whole state in memory and no verified snapshot on its node."
-    before = [r for r in sorted(offers) if r < rank]
-    other = next((r for r in before if not offers[r].keys() & offers[rank].keys()), None)
+    other = next(((r, offers) for r, offers in kinds[:place] if not offers.keys() & held.keys()), None)
     if other is None:
         return f"No step is held by all of ranks 0 to {rank}."
-    return (
-        f"No step is held by all ranks: rank {other} has {_steps(offers[other])}, rank {rank} {_steps(offers[rank])}."
-    )
+    return f"No step is held by all ranks: rank {other[0]} has {_steps(other[1])}, rank {rank} {_steps(held)}."
 
 
 def _steps(offers: Offers) -> str:
@@ -107,19 +76,14 @@ def _steps(offers: Offers) -> str:
     return "step " + " and ".join(map(str, newest)) if newest else "none"
 
 
-def feasible(name: StrategyName, reason: str, case: Case, epoch: int, offers: Mapping[int, Offers]) -> Alternative:
+def feasible(name: StrategyName, reason: str, epoch: int, offers: Everyone) -> Alternative:
     """Price the chosen epoch."""
-    restores = tuple(
-        Restore(
-            rank=rank,
-            node=case.node[rank],
-            source=offers[rank][epoch].source,
-            from_rank=offers[rank][epoch].from_rank,
-            from_nodes=offers[rank][epoch].from_nodes,
-        )
-        for rank in sorted(offers)
-    )
-    parts = _seconds(case, restores)
+    case = offers.case
+    everyone = offers.together(epoch).restores.copy()
+    for rank, own in offers.failed.items():
+        everyone[rank] = own[epoch].restore(rank, case.node[rank])
+    restores = tuple(filter(None, everyone)) if case.situation.away else tuple(cast("list[Restore]", everyone))
+    parts = _seconds(offers, epoch, restores)
     seconds, lost = sum(parts.values()), max(0, case.newest - epoch)
     return Alternative(
         strategy=name,
@@ -134,15 +98,10 @@ def feasible(name: StrategyName, reason: str, case: Case, epoch: int, offers: Ma
     )
 
 
-def _seconds(case: Case, restores: tuple[Restore, ...]) -> dict[str, float]:
+def _seconds(offers: Everyone, epoch: int, restores: tuple[Restore, ...]) -> dict[str, float]:
     """Seconds by phase, one after the other. Within a phase nodes work at the same time: the busiest one counts."""
-    costs, work = case.situation.costs, _Work()
-    of = {restore.rank: restore for restore in restores}
-    for restore in restores:
-        work.add(restore, case.situation.state_bytes[restore.rank])
-        if case.situation.sharded and restore.source is not RestoreSource.LIVE:
-            peers = [peer for peer in case.peers(restore.rank) if peer != restore.rank and peer in of]
-            work.gather(restore, [of[peer] for peer in peers], case)
+    case = offers.case
+    costs, work = case.situation.costs, _work(offers, epoch, restores)
     parts = {"fence": costs.fence_s, "spawn": _spawn_seconds(case)} if case.failed else {}
     parts |= {
         "fetch": max(_most(work.received), _most(work.sent)) / costs.net_Bps + _most(work.handed) / costs.copy_Bps,
@@ -151,6 +110,25 @@ def _seconds(case: Case, restores: tuple[Restore, ...]) -> dict[str, float]:
         "load": _most(work.loaded) / costs.copy_Bps,
     }
     return {phase: s for phase, s in parts.items() if s > 0.0} | {"regroup": costs.regroup_s}
+
+
+def _work(offers: Everyone, epoch: int, restores: tuple[Restore, ...]) -> _Work:
+    """Of standing ranks what they have together, less what those would have had that failed."""
+    case, together = offers.case, offers.together(epoch)
+    work = _Work()
+    work.loaded, work.read = together.loaded.copy(), together.read.copy()
+    moved: Iterable[Restore] = (
+        [restore for restore in restores if restore.source is not RestoreSource.LIVE] if case.situation.sharded else ()
+    )
+    for rank, own in offers.failed.items():
+        if before := together.restores[rank]:
+            work.remove(before, case.situation.state_bytes[rank])
+        work.add(own[epoch].restore(rank, case.node[rank]), case.situation.state_bytes[rank])
+    of = {restore.rank: restore for restore in restores} if moved else {}
+    for restore in moved:
+        peers = [peer for peer in case.peers(restore.rank) if peer != restore.rank and peer in of]
+        work.gather(restore, [of[peer] for peer in peers], case)
+    return work
 
 
 def _spawn_seconds(case: Case) -> float:
@@ -178,6 +156,13 @@ class _Work:
             self._copy(restore, nbytes)
         elif restore.source is RestoreSource.PARITY:
             self._rebuild(restore, nbytes)
+
+    def remove(self, restore: Restore, nbytes: int) -> None:
+        """Take back what was added of a rank that went back to something of its own."""
+        if restore.source is not RestoreSource.LIVE:
+            self.loaded[restore.node] -= nbytes
+        if restore.source is RestoreSource.DISK:
+            self.read[restore.node] -= nbytes
 
     def gather(self, restore: Restore, replicas: Sequence[Restore], case: Case) -> None:
         """The parts of the state that its replicas have saved."""

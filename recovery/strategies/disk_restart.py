@@ -6,10 +6,11 @@ A rank that still holds the checkpoint's step in memory uses that instead of the
 from __future__ import annotations
 
 from recovery.outlook import Outlook
-from recovery.plan import Alternative, RestoreSource, StrategyName, WayName
+from recovery.plan import Alternative, StrategyName, WayName
 from recovery.pricing.event import Action
 from recovery.situation import Case
-from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, survivor_offers
+from recovery.strategies.base import choose, feasible, homeless, infeasible
+from recovery.strategies.offers import Everyone, disk_offers
 from recovery.strategies.way import nothing_lost, placeless
 
 
@@ -25,22 +26,15 @@ class DiskRestart:
         """See ``Strategy``; infeasible where some rank has no checkpoint that its node can read."""
         if why := homeless(case):
             return infeasible(self.name, why)
-        own = {rank: self._offers(case, rank) for rank in sorted({*case.failed, *case.survivors})}
+        own = {rank: disk_offers(case, rank) for rank in case.failed or case.survivors}
         bare = next((rank for rank in case.failed if not own[rank]), None)
         if bare is not None:
             return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
-        offers = own | {rank: own[rank] | survivor_offers(case, rank) for rank in case.survivors}
+        offers = Everyone(case, own if case.failed else {}, disk=True)
         epoch, why_not = choose(offers, own)
         if epoch is None:
             return infeasible(self.name, why_not)
-        return feasible(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", case, epoch, offers)
-
-    def _offers(self, case: Case, rank: int) -> dict[int, Offer]:
-        return {
-            epoch: Offer(RestoreSource.DISK, from_nodes=() if node is None else (node,))
-            for epoch, node in sorted(case.disk.get(rank, []), key=lambda held: held[1] is None)
-            if node in (None, case.node[rank])
-        }
+        return feasible(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", epoch, offers)
 
     def mask(self, outlook: Outlook) -> str | None:
         """See ``Way``."""

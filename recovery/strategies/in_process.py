@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from recovery.outlook import Ability, Fault, Outlook
-from recovery.plan import WayName
+from recovery.plan import StrategyName, WayName
 from recovery.pricing.event import Action
 from recovery.strategies.way import unheld
 
 
 class InProcess:
-    """In-process restart (Unicron; NVRx): the same processes regroup, state comes from a peer or their own slot."""
+    """In-process restart (Unicron; NVRx): the same processes regroup, state comes from a peer or their own slot.
+
+    A running job's planner calls it a local slot of which nobody has failed (``recovery.launcher.retries``).
+    """
 
     way = WayName.IN_PROCESS
     systems = "Unicron, NVRx"
-    executed_as = None
+    executed_as = StrategyName.LOCAL_SLOT
 
     def mask(self, outlook: Outlook) -> str | None:
         """For errors and hangs alone: a process that is gone cannot be entered again."""

@@ -6,7 +6,8 @@ from recovery.outlook import Fault, Outlook
 from recovery.plan import Alternative, StrategyName, WayName
 from recovery.pricing.event import Action
 from recovery.situation import Case
-from recovery.strategies.base import choose, feasible, homeless, infeasible, local_offers, survivor_offers
+from recovery.strategies.base import choose, feasible, homeless, infeasible
+from recovery.strategies.offers import Everyone, local_offers
 from recovery.strategies.way import nothing_lost
 
 
@@ -26,11 +27,11 @@ class LocalSlot:
         bare = next((rank for rank, offers in own.items() if not offers), None)
         if bare is not None:
             return infeasible(self.name, self._missing(case, bare))
-        offers = own | {rank: survivor_offers(case, rank) for rank in case.survivors}
+        offers = Everyone(case, own)
         epoch, why_not = choose(offers, own)
         if epoch is None:
             return infeasible(self.name, why_not)
-        return feasible(self.name, self._reason(case, epoch), case, epoch, offers)
+        return feasible(self.name, self._reason(case, epoch), epoch, offers)
 
     def _missing(self, case: Case, rank: int) -> str:
         node = case.situation.ranks[rank].node

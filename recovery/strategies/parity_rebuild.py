@@ -10,7 +10,8 @@ from recovery.outlook import Outlook
 from recovery.plan import Alternative, RestoreSource, StrategyName, WayName
 from recovery.pricing.event import Action
 from recovery.situation import Case, ParityHold
-from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, local_offers, survivor_offers
+from recovery.strategies.base import choose, feasible, homeless, infeasible
+from recovery.strategies.offers import Everyone, Offer, local_offers
 from recovery.strategies.way import nothing_lost, placeless
 
 
@@ -28,24 +29,24 @@ class ParityRebuild:
             return infeasible(self.name, why)
         if not case.failed:
             return infeasible(self.name, "No rank is gone, so there is nothing to rebuild.")
-        if not case.rows:
+        if not case.has_parity:
             return infeasible(self.name, "No parity is kept on any living node.")
         own = {rank: self._offers(case, rank) for rank in case.failed}
-        offers = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
-        bare = next((rank for rank in case.failed if not offers[rank]), None)
+        mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
+        bare = next((rank for rank in case.failed if not mine[rank]), None)
         if bare is not None or not any(own.values()):
             return infeasible(self.name, self._missing(case, case.failed[0] if bare is None else bare))
-        offers |= {rank: survivor_offers(case, rank) for rank in case.survivors}
+        offers = Everyone(case, mine)
         epoch, why_not = choose(offers, own)
         if epoch is None:
             return infeasible(self.name, why_not)
         reason = f"Parity of step {epoch} is complete on the other nodes of the group."
-        return feasible(self.name, reason, case, epoch, offers)
+        return feasible(self.name, reason, epoch, offers)
 
     def _offers(self, case: Case, rank: int) -> dict[int, Offer]:
         offers: dict[int, Offer] = {}
-        for ranks, rows in case.rows.items():
-            if rank in ranks and len(ranks) > 1:
+        for ranks, rows in case.rows(rank).items():
+            if len(ranks) > 1:
                 for epoch, held in rows.items():
                     helpers = self._helpers(case, rank, ranks, epoch, held)
                     if helpers is not None and epoch not in offers:
@@ -62,18 +63,19 @@ class ParityRebuild:
         nodes: list[str] = []
         for place, other in enumerate(ranks):
             if other != rank:
-                slots = case.slots.get(other, {}).get(epoch, ())
+                slots = case.slots(other).get(epoch, ())
                 both = sorted(r.node for r in held if r.node in slots and _is_of(r, place, nodes))
                 nodes.extend(both[:1])
-        needed = len(ranks) - held[0].parity
+        needed = max(1, len(ranks) - held[0].parity)
         return tuple(nodes[:needed]) if len(nodes) >= needed else None
 
     def _missing(self, case: Case, rank: int) -> str:
-        groups = [ranks for ranks in case.rows if rank in ranks]
-        if not groups:
+        rows = case.rows(rank)
+        if not rows:
             return f"Rank {rank} belongs to no parity group with a row on a living node."
-        absent = [r for r in groups[0] if r != rank and not case.slots.get(r)]
-        covered = next(iter(case.rows[groups[0]].values()))[0].parity
+        group, held = next(iter(rows.items()))
+        absent = [r for r in group if r != rank and not case.slots(r)]
+        covered = next(iter(held.values()))[0].parity
         if len(absent) >= covered:
             return (
                 f"The parity group of rank {rank} also misses the snapshots of rank {' and '.join(map(str, absent))}: "

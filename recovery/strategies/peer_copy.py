@@ -9,7 +9,8 @@ from recovery.outlook import Outlook
 from recovery.plan import Alternative, RestoreSource, StrategyName, WayName
 from recovery.pricing.event import Action
 from recovery.situation import Case
-from recovery.strategies.base import Offer, choose, feasible, homeless, infeasible, local_offers, survivor_offers
+from recovery.strategies.base import choose, feasible, homeless, infeasible
+from recovery.strategies.offers import Everyone, Offer, local_offers
 from recovery.strategies.way import nothing_lost, placeless, unheld
 
 
@@ -28,21 +29,21 @@ class PeerCopy:
         if not case.failed:
             return infeasible(self.name, "No rank is gone, so there is nothing to copy.")
         own = {rank: self._offers(case, rank) for rank in case.failed}
-        offers = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
-        bare = next((rank for rank in case.failed if not offers[rank]), None)
+        mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
+        bare = next((rank for rank in case.failed if not mine[rank]), None)
         if bare is not None or not any(own.values()):
             return infeasible(self.name, self._missing(case, case.failed[0] if bare is None else bare))
-        offers |= {rank: survivor_offers(case, rank) for rank in case.survivors}
+        offers = Everyone(case, mine)
         epoch, why_not = choose(offers, own)
         if epoch is None:
             return infeasible(self.name, why_not)
-        return feasible(self.name, self._reason(case, epoch, own), case, epoch, offers)
+        return feasible(self.name, self._reason(case, epoch, own), epoch, offers)
 
     def _offers(self, case: Case, rank: int) -> dict[int, Offer]:
         """Per epoch the best source: on the same node, else the peer with the lowest number on the first node."""
         here, best = case.node[rank], dict[int, tuple[bool, int, str]]()
         for peer in case.peers(rank) if case.situation.replicated else [rank]:
-            for epoch, nodes in case.slots.get(peer, {}).items():
+            for epoch, nodes in case.slots(peer).items():
                 for node in nodes:
                     if peer != rank or node != here:
                         best[epoch] = min(best.get(epoch, (True, peer, node)), (node != here, peer, node))

@@ -29,18 +29,20 @@ class Reinstantiate:
         return None if mixable(model_of(outlook), outlook.left) else "The batch cannot keep any mix of pipelines busy."
 
     def action(self, outlook: Outlook) -> Action:
-        """At most one worker's state moves into each worker, all at the same time."""
+        """At most one worker's state moves into each worker, all at once; or all write, start anew and read."""
         found = best_mix(model_of(outlook), outlook.left)
         assert found is not None  # masked
         planned = outlook.fault not in GONE
         down = outlook.costs.regroup_s + outlook.warm_up_s if planned else outlook.down_s()
+        through_s = 2.0 * outlook.read_s + outlook.costs.spawn_cold_s
+        move_s = through_s if outlook.through_disk else outlook.move_s
         return waiting(
             outlook,
             Action(
-                downtime_s=down + outlook.move_s,
+                downtime_s=down + move_s,
                 repeated_s=0.0 if planned else outlook.step_s / 2.0,
                 rate=min(1.0, outlook.step_s / found[0]),
                 rejoin_probability=1.0,
-                rejoin_s=rejoins(outlook),
+                rejoin_s=rejoins(outlook) - outlook.move_s + move_s,
             ),
         )

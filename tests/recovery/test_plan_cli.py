@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,12 @@ def test_nothing_feasible_is_an_answer_with_its_own_exit_code(tmp_path: Path) ->
         ({"lost_nodes": ["nowhere"]}, "lost_nodes names 'nowhere'"),
         ({"live": {"a": 1}}, "live"),
         ({"step_seconds": -1}, "must not be negative"),
+        ({"step_seconds": 1e-320}, "step_seconds: expected a number from 1e-12 to 1e"),
+        ({"state_bytes": 10**400}, "state_bytes: expected a number from .* not one of 401 digits"),
+        ({"costs": {"net_Bps": float("inf")}}, "costs.net_Bps: expected a number from .* not inf"),
+        ({"live": {"0": float("nan")}}, "live.0: expected a number from .* not nan"),
+        ({"ranks": {"dp": 1, "pp": 1, "nodes": ["\ud800"]}}, r"ranks.nodes\[0\]: '.ud800' is no text that can be"),
+        ({"a\nb": 1}, r"'a.nb' is no text"),
     ],
 )
 def test_a_bad_file_gives_one_line_that_names_file_and_field(
@@ -171,6 +179,43 @@ def test_a_bad_file_gives_one_line_that_names_file_and_field(
     assert err.startswith(f"mainstay plan: {path}: ")
     with pytest.raises(ValueError, match=words):
         read_scenario(path)
+
+
+HOSTILE = (None, True, -1, 0, 0.5, float("nan"), 10**400, 10**12, 1e-320, "", "\ud800", [], {}, [-1], [[0, 0]])
+
+
+def places(value: Any, *above: str | int) -> Iterator[tuple[str | int, ...]]:
+    yield above
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, *above, key)
+
+
+@pytest.mark.parametrize("place", [*places(documented())][1:], ids=str)
+def test_whatever_stands_anywhere_the_answer_is_a_plan_or_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: tuple[str | int, ...]
+) -> None:
+    for value in HOSTILE:
+        raw: Any = documented()
+        inner = raw
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        path = write(tmp_path, raw)
+        for command in (partial(run_plan, path), partial(run_levels, path, 100.0)):
+            code = command(as_json=True)
+            out, err = capsys.readouterr()
+            said = err.splitlines()
+            assert code in {0, 1, 2}
+            assert all(line.startswith(f"mainstay plan: {path}: ") and len(line) < 400 for line in said), said
+            assert (len(said) == 1) is (code == 2) is (not out)
+
+
+def test_levels_are_counted_in_steps_that_take_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, documented() | {"step_seconds": 0})
+    assert run_levels(path, 100.0) == 2
+    assert capsys.readouterr().err == (
+        f"mainstay plan: {path}: step_seconds: saves are counted in steps, which must take time\n"
+    )
 
 
 def test_a_missing_field_is_named(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from recovery.plan import Alternative, Plan, RestoreSource, StrategyName
-from recovery.planner import plan, precompute
+from recovery.plan import Alternative, Plan, RestoreSource, StrategyName, listed
+from recovery.planner import Forecasts, plan
 from recovery.situation import Case, Costs, DiskHold, ParityHold, Place, Situation, SlotHold
 
 N = StrategyName
@@ -210,11 +210,37 @@ def test_new_homes_keep_replicas_apart_and_never_overfill() -> None:
 
 
 def test_plans_for_every_single_failure_are_ready_before_it_happens() -> None:
-    plans = precompute(running())
+    plans = Forecasts(running())
     assert plans.keys() == {0, 1, 2, 3, "a", "b"}
     assert plans[3] == plan(killed(3))
-    assert plans["b"] == replace(plan(lost("b")), id=plans["b"].id)
+    assert plans["b"] == plan(lost("b"))
     assert plans["a"].failed_ranks == (0, 1)
+    assert len(plans) == len([*plans]) == 6
+    assert not plans.large
+    for unknown in (4, -1, "z"):
+        assert unknown not in plans
+
+
+def test_of_a_large_job_an_event_lists_those_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(killed(3))
+    assert listed(made) == made
+    monkeypatch.setattr("recovery.plan.LISTED", 3)
+    told = listed(made)
+    assert [r.rank for r in told.alternative().restores] == [3]
+    assert [a.left_out for a in told.alternatives if a.feasible] == [3, 4]
+    assert not any(a.restores for a in told.alternatives if a.strategy is not told.chosen)
+    assert replace(told, alternatives=()) == replace(made, alternatives=())
+
+
+def test_who_is_away_is_nobodys_loss() -> None:
+    plans = Forecasts(running(away=(2, 3), live={0: 41, 1: 41}))
+    assert [plans[key].failed_ranks for key in (0, 2, "a", "b")] == [(0,), (), (0, 1), ()]
+    assert [r.rank for r in plans[0].alternative().restores] == [0, 1]
+
+
+def test_a_code_that_says_it_bears_the_loss_of_all_still_needs_somebody() -> None:
+    made = plan(four_nodes(("b",), parity=parity_of_four(4)))
+    assert made.alternative().restores[1].from_nodes == ("a",)
 
 
 def test_the_same_situation_gives_the_same_plan_and_another_gives_another_id() -> None:

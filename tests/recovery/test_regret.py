@@ -1,117 +1,160 @@
-"""Plans beside what happened: errors, regret, corrected constants, and the alarm when correcting does not help."""
+"""Forecasts beside what happened: errors, regret, what is learned of the model, and alarms when that is of no help."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import math
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from recovery.plan import StrategyName
-from recovery.planner import plan
-from recovery.regret import PARTS, Calibration, Record, ledger, record
-from recovery.situation import Costs, DiskHold, Place, Situation, SlotHold
+from recovery.decide import Means, decide
+from recovery.outlook import Fault, Held, Odds, Outlook, Pool
+from recovery.plan import WayName
+from recovery.pricing.iteration import Shape, Stage
+from recovery.regret import PROMISED, Calibration, Record, forecast, ledger, record
+
+CARRIED = frozenset({WayName.LOCAL_SLOT, WayName.PEER_COPY, WayName.DISK_RESTART, WayName.DROP_AND_HEAL})
 
 
-def lost(costs: Costs | None = None) -> Situation:
-    """Two replicas; the node of one is gone, a standby elsewhere; a peer's slot and an older file."""
-    ranks = tuple(Place(rank=r, dp=r, pp=0, node="ab"[r]) for r in range(2))
-    return Situation(
-        job="j", generation=1, step=40, step_seconds=1.0, ranks=ranks, state_bytes=(10**9,) * 2, lost_nodes=("b",),
-        live={0: 40}, slots=(SlotHold(node="a", rank=0, epoch=40),),
-        disk=tuple(DiskHold(rank=r, epoch=38) for r in (0, 1)),
-        standbys={"c": 1}, costs=costs or Costs(),
-    )  # fmt: skip
+def lost(**changed: object) -> Outlook:
+    """Three replicas of two stages; a process is gone, and no standby is warm. A step takes a second."""
+    third = 1.0 / 5 / 3
+    known = Outlook(
+        shape=Shape(dp=3, pp=2, micro_batches=4),
+        stage=Stage(forward_s=third, backward_s=third, weight_s=third),
+        layers=2,
+        state_bytes=1e8,
+        fault=Fault.PROCESS,
+        lost=(1, 0),
+        broken=1,
+        odds=Odds(worker_rate=1e-7),
+        held=Held(local_s=0.5, peer_s=0.5, disk_s=60.0),
+        pool=Pool(),
+        detect_s=0.2,
+    )
+    return replace(known, **changed)  # type: ignore[arg-type]
 
 
-def seen(factor: float, **phases: float) -> Record:
-    """A recovery whose phases took ``factor`` times as long as planned, but for those that are named."""
-    made = plan(lost())
-    measured = {part: seconds * factor for part, seconds in made.alternative().parts.items()} | phases
-    return record(made, measured, steps_lost=0, step_seconds=1.0)
+def seen(factor: float, way: WayName = WayName.LOCAL_SLOT, *, lost_steps: int = 0) -> Record:
+    """A recovery in which all that was done took ``factor`` times as long as predicted."""
+    outlook = lost()
+    made = forecast(decide(outlook, means=Means(carried=CARRIED)), outlook, way)
+    assert made is not None
+    took = made.seconds + (factor - 1.0) * made.acting_s
+    return record(made, f"r-{factor}", took, lost_steps)
 
 
-def test_a_plan_is_kept_with_what_happened() -> None:
+def test_a_forecast_runs_from_the_failure_to_the_first_step() -> None:
+    outlook = lost()
+    decision = decide(outlook, means=Means(carried=CARRIED))
+    made = forecast(decision, outlook, WayName.LOCAL_SLOT)
+    assert made is not None
+    option = next(each for each in decision.options if each.ways == (WayName.LOCAL_SLOT,))
+    assert made.seconds == pytest.approx(option.parts["downtime"] + 1.0), "the first step whole"
+    assert made.phases["detect"] == 0.2
+    assert made.acting_s == pytest.approx(option.parts["downtime"] - 0.2)
+    degraded = forecast(decision, outlook, WayName.DROP_AND_HEAL)
+    assert degraded is not None
+    assert degraded.phases["step"] == pytest.approx(7 / 5), "two replicas do the work of three: 6 + 1 slots for 4 + 1"
+    assert degraded.later_s > 0.0
+    assert forecast(decision, outlook, WayName.MORPH) is None, "the program is not able to"
+
+
+def test_a_record_is_kept_as_it_was() -> None:
     found = seen(1.5)
-    assert found.strategy is StrategyName.PEER_COPY
-    assert found.error == pytest.approx(0.5)
-    assert found.cost_s == pytest.approx(1.5 * sum(found.predicted.values()))
-    assert found.others.keys() == {"disk_restart"}
+    assert found.way is WayName.LOCAL_SLOT
+    assert found.error == pytest.approx(0.5 * found.predicted.acting_s / found.predicted.seconds)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Record) == found
 
 
+def test_what_went_as_predicted_costs_what_was_expected() -> None:
+    """So that what it cost and what alternatives were expected to can be compared."""
+    outlook = lost()
+    decision = decide(outlook, means=Means(carried=CARRIED))
+    for way in (WayName.LOCAL_SLOT, WayName.DROP_AND_HEAL):
+        made = forecast(decision, outlook, way)
+        assert made is not None
+        option = next(each for each in decision.options if each.ways == (way,))
+        assert record(made, "r", made.seconds, 0).cost_s == pytest.approx(option.expected_s)
+
+
 def test_regret_is_what_the_best_alternative_would_have_saved() -> None:
-    fine, bad = seen(1.0), seen(1.0, fetch=60.0)
+    fine, bad = seen(1.0, WayName.DROP_AND_HEAL), seen(40.0)
     assert fine.regret_s == 0.0
-    assert bad.regret_s == pytest.approx(bad.cost_s - bad.others["disk_restart"])
-    assert bad.regret_s > 50.0
-    summed = ledger([fine, bad, seen(1.2)])
-    assert (summed.recoveries, summed.within_promise, summed.worst) == (3, 2, bad.plan)
-    assert summed.regret_s == pytest.approx(bad.regret_s)
+    assert bad.regret_s == pytest.approx(bad.cost_s - min(bad.predicted.others.values()))
+    assert "drop_and_heal" in bad.predicted.others
+    assert not any(name.startswith("local_slot") for name in bad.predicted.others), "itself is no alternative"
+    summed = ledger([fine, bad, seen(1.1)])
+    assert (summed.recoveries, summed.within_promise, summed.worst) == (3, 2, bad.recovery)
+    assert summed.regret_s == pytest.approx(bad.regret_s + seen(1.1).regret_s)
     assert ledger([]) == ledger(iter([]))
 
 
-def test_a_phase_that_was_not_measured_counts_as_predicted() -> None:
-    made = plan(lost())
-    found = record(made, {"fetch": made.alternative().parts["fetch"]}, steps_lost=2, step_seconds=3.0)
-    assert found.error == pytest.approx(0.0)
-    assert found.cost_s == pytest.approx(sum(found.predicted.values()) + 6.0)
+def test_steps_made_again_cost_what_they_take() -> None:
+    assert seen(1.0, lost_steps=3).cost_s == pytest.approx(seen(1.0).cost_s + 3.0)
 
 
-def test_constants_are_corrected_towards_what_was_measured() -> None:
-    known = Calibration().learn(seen(2.0, regroup=0.06))
-    corrected = known.correct(Costs())
-    assert corrected.net_Bps == pytest.approx(Costs().net_Bps / 2.0)
-    assert corrected.fence_s == pytest.approx(Costs().fence_s * 2.0)
-    assert corrected.regroup_s == pytest.approx(Costs().regroup_s)
-    assert corrected.disk_Bps == Costs().disk_Bps, "nothing was read from disk"
-    again = plan(lost(corrected)).alternative()
-    assert again.parts["fetch"] == pytest.approx(2.0 * plan(lost()).alternative().parts["fetch"])
+def test_what_constants_explain_teaches_the_model_nothing() -> None:
+    """Twice as long, and constants that are now twice as large: the next prediction must not be four times as long."""
+    made = seen(2.0)
+    doubled = replace(made.predicted, phases=made.predicted.phases | {
+        part: 2.0 * made.predicted.phases[part] for part in ("fence", "regroup", "warm_up")
+    })  # fmt: skip
+    known = Calibration().learn(made, doubled)
+    assert known.factors[WayName.LOCAL_SLOT] == pytest.approx(1.0)
 
 
-def test_one_odd_event_moves_an_average_little_and_raises_no_alarm() -> None:
+def test_what_they_leave_unexplained_corrects_the_next_prediction_of_that_way() -> None:
+    made = seen(2.0)
+    known = Calibration().learn(made, made.predicted)
+    assert known.factors == {WayName.LOCAL_SLOT: pytest.approx(2.0)}
+    outlook = lost()
+    again = forecast(decide(outlook, means=Means(carried=CARRIED, factors=known.factors)), outlook, WayName.LOCAL_SLOT)
+    assert again is not None
+    assert again.seconds == pytest.approx(made.measured_s), "what was known already, the time to notice, is not scaled"
+    plain = forecast(decide(outlook, means=Means(carried=CARRIED)), outlook, WayName.DROP_AND_HEAL)
+    other = forecast(
+        decide(outlook, means=Means(carried=CARRIED, factors=known.factors)), outlook, WayName.DROP_AND_HEAL
+    )
+    assert plain is not None
+    assert other is not None
+    assert other.phases == plain.phases
+
+
+def test_one_odd_recovery_moves_an_average_little_and_raises_no_alarm() -> None:
     known = Calibration()
     for factor in (1.0, 1.0, 1.0, 4.0):
-        known = known.learn(seen(factor))
-    assert 1.0 < known.phases["fetch"].factor < 1.5
+        known = known.learn(seen(factor), seen(1.0).predicted)
+    assert 1.0 < known.factors[WayName.LOCAL_SLOT] < 1.5
     assert not known.alarms()
     for _ in range(20):
-        known = known.learn(seen(1.0))
-    assert known.phases["fetch"].factor == pytest.approx(1.0, abs=0.01)
+        known = known.learn(seen(1.0), seen(1.0).predicted)
+    assert known.factors[WayName.LOCAL_SLOT] == pytest.approx(1.0, abs=0.01)
     assert not known.alarms()
-
-
-def test_plans_made_with_corrected_constants_teach_the_same() -> None:
-    plain, corrected = Calibration(), Calibration()
-    for factor in (2.0, 3.0, 2.0):
-        plain = plain.learn(seen(factor))
-        now = {part: phase.factor for part, phase in corrected.phases.items()}
-        found = seen(factor)
-        predicted = {part: seconds * now.get(part, 1.0) for part, seconds in found.predicted.items()}
-        corrected = corrected.learn(replace(found, predicted=predicted), corrected=True)
-    assert corrected.phases["fetch"].ratio == pytest.approx(plain.phases["fetch"].ratio)
 
 
 def test_what_gets_ever_slower_raises_an_alarm() -> None:
-    known = Calibration()
+    known, outlook = Calibration(), lost()
     for event in range(8):
-        known = known.learn(seen(1.0, fetch=1.2 * 1.9**event))
+        made = forecast(
+            decide(outlook, means=Means(carried=CARRIED, factors=known.factors)), outlook, WayName.LOCAL_SLOT
+        )
+        assert made is not None
+        plain = seen(1.0).predicted
+        took = made.phases["detect"] + made.phases["step"] + plain.acting_s * 3.0**event
+        known = known.learn(record(made, str(event), took, 0), plain)
     (alarm,) = known.alarms()
-    assert alarm.startswith("fetch: 8 recoveries took longer than predicted")
+    assert alarm.startswith("local_slot: 8 recoveries took longer than predicted")
 
 
-def test_shorter_than_a_clock_is_not_compared() -> None:
-    known = Calibration().learn(seen(1.0, fence=1e-6))
-    assert "fence" not in known.phases
+def test_within_the_promise_is_a_quarter_either_way() -> None:
+    made = seen(1.0).predicted
+    for took, fine in ((1.24, True), (1.26, False), (1 / 1.24, True), (1 / 1.26, False)):
+        assert record(made, "r", made.seconds * took, 0).promised is fine
+    assert math.exp(PROMISED) == pytest.approx(1.25)
 
 
-def test_every_constant_has_its_phase() -> None:
-    assert {name for names in PARTS.values() for name in names} == {f.name for f in fields(Costs)}
-
-
-def test_times_below_nothing_and_plans_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="phase fetch of plan"):
-        record(plan(lost()), {"fetch": -1.0}, steps_lost=0, step_seconds=1.0)
-    hopeless = plan(replace(lost(), standbys={}))
-    with pytest.raises(ValueError, match="no feasible alternative"):
-        record(hopeless, {}, steps_lost=0, step_seconds=1.0)
+def test_times_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"recovery r took 0\.0 s"):
+        record(seen(1.0).predicted, "r", 0.0, 0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.plan import Alternative, RestoreSource, StrategyName
-from recovery.planner import plan
+from recovery.planner import Forecasts, plan
 from recovery.situation import Case, Costs, DiskHold, ParityHold, Place, Situation, SlotHold
 from recovery.strategies import STRATEGIES
 from recovery.strategies.base import Strategy
@@ -247,6 +247,20 @@ def test_the_plan_is_deterministic_sorted_and_takes_the_cheapest(situation: Situ
     assert made.chosen is (made.alternatives[0].strategy if costs else None)
     order = list(reversed(situation.slots))
     assert replace(plan(replace(situation, slots=tuple(order))), id="") == replace(made, id="")
+
+
+@settings(CHECK, max_examples=150)
+@given(situation=situations())
+def test_a_forecast_is_the_plan_that_the_loss_itself_would_get(situation: Situation) -> None:
+    forecasts = Forecasts(situation)
+    forecasts.prepare()
+    nodes = sorted({place.node for place in situation.ranks})
+    assert list(forecasts) == [*range(len(situation.ranks)), *nodes]
+    for key, made in forecasts.items():
+        gone = {place.rank for place in situation.ranks if key in (place.rank, place.node)}
+        left = {rank: epoch for rank, epoch in situation.live.items() if rank not in gone}
+        lost = (key,) if isinstance(key, str) else ()
+        assert made == plan(replace(situation, failed_ranks=tuple(sorted(gone)), lost_nodes=lost, live=left))
 
 
 def test_the_made_up_situations_are_worth_trying() -> None:

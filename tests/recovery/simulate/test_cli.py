@@ -105,6 +105,11 @@ def test_no_bar_is_drawn_where_nobody_looks(capsys) -> None:
         ({"every": 0.0}, "--every: expected a number from 0.001 to 1e+07, not 0"),
         ({"dp": None, "nodes": 3}, "--nodes: 24 GPUs are not whole pipelines of --pp x --tp = 32 ranks"),
         ({"pp": 0, "dp": None}, "--nodes: 192 GPUs are not whole pipelines of --pp x --tp = 0 ranks"),
+        ({"dp": 10**400}, "--dp: expected a number from 1 to 100000, not one of 401 digits"),
+        (
+            {"dp": 5, "nodes": 10**400, "mtbf_hours": 9.0},
+            "--nodes: expected a number from 1 to 100000, not one of 401 digits",
+        ),
         ({"dp": 5}, "--dp: dp x pp x tp: 5 x 4 x 8 is 160 ranks, but the nodes have 192 GPUs"),
     ],
 )

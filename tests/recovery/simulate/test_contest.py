@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ JOB = Outlook(
 GRID = [Change(0.0, "add", f"node{i}") for i in range(6)]
 
 
-def action(name: WayName, missing: tuple[int, ...], standbys: int = 0) -> Action:
-    found = ask(BY_NAME[name], replace(JOB, lost=missing, pool=replace(JOB.pool, standbys=standbys)))
+def action(name: WayName, missing: tuple[int, ...], standbys: int = 0, **more: Any) -> Action:
+    found = ask(BY_NAME[name], replace(JOB, lost=missing, pool=replace(JOB.pool, standbys=standbys), **more))
     assert isinstance(found, Action)
     return found
 
@@ -75,6 +76,36 @@ def test_a_job_that_cannot_go_on_stands_still_until_nodes_come() -> None:
     assert kept.useful_s == pytest.approx(100.0 + 200.0 - restart)
 
 
+def test_who_is_told_in_time_repeats_nothing_and_moves_state_beside_training() -> None:
+    trace = [*GRID, Change(1000.0, "remove", "node0"), Change(3000.0, "remove", "node1")]
+    told = action(WayName.PROACTIVE, (1, 0), fault=Fault.NOTICE, odds=Odds(worker_rate=0.0, notice_s=20.0))
+    kept = follow_policy(trace, JOB, always(BY_NAME[WayName.PROACTIVE]), notice_s=20.0)
+    assert kept.useful_s == pytest.approx(1000.0 + (2000.0 - told.downtime_s) * told.rate)
+    assert kept.picked == {WayName.PROACTIVE: 2}
+    untold = follow_policy(trace, JOB, always(BY_NAME[WayName.PROACTIVE]))
+    assert untold.picked == {WayName.MORPH: 2}
+    assert untold.useful_s < kept.useful_s
+
+
+def test_a_spare_that_is_about_to_go_is_not_taken_in() -> None:
+    trace = [*GRID, Change(0.0, "add", "spare"), Change(500.0, "remove", "node0"), Change(510.0, "remove", "spare")]
+    swap = always(BY_NAME[WayName.STANDBY_SWAP])
+    end = [Change(4000.0, "remove", "node1")]
+    assert follow_policy([*trace, *end], JOB, swap, notice_s=5.0).picked == {WayName.STANDBY_SWAP: 1, WayName.MORPH: 2}
+    assert follow_policy([*trace, *end], JOB, swap, notice_s=60.0).picked == {WayName.MORPH: 2}
+
+
+def test_a_notice_never_comes_before_the_node() -> None:
+    late = [
+        *GRID,
+        Change(100.0, "add", "visitor"),
+        Change(110.0, "remove", "visitor"),
+        Change(900.0, "remove", "node0"),
+    ]
+    follow = partial(follow_policy, late, JOB, always(BY_NAME[WayName.DROP_AND_HEAL]))
+    assert follow(notice_s=600.0) == follow()
+
+
 def churn(seed: int) -> list[Change]:
     """Nodes that go every half hour or so and come back after an hour or so."""
     rng = random.Random(seed)
@@ -94,3 +125,4 @@ def test_the_planner_is_not_worse_than_the_best_way_alone_by_more_than_a_hundred
     follow = partial(follow_policy, churn(seed), JOB)
     alone = {way.way: follow(always(way)).share for way in WAYS}
     assert follow(planned(WAYS)).share >= 0.99 * max(alone.values())
+    assert follow(planned(WAYS), notice_s=30.0).share >= 0.99 * follow(planned(WAYS)).share

@@ -25,14 +25,17 @@ def test_changes_are_read_in_seconds(tmp_path) -> None:
     ("text", "said"),
     [
         ("0,add\n", "line 1: fields: expected milliseconds,add|remove,node, not 2 fields"),
-        ("0,add,a\nx,add,b\n", "line 2: milliseconds: expected a number of at least 0, not 'x'"),
-        ("nan,add,a\n", "line 1: milliseconds: expected a number of at least 0, not 'nan'"),
-        ("-1,add,a\n", "line 1: milliseconds: expected a number of at least 0, not '-1'"),
+        ("0,add,a\nx,add,b\n", "line 2: milliseconds: expected a number from 0 to 1e+15, not 'x'"),
+        ("nan,add,a\n", "line 1: milliseconds: expected a number from 0 to 1e+15, not 'nan'"),
+        ("-1,add,a\n", "line 1: milliseconds: expected a number from 0 to 1e+15, not '-1'"),
         ("0,join,a\n", "line 1: event: expected add or remove, not 'join'"),
         ("0,add,\n", "line 1: node: is empty"),
-        ("0,add,a\n0,add,a\n", "line 2: node: a is already there"),
-        ("0,remove,a\n", "line 1: node: a is not there"),
+        ("0,add,a\n0,add,a\n", "line 2: node: 'a' is already there"),
+        ("0,remove,a\n", "line 1: node: 'a' is not there"),
         ("5,add,a\n4,add,b\n", "line 2: milliseconds: 4 is before the line above"),
+        ("1e18,add,a\n", "line 1: milliseconds: expected a number from 0 to 1e+15, not '1e18'"),
+        (f"0,{'j' * 999},a\n", f"line 1: event: expected add or remove, not '{'j' * 171}..."),
+        ("0,remove,\x1b[31m\n", "line 1: node: '\\x1b[31m' is not there"),
         ("\n", "no events"),
     ],
 )
@@ -62,8 +65,9 @@ def test_recordings_that_were_strung_together_keep_their_order(tmp_path) -> None
     [
         ("1\n", "line 1: fields: expected date, time, count or time,count, not 1 fields"),
         ("2021-13-11, 11:11:30, 2\n", "line 1: date: expected YYYY-MM-DD, HH:MM:SS, not '2021-13-11', '11:11:30'"),
-        ("0,1.5\n", "line 1: count: expected a whole number, not '1.5'"),
-        ("0,many\n", "line 1: count: expected a number of at least 0, not 'many'"),
+        ("0,1.5\n", "line 1: count: expected a whole number of at most 1,000,000, not '1.5'"),
+        ("0,1e12\n", "line 1: count: expected a whole number of at most 1,000,000, not '1e12'"),
+        ("0,many\n", "line 1: count: expected a number from 0 to 1e+15, not 'many'"),
     ],
 )
 def test_a_bad_poll_is_named(tmp_path, text, said) -> None:
@@ -91,9 +95,10 @@ def test_slices_are_counted(tmp_path) -> None:
     ("line", "said"),
     [
         ("{", "line: is not JSON"),
+        ("[" + "9" * 5000 + "]", "line: is not JSON"),
         ("[1, 2]", "line: expected [milliseconds, event, {...}]"),
-        (interval(60000, "remove", "z"), "nodes: z is not there"),
-        (interval(60000, "add", "a"), "nodes: a is already there"),
+        (interval(60000, "remove", "z"), "nodes: 'z' is not there"),
+        (interval(60000, "add", "a"), "nodes: 'a' is already there"),
         (interval(60000, "leave", "a"), "event: expected add or remove with nodes, not 'leave'"),
         (interval(0, "add", "b"), "time: 0 is not after the line above"),
         (
