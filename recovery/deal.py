@@ -1,8 +1,10 @@
-"""The deal of one generation: which replicas take part, and which micro-batches of a step each of them computes. Pure.
+"""The deal of one generation: who takes part, and which micro-batches of a step each computes. Pure.
 
-The global batch is always the same: whoever is away, each micro-batch of a step is computed once, by somebody. A
-replica keeps as many of its own as its share allows; what is left over goes to those that have too few, in order.
-Coordinator and ranks compute the same deal from the same words.
+The global batch is always the same: whoever is away, each micro-batch of a step is computed once at every stage, by
+somebody. A replica keeps as many of its own as its share allows; what is left over goes to those that have too few, in
+order. Where a replica takes part without its seat at one stage, that stage of its micro-batches is computed by the
+other replicas' seats of the stage, whoever has least; all its other stages stay where they are (ReCycle, SOSP 2024,
+adaptive pipelining). Coordinator and ranks compute the same deal from the same words.
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ class OnLoss(StrEnum):
     """What the others do when ranks are lost and nobody stands by warm.
 
     ``wait``: the job waits for the processes that replace them. ``drop``: it goes on at once with the replicas that
-    are whole, and takes the others back as soon as all their ranks have a process again.
+    are whole, and takes the others back as soon as all their ranks have a process again. ``reroute``: it goes on at
+    once with all ranks that are left, which compute the lost ones' stage of their micro-batches; it drops replicas
+    where a script cannot do that. ``reinstantiate``: where a lost rank has no place to run, the ranks that are left
+    form pipelines of other depths. ``auto``: whichever is expected to cost the job least, each time.
     """
 
     WAIT = "wait"
     DROP = "drop"
+    REROUTE = "reroute"
+    REINSTANTIATE = "reinstantiate"
+    AUTO = "auto"
 
 
 class Dealing(StrEnum):
@@ -36,17 +44,21 @@ class Deal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Who takes part in a generation.
 
     Raises:
-        ValueError: replicas are not rising, or shares make no sense; the message says which.
+        ValueError: replicas are not rising, or gaps or shares make no sense; the message says which.
     """
 
     replicas: tuple[int, ...]
-    """Data-parallel indices, rising."""
+    """Data-parallel indices of those that take part, rising. One that takes part has a seat at one stage at least."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Seats, (replica, stage), that are away of replicas that take part; rising."""
     shares: tuple[float, ...] = ()
     """Of the work, in their order, in any unit; empty: equal."""
 
     def __post_init__(self) -> None:
         if not self.replicas or list(self.replicas) != sorted({*self.replicas}) or self.replicas[0] < 0:
             raise ValueError(f"replicas {list(self.replicas)} of a deal must be rising numbers from 0, at least one")
+        if list(self.gaps) != sorted({*self.gaps}) or any(d not in self.replicas or s < 0 for d, s in self.gaps):
+            raise ValueError(f"gaps {list(self.gaps)} of a deal must be rising seats of replicas {list(self.replicas)}")
         if self.shares and len(self.shares) != len(self.replicas):
             raise ValueError(f"{len(self.shares)} shares for {len(self.replicas)} replicas")
         if not all(0.0 < share < math.inf for share in self.shares):
@@ -54,18 +66,34 @@ class Deal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def whole(self, dp: int) -> bool:
         """Whether it is what a job of ``dp`` replicas does when all is well."""
-        return not self.shares and len(self.replicas) == dp
+        return not self.shares and not self.gaps and len(self.replicas) == dp
 
-    def micro_batches(self, total: int, dp: int) -> dict[int, tuple[int, ...]]:
-        """Replica -> ids of its micro-batches, rising; together 0 to ``total`` - 1, each once.
+    def seated(self, stage: int) -> tuple[int, ...]:
+        """Replicas that have a seat at ``stage``, rising."""
+        return tuple(replica for replica in self.replicas if (replica, stage) not in self.gaps)
+
+    def micro_batches(self, total: int, dp: int, stage: int | None = None) -> dict[int, tuple[int, ...]]:
+        """Replica -> ids of the micro-batches that it computes, rising; together 0 to ``total`` - 1, each once.
 
         Args:
             total: micro-batches of all replicas in one step.
             dp: replicas of the job when all are there: id i is replica ``i * dp // total``'s own.
+            stage: whose seats compute them. None: where no seat is away, so the pipelines that they belong to.
 
         Raises:
-            ValueError: there are fewer micro-batches than replicas.
+            ValueError: there are fewer micro-batches than replicas, or nobody has a seat at ``stage``.
         """
+        homes = self._homes(total, dp)
+        seated = homes.keys() if stage is None else self.seated(stage)
+        if not seated:
+            raise ValueError(f"no replica has a seat at stage {stage}: nobody could compute it")
+        found = {replica: list(homes[replica]) for replica in seated}
+        for number in sorted(number for replica in homes.keys() - found.keys() for number in homes[replica]):
+            found[min(found, key=lambda replica: (len(found[replica]), replica))].append(number)
+        return {replica: tuple(sorted(ids)) for replica, ids in found.items()}
+
+    def _homes(self, total: int, dp: int) -> dict[int, list[int]]:
+        """Replica -> ids of its pipeline."""
         if total < len(self.replicas):
             raise ValueError(f"{total} micro-batches cannot be dealt to {len(self.replicas)} replicas: each needs one")
         own: dict[int, list[int]] = {replica: [] for replica in self.replicas}
@@ -79,7 +107,7 @@ class Deal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             missing = counts[replica] - len(ids)
             ids.extend(pool[:missing])
             del pool[:missing]
-        return {replica: tuple(sorted(ids)) for replica, ids in own.items()}
+        return {replica: sorted(ids) for replica, ids in own.items()}
 
 
 def _counts(total: int, shares: Sequence[float]) -> list[int]:

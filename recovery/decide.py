@@ -6,13 +6,15 @@ p x (its cost) + (1 - p) x (what it costs for nothing), and nothing is done whil
 Besides single ways there are sequences: go on degraded at once, swap to a standby as soon as one is warm, validate the
 node that went, take it back. An option that leaves a single copy of some state for longer than allowed is none.
 
+A running job says what it is able to carry out (``Means``): all is weighed, and only of that something is chosen.
+
 Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from recovery.outlook import GONE, Fault, Outlook
@@ -39,7 +41,7 @@ class Option:
     ways: tuple[WayName, ...]
     feasible: bool
     executable: bool
-    """Whether a running job's own planner would choose every step of it and its coordinator carry it out."""
+    """Whether a running job carries out every step of it: one that said what it is able to, else by its own planner."""
     reason: str
     steps: tuple[Step, ...] = ()
     expected_s: float | None = None
@@ -76,20 +78,36 @@ class Decision:
         raise ValueError(f"no option is feasible: {self.explanation}")
 
 
-def decide(outlook: Outlook, ways: Sequence[Way] = WAYS, *, executable_only: bool = False) -> Decision:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What one running job is able to carry out, and how its predictions have fared."""
+
+    carried: frozenset[WayName]
+    """Ways that its coordinator can carry out: only of these, and of sequences of them, one is chosen."""
+    barred: Mapping[WayName, str] = field(default_factory=dict)
+    """Ways that a coordinator could, but not in this job, each with the sentence why."""
+    factors: Mapping[WayName, float] = field(default_factory=dict)
+    """Way -> measured over predicted downtime but for the time to notice, where learned: ``recovery.regret``."""
+
+
+def decide(
+    outlook: Outlook, ways: Sequence[Way] = WAYS, *, executable_only: bool = False, means: Means | None = None
+) -> Decision:
     """Weigh every way and every sequence.
 
     Args:
         outlook: the job and the event.
         ways: to choose from.
         executable_only: leave out what a running job does not choose by itself.
+        means: of the running job that asks; None: nobody carries anything out, and the best of all is chosen.
 
     Returns:
-        Options sorted best first, infeasible ones last; the same outlook gives the same decision.
+        Options sorted best first, infeasible ones last; the same question gives the same decision.
     """
     asked = ways if not executable_only else [way for way in ways if way.executed_as is not None]
-    options = tuple(sorted(_options(outlook, asked), key=_order))
-    best = options[0] if options and options[0].feasible else None
+    options = tuple(sorted(_options(outlook, asked, means), key=_order))
+    open_to = (option for option in options if option.feasible and (option.executable or means is None))
+    best = next(open_to, None)
     threshold = 0.0 if best is None else _threshold(outlook, best)
     sure = outlook.odds.confidence >= 1.0 or outlook.odds.confidence > threshold
     return Decision(
@@ -105,32 +123,50 @@ Classes = dict[tuple[Fault, int], Decision]
 """Kind of failure and stage -> decision: every worker of a stage is alike, so that pp entries a kind are all."""
 
 
-def prepare(outlook: Outlook, faults: Iterable[Fault] = (Fault.ERROR, Fault.PROCESS, Fault.NODE)) -> Classes:
+def prepare(
+    outlook: Outlook,
+    faults: Iterable[Fault] = (Fault.ERROR, Fault.PROCESS, Fault.NODE),
+    *,
+    means: Means | None = None,
+) -> Classes:
     """Decisions for every single failure, to be made when the topology changes; what the outlook says is lost is not.
 
     A failure of worker (d, s) is then looked up as (kind, s).
     """
-    pp = outlook.shape.pp
     return {
-        (fault, stage): decide(replace(outlook, fault=fault, lost=tuple(int(s == stage) for s in range(pp)), broken=1))
+        (fault, stage): decide(single(outlook, fault, stage), means=means)
         for fault in faults
-        for stage in range(pp)
+        for stage in range(outlook.shape.pp)
     }
 
 
-def _options(outlook: Outlook, ways: Sequence[Way]) -> Iterable[Option]:
+def single(outlook: Outlook, fault: Fault, stage: int) -> Outlook:
+    """The same job, of which one worker of ``stage`` fails so."""
+    return replace(outlook, fault=fault, lost=tuple(int(s == stage) for s in range(outlook.shape.pp)), broken=1)
+
+
+def _options(outlook: Outlook, ways: Sequence[Way], means: Means | None) -> Iterable[Option]:
     swap = next((way for way in ways if way.way is WayName.STANDBY_SWAP), None)
     swap_at_s, joined_s = (math.inf, 0.0) if swap is None else _next_swap(outlook)
     for way in ways:
-        answer = ask(way, outlook)
-        executable = way.executed_as is not None
+        barred = None if means is None else means.barred.get(way.way)
+        answer = ask(way, outlook) if barred is None else barred
+        executable = way.executed_as is not None if means is None else way.way in means.carried
         if isinstance(answer, str):
             yield Option(ways=(way.way,), feasible=False, executable=executable, reason=answer)
             continue
-        yield _priced(outlook, (way.way,), answer, executable=executable)
-        if answer.until_repair and swap_at_s < math.inf:
-            later = replace(answer, back_after_s=swap_at_s, exposed_s=swap_at_s, until_repair=False, rejoin_s=joined_s)
-            yield _priced(outlook, (way.way, WayName.STANDBY_SWAP), later, executable=False)
+        action = answer if means is None else _as_learned(outlook, answer, means.factors.get(way.way, 1.0))
+        yield _priced(outlook, (way.way,), action, executable=executable)
+        if action.until_repair and swap_at_s < math.inf:
+            later = replace(action, back_after_s=swap_at_s, exposed_s=swap_at_s, until_repair=False, rejoin_s=joined_s)
+            both = means is not None and executable and WayName.STANDBY_SWAP in means.carried
+            yield _priced(outlook, (way.way, WayName.STANDBY_SWAP), later, executable=both)
+
+
+def _as_learned(outlook: Outlook, action: Action, factor: float) -> Action:
+    """What is known already, how long the failure took to be seen, is not predicted."""
+    seen = min(outlook.detect_s, action.downtime_s) if outlook.fault in GONE else 0.0
+    return replace(action, downtime_s=seen + (action.downtime_s - seen) * factor)
 
 
 def _next_swap(outlook: Outlook) -> tuple[float, float]:
@@ -252,6 +288,9 @@ def _explain(outlook: Outlook, options: tuple[Option, ...], best: Option | None,
     p = outlook.odds.confidence
     text = f"{_name(best)}: {best.reason} It is expected to cost {_cost(best)}."
     others = [option for option in options if option.feasible and option is not best]
+    if others and _order(others[0]) < _order(best):
+        text += f" {_name(others[0])} would cost less, {_cost(others[0])}, and is not carried out here."
+        others = [option for option in others if option.executable]
     text += f" Next best: {_name(others[0])}, {_cost(others[0])}." if others else " Nothing else is possible here."
     if p < 1.0:
         does = "is acted on" if p > threshold else "is not acted on yet"

@@ -15,21 +15,23 @@ loop resumes from memory when it is started again. DDP, FSDP2 and HSDP take ``at
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from recovery.sdk.failures import Retry
+from recovery.sdk.layers import LayerSum
 from recovery.sdk.link import installed
-from recovery.sdk.mesh import Mesh, build_mesh
+from recovery.sdk.mesh import Mesh, build_mesh, told_shape
 from recovery.sdk.reduction import GradientSum
 from recovery.sdk.run import Run, build_run
+from recovery.shape import Shape
 
 if TYPE_CHECKING:
     from recovery.sdk.meter import Sent
 
-__all__ = ["GradientSum", "Mesh", "Run", "attach", "init", "watch"]
+__all__ = ["GradientSum", "LayerSum", "Mesh", "Retry", "Run", "attach", "init", "watch"]
 
 _mesh: Mesh | None = None
 _told = False
@@ -41,7 +43,8 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
 
     Args:
         dp: data-parallel replicas; 1 where only ``pp`` is given. With neither, both are what the launcher was told
-            (``mainstay run --dp D --pp P``, later ``mainstay reshape``): read them from ``mesh.shape``.
+            (``mainstay run --dp D --pp P``, later ``mainstay reshape``, or what is left after a loss): read them from
+            ``mesh.shape``, and the stages of this rank's own pipeline from ``mesh.stages``.
         pp: pipeline stages, likewise.
         tp: tensor-parallel ranks.
         backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.
@@ -54,9 +57,8 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
     if _mesh is not None:
         raise RuntimeError("mainstay.init was called twice")
     _told = dp is None and pp is None
-    if _told:
-        dp, pp = int(os.environ.get("MAINSTAY_DP", "1")), int(os.environ.get("MAINSTAY_PP", "1"))
-    _mesh = build_mesh(dp=1 if dp is None else dp, pp=1 if pp is None else pp, tp=tp, backend=backend, link=installed())
+    shape = told_shape(tp) if _told else Shape(dp=1 if dp is None else dp, pp=1 if pp is None else pp, tp=tp)
+    _mesh = build_mesh(shape, backend=backend, link=installed())
     return _mesh
 
 
@@ -66,6 +68,7 @@ def attach(
     extra: Mapping[str, Any] | None = None,
     *,
     names: Mapping[str, str] | None = None,
+    retry: Iterable[type[Exception]] = (),
 ) -> Run:
     """Put ``model`` and ``optimizer`` (and random numbers, always) under protection.
 
@@ -76,14 +79,17 @@ def attach(
             (a scheduler, a scaler, a sampler), or a plain dict of numbers and text.
         names: module here -> module in the whole model, for a pipeline stage: so that a step that it saves can be
             resumed from with other stages. ``{}`` where the stage was cut out of the model and kept its names.
+        retry: exceptions after which a step is made again by the same processes, besides ``Retry`` and whatever a
+            broken collective raises. A rank that raises again soon gets a new process.
 
     Raises:
         ValueError: ``names`` fit nothing, or give two tensors one name.
+        TypeError: ``retry`` holds what is no class of exceptions.
         RuntimeError: before ``init`` under ``mainstay run``; elsewhere before there is a process group at all.
     """
     if _mesh is None and installed() is not None:
         raise RuntimeError("call mainstay.init before mainstay.attach: mainstay run forms the process groups")
-    return build_run(_mesh, model, optimizer, extra, names=names, told=_told)
+    return build_run(_mesh, model, optimizer, extra, names=names, told=_told, retry=retry)
 
 
 def watch(

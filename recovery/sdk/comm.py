@@ -8,7 +8,9 @@ milliseconds. gloo's own ``abort`` does not: a pending collective stays blocked 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import signal
 import socket
 import stat
 import threading
@@ -22,11 +24,16 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from recovery.sdk.patience import GivenUpError, Patience
-from recovery.shape import Shape
+from recovery.shape import World
+
+log = logging.getLogger("mainstay.sdk")
 
 TIMEOUT: Final = timedelta(minutes=30)
 """The last resort for a collective that neither a dead peer nor a fence has ended. A fence ends it in milliseconds."""
 STORE_TIMEOUT: Final = timedelta(seconds=60)
+
+STUCK_TURNS: Final = 100
+"""Looks, a twentieth of a second apart, at a training thread in one call whose connections are gone: two are usual."""
 
 Socket = tuple[int, int]
 """Descriptor and inode: a descriptor that was closed and given out again has another inode."""
@@ -48,9 +55,12 @@ class Communicator:
     """Forms and leaves groups. ``unblock`` may be called from any thread; the rest belongs to the training thread."""
 
     rank: int
-    shape: Shape
+    """As torch numbers it in ``world``."""
+    world: World
     backend: str
     groups: Groups | None = None
+    inside: Callable[[], object | None] = lambda: None
+    """The call between ranks in which the training thread is, the same object all the while; None: in none."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held by whoever changes or uses what follows: who ends one generation must never hit the next."""
     _current: int = 0
@@ -63,9 +73,7 @@ class Communicator:
     def form(self, generation: int, store: Store) -> Groups:
         """Meet the other ranks of ``generation`` through ``store``."""
         _count_groups_from_zero()
-        dist.init_process_group(
-            self.backend, store=store, rank=self.rank, world_size=self.shape.world_size, timeout=TIMEOUT
-        )
+        dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.world.size, timeout=TIMEOUT)
         self.groups = self._subgroups(generation)
         return self.groups
 
@@ -74,8 +82,7 @@ class Communicator:
     ) -> Groups:
         """The same through a store server that outlives every rank; this generation's keys are its own.
 
-        ``part`` names a world of fewer ranks in a generation that is cut into several; ``rank`` and ``shape`` are then
-        those of that world.
+        ``part`` names one of the worlds of a generation that is cut into several; ``rank`` is then the one in that.
 
         Every TCP socket that appears in this process meanwhile is taken to belong to the generation: while the
         training thread is in here, nothing else of a training script opens connections.
@@ -107,17 +114,17 @@ class Communicator:
     def _subgroups(self, generation: int) -> Groups:
         world = dist.group.WORLD
         assert world is not None
-        shape = self.shape
+        peers = self.world
         return Groups(
             generation=generation,
             world=world,
-            dp=self._subgroup(shape.dp_peers(self.rank), world),
-            pp=self._subgroup(shape.pp_peers(self.rank), world),
-            tp=self._subgroup(shape.tp_peers(self.rank), world),
+            dp=self._subgroup(peers.dp_peers(self.rank), world),
+            pp=self._subgroup(peers.pp_peers(self.rank), world),
+            tp=self._subgroup(peers.tp_peers(self.rank), world),
         )
 
     def _subgroup(self, ranks: list[int], world: dist.ProcessGroup) -> dist.ProcessGroup:
-        if len(ranks) == self.shape.world_size:
+        if len(ranks) == self.world.size:
             return world
         # Only the members meet: another pipeline's trouble is not ours to wait for.
         group = dist.new_group(ranks, backend=self.backend, use_local_synchronization=True, timeout=TIMEOUT)
@@ -135,10 +142,21 @@ class Communicator:
                 dist.destroy_process_group()
 
     def unblock_until_left(self, fence: int) -> None:
-        """``unblock`` again and again until the training thread is out: a socket may have been about to open."""
+        """``unblock`` again and again until the training thread is out: a socket may have been about to open.
+
+        gloo may miss that a connection has gone while a call was being posted, and then waits for its time-out. Nothing
+        brings such a thread back, so the process ends: another one takes its place in seconds, from the slot that it
+        leaves. Turns are counted, not seconds: a process that was stopped meanwhile is not stuck.
+        """
 
         def work() -> None:
+            call, turns = None, 0
             while self.unblock(fence):
+                before, call = call, self.inside()
+                turns = turns + 1 if call is not None and call is before else 0
+                if turns >= STUCK_TURNS:
+                    log.warning("rank %d cannot leave %s: its process ends", self.rank, call)
+                    os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(0.05)
 
         threading.Thread(target=work, name="mainstay-unblock", daemon=True).start()
@@ -181,6 +199,12 @@ def _is_tcp_connection(descriptor: int) -> bool:
     with socket.socket(fileno=os.dup(descriptor)) as sock:
         internet = sock.family in {socket.AF_INET, socket.AF_INET6} and sock.type == socket.SOCK_STREAM
         return internet and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+
+
+def break_connections() -> None:
+    """Cut every TCP connection of this process, as a network that fails for a moment does. For tests of recovery."""
+    for descriptor, inode in _tcp_sockets():
+        _hang_up(descriptor, inode)
 
 
 def _hang_up(descriptor: int, inode: int) -> None:

@@ -13,18 +13,22 @@ import torch.distributed as dist
 
 from recovery.deal import Deal
 from recovery.launcher.worker_messages import Joined, Regroup, Trouble
+from recovery.routing import Task, numbered, schedule
 from recovery.sdk.comm import Communicator, Groups
 from recovery.sdk.link import Link
-from recovery.shape import Shape
+from recovery.shape import Shape, World
 
 
 class Mesh:
-    """``dp`` x ``pp`` x ``tp`` ranks; ``rank = (dp_index * pp + pp_index) * tp + tp_index``. Made by ``init``."""
+    """``dp`` x ``pp`` x ``tp`` ranks; ``rank = (dp_index * pp + pp_index) * tp + tp_index``. Made by ``init``.
+
+    Where pipelines are of unlike depth (``shape.depths``), ``pp`` is the deepest's and ``dp`` groups those cut alike.
+    """
 
     def __init__(self, communicator: Communicator, link: Link | None) -> None:
         self.communicator = communicator
         self.link = link
-        self.shape = communicator.shape
+        self.shape = communicator.world.shape
         self.rank = communicator.rank
         self.world_size = self.shape.world_size
         self.dp_rank, self.pp_rank, self.tp_rank = self.shape.place(self.rank)
@@ -32,8 +36,17 @@ class Mesh:
         """The launcher's order that formed the present generation."""
         self.dealt = 0
         """Micro-batches that this rank has in a step, once its script has asked."""
+        self.routed = False
+        """Whether the script has asked for its schedule in this generation, and so with whom to exchange."""
+        self._schedules: dict[int, tuple[Task, ...]] = {}
+        """By micro-batches of a step, of this generation and of the replica that is played."""
         self._seat = self.rank
         """This process's own rank, also while it plays another."""
+
+    @property
+    def stages(self) -> int:
+        """Of this rank's pipeline; others may have more, or fewer."""
+        return self.shape.stages[self.shape.place(self._seat)[0]]
 
     @property
     def generation(self) -> int:
@@ -45,7 +58,7 @@ class Mesh:
 
     @property
     def dp(self) -> dist.ProcessGroup:
-        """Ranks that hold the same parameters."""
+        """Ranks that hold the same parameters; see ``LayerSum`` for pipelines of unlike depth."""
         return self._groups.dp
 
     @property
@@ -64,23 +77,26 @@ class Mesh:
     @property
     def members(self) -> dict[str, Sequence[int]]:
         """Kind of group -> ranks of this rank's own, as torch numbers them in this generation."""
-        shape, rank = self.communicator.shape, self.communicator.rank
+        world, rank = self.communicator.world, self.communicator.rank
         return {
-            "world": range(shape.world_size),
-            "dp": shape.dp_peers(rank),
-            "pp": shape.pp_peers(rank),
-            "tp": shape.tp_peers(rank),
+            "world": range(world.size),
+            "dp": world.dp_peers(rank),
+            "pp": world.pp_peers(rank),
+            "tp": world.tp_peers(rank),
         }
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Data-parallel indices of the replicas that take part in this generation; in a replay this rank's alone."""
-        if self.order is not None and self.order.rehearsal is not None:
-            return (self.dp_rank,)
-        return self._deal.replicas
+        """Data-parallel indices of the ranks in ``dp``, in their order; in a replay this rank's alone."""
+        return (self.dp_rank,) if self._alone else self._deal.seated(self.pp_rank)
+
+    @property
+    def crossed(self) -> bool:
+        """Whether micro-batches leave their pipelines in this generation, because a stage of one is away."""
+        return bool(self._deal.gaps)
 
     def deal(self, total: int) -> dict[int, tuple[int, ...]]:
-        """Replica -> ids of the micro-batches that it computes of each step of this generation.
+        """Replica -> ids of the micro-batches that its rank at this stage computes of each step of this generation.
 
         Args:
             total: micro-batches of all replicas in one step, however many take part.
@@ -88,7 +104,7 @@ class Mesh:
         Raises:
             ValueError: there are fewer than replicas.
         """
-        dealt = self._deal.micro_batches(total, self.shape.dp)
+        dealt = self._deal.micro_batches(total, self.shape.dp, self.pp_rank)
         self.dealt = len(dealt[self.dp_rank])
         return {replica: dealt[replica] for replica in self.replicas}
 
@@ -96,27 +112,69 @@ class Mesh:
         """Ids of this rank's micro-batches in each step of this generation: ask in every step, see ``deal``."""
         return self.deal(total)[self.dp_rank]
 
+    def schedule(self, total: int) -> tuple[Task, ...]:
+        """The passes that this rank makes in each step of this generation, in order, and the ranks to exchange with.
+
+        Of a pipeline, one forward, one backward. While a stage of another pipeline is away, perhaps some of its
+        micro-batches too: a script that asks here in every step goes on without that rank alone (``--on-loss
+        reroute``). ``source`` and ``target`` are what ``recv`` and ``send`` take.
+
+        Raises:
+            ValueError: there are fewer micro-batches than replicas.
+        """
+        self.routed = True
+        tasks = self._schedules.get(total)
+        if tasks is None:
+            found = schedule(self._deal, total, self.shape, (self.dp_rank, self.pp_rank))
+            tasks = numbered(found, self.pp_rank, lambda dp, pp: self.rank_of(dp=dp, pp=pp, tp=self.tp_rank))
+            self._schedules[total] = tasks
+        self.dealt = len(tasks) // 2
+        return tasks
+
+    def require_schedule(self) -> None:
+        """Before the update of a step.
+
+        Raises:
+            ValueError: micro-batches leave their pipelines, and the script has not asked where to.
+        """
+        if self.crossed and not self.routed:
+            raise ValueError(
+                "a stage of a pipeline is away, and this script did not ask mesh.schedule where its micro-batches go"
+            )
+
+    @property
+    def _alone(self) -> bool:
+        """In a replay a replica is a job of its own."""
+        return self.order is not None and self.order.rehearsal is not None
+
     @property
     def _deal(self) -> Deal:
         order = self.order
-        if order is None or order.deal is None or order.rehearsal is not None:
-            return Deal(replicas=tuple(range(self.shape.dp)))
+        if order is None or order.deal is None or self._alone:
+            return Deal(replicas=tuple(range(self.shape.dp)), shares=self.shape.depths)
         return order.deal
 
     def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
         """The rank at these indices, as torch numbers ranks in this generation: for ``send`` and ``recv``.
 
         Raises:
-            ValueError: replica ``dp`` takes no part. In a replay none but one's own does.
+            ValueError: it takes no part. In a replay none of another replica does.
         """
-        if dp not in self.replicas:
-            raise ValueError(f"replica {dp} takes no part in this generation: {list(self.replicas)} do")
-        return self.communicator.shape.rank_of(dp=self.replicas.index(dp), pp=pp, tp=tp)
+        world = self.communicator.world
+        if self._alone and dp == self.dp_rank:
+            return world.shape.rank_of(dp=0, pp=pp, tp=tp)
+        rank = self.shape.rank_of(dp=dp, pp=pp, tp=tp)
+        if self._alone or rank not in world.places:
+            raise ValueError(f"stage {pp} of replica {dp} takes no part in this generation")
+        return world.places[rank]
 
     def number_of(self, rank: int) -> int:
         """The number in the whole job of the rank that torch calls ``rank`` in this generation."""
-        dp, pp, tp = self.communicator.shape.place(rank)
-        return self.shape.rank_of(dp=self.replicas[dp], pp=pp, tp=tp)
+        number = self.communicator.world.ranks[rank]
+        if not self._alone:
+            return number
+        _, pp, tp = self.communicator.world.shape.place(number)
+        return self.shape.rank_of(dp=self.dp_rank, pp=pp, tp=tp)
 
     @property
     def _groups(self) -> Groups:
@@ -128,6 +186,7 @@ class Mesh:
         """Be the rank of this place in ``replica``, as far as the script can see: its data and seeds follow."""
         self.rank = self.shape.rank_of(dp=replica, pp=self.pp_rank, tp=self.tp_rank)
         self.dp_rank = replica
+        self._schedules.clear()
 
     def follow(self, order: Regroup) -> bool:
         """Form the generation of ``order``. False when it was fenced meanwhile; any other failure is raised."""
@@ -136,7 +195,8 @@ class Mesh:
         alone = order.rehearsal
         communicator = self.communicator
         self.play(self.shape.place(self._seat)[0])
-        communicator.rank, communicator.shape = self._place(order)
+        communicator.rank, communicator.world = self._place(order)
+        self.routed = False
         try:
             communicator.form_with_server(
                 order.generation,
@@ -154,32 +214,46 @@ class Mesh:
         self.order = order
         return True
 
-    def _place(self, order: Regroup) -> tuple[int, Shape]:
-        """This rank's number in the world of ``order``, and that world's shape."""
+    def _place(self, order: Regroup) -> tuple[int, World]:
+        """This rank's number in the world of ``order``, and that world."""
         shape, seat = self.shape, self._seat
         if order.rehearsal is not None:  # a group of ranks is a job of one replica
-            return order.rehearsal.place, Shape(dp=1, pp=shape.pp, tp=shape.tp)
+            return order.rehearsal.place, World.whole(Shape(dp=1, pp=self.stages, tp=shape.tp))
         if order.deal is None:
-            return seat, shape
-        dp, pp, tp = shape.place(seat)
-        fewer = Shape(dp=len(order.deal.replicas), pp=shape.pp, tp=shape.tp)
-        return fewer.rank_of(dp=order.deal.replicas.index(dp), pp=pp, tp=tp), fewer
+            return seat, World.whole(shape)
+        seated = [frozenset(order.deal.seated(stage)) for stage in range(shape.pp)]
+        places = [shape.place(rank) for rank in range(shape.world_size)]
+        here = tuple(rank for rank, (dp, pp, _) in enumerate(places) if dp in seated[pp])
+        return here.index(seat), World(shape, here)
 
 
 _PATIENCE_SECONDS = 30.0
 """A peer that died while groups were formed is fenced within a second; with nobody to blame, the failure is ours."""
 
 
-def build_mesh(*, dp: int, pp: int, tp: int, backend: str | None, link: Link | None) -> Mesh:
+def told_shape(tp: int) -> Shape:
+    """What the launcher was told, or has chosen since.
+
+    Raises:
+        ValueError: pipelines are of unlike depth, and ``tp`` is not 1.
+    """
+    stages = os.environ.get("MAINSTAY_STAGES")
+    if stages:
+        return Shape.of([int(number) for number in stages.split(",")], tp)
+    return Shape(dp=int(os.environ.get("MAINSTAY_DP", "1")), pp=int(os.environ.get("MAINSTAY_PP", "1")), tp=tp)
+
+
+def build_mesh(shape: Shape, *, backend: str | None, link: Link | None) -> Mesh:
     """See ``recovery.sdk.init``."""
-    shape = Shape(dp=dp, pp=pp, tp=tp)
+    dp, pp, tp = shape.dp, shape.pp, shape.tp
     if min(dp, pp, tp) < 1:
         raise ValueError(f"dp={dp}, pp={pp}, tp={tp}: each must be at least 1")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if shape.world_size != world:
-        raise ValueError(f"dp={dp} x pp={pp} x tp={tp} needs {shape.world_size} ranks, this job has {world}")
+        size = f"stages={list(shape.depths)}" if shape.depths else f"dp={dp} x pp={pp} x tp={tp}"
+        raise ValueError(f"{size} needs {shape.world_size} ranks, this job has {world}")
     chosen = backend or ("nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
-    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), shape, chosen), link)
+    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), World.whole(shape), chosen), link)
     if link is None:
         mesh.communicator.form_from_environment(0)
     else:
@@ -192,7 +266,8 @@ def _join(mesh: Mesh, link: Link) -> None:
     link.on_fence = mesh.communicator.unblock_until_left
     generation = max(link.assignment.generation, link.fence)
     while True:
-        link.send(Joined(generation=generation, dp=mesh.shape.dp, pp=mesh.shape.pp, tp=mesh.shape.tp))
+        shape = mesh.shape
+        link.send(Joined(generation=generation, dp=shape.dp, pp=shape.pp, tp=shape.tp, depths=shape.depths))
         order = link.wait_regroup(generation)
         if isinstance(order, Regroup):
             if mesh.follow(order):

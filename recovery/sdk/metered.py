@@ -64,11 +64,17 @@ class MeteredRun(Run):
         wrappers.watch(self._meter.traffic)
 
     def _count_calls(
-        self, rank: int, generation: int, members: Mapping[str, Sequence[int]], groups: Sequence[ProcessGroup]
+        self,
+        rank: int,
+        generation: int,
+        members: Mapping[str, Sequence[int]],
+        groups: Sequence[ProcessGroup],
+        *,
+        crossed: bool = False,
     ) -> None:
         """From zero, in the groups of ``generation``."""
         job = os.environ.get("MAINSTAY_JOB") or f"port-{os.environ.get('MASTER_PORT', '')}-{os.getuid()}"
-        self._meter.traffic.enter(rank, members, groups, Links(job, generation, rank))
+        self._meter.traffic.enter(rank, members, groups, Links(job, generation, rank), crossed=crossed)
 
 
 class WatchedRun(MeteredRun):

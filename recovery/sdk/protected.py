@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from recovery.launcher.worker_messages import (
     Attached,
     Done,
+    Raised,
     Ready,
     Regroup,
     Resumed,
@@ -24,6 +26,7 @@ from recovery.launcher.worker_messages import (
 )
 from recovery.memory.state import collect_state
 from recovery.sdk import wrappers
+from recovery.sdk.failures import StepAbortedError, is_communication_failure, transient
 from recovery.sdk.gather import PartError
 from recovery.sdk.link import Link
 from recovery.sdk.mesh import Mesh
@@ -36,13 +39,11 @@ from recovery.sdk.replicas import require_equal
 from recovery.sdk.run import Report, StepBlock
 from recovery.sdk.values import whole_digest
 
+log = logging.getLogger("mainstay.sdk")
+
 _FENCE_SECONDS = 20.0
 """How long to wait for an explanation after a collective failed. A death is fenced within a second; when nobody
 explains the failure, it is the script's own."""
-
-
-class StepAbortedError(RuntimeError):
-    """Not every rank could vote for this step. Raised out of ``optimizer.step``; ``run.step`` takes it from there."""
 
 
 class ProtectedRun(MeteredRun):
@@ -58,8 +59,10 @@ class ProtectedRun(MeteredRun):
         *,
         names: Mapping[str, str] | None = None,
         told: bool = False,
+        retry: Iterable[type[Exception]] = (),
     ) -> None:
         super().__init__(mesh, model, mesh.shape.dp)
+        self._transient = transient(retry)
         self.mesh: Mesh = mesh
         assert link.assignment is not None
         self._link = link
@@ -72,7 +75,7 @@ class ProtectedRun(MeteredRun):
             mesh.generation,
             state,
             replicas=mesh.shape.dp_peers(mesh.rank),
-            stages=mesh.shape.pp,
+            stages=mesh.stages,
         )
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None
@@ -90,6 +93,7 @@ class ProtectedRun(MeteredRun):
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
         optimizer.register_step_pre_hook(self._before_update)
         self._watch_calls(optimizer)
+        mesh.communicator.inside = lambda: self._meter.traffic.current
         self._tell_attached()
 
     @property
@@ -170,6 +174,7 @@ class ProtectedRun(MeteredRun):
         if self._replay is not None:
             self._replay.before_update()
         elif not self._voted:
+            self.mesh.require_schedule()
             self._meter.before_update()
             self._meter.blocked += self._protection.settle()
             self._check_replicas()
@@ -243,8 +248,8 @@ class ProtectedRun(MeteredRun):
     def _numbered(self, message: Sent) -> Sent:
         """With what the meter does not know: the deal, and peers numbered as in the whole job."""
         if isinstance(message, StepRecord):
-            return msgspec.structs.replace(message, micro_batches=self.mesh.dealt) if self.mesh.dealt else message
-        if not isinstance(message, Transfers) or len(self.mesh.replicas) == self.mesh.shape.dp:
+            return msgspec.structs.replace(message, micro_batches=self.mesh.dealt, routed=self.mesh.routed)
+        if not isinstance(message, Transfers) or self.mesh.communicator.world.size == self.mesh.world_size:
             return message
         number_of = self.mesh.number_of
         seconds = {number_of(peer): value for peer, value in message.seconds.items()}
@@ -258,18 +263,27 @@ class ProtectedRun(MeteredRun):
         return self._link.fence > self.mesh.generation
 
     def _on_failure(self, error: Exception, *, reraise: bool = True) -> bool:
-        """Whether ``error`` came from the membership: then the generation is left. Else it is the script's own."""
+        """Whether the generation is left and the step made again; else ``error`` is the script's own."""
         foreign = isinstance(error, StepAbortedError) or is_communication_failure(error) or self._fenced
-        if foreign:
+        again = foreign or isinstance(error, self._transient)
+        if again:
             generation = self.mesh.generation
             if not self._fenced:
                 # Hang up first: peers that wait for us must not wait for their time-out.
                 self.mesh.communicator.unblock(generation + 1)
-                self._link.send(Trouble(generation=generation, reason=str(error)[:500]))
-            foreign = bool(self._link.wait_fence(generation, _FENCE_SECONDS))
-        if not foreign and reraise:
+                self._link.send((self._trouble if foreign else self._raised)(generation, error))
+            again = bool(self._link.wait_fence(generation, _FENCE_SECONDS))
+        if not again and reraise:
             raise error
-        return foreign
+        return again
+
+    @staticmethod
+    def _trouble(generation: int, error: Exception) -> Trouble:
+        return Trouble(generation=generation, reason=str(error)[:500])
+
+    def _raised(self, generation: int, error: Exception) -> Raised:
+        log.warning("rank %d makes step %d again: %r", self.mesh.rank, self._epoch, error, exc_info=error)
+        return Raised(generation=generation, error=f"{type(error).__name__}: {error}"[:500])
 
     def _recover(self) -> None:
         """Leave the generation that is over, and be part of the next one that holds."""
@@ -323,7 +337,8 @@ class ProtectedRun(MeteredRun):
             wrappers.watch(None)  # groups of a replay are none that anybody counts in
             return
         wrappers.watch(self._meter.traffic)
-        self._count_calls(mesh.communicator.rank, mesh.generation, mesh.members, mesh.all_groups)
+        rank, groups = mesh.communicator.rank, mesh.all_groups
+        self._count_calls(rank, mesh.generation, mesh.members, groups, crossed=mesh.crossed)
 
     def _tell_attached(self) -> None:
         guard = self._protection
@@ -336,17 +351,6 @@ class ProtectedRun(MeteredRun):
                 adapts=self._adapts,
             )
         )
-
-
-def is_communication_failure(error: Exception) -> bool:
-    """Whether a collective failed, as far as torch lets one tell: gloo raises plain ``RuntimeError``."""
-    if isinstance(error, dist.DistError | ConnectionError):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in text for word in _COMMUNICATION_WORDS)
-
-
-_COMMUNICATION_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
 
 
 def _resumed(

@@ -125,7 +125,6 @@ class Protection:
             if self._writer is not None and inode == self._inode:
                 return
             arena = Arena.attach(Path(info.path))
-            arena.prefault()
             if self._writer is not None:
                 self._writer.close()
             if isinstance(self._whole, TrainerState):

@@ -44,10 +44,17 @@ class GradientSum:
         self._mesh, self._total, self._canonical = mesh, total, canonical
         self._parameters = [p for p in parameters if p.requires_grad]
         self._kept: dict[int, torch.Tensor] = {}
+        self._added: list[int] = []
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """Ids of the micro-batches that this rank has added in this step, in that order."""
+        return tuple(self._added)
 
     def begin(self) -> None:
         """A step begins, perhaps for the second time: nothing of it is there."""
         self._kept.clear()
+        self._added.clear()
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -57,10 +64,11 @@ class GradientSum:
         Raises:
             ValueError: it was added before.
         """
+        if micro_batch in self._added:
+            raise ValueError(f"micro-batch {micro_batch} was computed twice in one step")
+        self._added.append(micro_batch)
         if not self._canonical:
             return
-        if micro_batch in self._kept:
-            raise ValueError(f"micro-batch {micro_batch} was computed twice in one step")
         self._kept[micro_batch] = self._flat(micro_batch)
         for parameter in self._parameters:
             parameter.grad = None

@@ -1,10 +1,11 @@
 """The run: the loop over steps that a failure elsewhere does not end.
 
 A step counts when all ranks of the generation have voted for it (just before ``optimizer.step``) and its block has
-ended. A step that fails because a peer died is not counted: the block's error is swallowed, the generation is left, the
-state is put back to the newest epoch that every rank can have, and ``steps`` yields that step again. Nothing of the
-state may change between the end of a block and the next ``optimizer.step`` except what forward passes change (buffers,
-random numbers), because that is when it is copied.
+ended. A step that fails because a peer died, a collective broke, or with an error that the script calls transient, is
+not counted: the block's error is swallowed, the generation is left, the state is put back to the newest epoch that
+every rank can have, and ``steps`` yields that step again, in the same process. Nothing of the state may change between
+the end of a block and the next ``optimizer.step`` except what forward passes change (buffers, random numbers), because
+that is when it is copied.
 """
 
 from __future__ import annotations
@@ -142,13 +143,14 @@ def build_run(
     *,
     names: Mapping[str, str] | None = None,
     told: bool = False,
+    retry: Iterable[type[Exception]] = (),
 ) -> Run:
     """See ``recovery.sdk.attach``."""
     # What a plain run does not need is not imported for it.
     if mesh is not None and mesh.link is not None:
         from recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
 
-        return ProtectedRun(mesh, mesh.link, model, optimizer, extra, names=names, told=told)
+        return ProtectedRun(mesh, mesh.link, model, optimizer, extra, names=names, told=told, retry=retry)
     if job_name():
         from recovery.adapters.loop import StandingRun  # noqa: PLC0415
 

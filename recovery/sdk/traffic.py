@@ -165,6 +165,7 @@ class Traffic:
         """Waits that the stream had not passed yet, oldest first."""
         self.links: Links | None = None
         self._rank = 0
+        self._crossed = False
         self._places: dict[int, Place] = {}
         self._members: dict[str, tuple[int, ...]] = {}
         self._peers: dict[tuple[str | None, int | None], Tally] = {}
@@ -178,10 +179,15 @@ class Traffic:
         members: Mapping[str, Sequence[int]],
         groups: Sequence[ProcessGroup] = (),
         links: Links | None = None,
+        *,
+        crossed: bool = False,
     ) -> None:
-        """Count from zero. ``members``: kind -> ranks of this rank's own group of that kind."""
+        """Count from zero. ``members``: kind -> ranks of this rank's own group of that kind.
+
+        ``crossed``: pipelines exchange micro-batches; such transfers count for no kind, as not all ranks have as many.
+        """
         self.leave()
-        self._rank, self.links = rank, links
+        self._rank, self.links, self._crossed = rank, links, crossed
         self._members = {kind: tuple(ranks) for kind, ranks in members.items() if len(ranks) > 1}
         for group in groups:
             self._place(group)
@@ -343,7 +349,8 @@ class Traffic:
         return place
 
     def _kind_with(self, peer: int) -> str | None:
-        return next((k for k in _INNERMOST_FIRST if peer in self._members.get(k, ())), None)
+        kind = next((k for k in _INNERMOST_FIRST if peer in self._members.get(k, ())), None)
+        return None if self._crossed and kind == "world" else kind
 
 
 _TAG: Final = 2

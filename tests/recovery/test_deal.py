@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.deal import Deal
@@ -24,6 +24,33 @@ def test_every_micro_batch_is_computed_once(data: st.DataObject, dp: int, of_eac
     assert all(len(ids) <= ideal[replica] + 1 or len(ids) == 1 for replica, ids in dealt.items())
 
 
+@settings(deadline=None)
+@given(data=st.data(), dp=st.integers(1, 7), pp=st.integers(1, 5), of_each=st.integers(1, 6))
+def test_each_stage_of_every_micro_batch_is_computed_once_whatever_is_away(
+    data: st.DataObject, dp: int, pp: int, of_each: int
+) -> None:
+    kept = [data.draw(st.sets(st.integers(0, dp - 1), min_size=1)) for _ in range(pp)]
+    here = set[int]().union(*kept)
+    gaps = tuple((d, s) for d in sorted(here) for s in range(pp) if d not in kept[s])
+    deal, total = Deal(replicas=tuple(sorted(here)), gaps=gaps), dp * of_each
+    homes = deal.micro_batches(total, dp)
+    for stage in range(pp):
+        dealt = deal.micro_batches(total, dp, stage)
+        assert dealt.keys() == kept[stage]
+        assert sorted(number for ids in dealt.values() for number in ids) == list(range(total))
+        assert all(set(homes[d]) <= set(ids) for d, ids in dealt.items()), "who has a seat keeps its pipeline's"
+        counts = [len(ids) for ids in dealt.values()]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_one_stage_of_a_replica_is_dealt_to_the_others_in_turns() -> None:
+    deal = Deal(replicas=(0, 1, 2), gaps=((1, 1),))
+    assert deal.micro_batches(12, 3, 1) == {0: (0, 1, 2, 3, 4, 6), 2: (5, 7, 8, 9, 10, 11)}
+    assert deal.micro_batches(12, 3, 0) == deal.micro_batches(12, 3) == Deal(replicas=(0, 1, 2)).micro_batches(12, 3)
+    assert deal.seated(1) == (0, 2)
+    assert not deal.whole(3)
+
+
 def test_all_there_compute_their_own() -> None:
     assert Deal(replicas=(0, 1, 2)).micro_batches(12, 3) == {0: (0, 1, 2, 3), 1: (4, 5, 6, 7), 2: (8, 9, 10, 11)}
 
@@ -41,6 +68,11 @@ def test_a_slow_replica_has_less_and_never_nothing() -> None:
 def test_what_is_no_deal_is_named() -> None:
     with pytest.raises(ValueError, match="2 micro-batches cannot be dealt to 3 replicas"):
         Deal(replicas=(0, 1, 2)).micro_batches(2, 3)
+    for gaps in (((2, 0),), ((1, -1),), ((1, 1), (0, 1)), ((1, 0), (1, 0))):
+        with pytest.raises(ValueError, match="must be rising seats of replicas"):
+            Deal(replicas=(0, 1), gaps=gaps)
+    with pytest.raises(ValueError, match="no replica has a seat at stage 1"):
+        Deal(replicas=(0, 1), gaps=((0, 1), (1, 1))).micro_batches(4, 2, 1)
     for replicas, shares, what in (((), (), "at least one"), ((1, 0), (), "rising"), ((0,), (1.0, 2.0), "2 shares"),
                                    ((0, 1), (1.0, 0.0), "positive"), ((0,), (float("nan"),), "positive")):  # fmt: skip
         with pytest.raises(ValueError, match=what):

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from recovery.sdk.comm import Communicator
+from recovery.sdk.failures import StepAbortedError, is_communication_failure
 from recovery.sdk.patience import GivenUpError
-from recovery.sdk.protected import StepAbortedError, is_communication_failure
-from recovery.shape import Shape
+from recovery.shape import Shape, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
-SHAPE = Shape(dp=2, pp=2)
+WORLD = World.whole(Shape(dp=2, pp=2))
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Peer:
 
 
 def form(rank: int, port: int, generation: int = 1) -> Communicator:
-    communicator = Communicator(rank, SHAPE, "gloo")
+    communicator = Communicator(rank, WORLD, "gloo")
     communicator.form_with_server(generation, "127.0.0.1", port, lambda: False)
     return communicator
 
@@ -109,9 +109,35 @@ def test_a_fence_frees_whoever_is_stuck(store: int) -> None:
             peer.end()
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_process_that_cannot_leave_a_call_ends(stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose connections are gone and that stays in the same call; not one that comes out and goes into the next."""
+    monkeypatch.setattr("recovery.sdk.comm.STUCK_TURNS", 4)
+    communicator, looks, ended, over = Communicator(0, WORLD, "gloo"), list[object](), list[int](), threading.Event()
+    communicator._current = 1
+
+    def look() -> object:
+        looks.append("all_reduce" if stays else object())
+        if len(looks) == 12:
+            communicator._current = 0  # it has left
+            over.set()
+        return looks[-1]
+
+    def end(_pid: int, number: int) -> None:
+        ended.append(number)
+        communicator._current = 0
+        over.set()
+
+    communicator.inside = look
+    monkeypatch.setattr("recovery.sdk.comm.os.kill", end)
+    communicator.unblock_until_left(2)
+    assert over.wait(30.0)
+    assert ended == ([signal.SIGKILL] if stays else [])
+
+
 def cannot_form(says: Connection, rank: int, port: int) -> None:
     """Forming fails because a peer died after it had said where it listens; then a generation later it works."""
-    communicator = Communicator(rank, SHAPE, "gloo")
+    communicator = Communicator(rank, WORLD, "gloo")
     threading.Timer(2.0, communicator.unblock_until_left, (2,)).start()
     try:
         communicator.form_with_server(1, "127.0.0.1", port, lambda: False)
@@ -167,7 +193,7 @@ def _sum(_: Communicator) -> float:
 
 
 def test_a_generation_that_is_over_is_not_waited_for(store: int) -> None:
-    communicator = Communicator(0, SHAPE, "gloo")
+    communicator = Communicator(0, WORLD, "gloo")
     with pytest.raises(GivenUpError):
         communicator.form_with_server(1, "127.0.0.1", store, lambda: True)
     communicator.leave()

@@ -69,8 +69,8 @@ def test_a_state_comes_back_from_two_parts(pair):
 def test_a_part_that_is_being_rebuilt_is_waited_for(pair):
     pair[0].save()
     later = threading.Timer(0.3, pair[1].save)
-    later.start()
     begun = time.monotonic()
+    later.start()
     pair[0].restore(pair[1])
     assert time.monotonic() - begun >= 0.3
     later.join()

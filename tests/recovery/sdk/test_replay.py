@@ -11,7 +11,7 @@ from recovery.plan import RestoreSource
 from recovery.sdk.comm import Communicator
 from recovery.sdk.mesh import Mesh
 from recovery.sdk.replay import Replay
-from recovery.shape import Shape
+from recovery.shape import Shape, World
 
 
 def order(*roles: int, steps: int = 2, place: int = 0) -> Regroup:
@@ -66,11 +66,11 @@ def test_a_step_without_an_update_and_without_gradients() -> None:
 @pytest.mark.parametrize("rank", range(6))
 def test_a_group_is_a_job_of_one_replica(rank: int) -> None:
     """Ranks of a 3 x 2 mesh; what a script asks for are numbers within the group."""
-    mesh = Mesh(Communicator(rank, Shape(dp=3, pp=2), "gloo"), None)
+    mesh = Mesh(Communicator(rank, World.whole(Shape(dp=3, pp=2)), "gloo"), None)
     assert mesh.rank_of(dp=2, pp=1) == 5
     mesh.play(0)
     assert (mesh.rank, mesh.dp_rank, mesh.pp_rank) == (rank % 2, 0, rank % 2)
-    mesh.order, mesh.communicator.shape = order(0, place=rank % 2), Shape(dp=1, pp=2)
+    mesh.order, mesh.communicator.world = order(0, place=rank % 2), World.whole(Shape(dp=1, pp=2))
     assert mesh.rank_of(dp=0, pp=1) == 1
     with pytest.raises(ValueError, match="replica 2"):
         mesh.rank_of(dp=2, pp=1)

@@ -163,6 +163,17 @@ def test_the_call_under_way_is_named_and_its_time_counted(traffic: Traffic) -> N
     end(traffic, stranger)
 
 
+def test_where_pipelines_cross_transfers_between_them_count_for_none(traffic: Traffic) -> None:
+    """Not all ranks have such: whoever has none would seem to lag behind."""
+    traffic.enter(1, {"pp": [0, 1], "world": [0, 1, 2, 3]}, crossed=True)
+    for peer in (0, 3):
+        end(traffic, begin(traffic, "recv", peer, FakeWork()))
+    assert traffic.numbers() == ({"pp": 1, "world": 0}, {"pp": 1, "world": 0})
+    traffic.enter(1, {"pp": [0, 1], "world": [0, 1, 2, 3]})
+    end(traffic, begin(traffic, "recv", 3, FakeWork()))
+    assert traffic.numbers()[0] == {"pp": 0, "world": 1}
+
+
 def test_gradients_are_looked_at_before_replicas_meet(world: ProcessGroup, traffic: Traffic) -> None:
     traffic._members = {"tp": (0,)}
     seen: list[int] = []
