@@ -12,7 +12,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SDK = {"GradientSum", "attach", "init", "watch"}
+_SDK = {"GradientSum", "LayerSum", "Retry", "attach", "init", "watch"}
 
 
 def __getattr__(name: str) -> Any:

@@ -54,22 +54,26 @@ def plan(
 def reshape(
     job: str,
     *,
-    dp: int,
-    pp: int,
+    dp: int = 0,
+    pp: int = 0,
+    stages: str = "",
     state_dir: Path | None = None,
     timeout: float = 600.0,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Let a running job train on with other data-parallel and pipeline sizes, and wait until it does.
 
+    Give either --dp and --pp, or --stages.
+
     Args:
         job: its name.
         dp: data-parallel replicas.
         pp: pipeline stages.
+        stages: of each pipeline, where they are unlike: 3,2.
         state_dir: of the launcher that coordinates, where mainstay run was given one.
         timeout: seconds to wait for the answer.
         json_: print JSON.
     """
     from recovery.reshape_cli import run_reshape
 
-    sys.exit(run_reshape(job, (dp, pp), state_dir, timeout, as_json=json_))
+    sys.exit(run_reshape(job, (dp, pp), stages, state_dir, timeout, as_json=json_))

@@ -18,7 +18,8 @@ from recovery.memory.copying import Piece
 from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
 from recovery.memory.layout import DTYPES, Layout
 from recovery.memory.local import local
-from recovery.memory.state import BLOB, Arrays, dtype_name, host_bytes, put
+from recovery.memory.putting import put
+from recovery.memory.state import BLOB, Arrays, dtype_name, host_bytes
 
 Tree = dict[Any, Any]
 _LEAST_ROOM: Final = 64 * 1024

@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -44,6 +46,9 @@ HELLO_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 300.0
 """A silent connection is closed; clients connect again without noticing."""
 BEAT_SECONDS: Final = 0.2
+REFUSED_SECONDS: Final = 0.05
+"""After an error of ``accept``: no busy loop while descriptors are short."""
+SAY_SECONDS: Final = 60.0
 _MAX_SOCKET_PATH: Final = 107  # sockaddr_un
 
 logger = logging.getLogger("mainstay.agent")
@@ -55,6 +60,8 @@ class Server:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._turned_away = 0
+        self._said_at = -math.inf
 
     def listen(self, listener: socket.socket) -> None:
         """Serve ``listener`` from a thread of its own until it is closed."""
@@ -65,13 +72,25 @@ class Server:
         while True:
             try:
                 sock, _ = listener.accept()
-            except OSError:
-                return  # closed: the agent ends
+            except OSError as error:
+                if listener.fileno() < 0:
+                    return  # closed: the agent ends
+                # The caller has hung up already, or descriptors are short: the next caller is none the worse.
+                self._refuse(f"a connection could not be accepted ({error})")
+                time.sleep(REFUSED_SECONDS)
+                continue
             if not self._room.acquire(blocking=False):
-                logger.warning("more than %d connections: one is turned away", MAX_CONNECTIONS)
                 sock.close()
+                self._refuse(f"more than {MAX_CONNECTIONS} connections")
                 continue
             threading.Thread(target=self._serve, args=(sock,), name="mainstay-connection", daemon=True).start()
+
+    def _refuse(self, why: str) -> None:
+        """Count a caller that was not served; say so at most once a minute, as a flood would fill the log."""
+        self._turned_away += 1
+        if time.monotonic() - self._said_at >= SAY_SECONDS:
+            self._said_at = time.monotonic()
+            logger.warning("%s: callers are turned away (%d so far)", why, self._turned_away)
 
     def _serve(self, sock: socket.socket) -> None:
         try:
@@ -229,8 +248,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     token = arguments.token_file.read_text().strip()
     if not token:
         raise ValueError(f"{arguments.token_file} is empty; it must hold the job's token")
-    if bool(arguments.disk_every) != (arguments.checkpoint_dir is not None):
-        raise ValueError("--disk-every and --checkpoint-dir belong together")
+    if arguments.disk_every and arguments.checkpoint_dir is None:
+        raise ValueError("--disk-every needs --checkpoint-dir")
     if arguments.parity_every < 0 or arguments.disk_every < 0:
         raise ValueError("--parity-every and --disk-every are numbers of epochs, 0 for never")
     if min(arguments.scrub_pause, arguments.scrub_rate, arguments.drill_every) < 0:

@@ -1,7 +1,7 @@
-"""Train a tiny transformer to the same bits at any (dp, pp), and change that while it trains.
+"""Train a tiny transformer to the same bits at any (dp, pp), also with pipelines of unlike depth, and change that.
 
 ``mainstay run --nproc-per-node 4 --dp 2 --pp 2 recovery/examples/anyshape.py``, and while it runs
-``mainstay reshape JOB --dp 1 --pp 4``.
+``mainstay reshape JOB --dp 1 --pp 4`` or ``--stages 2,1``.
 Canonical mode: random numbers are functions of (seed, step, micro-batch, layer), and gradients are added in the order
 of the micro-batches, wherever they were computed. It costs as many times the traffic as there are micro-batches.
 """
@@ -21,11 +21,10 @@ from torch import nn
 from torch.nn import functional
 
 import mainstay
+from recovery.examples.journal import Journal, add_journal
 from recovery.examples.tiny import LENGTH, VOCABULARY, Block
+from recovery.sdk.layers import LayerSum
 from recovery.sdk.mesh import Mesh
-
-MICRO_BATCHES = 4
-"""Of the whole job in each step, so that the batch is the same at any dp that divides them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,10 @@ class Options:
     layers: int
     width: int
     batch: int
+    micro_batches: int
     pause: float
     save: Path | None
+    journal: Journal
 
 
 def options() -> Options:
@@ -48,8 +49,10 @@ def options() -> Options:
     parser.add_argument("--layers", type=int, default=4, help="of all stages together")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=2, help="sequences in a micro-batch")
+    parser.add_argument("--micro-batches", type=int, default=4, help="of the whole job in each step")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that a step takes longer")
     parser.add_argument("--save", type=Path, default=None, help="directory for the final parameters of the model")
+    add_journal(parser)
     return Options(**vars(parser.parse_args()))
 
 
@@ -60,6 +63,7 @@ class Stage(nn.Module):
         super().__init__()
         cuts = [opts.layers * n // stages for n in range(stages + 1)]
         self.seed, self.begin = opts.seed, cuts[stage]
+        self.layers = (cuts[stage], cuts[stage + 1])
         self.first, self.last = stage == 0, stage == stages - 1
         torch.manual_seed(opts.seed * 1000)
         self.embed = nn.Embedding(VOCABULARY, opts.width) if self.first else None
@@ -78,6 +82,16 @@ class Stage(nn.Module):
         """Module here -> module in the whole model."""
         return {f"blocks.{i}": f"blocks.{self.begin + i}" for i in range(len(self.blocks))}
 
+    def whole_parameters(self) -> dict[str, nn.Parameter]:
+        """Name in the whole model -> parameter."""
+        return {self._whole(name): parameter for name, parameter in self.named_parameters()}
+
+    def _whole(self, name: str) -> str:
+        for here, whole in self.names.items():
+            if name.startswith(f"{here}."):
+                return whole + name[len(here) :]
+        return name
+
     def forward(self, x: torch.Tensor, seed: int) -> torch.Tensor:
         if self.embed is not None and self.places is not None:
             x = self.embed(x) + self.places(torch.arange(x.shape[1]))
@@ -87,16 +101,20 @@ class Stage(nn.Module):
         return x if self.head is None else self.head(x)
 
 
-def train_step(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer, step: int, opts: Options) -> torch.Tensor:
+def gradients_of(mesh: Mesh, stage: Stage, gradients: LayerSum, step: int, opts: Options) -> torch.Tensor:
     """One step of all stages and replicas; float32 []: the mean loss of this replica (zero before the last stage)."""
     time.sleep(opts.pause)
-    optimizer.zero_grad()
-    share = MICRO_BATCHES // mesh.shape.dp
-    numbers = range(mesh.dp_rank * share, (mesh.dp_rank + 1) * share)
-    held = [_forward(mesh, stage, (step * MICRO_BATCHES + number), opts) for number in numbers]
-    rows = torch.stack([_backward(mesh, stage, x, y, opts) for x, y in held])
-    _add_up(mesh, stage, rows)
-    optimizer.step()
+    gradients.begin()
+    numbers = mesh.micro_batches(opts.micro_batches)
+    held = [_forward(mesh, stage, step * opts.micro_batches + number, opts) for number in numbers]
+    for number, (x, y) in zip(numbers, held, strict=True):
+        _backward(mesh, stage, x, y, opts)
+        gradients.add(number)
+    gradients.reduce()
+    opts.journal.write(
+        rank=mesh.rank, generation=mesh.generation, step=step, layers=stage.layers, micro_batches=numbers,
+        of=opts.micro_batches,
+    )  # fmt: skip
     return torch.stack([y.detach() for _, y in held]).mean() if stage.last else torch.zeros(())
 
 
@@ -110,27 +128,10 @@ def _forward(mesh: Mesh, stage: Stage, number: int, opts: Options) -> tuple[torc
     return x, y
 
 
-def _backward(mesh: Mesh, stage: Stage, x: torch.Tensor, y: torch.Tensor, opts: Options) -> torch.Tensor:
-    """The gradients of one micro-batch, float32 [parameters of this stage]."""
+def _backward(mesh: Mesh, stage: Stage, x: torch.Tensor, y: torch.Tensor, opts: Options) -> None:
     y.backward(None if stage.last else _receive(mesh, 1, opts))  # type: ignore[no-untyped-call]
     if x.grad is not None:
         dist.send(x.grad.contiguous(), _neighbour(mesh, -1))
-    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    stage.zero_grad(set_to_none=True)
-    return flat
-
-
-def _add_up(mesh: Mesh, stage: Stage, rows: torch.Tensor) -> None:
-    """Gradients of all micro-batches, one after the other: the sum has the same bits however they were dealt."""
-    everyones = [torch.empty_like(rows) for _ in range(mesh.shape.dp)]
-    dist.all_gather(everyones, rows, group=mesh.dp)
-    total = torch.zeros_like(rows[0])
-    for row in torch.cat(everyones):
-        total += row
-    parameters = list(stage.parameters())
-    for parameter, part in zip(parameters, torch.split(total, [p.numel() for p in parameters]), strict=True):
-        parameter.grad = (part / MICRO_BATCHES).view_as(parameter)
 
 
 def _tokens(opts: Options, number: int) -> torch.Tensor:
@@ -158,29 +159,25 @@ def save(mesh: Mesh, stage: Stage, opts: Options) -> None:
     opts.save.mkdir(parents=True, exist_ok=True)
     path = opts.save / f"stage-{mesh.rank}.npz"
     new = path.with_suffix(f".{os.getpid()}.new")
-    arrays = {_whole(stage, name): parameter.detach().numpy() for name, parameter in stage.named_parameters()}
+    arrays = {name: parameter.detach().numpy() for name, parameter in stage.whole_parameters().items()}
     with new.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     new.replace(path)
-
-
-def _whole(stage: Stage, name: str) -> str:
-    for here, whole in stage.names.items():
-        if name.startswith(f"{here}."):
-            return whole + name[len(here) :]
-    return name
 
 
 def main() -> None:
     opts = options()
     torch.set_num_threads(1)  # sums of more threads may round otherwise
     mesh = mainstay.init()
-    stage = Stage(opts, mesh.pp_rank, mesh.shape.pp)
+    stage = Stage(opts, mesh.pp_rank, mesh.stages)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-3)
+    gradients = mainstay.LayerSum(mesh, stage.whole_parameters(), opts.micro_batches, canonical=True)
     run = mainstay.attach(stage, optimizer, names=stage.names)
     for step in run.steps(opts.steps):
         with run.step() as report:
-            report(train_step(mesh, stage, optimizer, step, opts))
+            loss = gradients_of(mesh, stage, gradients, step, opts)
+            optimizer.step()
+            report(loss)
     save(mesh, stage, opts)
 
 

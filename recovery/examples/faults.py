@@ -15,6 +15,9 @@ collective   every all-reduce ends M ms later on rank R, inside the call
 nan          a NaN in the first gradient of rank R, before gradients are exchanged
 hang         rank R sleeps for ever before it exchanges gradients
 spin         the same, computing
+raise        rank R raises ``mainstay.Retry`` before it exchanges gradients, once a process: made again, the step works
+raise_late   the same right after its update, when others have committed the step
+reset        every TCP connection of rank R is cut before it exchanges gradients, once a process
 mismatch     rank R skips one all-reduce of its dp group: the others wait in it
 flip         bit B (0 to 22, the mantissa) of one gradient is wrong with probability P a step, before the exchange
 flip_update  the same behind the exchange: only the rank itself makes another update
@@ -24,7 +27,7 @@ The last two are faults of a device, not of a step: R is a LOCAL_RANK, they begi
 process has them in every step, also when steps are made again. Whoever is given another device is rid of them.
 
 The state of a run without faults, or with ``sleep``, ``busy``, ``data``, ``link`` and ``collective``, is the same to
-the bit.
+the bit; under ``mainstay run`` also with ``raise``, ``raise_late`` and ``reset``.
 """
 
 from __future__ import annotations
@@ -40,9 +43,16 @@ from typing import Any, Final
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Work
 
+from recovery.sdk.comm import break_connections
+from recovery.sdk.failures import Retry
+
 VARIABLE: Final = "MAINSTAY_EXAMPLE_FAULTS"
-KINDS: Final = ("sleep", "busy", "data", "link", "collective", "nan", "hang", "spin", "mismatch", "flip", "flip_update")
+KINDS: Final = (
+    "sleep", "busy", "data", "link", "collective", "nan", "hang", "spin", "raise", "raise_late", "reset", "mismatch",
+    "flip", "flip_update",
+)  # fmt: skip
 DEVICE: Final = frozenset({"flip", "flip_update"})
+ONCE: Final = frozenset({"raise", "raise_late", "reset"})
 _FOR_EVER: Final = 1 << 62
 _MANTISSA_BITS: Final = 23
 """Of float32."""
@@ -124,6 +134,8 @@ class Faults:
     delays: _Delays = field(default_factory=_Delays)
     broken: set[Fault] = field(default_factory=set)
     """Faults of this process's device that have begun."""
+    spent: set[Fault] = field(default_factory=set)
+    """Those that a process has once, and that this one has had."""
     chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311 - a fault, not a secret
 
     def enter(self, rank: int, step: int) -> None:
@@ -156,10 +168,27 @@ class Faults:
                 time.sleep(_FOREVER_SECONDS)
             elif fault.kind == "spin":
                 _compute(_FOREVER_SECONDS)
+            elif fault.kind in {"raise", "reset"}:
+                self._once(fault)
         self._flip("flip", model)
 
     def after_exchange(self, model: torch.nn.Module) -> None:
         self._flip("flip_update", model)
+
+    def after_update(self) -> None:
+        for fault in self.now:
+            if fault.kind == "raise_late":
+                self._once(fault)
+
+    def _once(self, fault: Fault) -> None:
+        if fault in self.spent:
+            return
+        self.spent.add(fault)
+        print(f"fault {fault.kind} in step {fault.step} at {time.time():.6f}", flush=True)  # noqa: T201 - evidence
+        if fault.kind == "reset":
+            break_connections()
+        else:
+            raise Retry(f"as --faults wanted in step {fault.step}")
 
     def _flip(self, kind: str, model: torch.nn.Module) -> None:
         for fault in self.now:
@@ -206,7 +235,7 @@ def _fault(text: str) -> Fault:
         raise ValueError(f"{text!r}: a fault has a rank, and a link, and nothing else, a peer")
     if not 0 <= values.get("bit", 0) < _MANTISSA_BITS or not 0.0 <= values.get("p", 0.0) <= 1.0:
         raise ValueError(f"{text!r}: a bit of the mantissa is 0 to {_MANTISSA_BITS - 1}, and a probability 0 to 1")
-    if kind in {"nan", "mismatch"}:
+    if kind in {"nan", "mismatch"} | ONCE:
         values.setdefault("until", values.get("step", 0) + 1)
     return Fault(kind=kind, **values)
 

@@ -21,7 +21,10 @@ from torch.nn import functional
 
 from recovery.deal import Deal
 from recovery.examples.faults import Faults, add_faults
+from recovery.examples.journal import Journal, add_journal
+from recovery.routing import Task, numbered, schedule
 from recovery.sdk.reduction import GradientSum
+from recovery.shape import Shape
 
 VOCABULARY = 64
 LENGTH = 64
@@ -43,6 +46,7 @@ class Options:
     save: Path | None
     canonical: bool
     faults: Faults
+    journal: Journal
 
     @property
     def micro_batches(self) -> int:
@@ -63,6 +67,7 @@ def options(words: Sequence[str] | None = None) -> Options:
     parser.add_argument("--save", type=Path, default=None, help="directory for the final parameters of every rank")
     parser.add_argument("--canonical", action="store_true", help="add gradients up in the order of micro-batches")
     add_faults(parser)
+    add_journal(parser)
     return Options(**vars(parser.parse_args(words)))
 
 
@@ -74,30 +79,36 @@ class Mesh(Protocol):
     pp_rank: int
 
     @property
+    def generation(self) -> int: ...
+
+    @property
     def dp(self) -> dist.ProcessGroup: ...
 
-    def rank_of(self, *, dp: int, pp: int) -> int: ...
-
     def deal(self, total: int) -> Mapping[int, tuple[int, ...]]: ...
+
+    def schedule(self, total: int) -> tuple[Task, ...]: ...
 
 
 class PlainMesh:
     """The same from plain torch: rank = dp_rank * pp + pp_rank, as torchrun numbers them."""
 
+    generation = 0
+
     def __init__(self, dp: int, pp: int) -> None:
         dist.init_process_group("gloo")
-        self._pp = pp
+        self._shape = Shape(dp=dp, pp=pp)
         self._deal = Deal(replicas=tuple(range(dp)))
         self.rank = dist.get_rank()
         self.dp_rank, self.pp_rank = divmod(self.rank, pp)
-        groups = [dist.new_group([self.rank_of(dp=d, pp=p) for d in range(dp)]) for p in range(pp)]
+        groups = [dist.new_group([d * pp + p for d in range(dp)]) for p in range(pp)]
         self.dp: dist.ProcessGroup = groups[self.pp_rank]
-
-    def rank_of(self, *, dp: int, pp: int) -> int:
-        return dp * self._pp + pp
 
     def deal(self, total: int) -> Mapping[int, tuple[int, ...]]:
         return self._deal.micro_batches(total, len(self._deal.replicas))
+
+    def schedule(self, total: int) -> tuple[Task, ...]:
+        tasks = schedule(self._deal, total, self._shape, (self.dp_rank, self.pp_rank))
+        return numbered(tasks, self.pp_rank, lambda dp, pp: self._shape.rank_of(dp=dp, pp=pp))
 
 
 class Block(nn.Module):
@@ -128,9 +139,12 @@ class Stage(nn.Module):
         super().__init__()
         torch.manual_seed(opts.seed * 1000 + stage)  # the same in every replica
         self.first, self.last = stage == 0, stage == opts.pp - 1
+        layers = opts.layers // opts.pp
+        self.layers = (stage * layers, (stage + 1) * layers)
+        """The first of the model that is here, and the one behind the last."""
         self.embed = nn.Embedding(VOCABULARY, opts.width) if self.first else None
         self.places = nn.Embedding(LENGTH, opts.width) if self.first else None
-        self.blocks = nn.Sequential(*(Block(opts.width) for _ in range(opts.layers // opts.pp)))
+        self.blocks = nn.Sequential(*(Block(opts.width) for _ in range(layers)))
         self.head = nn.Linear(opts.width, VOCABULARY) if self.last else None
         self.faults = opts.faults
 
@@ -153,10 +167,11 @@ def tokens(opts: Options, step: int, micro_batch: int) -> torch.Tensor:
 
 
 def batches(mesh: Mesh, step: int, opts: Options) -> Iterator[torch.Tensor]:
-    """The micro-batches of this rank's pipeline in one step."""
-    for micro_batch in mesh.deal(opts.micro_batches)[mesh.dp_rank]:
-        opts.faults.in_data()
-        yield tokens(opts, step, micro_batch)
+    """The micro-batches of this rank in one step, in the order of its forward passes."""
+    for task in mesh.schedule(opts.micro_batches):
+        if not task.backward:
+            opts.faults.in_data()
+            yield tokens(opts, step, task.micro_batch)
 
 
 def train_step(
@@ -179,67 +194,65 @@ def train_step(
     opts.faults.before_exchange(stage)
     gradients.reduce(alone=opts.dp == 1 or opts.faults.skips_exchange())
     opts.faults.after_exchange(stage)
+    opts.journal.write(
+        rank=mesh.rank, generation=mesh.generation, step=step, layers=stage.layers, micro_batches=gradients.added,
+        of=opts.micro_batches,
+    )  # fmt: skip
     optimizer.step()
+    opts.faults.after_update()
     return torch.stack(losses).mean() if losses else None
 
 
 class _Pipeline:
-    """One forward, one backward: each stage starts the backward pass of a micro-batch as early as it can."""
+    """This rank's passes of one step, as the mesh orders them: one forward, one backward."""
 
     def __init__(self, mesh: Mesh, stage: Stage, step: int, opts: Options, data: Iterator[torch.Tensor]) -> None:
         self.data = data
-        self.ids = mesh.deal(opts.micro_batches)[mesh.dp_rank]
-        self.mesh, self.stage, self.step, self.opts = mesh, stage, step, opts
+        self.tasks = mesh.schedule(opts.micro_batches)
+        self.stage, self.step, self.opts = stage, step, opts
         self.losses: list[torch.Tensor] = []
         self.sent: list[tuple[dist.Work | None, torch.Tensor]] = []
         self.held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def run(self, gradients: GradientSum) -> list[torch.Tensor]:
-        size = len(self.ids)
-        ahead = min(self.opts.pp - 1 - self.mesh.pp_rank, size)
-        for number in range(size):
-            self.forward(number)
-            if number >= ahead:
-                self.backward(number - ahead, gradients)
-        for number in range(size - ahead, size):
-            self.backward(number, gradients)
+        for task in self.tasks:
+            if task.backward:
+                self.backward(task, gradients)
+            else:
+                self.forward(task)
         for work, _ in self.sent:
             if work is not None:
                 work.wait()
         return self.losses
 
-    def forward(self, number: int) -> None:
-        micro_batch = self.ids[number]
+    def forward(self, task: Task) -> None:
         data = next(self.data)
-        x = data[:, :-1] if self.stage.first else self.receive(-1).requires_grad_()
-        torch.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + micro_batch)  # dropout
+        x = data[:, :-1] if task.source is None else self.receive(task.source).requires_grad_()
+        torch.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + task.micro_batch)  # dropout
         y = self.stage(x)
-        if self.stage.last:
+        if task.target is None:
             y = functional.cross_entropy(y.flatten(0, 1), data[:, 1:].flatten())
             self.losses.append(y.detach())
         else:
-            self.send(y.detach(), 1)
-        self.held[number] = (x, y)
+            self.send(y.detach(), task.target)
+        self.held[task.micro_batch] = (x, y)
 
-    def backward(self, number: int, gradients: GradientSum) -> None:
-        x, y = self.held.pop(number)
-        y.backward(None if self.stage.last else self.receive(1))  # type: ignore[no-untyped-call]
-        gradients.add(self.ids[number])
-        if not self.stage.first:
+    def backward(self, task: Task, gradients: GradientSum) -> None:
+        x, y = self.held.pop(task.micro_batch)
+        y.backward(None if task.source is None else self.receive(task.source))  # type: ignore[no-untyped-call]
+        gradients.add(task.micro_batch)
+        if task.target is not None:
             assert x.grad is not None
-            self.send(x.grad, -1)
+            self.send(x.grad, task.target)
 
-    def send(self, tensor: torch.Tensor, stages: int) -> None:
+    def send(self, tensor: torch.Tensor, rank: int) -> None:
         tensor = tensor.contiguous()
-        self.sent.append((dist.isend(tensor, self.neighbour(stages)), tensor))
+        self.sent.append((dist.isend(tensor, rank), tensor))
 
-    def receive(self, stages: int) -> torch.Tensor:
+    def receive(self, rank: int) -> torch.Tensor:
         tensor = torch.empty(self.opts.batch, LENGTH, self.opts.width)
-        dist.recv(tensor, self.neighbour(stages))
+        dist.recv(tensor, rank)
         return tensor
-
-    def neighbour(self, stages: int) -> int:
-        return self.mesh.rank_of(dp=self.mesh.dp_rank, pp=self.mesh.pp_rank + stages)
 
 
 def report(loss: torch.Tensor | None) -> None:

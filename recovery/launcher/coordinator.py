@@ -18,14 +18,16 @@ from detectors.hang import HangDetector
 from detectors.sick import SickDetector
 from probes.words import EventKind
 from recovery.launcher.disk_level import END_SECONDS, STOP_SECONDS, DiskLevel, Reply
+from recovery.launcher.exits import Exits
 from recovery.launcher.hangs import HangWatch
 from recovery.launcher.healing import Healing
 from recovery.launcher.inbox import Inbox
 from recovery.launcher.inheritance import Inheritance
-from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node, Rank
+from recovery.launcher.membership import MOVES, Failure, JobState, Members, Node
 from recovery.launcher.messages import (
     AgentUp,
     Brought,
+    Dying,
     Exited,
     Fenced,
     FromLauncher,
@@ -43,7 +45,7 @@ from recovery.launcher.options import RunOptions
 from recovery.launcher.orders import Orders
 from recovery.launcher.reception import Reception
 from recovery.launcher.replay import Replays
-from recovery.launcher.report import exit_data, job_report
+from recovery.launcher.report import job_report
 from recovery.launcher.reporter import Reporter
 from recovery.launcher.sick import SickWatch
 from recovery.launcher.standing import Standing
@@ -80,6 +82,7 @@ class Coordinator:
         self.disk = DiskLevel(self)
         self.orders = Orders(self)
         self.healing = Healing(self)
+        self.exits = Exits(self)
         self.hangs = HangWatch(self, HangDetector())
         self.replays = Replays(self)
         self.sick = SickWatch(self, SickDetector())
@@ -168,6 +171,10 @@ class Coordinator:
         finally:
             self.disk.saving = False
             self._end(state, exit_code, reason)
+
+    def finish(self) -> None:
+        """All ranks have ended well."""
+        self.end(JobState.FINISHED, 0, "")
 
     def _end(self, state: JobState, exit_code: int, reason: str) -> None:
         self.finished_at = time.time()
@@ -271,7 +278,7 @@ class Coordinator:
                 return  # nobody waits for it
             case Stacks():
                 self.hangs.stacks(node, message)
-            case Exited() | WorkerUp() | Ledger():
+            case Dying() | Exited() | WorkerUp() | Ledger():
                 self._hear_of_processes(node, message)
             case Fenced():
                 node.confirms_fence(message.generation, message.inventory)
@@ -293,11 +300,13 @@ class Coordinator:
         async with self.changed:
             self.changed.notify_all()
 
-    def _hear_of_processes(self, node: Node, message: Exited | WorkerUp | Ledger) -> None:
-        if isinstance(message, Exited):
-            self.exited(node, message)
+    def _hear_of_processes(self, node: Node, message: Dying | Exited | WorkerUp | Ledger) -> None:
+        if isinstance(message, Dying):
+            self.exits.dying(node, message)
+        elif isinstance(message, Exited):
+            self.exits.exited(node, message)
         elif isinstance(message, WorkerUp):
-            self.members.ranks[message.rank].pid = message.pid
+            self.members.up(message.rank, message.pid)
             self.report()
         elif self.inheritance is not None and self.inheriting:
             self.inheritance.hear(node, message)
@@ -311,34 +320,6 @@ class Coordinator:
             self.disk.configure()
 
     # Failures
-
-    def exited(self, node: Node, message: Exited) -> None:
-        """A process that held a rank is reaped."""
-        rank = self.members.ranks[message.rank]
-        if rank.pid != message.pid or self.over:
-            return None
-        rank.pid = None
-        self.hangs.ended(rank.number)
-        if message.exit_code == 0 and not message.expected:
-            return self._finished(rank)
-        rank.lost, rank.live = True, False
-        self.reporter.event(
-            EventKind.PROCESS_EXIT,
-            time_=message.time,
-            node=node.name,
-            rank=rank.number,
-            generation=self.generation,
-            data=exit_data(rank, message),
-        )
-        if message.expected:
-            return None  # we ended it: whoever asked for that goes on by itself
-        return self.failed(Failure.of_exit(rank, message))
-
-    def _finished(self, rank: Rank) -> None:
-        rank.finished = True
-        if all(r.finished for r in self.members.present):
-            self.end(JobState.FINISHED, 0, "")
-        self.report()
 
     def failed(self, failure: Failure) -> None:
         """Something is lost. Whatever was going on, the generation ends and healing begins, unless it is hopeless."""

@@ -1,5 +1,8 @@
 """The coordinator's part of the disk level: which run this is, what it goes on from, how often, and the last save.
 
+Without ``--disk-every`` nothing is written while all is well: when the job ends or cannot go on, the newest step in
+memory goes to disk, by whatever healthy replicas hold it (just-in-time checkpointing, Gupta et al., EuroSys 2024).
+
 Every start of a job is a run of its own. ``--resume`` names a step of an earlier one: then every rank's first order is
 to restore it, and until this run has a whole step of its own, that one is what a job that lost everything goes back to.
 """
@@ -57,7 +60,7 @@ class DiskLevel:
         options = coordinator.options
         self.run = uuid7()
         """Sorts by the time of the start; nobody guesses it."""
-        self.enabled = options.checkpoint_dir is not None and bool(options.disk_every)
+        self.enabled = options.checkpoint_dir is not None
         self.saving = False
         """The last save is under way: the job is over for everybody else."""
         self.source: Source | None = None
@@ -113,7 +116,7 @@ class DiskLevel:
             directory=str(self.source.directory),
             run=self.source.manifest.run,
             part=generation,
-            parts=parts if needed(self.source.manifest, shape) else (),
+            parts=parts if needed(self.source.manifest, shape, rank) else (),
         )
 
     def holds(self) -> tuple[DiskHold, ...]:
@@ -169,6 +172,7 @@ class DiskLevel:
             dp=shape.dp,
             pp=shape.pp,
             tp=shape.tp,
+            depths=shape.depths,
             copies=self._copies(),
             away=tuple(rank.number for rank in self._c.members.ranks if rank.away),
             returns=self._c.healing.survey.history.returns,
@@ -241,7 +245,7 @@ class DiskLevel:
 
 
 def newest_common(held: Mapping[int, set[int]], shape: Shape, *, replicated: bool) -> int | None:
-    """The newest epoch that every rank holds; where replicas are equal, that some replica of each place holds.
+    """The newest epoch that every rank holds; where replicas are equal, that replicas of all parts of the model hold.
 
     Args:
         held: rank -> epochs of its snapshots.
@@ -251,9 +255,11 @@ def newest_common(held: Mapping[int, set[int]], shape: Shape, *, replicated: boo
     whole = _common([held.get(rank, set()) for rank in range(shape.world_size)])
     if not replicated:
         return whole
-    places = [shape.dp_peers(rank) for rank in range(shape.pp * shape.tp)]
-    covered = _common([set().union(*(held.get(peer, set()) for peer in peers)) for peers in places])
-    return max((epoch for epoch in (whole, covered) if epoch is not None), default=None)
+    covered = [
+        _common([set().union(*(held.get(peer, set()) for peer in peers)) for peers in model])
+        for model in shape.models()
+    ]
+    return max((epoch for epoch in (whole, *covered) if epoch is not None), default=None)
 
 
 def _common(sets: list[set[int]]) -> int | None:

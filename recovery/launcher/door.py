@@ -55,6 +55,8 @@ class Answer(Message, frozen=True):
     testament: Testament | None = None
     """With a vote: the newest testament wins, whoever holds it."""
     reason: str = ""
+    coordinator: str = ""
+    """``host:port`` of the elected coordinator that it follows, or is; empty: none, or still the first one."""
 
 
 class Reached(StrEnum):

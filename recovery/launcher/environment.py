@@ -12,16 +12,17 @@ def rank_environment(
     options: RunOptions, welcome: Welcome, start: Start, *, local_rank: int, generation: int
 ) -> dict[str, str]:
     """Variables of one rank. ``MASTER_ADDR:MASTER_PORT`` is the store that no rank hosts."""
+    world_size = start.world_size or welcome.world_size
     values: dict[str, object] = {
         "RANK": start.rank,
         "LOCAL_RANK": local_rank,
         "GROUP_RANK": options.node_rank,
         "ROLE_RANK": start.rank,
         "ROLE_NAME": "default",
-        "WORLD_SIZE": welcome.world_size,
+        "WORLD_SIZE": world_size,
         "LOCAL_WORLD_SIZE": options.nproc,
         "GROUP_WORLD_SIZE": options.nnodes,
-        "ROLE_WORLD_SIZE": welcome.world_size,
+        "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": start.store_host,
         "MASTER_PORT": start.store_port,
         "TORCHELASTIC_RUN_ID": options.job,
@@ -36,4 +37,6 @@ def rank_environment(
         values["GLOO_SOCKET_IFNAME"] = "lo"
     if start.dp:
         values |= {"MAINSTAY_DP": start.dp, "MAINSTAY_PP": start.pp}
+    if start.depths:
+        values["MAINSTAY_STAGES"] = ",".join(map(str, start.depths))
     return {name: str(value) for name, value in values.items()}

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.words import EventKind
+from recovery.launcher.judge import Verdict
 from recovery.launcher.survey import BadSource
+from recovery.plan import WayName
 
 
 @dataclass(slots=True)
@@ -34,11 +36,24 @@ class Episode:
     """Ranks have restored what was not theirs, or replicas differed."""
     quiet: bool = False
     """Nothing has failed: replays that somebody asked for, and that have found nobody, are no recovery to report."""
+    verdict: Verdict | None = None
+    """How the last failure in it was judged; None: nothing was lost, or too little is known."""
     bad: set[BadSource] = field(default_factory=set)
     """Sources that turned out not to hold what they promised."""
     chances: int = 3
     """How often all of them are believed once more, where nothing else is left: an agent that was killed while it
     brought a slot back takes nothing with it, and the next one serves what it held."""
+
+    @property
+    def cold(self) -> bool:
+        """Not every lost rank had a warm standby, as far as that is known."""
+        outlook = None if self.verdict is None else self.verdict.outlook
+        return outlook is not None and outlook.pool.standbys < outlook.gone
+
+    @property
+    def reinstates(self) -> bool:
+        """Those that are left form other pipelines."""
+        return self.verdict is not None and self.verdict.way is WayName.REINSTANTIATE
 
     def seconds(self) -> dict[str, float]:
         """Phase -> seconds, and their total from the first failure."""
@@ -46,7 +61,7 @@ class Episode:
         result |= {"replay": self.replayed} if self.replayed else {}
         last = self.acted_at + self.replayed
         for phase, at in self.marks:
-            result[phase] = at - last
+            result[phase] = result.get(phase, 0.0) + at - last  # two fences where a shape changes
             last = at
         return result | {"total": last - self.failed_at}
 

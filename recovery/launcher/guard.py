@@ -187,6 +187,11 @@ class Guard:
 
     # Looks
 
+    @property
+    def kept(self) -> Held | None:
+        """What agents held when they were last asked; None: not known yet."""
+        return None if self._look is None else self._look.held
+
     async def _run(self) -> None:
         pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-guard")
         try:

@@ -78,12 +78,20 @@ class HangWatch:
             WireError: these are no rows.
         """
         c = self._c
-        ranks = c.members.ranks
-        if not ranks:
+        if not c.members.ranks:
             return
         forming = c.state is not JobState.RUNNING
+
+        def holds(rank: int, pid: int) -> bool:
+            return c.members.held_by(rank, pid) is not None
+
         try:
-            self._board.take(message.rows, c.generation, lambda rank, pid: ranks[rank].pid == pid, forming=forming)
+            self._board.take(
+                message.rows,
+                c.generation,
+                holds,
+                forming=forming,
+            )
         except ValueError as error:
             raise WireError(f"progress that cannot be read: {error}") from error
 
@@ -94,7 +102,9 @@ class HangWatch:
     def stacks(self, node: Node, message: Stacks) -> None:
         """An answer to what was asked."""
         why, suspects, missing = self._asked.get(message.request, ("", set(), set()))
-        if message.rank not in missing or self._c.members.ranks[message.rank].node != node.name:
+        if message.rank not in missing or message.rank >= len(self._c.members.ranks):
+            return
+        if self._c.members.ranks[message.rank].node != node.name:
             return
         missing.discard(message.rank)
         data = {
@@ -151,8 +161,9 @@ class HangWatch:
             self._held.clear()
             return None
         if self._formed is None or self._formed[0] != c.generation:
-            places = [place for place in job_report(c)["topology"]["ranks"] if not ranks[place["rank"]].away]
-            mesh = mesh_of(c.options.job, {"ranks": places})
+            topology = job_report(c)["topology"]
+            places = [place for place in topology["ranks"] if not ranks[place["rank"]].away]
+            mesh = mesh_of(c.options.job, {**topology, "ranks": places})
             self._present = mesh.ranks.tolist()
             entities = tuple(Entity(job=c.options.job, rank=rank.number, node=rank.node) for rank in c.members.present)
             groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())

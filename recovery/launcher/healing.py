@@ -23,11 +23,12 @@ from recovery import planner
 from recovery.launcher import unison
 from recovery.launcher.attendance import Attendance
 from recovery.launcher.episode import Episode
+from recovery.launcher.judge import Judge, told
 from recovery.launcher.membership import Failure, JobState, Rank
 from recovery.launcher.messages import DiscardAfter, FenceNode
 from recovery.launcher.survey import Survey, spoiled
 from recovery.launcher.worker_messages import Regroup, Resumed
-from recovery.plan import Alternative, Plan, RestoreSource
+from recovery.plan import Alternative, Plan, RestoreSource, WayName, listed
 
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
@@ -50,8 +51,9 @@ class Healing:
         self._episode: Episode | None = None
         self.survey = Survey(coordinator)
         self.attendance = Attendance(coordinator)
-        self.cached: dict[int | str, Plan] = {}
-        """Plans for the loss of each rank and each node, made when the membership formed."""
+        self.judge = Judge(coordinator)
+        self.cached: Mapping[int | str, Plan] = {}
+        """Plans for the loss of each rank and each node, as the membership was when it formed."""
         self.formed_once = False
 
     @property
@@ -73,7 +75,10 @@ class Healing:
         """The membership has formed: have a plan ready for every single loss."""
         self.formed_once = True
         if self._c.members.shape is not None:
-            self.cached = planner.precompute(self.survey.expected())
+            self.cached = forecasts = planner.Forecasts(self.survey.expected())
+            if forecasts.large:
+                self._c.spawn(asyncio.to_thread(forecasts.prepare))
+            self.judge.prepare()
 
     def cancel(self) -> None:
         if self._task is not None:
@@ -88,12 +93,26 @@ class Healing:
         self._episode.acted_at = min(now, self._episode.acted_at)
         self._episode.marks.clear()
         victims = self._victims(failure)
-        self.attendance.choose(victims, failure)
-        waiting = {r.number for r in self._c.members.ranks if r.live} - victims
+        staying, glance = self.attendance.look(victims, failure), self.judge.glance(victims, failure)
         self._episode.quiet = failure.quiet
         self._episode.begins("fence", f"generation {self._c.generation}: {failure.reason}")
+        others = self._c.disk.reshaping.reinstating.instead(self, self._episode, victims, failure)
+        if others is not None:
+            self._episode.verdict = self.judge.decide(glance, WayName.REINSTANTIATE)
+            self._task = self._c.spawn(others)
+            return
         if not self.replace(victims, failure.shun):
             return
+        # Only now, while the fence is on its way: no decision may hold it up.
+        self._episode.verdict = verdict = self.judge.decide(glance)
+        if verdict is not None and verdict.first is WayName.REINSTANTIATE:
+            others = self._c.disk.reshaping.reinstating.preferred(self, self._episode, victims, failure)
+            if others is not None:
+                verdict.way = WayName.REINSTANTIATE
+                self._task = self._c.spawn(others)
+                return
+        self.attendance.choose(staying, failure, None if verdict is None else verdict.first)
+        waiting = {r.number for r in self._c.members.ranks if r.live} - victims
         if failure.before is not None:
             self._episode.before, self._episode.odd = failure.before, failure.odd
         if failure.replay is not None:
@@ -229,7 +248,9 @@ class Healing:
         c = self._c
         plan = self.plan(episode, victims)
         episode.mark("decide")
-        episode.tell(EventKind.PLAN_CHOSEN, {"plan": msgspec.to_builtins(plan)})
+        weighed = {} if episode.verdict is None else {"decision": told(episode.verdict)}
+        episode.tell(EventKind.PLAN_CHOSEN, {"plan": msgspec.to_builtins(listed(plan)), **weighed})
+        self.judge.carry(episode.verdict, plan)
         if plan.chosen is None:
             c.reporter.event(
                 EventKind.RECOVERY_FAILED,
@@ -243,7 +264,7 @@ class Healing:
 
     def _orders(self, alternative: Alternative) -> dict[int, Regroup]:
         c = self._c
-        host, port = c.store
+        (host, port), deal = c.store, self.attendance.deal()
         return {
             restore.rank: Regroup(
                 generation=c.generation,
@@ -251,7 +272,7 @@ class Healing:
                 store_port=port,
                 restore=self.survey.order(restore, alternative.epoch or 0),
                 digest_steps=VERIFY_STEPS,
-                deal=self.attendance.deal(),
+                deal=deal,
             )
             for restore in alternative.restores
         }
@@ -296,7 +317,8 @@ class Healing:
             return not self._once_more(Failure(ranks=missing, time=time.time(), reason=why))
         if self._once_more(unison.discord(c, episode, {n: o.restore for n, o in orders.items() if o.restore})):
             return False
-        self.survey.learn(ranks, dict(episode.marks), episode.acted_at)
+        if not episode.reinstates:  # its phases are others
+            self.survey.learn(ranks, dict(episode.marks), episode.acted_at, cold=episode.cold)
         c.formed()
         return True
 
@@ -326,8 +348,10 @@ class Healing:
         episode.mark("first_step")
         seconds = episode.seconds()
         lost = max(0, episode.step_before - epoch)
-        away = {"replicas_away": list(self.attendance.away)} if self.attendance.away else {}
-        episode.tell(EventKind.RECOVERED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **away})
+        gone = {"ranks_away": self.attendance.away, "replicas_away": self.attendance.replicas_away}
+        more: dict[str, Any] = {name: list(numbers) for name, numbers in gone.items() if numbers}
+        more |= self.judge.recovered(episode.verdict, episode.id, seconds, lost)
+        episode.tell(EventKind.RECOVERED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **more})
         log.warning("recovered in %.3f s: training goes on after step %d", seconds["total"], epoch)
         self._episode = None
         c.orders.warm_standbys()
@@ -337,6 +361,7 @@ class Healing:
         last = epoch + VERIFY_STEPS if c.steps_total is None else min(epoch + VERIFY_STEPS, c.steps_total)
         await self.until(lambda: all(self._past(r, last) for r in c.members.present), None)
         match = self.survey.replicas_equal()
+        self.judge.prepare()
         episode.tell(EventKind.VERIFIED, {"steps_committed": last - epoch, "digest_match": match})
         if match is False:
             self._once_more(unison.parted(c, epoch, last))

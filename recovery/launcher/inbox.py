@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from recovery.launcher.membership import Failure, Rank
 from recovery.launcher.messages import FromRank
+from recovery.launcher.retries import Retries
 from recovery.launcher.worker_messages import (
     Attached,
     Done,
     Joined,
+    Raised,
     Ready,
     Replayed,
     Resumed,
@@ -39,6 +41,7 @@ class Inbox:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
+        self._retries = Retries()
         self._handlers: dict[type, Callable[[Rank, Any], None]] = {
             Joined: self._joined,
             Ready: self._ready,
@@ -46,6 +49,7 @@ class Inbox:
             StepRecord: self._step,
             Transfers: self._transfers,
             Trouble: self._trouble,
+            Raised: self._raised,
             Attached: self._attached,
             StepsTotal: self._steps_total,
             Replayed: self._replayed,
@@ -55,11 +59,10 @@ class Inbox:
 
     def take(self, wrapped: FromRank) -> None:
         """Hear one message."""
-        ranks = self._c.members.ranks
-        if wrapped.rank < len(ranks) and ranks[wrapped.rank].pid == wrapped.pid:
-            handler = self._handlers.get(type(wrapped.message))
-            if handler is not None:
-                handler(ranks[wrapped.rank], wrapped.message)
+        rank = self._c.members.held_by(wrapped.rank, wrapped.pid)
+        handler = self._handlers.get(type(wrapped.message))
+        if rank is not None and handler is not None:
+            handler(rank, wrapped.message)
 
     @property
     def _forming(self) -> bool:
@@ -71,7 +74,7 @@ class Inbox:
 
     def _joined(self, rank: Rank, message: Joined) -> None:
         c = self._c
-        shape = Shape(dp=message.dp, pp=message.pp, tp=message.tp)
+        shape = Shape(dp=message.dp, pp=message.pp, tp=message.tp, depths=message.depths)
         if c.members.shape not in {None, shape}:
             c.fail(f"rank {rank.number} asked for {shape}, others for {c.members.shape}")
             return
@@ -108,6 +111,7 @@ class Inbox:
             rank.epoch, rank.epoch_generation = message.epoch, message.generation
             c.orders.guard.taints.committed(message.epoch)
             c.healing.survey.step_took(message.step_time)
+            c.healing.judge.committed(rank.number, message)
             if message.digest is not None:
                 rank.digests[message.epoch] = message.digest
                 rank.buffers[message.epoch] = message.buffers or 0
@@ -129,9 +133,21 @@ class Inbox:
     async def _explain(self, rank: Rank, message: Trouble) -> None:
         """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
         await asyncio.sleep(TROUBLE_SECONDS)
-        if self._c.generation == message.generation and not self._c.over:
+        c = self._c
+        if c.generation == message.generation and not c.over:
             reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
-            self._c.failed(Failure(ranks=set(), time=time.time() - TROUBLE_SECONDS, reason=reason))
+            ranks = self._retries.replaced_for(rank.number, c.committed, raised=False)
+            began = time.time() - TROUBLE_SECONDS
+            c.failed(Failure(ranks=ranks, time=began, reason=reason, erred=rank.number))
+
+    def _raised(self, rank: Rank, message: Raised) -> None:
+        """Nobody is lost, and the reason is known: there is nothing to wait for."""
+        c = self._c
+        if message.generation == c.generation and not c.over:
+            ranks = self._retries.replaced_for(rank.number, c.committed, raised=True)
+            then = "it gets a new process" if ranks else "all make the step again"
+            reason = f"rank {rank.number} raised {message.error}; {then}"
+            c.failed(Failure(ranks=ranks, time=time.time(), reason=reason, own=True, erred=rank.number))
 
     def _attached(self, rank: Rank, message: Attached) -> None:
         rank.attached = message

@@ -12,8 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 from probes.words import EventKind
+from recovery.deal import OnLoss
 from recovery.launcher.legacy import Elector
-from recovery.launcher.membership import Failure, Node, Rank
+from recovery.launcher.membership import Failure, Node, Rank, misfit
 from recovery.launcher.messages import LauncherHello, Ledger, RankWords
 from recovery.launcher.succession import Won
 from recovery.launcher.worker_messages import (
@@ -26,6 +27,7 @@ from recovery.launcher.worker_messages import (
     StepRecord,
     StepsTotal,
 )
+from recovery.regret import Calibration
 from recovery.shape import Shape
 
 if TYPE_CHECKING:
@@ -60,15 +62,25 @@ class Inheritance:
         c.healing.formed_once = testament.formed_once
         survey = c.healing.survey
         survey.parameters_equal, survey.replicated = testament.parameters_equal, testament.replicated
+        survey.prices.inherit(testament.prices)
+        c.healing.judge.calibration = Calibration(dict(testament.fared))
         for epoch, generation in testament.returns:
             survey.history.went_back(epoch, generation)
 
     def misfit(self, hello: LauncherHello) -> str:
         """Why a launcher is none of this job's; empty when it is."""
-        node = self._c.members.nodes.get(hello.node)
-        if node is None or (node.hello.node_rank, node.hello.pid) != (hello.node_rank, hello.pid):
+        options, node = self._c.options, self._c.members.nodes.get(hello.node)
+        if node is None or node.hello.node_rank != hello.node_rank:
             return f"node {hello.node} was no part of this job when its coordinator was lost"
-        return "" if self.open else "this node was given up: the job has gone on without it"
+        again = node.hello.pid != hello.pid
+        if self.open:
+            known = f"{options.node} takes over now, and knows another launcher here: start it once more"
+            return known if again else ""
+        if options.on_loss is OnLoss.WAIT:
+            return "this node was given up: the job has gone on without it (--on-loss drop would take it back)"
+        if not again:
+            return "this node was given up: the job has gone on without it, and takes back what is started again"
+        return misfit(hello, options, self._c.members)
 
     def hear(self, node: Node, ledger: Ledger) -> None:
         """All that a node's launcher knows of its ranks."""
@@ -88,12 +100,12 @@ class Inheritance:
         for word in words.words:
             self._hear(rank, word)
         if words.exited is not None:
-            c.exited(node, words.exited)
+            c.exits.exited(node, words.exited)
 
     def _hear(self, rank: Rank, word: FromWorker) -> None:
         match word:
             case Joined():
-                self._c.members.shape = Shape(dp=word.dp, pp=word.pp, tp=word.tp)
+                self._c.members.shape = Shape(dp=word.dp, pp=word.pp, tp=word.tp, depths=word.depths)
                 rank.joined, rank.joined_at = word.generation, time.time()
             case Attached():
                 rank.attached = word
@@ -102,6 +114,10 @@ class Inheritance:
                 rank.epoch = max(rank.epoch, word.epoch) if word.ok else rank.epoch
             case StepRecord():
                 rank.epoch, rank.epoch_generation = max(rank.epoch, word.epoch), word.generation
+                healing = self._c.healing
+                healing.attendance.learn(rank, word)
+                healing.survey.step_took(word.step_time)
+                healing.judge.committed(rank.number, word)
             case StepsTotal():
                 self._c.steps_total = word.total
             case Done():

@@ -17,6 +17,7 @@ from typing import Final
 from recovery.agent.errors import AgentError
 from recovery.launcher.agents import AgentKeeper
 from recovery.launcher.children import Nursery
+from recovery.launcher.deaths import Deaths
 from recovery.launcher.disk_level import FENCE_SECONDS, STOP_SECONDS
 from recovery.launcher.environment import rank_environment
 from recovery.launcher.ledger import Book
@@ -46,16 +47,15 @@ from recovery.launcher.messages import (
     WorkerUp,
 )
 from recovery.launcher.office import Office
-from recovery.launcher.oom import OutOfMemoryCount
 from recovery.launcher.options import RunOptions
-from recovery.launcher.output import LAST_WORDS_SECONDS, OutputPump
+from recovery.launcher.output import OutputPump
 from recovery.launcher.proc import ExitStatus, adopt_orphans, reap_orphans
 from recovery.launcher.progress import Gathering
 from recovery.launcher.stacks import StackDumper
 from recovery.launcher.store_host import StoreHost
 from recovery.launcher.succession import EXIT_LOST, Endpoint, Succession
 from recovery.launcher.worker_messages import AgentBack, Assign, Fence, FromWorker, Progress, Regroup
-from recovery.launcher.workers import Worker, Workers, exit_of
+from recovery.launcher.workers import Worker, Workers
 
 log = logging.getLogger("mainstay.launcher")
 
@@ -105,7 +105,7 @@ class Launcher:
         office.new_store = self._store.open
         self._progress = Gathering()
         self._dumper = StackDumper()
-        self._ooms = OutOfMemoryCount()
+        self._deaths = Deaths(self._book, self._tell)
         self._workers = Workers(
             self._directory,
             options.token,
@@ -119,6 +119,7 @@ class Launcher:
         """Serve until the job is over."""
         self._spawn(self._watch_nursery())
         self._spawn(self._reap())
+        self._spawn(self._deaths.watch(self._workers))
         self._spawn(self._tell_progress())
         self._workers.keep(self._options.nproc + self._options.spares)
         try:
@@ -147,7 +148,7 @@ class Launcher:
             if self._office.stopped(exit_code):
                 self.stop(exit_code, reason)
             return
-        if self._leaving or not self._options.disk_every:
+        if self._leaving or self._options.checkpoint_dir is None:
             self.stop(exit_code, reason)
             return
         self._leaving = True
@@ -187,7 +188,7 @@ class Launcher:
                 self._welcome = message
             case Start():
                 self._book.coming(message.rank)
-                self._workers.take(lambda worker: self._assign(worker, message))
+                self._workers.take(message.rank, lambda worker: self._assign(worker, message))
             case FenceNode():
                 await self._fence(message)
             case RegroupRank():
@@ -325,15 +326,7 @@ class Launcher:
             self._spawn(self._refill())
             return
         self._progress.forget(worker.rank)
-        self._spawn(self._tell_exit(worker, worker.rank, status))
-
-    async def _tell_exit(self, worker: Worker, rank: int, status: ExitStatus) -> None:
-        if not worker.ended_by_us or status.code:  # with a code of its own: it was faster than our signal
-            await worker.tail.ended(LAST_WORDS_SECONDS)
-        out_of_memory = not worker.ended_by_us and self._ooms.explains(status.signal)
-        exited = exit_of(worker, rank, status, out_of_memory=out_of_memory)
-        self._book.ended(exited)
-        self._tell(exited)
+        self._spawn(self._deaths.tell(worker, worker.rank, status))
 
     async def _tell_progress(self) -> None:
         """Twice a second what all ranks here are doing, in one message."""

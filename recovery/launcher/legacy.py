@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from recovery.agent.messages import Group
+from recovery.plan import WayName
+from recovery.regret import Fared
 
 if TYPE_CHECKING:
     from recovery.launcher.coordinator import Coordinator
@@ -64,6 +66,10 @@ class Testament(_Record, frozen=True):
     """The run that this one goes on from."""
     disk_every: int
     parity_every: int
+    prices: dict[str, tuple[int, float]] = {}
+    """What recoveries cost: see ``prices``."""
+    fared: dict[WayName, Fared] = {}
+    """How predictions of them fared: see ``recovery.regret``."""
 
     @property
     def age(self) -> tuple[int, int]:
@@ -106,4 +112,6 @@ def draw_up(c: Coordinator, version: int) -> Testament:
         resumed=None if c.disk.source is None else c.disk.source.manifest.run,
         disk_every=c.tuning.disk_every,
         parity_every=c.tuning.parity_every,
+        prices=survey.prices.known,
+        fared=c.healing.judge.calibration.ways,
     )

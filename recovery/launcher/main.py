@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from probes.spool import SpoolError
 from recovery.disk.manifest import CheckpointError
+from recovery.launcher import neighbours
 from recovery.launcher.launcher import Launcher
 from recovery.launcher.office import Office
 from recovery.launcher.options import OptionsError, RunOptions, parse
@@ -39,8 +40,9 @@ def main(words: Sequence[str]) -> int:
 async def _serve(options: RunOptions) -> int:
     office = Office(options)
     try:
-        first = options.host, options.port
-        if options.node_rank == 0:
+        joins = await neighbours.coordinator(options)
+        first = joins or (options.host, options.port)
+        if options.node_rank == 0 and joins is None:
             first = await office.open(*first)
         launcher = Launcher(options, first, office)
         loop = asyncio.get_running_loop()

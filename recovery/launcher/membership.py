@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -83,6 +84,11 @@ class Node:
     def name(self) -> str:
         return self.hello.node
 
+    @property
+    def places(self) -> int:
+        """Ranks that it has room for."""
+        return self.hello.nproc + self.hello.spares - self.shunned
+
     def send(self, message: ToLauncher) -> None:
         if self.alive and self.stream is not None:
             self.stream.send(message)
@@ -122,7 +128,7 @@ class Rank:
     live: bool = False
     """Its process has a state of its own: it has voted for an epoch since it started."""
     away: int = 0
-    """Generation since which the job goes on without its replica; 0: it takes part."""
+    """Generation since which the job goes on without it; 0: it takes part."""
     homeless: bool = False
     """It has no place to run: its node is lost, and no other has room."""
     joined: int = 0
@@ -190,12 +196,14 @@ class Failure:
     odd: frozenset[int] = frozenset()
     """Ranks whose state is unlike their replicas'."""
 
+    erred: int | None = None
+    """Rank whose process lives and raised, or first told of a broken collective."""
     migrates: bool = False
     """Nothing is lost: ranks are to move to other nodes."""
     reshapes: bool = False
     """Nothing is lost: ranks are to be started in another (dp, pp)."""
     changes: bool = False
-    """Nothing is lost: replicas that were away take part again, or work is dealt anew."""
+    """Nothing is lost: ranks that were away take part again, or work is dealt anew."""
 
     @property
     def quiet(self) -> bool:
@@ -205,12 +213,19 @@ class Failure:
     @classmethod
     def of_exit(cls, rank: Rank, message: Exited) -> Failure:
         """A rank's process ended when it should not have."""
-        how = f"killed by signal {message.signal}" if message.signal is not None else f"exit code {message.exit_code}"
+        if message.signal is not None:
+            return cls.of_signal(rank, message.pid, message.signal, message.time)
         why = f": {rank.error.error}" if rank.error is not None else ""
-        code = 128 + message.signal if message.signal is not None else message.exit_code or 1
-        reason = f"rank {rank.number} (pid {message.pid}) ended, {how}{why}"
-        own = message.signal is None
-        return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, own=own)
+        reason = f"rank {rank.number} (pid {message.pid}) ended, exit code {message.exit_code}{why}"
+        code = message.exit_code or 1
+        return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, own=True)
+
+    @classmethod
+    def of_signal(cls, rank: Rank, pid: int, number: int, time: float) -> Failure:
+        """A rank's process was killed, or is being killed."""
+        why = f": {rank.error.error}" if rank.error is not None else ""
+        reason = f"rank {rank.number} (pid {pid}) ended, killed by signal {number}{why}"
+        return cls(ranks={rank.number}, time=time, reason=reason, exit_code=128 + number)
 
 
 class Members:
@@ -237,6 +252,31 @@ class Members:
         ordered = sorted(self.nodes.values(), key=lambda node: node.hello.node_rank)
         self.ranks = [Rank(i, ordered[i // self.nproc].name) for i in range(self.nnodes * self.nproc)]
 
+    def reseat(self, count: int) -> None:
+        """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.
+
+        Places that ``--spares`` gives are taken last.
+        """
+        ordered = sorted(self.alive(), key=lambda node: node.hello.node_rank)
+        own = [node.name for node in ordered for _ in range(node.hello.nproc - node.shunned)]
+        spare = [node.name for node in ordered for _ in range(node.places - max(0, node.hello.nproc - node.shunned))]
+        self.ranks = [Rank(number, name) for number, name in enumerate([*own, *spare][:count])]
+
+    @property
+    def places(self) -> int:
+        """Ranks that the nodes which live have room for."""
+        return sum(node.places for node in self.alive())
+
+    def held_by(self, number: int, pid: int) -> Rank | None:
+        """Rank ``number``, if process ``pid`` holds it: what a process says that was replaced is not heard."""
+        rank = self.ranks[number] if number < len(self.ranks) else None
+        return rank if rank is not None and rank.pid == pid else None
+
+    def up(self, number: int, pid: int) -> None:
+        """Process ``pid`` was given rank ``number``."""
+        if number < len(self.ranks):
+            self.ranks[number].pid = pid
+
     def alive(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.alive]
 
@@ -245,7 +285,12 @@ class Members:
 
     def room(self, node: Node) -> int:
         """Ranks that could still move to ``node``."""
-        return node.hello.nproc + node.hello.spares - node.shunned - len(self.on(node.name))
+        return node.places - len(self.on(node.name))
+
+    def rooms(self) -> dict[str, int]:
+        """The same of every living node, at least 0; one look at the ranks for all of them."""
+        taken = Counter(rank.node for rank in self.ranks)
+        return {node.name: max(0, node.places - taken[node.name]) for node in self.alive()}
 
 
 def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
@@ -255,7 +300,7 @@ def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
     if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
         here = f"--nnodes {options.nnodes} --nproc-per-node {options.nproc}"
         return f"the coordinator has {here}, this node {hello.nnodes} and {hello.nproc}"
-    if options.on_loss is OnLoss.DROP and _comes_back(hello, members):
+    if options.on_loss is not OnLoss.WAIT and _comes_back(hello, members):
         return ""
     return _place_taken(hello, members)
 

@@ -67,6 +67,15 @@ class Exited(Message, frozen=True):
     """The most memory that it had."""
 
 
+class Dying(Message, frozen=True):
+    """A process that holds ``rank`` is being ended by a signal; how it ended is told when it is reaped."""
+
+    rank: int
+    pid: int
+    signal: int
+    time: float
+
+
 class StandbysReady(Message, frozen=True):
     count: int
 
@@ -158,6 +167,7 @@ FromLauncher = (
     LauncherHello
     | AgentUp
     | WorkerUp
+    | Dying
     | Exited
     | StandbysReady
     | Fenced
@@ -191,6 +201,10 @@ class Start(Message, frozen=True):
     dp: int = 0
     """Data-parallel size that the script is told; 0: none."""
     pp: int = 0
+    depths: tuple[int, ...] = ()
+    """Stages of each pipeline where they are unlike."""
+    world_size: int = 0
+    """Ranks of the job now; 0: as it was welcomed."""
 
 
 class FenceNode(Message, frozen=True):

@@ -29,6 +29,7 @@ AUTO_DISK: Final = 20
 """Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
 _SHAPE: Final = "that mainstay.init() forms where the script names none; so that mainstay reshape can change it later"
 _DISK_COPIES: Final = "of equal data-parallel replicas write so many, to a directory that all nodes share; 0: all"
+_CHECKPOINTS: Final = "where --disk-every and every last save write, and --resume reads"
 _RESUME: Final = "go on from the newest whole step of an earlier run: latest, its id, or auto (start if there is none)"
 _PROTECT: Final = "against the loss of nodes: none, xor, rs:T (any T of a group), copies:M (M - 1 of a group)"
 _DOMAIN: Final = "what this node (or, on node 0, NODE) fails together with; repeatable. Groups outlive any one domain"
@@ -41,11 +42,9 @@ _QUORUM: Final = (
     "two nodes means that node 0 goes on without node 1, and never the other way round"
 )
 _DOOR: Final = "--launcher-endpoint"
-_LAUNCHER_ENDPOINT: Final = (
-    "HOST:PORT at which other launchers reach this one, where that is not its own address; it listens on PORT"
-)
+_LAUNCHER_ENDPOINT: Final = "HOST:PORT where launchers reach this one, if not at its own address; it listens on PORT"
 _ON_HANG: Final = "report: say which ranks hang, with their stacks; recover: also end and replace them"
-_ON_LOSS: Final = "of ranks without a warm standby: wait for them, or drop their replicas and take them back later"
+_ON_LOSS: Final = "without warm standbys: wait, drop replicas, reroute work, reinstantiate pipelines, or the cheapest"
 _SHARD_SAVE: Final = "each data-parallel replica saves its part of what all hold alike; the same on all nodes"
 DIGESTS_APART: Final = 50
 """Epochs between digests of parameters (``recovery.sdk.values``): so late replicas are seen to differ."""
@@ -221,7 +220,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     add("--pp", type=int, default=0, help="pipeline stages, likewise")
     add("--shard-save", action="store_true", help=_SHARD_SAVE)
     add("--disk-every", type=_every, default=0, help="save to --checkpoint-dir every so many steps; 0: never; or auto")
-    add("--checkpoint-dir", type=Path, default=None, help="where --disk-every writes, and --resume reads")
+    add("--checkpoint-dir", type=Path, default=None, help=_CHECKPOINTS)
     add("--disk-copies", type=int, default=0, help=_DISK_COPIES)
     add("--resume", default=None, metavar="RUN", help=_RESUME)
     add("--mtbf", type=float, default=NODE_MTBF_HOURS, help="hours between failures of one node, for auto")
@@ -307,8 +306,8 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--shard-save leaves replays nothing to compare with: not with --on-sick replay or --replay-every": (
             options.shard_save and (options.on_sick is OnSick.REPLAY or options.replay_every > 0)
         ),
-        "--shard-save leaves no replica that could go on alone: not with --on-loss drop": (
-            options.shard_save and options.on_loss is OnLoss.DROP
+        "--shard-save leaves no replica that could go on alone: not with --on-loss drop or reroute": (
+            options.shard_save and options.on_loss is not OnLoss.WAIT
         ),
         "--shard-save and --checkpoint-dir exclude each other: the disk level writes whole states": (
             options.shard_save and options.checkpoint_dir is not None
@@ -320,7 +319,8 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         f"--quorum must be from 1 to {options.nnodes}": not 1 <= options.quorum <= options.nnodes,
         "--replay-every may not be negative": options.replay_every < 0,
         "--disk-every needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
-        "--checkpoint-dir needs --disk-every": options.checkpoint_dir is not None and not options.disk_every,
+        "--on-loss reinstantiate needs --checkpoint-dir": options.on_loss is OnLoss.REINSTANTIATE
+        and options.checkpoint_dir is None,
         "--disk-copies may not be negative": options.disk_copies < 0,
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--mtbf is a number of hours above 0": not options.mtbf_hours > 0.0,

@@ -43,9 +43,17 @@ class Orders:
     def start(self, rank: Rank) -> None:
         """Have the rank's node give it a process."""
         host, port = self._c.store
-        told = self._c.members.shape or self._c.options
+        shape = self._c.members.shape
+        told = shape or self._c.options
         start = Start(
-            rank=rank.number, generation=self._c.generation, store_host=host, store_port=port, dp=told.dp, pp=told.pp
+            rank=rank.number,
+            generation=self._c.generation,
+            store_host=host,
+            store_port=port,
+            dp=told.dp,
+            pp=told.pp,
+            depths=shape.depths if shape else (),
+            world_size=len(self._c.members.ranks),
         )
         self._c.members.nodes[rank.node].send(start)
 

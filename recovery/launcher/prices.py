@@ -13,6 +13,7 @@ from typing import Final
 from recovery.agent.messages import Rates
 from recovery.launcher.membership import Rank
 from recovery.plan import RestoreSource
+from recovery.pricing.event import MEASURED
 from recovery.situation import Costs
 
 _WEIGHT: Final = 0.25
@@ -27,14 +28,28 @@ class Prices:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def learn(self, ranks: Iterable[Rank], ended: dict[str, float], acted_at: float, generation: int) -> None:
-        """From a recovery. ``ended`` holds the Unix time at which each phase ended."""
+    @property
+    def known(self) -> dict[str, tuple[int, float]]:
+        """Constant -> how often it was seen, and its average: for a coordinator that takes over."""
+        return dict(self._seen)
+
+    def inherit(self, known: dict[str, tuple[int, float]]) -> None:
+        """Go on with what another coordinator has seen."""
+        self._seen = dict(known)
+
+    def learn(
+        self, ranks: Iterable[Rank], ended: dict[str, float], acted_at: float, generation: int, *, cold: bool = False
+    ) -> None:
+        """From a recovery. ``ended`` holds the Unix time at which each phase ended; ``cold``: no standby was warm."""
         ranks = list(ranks)
         decided, resumed = ended["decide"] if "decide" in ended else ended["fence"], ended["regroup"]
-        joined = max([decided, *(r.joined_at for r in ranks if r.joined == generation)])
+        joins = [r.joined_at for r in ranks if r.joined == generation]
+        joined = max([decided, *joins])
         restoring = max((r.resumed.seconds for r in ranks if r.resumed), default=0.0)
-        self._add("fence_s", max(_LEAST_SECONDS, ended["fence"] - acted_at))
-        self._add("spawn_warm_s", max(_LEAST_SECONDS, joined - decided))
+        if "save" not in ended:  # else others were fenced before it
+            self._add("fence_s", max(_LEAST_SECONDS, ended["fence"] - acted_at))
+        if joins:  # where nobody has a new process, nothing is learned of what one takes
+            self._add("spawn_cold_s" if cold else "spawn_warm_s", max(_LEAST_SECONDS, joined - decided))
         self._add("regroup_s", max(_LEAST_SECONDS, resumed - joined - restoring))
         # Only from a rank's own slot is it the copy alone that takes time.
         own = [r.resumed for r in ranks if r.resumed and r.resumed.source is RestoreSource.LOCAL_SLOT]
@@ -42,10 +57,19 @@ class Prices:
         if slowest:
             self._add("copy_s_a_byte", slowest)
 
+    def learn_first_step(self, seconds: float, step_s: float) -> None:
+        """The first step after a recovery took so long, and an ordinary one at the same rate takes ``step_s``."""
+        self._add("warm_up_s", max(_LEAST_SECONDS, seconds - step_s))
+
+    @property
+    def warm_up_s(self) -> float:
+        """Of the first step after a recovery, beyond an ordinary one."""
+        return self._seen.get("warm_up_s", (0, MEASURED.warm_up_s))[1]
+
     def costs(self, measured: Iterable[Rates]) -> Costs:
         """Constants that this job measured, the slowest node's where agents did; defaults for the others."""
         made = Costs(spawn_cold_s=_SPAWN_COLD_S)
-        known = {name: value for name, (_, value) in self._seen.items()}
+        known = {name: value for name, (_, value) in self._seen.items() if name != "warm_up_s"}
         copy = known.pop("copy_s_a_byte", None)
         rates = list(measured)
         return replace(

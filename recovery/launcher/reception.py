@@ -84,7 +84,7 @@ class Reception:
         self._c.members.nodes[hello.node] = node
         node.send(Welcome(world_size=self._c.options.world_size, run=self._c.disk.run))
         self._c.spawn(self._beat(node))
-        if self._c.members.ranks and heir is None:
+        if self._c.members.ranks and not self._c.inheriting:
             self._c.healing.attendance.came_back(node)
         elif heir is None and self._c.members.complete:
             self._c.form()

@@ -9,6 +9,7 @@ import msgspec
 from recovery.launcher.grouping import arrange
 from recovery.launcher.membership import JobState, Rank
 from recovery.launcher.messages import Exited
+from recovery.launcher.worker_messages import ScriptFailed
 from recovery.shape import Shape
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def job_report(c: Coordinator) -> dict[str, Any]:
             "dp": shape.dp,
             "pp": shape.pp,
             "tp": shape.tp,
+            **({"stages": list(shape.depths)} if shape.depths else {}),
             "world_size": shape.world_size,
             "ranks": [_rank(shape, rank) for rank in ranks],
             "standbys": {node.name: max(0, min(node.standbys, c.members.room(node))) for node in c.members.alive()},
@@ -56,7 +58,7 @@ def job_report(c: Coordinator) -> dict[str, Any]:
     }
 
 
-def exit_data(rank: Rank, message: Exited) -> dict[str, Any]:
+def exit_data(error: ScriptFailed | None, message: Exited) -> dict[str, Any]:
     """Data of a ``process_exit`` event: how it ended, and the last that was seen of it.
 
     ``tail`` holds its last lines, ``stderr`` the last of those on stderr; ``out_of_memory`` is there when the kernel
@@ -73,8 +75,8 @@ def exit_data(rank: Rank, message: Exited) -> dict[str, Any]:
         data["peak_bytes"] = message.peak_bytes
     if message.out_of_memory:
         data["out_of_memory"] = True
-    if rank.error is not None:
-        data |= {"error": rank.error.error, "traceback": rank.error.traceback}
+    if error is not None:
+        data |= {"error": error.error, "traceback": error.traceback}
     return data
 
 

@@ -128,6 +128,8 @@ def _values(record: StepRecord) -> list[float]:
     }
     if record.loss is not None:
         told["loss"] = record.loss
+    if record.micro_batches:
+        told["micro_batches"] = record.micro_batches
     return [value if low <= (value := told.get(name, math.nan)) <= high else math.nan for name, low, high in _LIMITS]
 
 

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from recovery.launcher import neighbours
 from recovery.launcher.door import Announcement, Answer, Candidacy, Door, Inquiry, Question, Reached, ask
 from recovery.launcher.legacy import Elector, Testament
 from recovery.launcher.messages import Legacy, Stop
@@ -89,6 +90,8 @@ class Succession:
         self._term = self._promised = 1
         self._holder, self._holder_door = "", ""
         self._testament: Testament | None = None
+        self._where = ""
+        """Of the elected coordinator that this launcher follows, or is."""
         self._free = False
         """This launcher has no coordinator, and knows it."""
         self._elected: Endpoint | None = None
@@ -117,6 +120,11 @@ class Succession:
         self._term, self._promised = legacy.term, max(self._promised, legacy.term)
         self._holder, self._holder_door, self._testament = legacy.holder, legacy.door, legacy.testament
         self._free, self._elected = False, None
+        self._note()
+
+    def _note(self) -> None:
+        if self._testament is not None:
+            neighbours.keep(self._options, self._testament, self._promised)
 
     @property
     def deposed(self) -> bool:
@@ -129,12 +137,14 @@ class Succession:
         if isinstance(question, Announcement):
             self._hear(question)
         if not isinstance(question, Candidacy):
-            return Answer(term=self._promised, coordinates=self._coordinates())
+            where = "" if self._free or self.deposed else self._where
+            return Answer(term=self._promised, coordinates=self._coordinates(), coordinator=where)
         refusal = self._refusal(question)
         if not refusal:
             log.warning("node %s has this node's vote for term %d", question.node, question.term)
             self._promised = question.term
             self._not_before = _now() + HEAD_START * 2
+            self._note()
         return Answer(
             term=self._promised,
             coordinates=self._coordinates(),
@@ -193,6 +203,7 @@ class Succession:
 
     def _follow(self, endpoint: Endpoint) -> Endpoint:
         self._elected, self._free = None, False
+        self._where = f"{endpoint[0]}:{endpoint[1]}"
         return endpoint
 
     def _hopeless(self) -> str:
@@ -248,7 +259,7 @@ class Succession:
         predecessor, self._term, self._holder = self._holder, term, self._options.node
         log.warning("node %s coordinates now (term %d, %d votes): %s", self._holder, term, votes, lost.reason)
         endpoint = await self._take_office(Won(term, newest, generation, lost, predecessor), self._host)
-        self._free = False
+        self._free, self._where = False, f"{endpoint[0]}:{endpoint[1]}"
         self._announce(newest, term, endpoint)
         return endpoint, votes
 

@@ -37,7 +37,7 @@ class Survey:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
-        self._prices = Prices()
+        self.prices = Prices()
         self.parameters_equal = True
         """Whether they hold equal parameters at least; checked in the first step."""
         self.replicated: bool | None = None
@@ -45,10 +45,14 @@ class Survey:
         self.history = History()
         """What the job has gone back from: not to be planned with."""
         self._step_times: list[float] = []
+        self._known: dict[Shape, tuple[Place, ...]] = {}
 
     # What was measured
 
     def step_took(self, seconds: float) -> None:
+        """By one rank. Steps that fewer replicas share are longer, and say nothing of the healthy job."""
+        if self._c.healing.attendance.away and self._step_times:
+            return
         self._step_times = [*self._step_times[-_STEPS_REMEMBERED + 1 :], seconds]
 
     @property
@@ -58,11 +62,11 @@ class Survey:
     @property
     def costs(self) -> Costs:
         """What recoveries cost here, as far as it was measured."""
-        return self._prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
+        return self.prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
 
-    def learn(self, ranks: list[Rank], ended: dict[str, float], acted_at: float) -> None:
+    def learn(self, ranks: list[Rank], ended: dict[str, float], acted_at: float, *, cold: bool = False) -> None:
         """Price the next recovery by those made. ``ended`` holds the Unix time at which each phase ended."""
-        self._prices.learn(ranks, ended, acted_at, self._c.generation)
+        self.prices.learn(ranks, ended, acted_at, self._c.generation, cold=cold)
 
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
@@ -70,7 +74,9 @@ class Survey:
         if self.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
             return
         told = dict(enumerate(ranks))
-        self.parameters_equal = shape.dp > 1 and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
+        self.parameters_equal = (
+            shape.dp > 1 and not shape.depths and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
+        )
         # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
         buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
         self.replicated = self.parameters_equal and buffers
@@ -80,8 +86,10 @@ class Survey:
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
         shape, ranks = self._c.members.shape, self._c.members.present
-        if shape is None or len(ranks) == shape.pp * shape.tp or not self.parameters_equal:
+        if shape is None or not self.parameters_equal:
             return None
+        if {len([rank for rank in ranks if rank.number in peers]) for peers in shape.parts()} <= {0, 1}:
+            return None  # nobody to compare with
         common = set.intersection(*(set(rank.digests) for rank in ranks))
         if not common:
             return None
@@ -112,6 +120,7 @@ class Survey:
         members = self._c.members
         live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
         limit = _FOR_EVER if before is None else before
+        whole = before is None and not unlike
 
         def sound(hold: SlotHold | DiskHold) -> bool:
             return hold.epoch <= limit and hold.rank not in unlike
@@ -124,7 +133,7 @@ class Survey:
             step=max(newest, self._c.committed),
             failed_ranks=stateless,
             live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
-            slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if sound(h)),
+            slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if whole or sound(h)),
             parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
             # A newer file than what is committed is of a future that the job has gone back from.
             disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._c.committed)),
@@ -184,14 +193,14 @@ class Survey:
     def _base(self) -> Situation:
         c, members = self._c, self._c.members
         shape = members.shape or Shape(dp=len(members.ranks), pp=1)
-        room = {node.name: max(0, members.room(node)) for node in members.alive()}
+        room = members.rooms()
         warm = {node.name: min(node.standbys, room[node.name]) for node in members.alive()}
         return Situation(
             job=c.options.job,
             generation=max(0, c.generation - 1),
             step=c.committed,
             step_seconds=self.step_seconds,
-            ranks=tuple(_place(shape, rank) for rank in members.ranks),
+            ranks=self._places(shape),
             state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
             standbys={name: count for name, count in warm.items() if count},
             cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
@@ -200,6 +209,19 @@ class Survey:
             sharded=self._c.options.shard_save and shape.dp > 1,
             costs=self.costs,
         )
+
+    def _places(self, shape: Shape) -> tuple[Place, ...]:
+        """Of 16,384 ranks a loss moves eight: those that did not move keep theirs."""
+        ranks = self._c.members.ranks
+        known = self._known.get(shape, ())
+        if len(known) != len(ranks):
+            known = tuple(_place(shape, rank) for rank in ranks)
+        moved = any(place.node != rank.node for place, rank in zip(known, ranks, strict=True))
+        if moved:
+            pairs = zip(known, ranks, strict=True)
+            known = tuple(place if place.node == rank.node else _place(shape, rank) for place, rank in pairs)
+        self._known = {shape: known}
+        return known
 
     def _disk(self, bad: set[BadSource]) -> tuple[DiskHold, ...]:
         held = [
@@ -213,6 +235,8 @@ class Survey:
 
     def _slots(self, node: Node, bad: set[BadSource]) -> list[SlotHold]:
         held = node.inventory.slots if node.inventory else ()
+        if not bad and not self.history.returns:  # the ordinary case, in which thousands of nodes are looked through
+            return [SlotHold(node=node.name, rank=s.rank, epoch=s.epoch, verified=s.verified) for s in held]
         return [
             SlotHold(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
             for slot in held
@@ -269,6 +293,8 @@ class Survey:
 
 def _place(shape: Shape, rank: Rank) -> Place:
     dp, pp, tp = shape.place(rank.number)
+    if shape.depths:  # the same stage of a deeper pipeline is another part of the model
+        pp = next(n for n, peers in enumerate(shape.parts()) if rank.number in peers)
     return Place(rank=rank.number, dp=dp, pp=pp, tp=tp, node=rank.node)
 
 

@@ -39,6 +39,8 @@ class Joined(Message, frozen=True):
     dp: int
     pp: int
     tp: int
+    depths: tuple[int, ...] = ()
+    """Stages of each pipeline where they are unlike."""
 
 
 class Attached(Message, frozen=True):
@@ -96,6 +98,8 @@ class StepRecord(Message, frozen=True):
     """The same of the buffers."""
     micro_batches: int = 0
     """That the rank was dealt for it; 0: its script does not ask."""
+    routed: bool = False
+    """Its script asks with whom to exchange each of them, so that a lost rank's can go elsewhere."""
     signals: dict[str, float] = {}
     """Other signals of source rank by name, where the rank measured them; NaN is not sent."""
 
@@ -136,6 +140,13 @@ class Trouble(Message, frozen=True):
     reason: str
 
 
+class Raised(Message, frozen=True):
+    """A step raised what its script calls transient. The process lives, and waits for the fence to make it again."""
+
+    generation: int
+    error: str
+
+
 class StepsTotal(Message, frozen=True):
     total: int
 
@@ -172,6 +183,7 @@ FromWorker = (
     | Progress
     | Transfers
     | Trouble
+    | Raised
     | StepsTotal
     | Replayed
     | Done

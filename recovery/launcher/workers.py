@@ -41,6 +41,8 @@ class Worker:
         """Its LOCAL_RANK."""
         self.socket: socket.socket | None = None
         self.ended_by_us = False
+        self.dying = False
+        """Somebody else is ending it, and that was told."""
         self._outbox: deque[bytes] = deque()
 
     @property
@@ -101,7 +103,8 @@ class Workers:
         self._hatching = 0
         self._shunned: set[int] = set()
         """LOCAL_RANKs whose device computes wrongly."""
-        self._wanted: deque[Callable[[Worker], None]] = deque()
+        self._wanted: dict[int, Callable[[Worker], None]] = {}
+        """Rank -> who is to have the next process that is warm; in the order in which they asked."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.closing = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -153,11 +156,14 @@ class Workers:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def take(self, give: Callable[[Worker], None]) -> None:
-        """Call ``give`` with a ready standby: at once if there is one, else when the next is warm."""
+    def take(self, rank: int, give: Callable[[Worker], None]) -> None:
+        """Call ``give`` with a ready standby for ``rank``: at once if there is one, else when the next is warm.
+
+        Who asks again before that takes the place of who asked first, or the rank would get two processes.
+        """
         standby = next((w for w in self._all.values() if w.ready), None)
         if standby is None:
-            self._wanted.append(give)
+            self._wanted[rank] = give
             self.keep(0)
             return
         give(standby)
@@ -174,6 +180,8 @@ class Workers:
         The devices of those in ``shun`` are not used again while there are others.
         """
         self._shunned |= {w.slot for w in self.holders() if w.rank in shun and w.slot is not None}
+        for rank in ranks:
+            self._wanted.pop(rank, None)
         doomed = [w for w in self.holders() if w.rank in ranks]
         for worker in doomed:
             worker.ended_by_us = True
@@ -213,12 +221,12 @@ class Workers:
     def _gone(self, worker: Worker, status: ExitStatus) -> None:
         del self._all[worker.child.pid]
         if worker.socket is not None:
-            self._read_rest(worker)
+            self.read_rest(worker)
             self._forget(worker.socket)
             worker.socket = None
         self._on_exit(worker, status)
 
-    def _read_rest(self, worker: Worker) -> None:
+    def read_rest(self, worker: Worker) -> None:
         """What it said before it died is heard before its death is: a script's error explains the exit."""
         while worker.socket is not None and self._receive(worker, worker.socket):
             pass
@@ -247,7 +255,7 @@ class Workers:
         worker.socket = connection
         self._loop.add_reader(connection, self._hear, worker, connection)
         if self._wanted:
-            self._wanted.popleft()(worker)
+            self._wanted.pop(next(iter(self._wanted)))(worker)
         self._on_standby(self.standbys)
 
     def _hear(self, worker: Worker, connection: socket.socket) -> None:
@@ -287,7 +295,7 @@ def exit_of(worker: Worker, rank: int, status: ExitStatus, *, out_of_memory: boo
         pid=worker.child.pid,
         exit_code=status.code,
         signal=status.signal,
-        expected=worker.ended_by_us,
+        expected=worker.ended_by_us and not worker.dying,
         time=status.time,
         tail=worker.tail.last(),
         stderr=worker.tail.last_errors(),

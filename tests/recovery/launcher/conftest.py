@@ -19,6 +19,7 @@ from recovery.launcher.messages import (
     Brought,
     Disk,
     DumpStacks,
+    Dying,
     Exited,
     Fenced,
     FenceNode,
@@ -116,6 +117,14 @@ class FakeNode:
         ended = {"exit_code": None, "signal": 9, "expected": False, "time": 1.0} | how
         self.stream.send(Exited(rank=rank, pid=self.pids.pop(rank), **ended))
 
+    def begins_to_die(self, rank: int) -> Callable[[], None]:
+        """The rank's process is being killed; call what is returned when it is reaped."""
+        self.live.pop(rank, None)
+        pid = self.pids.pop(rank)
+        self.stream.send(Dying(rank=rank, pid=pid, signal=9, time=1.0))
+        ended = Exited(rank=rank, pid=pid, exit_code=None, signal=9, expected=False, time=2.0, stderr=("last words",))
+        return lambda: self.stream.send(ended)
+
     def commit(
         self, rank: int, epoch: int, *, generation: int | None = None, digest: int | None = None, **signals: float
     ) -> None:
@@ -126,7 +135,7 @@ class FakeNode:
             rank,
             StepRecord(
                 generation=generation or self.generation, epoch=epoch, step_time=0.1, compute_time=0.1,
-                snapshot_blocked=0.0, end_ns=epoch, digest=digest, micro_batches=4, signals=signals,
+                snapshot_blocked=0.0, end_ns=epoch, digest=digest, micro_batches=4, routed=True, signals=signals,
             ),
         )  # fmt: skip
 
@@ -188,7 +197,9 @@ class FakeNode:
 
     def join(self, rank: int) -> None:
         """The rank's script calls ``init``."""
-        self.say(rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1))
+        self.say(
+            rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1, depths=self.world.depths)
+        )
 
     def _fence(self, message: FenceNode) -> None:
         self.generation = message.generation
@@ -266,7 +277,8 @@ class World:
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
-        self.dp, self.pp = options.nnodes, options.nproc
+        self.dp, self.pp = options.dp or options.nnodes, options.pp or options.nproc
+        self.depths: tuple[int, ...] = ()
         self.next_pid = 1000
         self.nodes: list[FakeNode] = []
         self.reporter = Reporter(options)
@@ -291,6 +303,13 @@ class World:
 
     def node_of(self, rank: int) -> FakeNode:
         return next(node for node in self.nodes if rank in node.pids)
+
+    def lose(self, number: int) -> None:
+        """The launcher of a node is gone."""
+        node = next(node for node in self.nodes if node.number == number)
+        self.nodes.remove(node)
+        node._task.cancel()
+        node.stream.close()
 
     def commit_all(self, epoch: int, digest: int | None = None) -> None:
         for node in self.nodes:

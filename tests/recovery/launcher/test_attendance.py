@@ -189,9 +189,7 @@ def test_a_lost_node_without_spares_is_dropped_and_healed_when_it_is_back(
 ) -> None:
     async def work() -> None:
         async with running(dropping) as world:
-            lost = world.nodes.pop(1)
-            lost._task.cancel()
-            lost.stream.close()
+            world.lose(1)
             await world.until_state("running", 2)
             assert sources(world, 2) == {0: "live", 1: "live"}
             await verified(world, (0, 1), 6, 1)
@@ -214,9 +212,7 @@ def test_without_the_option_a_lost_node_without_spares_ends_the_job(
 ) -> None:
     async def work() -> None:
         async with running(dataclasses.replace(options, spares=0)) as world:
-            lost = world.nodes.pop(1)
-            lost._task.cancel()
-            lost.stream.close()
+            world.lose(1)
             stopped = await world.until(lambda: world.nodes[0].stopped)
             assert "0 spare places are left" in stopped.reason
 

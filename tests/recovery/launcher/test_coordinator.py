@@ -138,9 +138,7 @@ def test_a_lost_node_moves_to_the_standbys(options: RunOptions, play: Any, runni
 
     async def work() -> None:
         async with running(options) as world:
-            lost = world.nodes.pop(1)
-            lost._task.cancel()
-            lost.stream.close()
+            world.lose(1)
             await world.until_state("running", 2)
             assert set(world.nodes[0].pids) == {0, 1, 2, 3}
             assert sources(world, 2) == {0: "live", 1: "live", 2: "peer_copy", 3: "peer_copy"}
@@ -153,9 +151,7 @@ def test_a_lost_node_moves_to_the_standbys(options: RunOptions, play: Any, runni
 def test_a_lost_node_without_enough_standbys_ends_the_job(options: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(options) as world:
-            lost = world.nodes.pop(1)
-            lost._task.cancel()
-            lost.stream.close()
+            world.lose(1)
             assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 1
             stopped = await world.until(lambda: world.nodes[0].stopped)
             assert "only 1 spare places are left" in stopped.reason

@@ -6,50 +6,63 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import pytest
+
+from recovery.deal import OnLoss
 from recovery.launcher import legacy as wills
 from recovery.launcher.messages import Exited, Ledger, RankWords
 from recovery.launcher.options import RunOptions
 from recovery.launcher.succession import Lost, Won
 from recovery.launcher.worker_messages import Attached, Joined, Resumed, StepRecord, StepsTotal
+from recovery.plan import WayName
+from recovery.regret import Fared
 
 EPOCH = 5
 
 
-def won(lost_at: float) -> Won:
+def won(lost_at: float, spares: int = 2) -> Won:
     """Three nodes of two ranks; node 2 coordinated, in generation 3."""
     electors = tuple(
         wills.Elector(
-            node=f"node-{number}", node_rank=number, nproc=2, spares=2, pid=1, door="", agent_endpoint="127.0.0.1:9",
-            domain="", shunned=0, alive=True,
+            node=f"node-{number}", node_rank=number, nproc=2, spares=spares, pid=1, door="",
+            agent_endpoint="127.0.0.1:9", domain="", shunned=0, alive=True,
         )
         for number in range(3)
     )  # fmt: skip
     testament = wills.Testament(
         term=1, version=4, generation=3, electors=electors, homes=(0, 0, 1, 1, 2, 2), recoveries=2, started_at=7.0,
         formed_once=True, returns=((4, 2),), parameters_equal=True, replicated=True, groups=(), run="run",
-        resumed=None, disk_every=0, parity_every=0,
+        resumed=None, disk_every=0, parity_every=0, prices={"fence_s": (3, 0.5)},
+        fared={WayName.LOCAL_SLOT: Fared(events=4, ratio=0.1)},
     )  # fmt: skip
     return Won(2, testament, 6, Lost("the coordinator is lost", lost_at), "node-2")
 
 
-def words(rank: int, **changed: Any) -> RankWords:
-    """A rank that has trained up to ``EPOCH``."""
+def words(rank: int, *, asks: int = 0, **changed: Any) -> RankWords:
+    """A rank that has trained up to ``EPOCH``; ``asks``: for so many micro-batches."""
     said = (
         Joined(generation=1, dp=3, pp=2, tp=1),
         Attached(state_bytes=100, slots=2, protected=True),
         StepsTotal(total=40),
         Resumed(generation=1, epoch=0, source=None, seconds=0.0, nbytes=0, ok=True),
         StepRecord(
-            generation=3, epoch=EPOCH, step_time=0.1, compute_time=0.1, snapshot_blocked=0.0, end_ns=1, loss=None
+            generation=3,
+            epoch=EPOCH,
+            step_time=0.1,
+            compute_time=0.1,
+            snapshot_blocked=0.0,
+            end_ns=1,
+            loss=None,
+            micro_batches=asks,
         ),
     )
     return RankWords(**{"rank": rank, "pid": 100 + rank, "words": said} | changed)
 
 
-async def taken_over(world: Any, ledgers: dict[int, list[RankWords]]) -> None:
+async def taken_over(world: Any, ledgers: dict[int, list[RankWords]], spares: int = 2) -> None:
     """The coordinator of term 2, and the launchers that are left with what they know."""
     lost_at = asyncio.get_running_loop().time()
-    world.port = await world.coordinator.succeed(won(lost_at), "127.0.0.1")
+    world.port = await world.coordinator.succeed(won(lost_at, spares), "127.0.0.1")
     for number, ranks in ledgers.items():
         node = await world.connect(number)
         for word in ranks:
@@ -81,6 +94,10 @@ def test_survivors_keep_their_processes_and_the_lost_node_moves(options: RunOpti
             assert recovered["data"]["steps_lost"] == 0
             lost = await world.until_event("node_lost")
             assert (lost["node"], lost["data"]["ranks"]) == ("node-2", [4, 5])
+            assert c.healing.survey.prices.known["fence_s"][0] == 4, "and this recovery has added to it"
+            assert c.healing.judge.calibration.ways[WayName.LOCAL_SLOT].events == 4
+            decision = (await world.until_event("plan_chosen"))["data"]["decision"]
+            assert (decision["fault"], decision["lost"]) == ("node", [1, 1])
         finally:
             await world.close()
 
@@ -111,9 +128,73 @@ def test_a_launcher_that_was_no_part_of_the_job_is_turned_away(options: RunOptio
         world = new_world(three(options))
         try:
             await taken_over(world, {0: [words(0), words(1)]})
-            stranger = await world.connect(1, pid=4711)
+            stranger = await world.connect(3)
             stopped = await world.until(lambda: stranger.stopped)
             assert "was no part of this job" in stopped.reason
+            again = await world.connect(1, pid=4711)
+            assert "start it once more" in (await world.until(lambda: again.stopped)).reason
+        finally:
+            await world.close()
+
+    play(work())
+
+
+def dropping(options: RunOptions) -> RunOptions:
+    return dataclasses.replace(three(options), spares=0, on_loss=OnLoss.DROP)
+
+
+def test_whole_replicas_go_on_and_the_old_coordinators_node_is_taken_back(
+    options: RunOptions, play: Any, new_world: Any
+) -> None:
+    """Node 2 died with the coordinator in it and no standby anywhere; its launcher is started again."""
+
+    async def work() -> None:
+        world = new_world(dropping(options))
+        world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+        c = world.coordinator
+        try:
+            ledgers = {number: [words(2 * number + i, asks=2) for i in range(2)] for number in range(2)}
+            await taken_over(world, ledgers, spares=0)
+            await world.until_state("running", 7)
+            assert c.healing.attendance.away == (4, 5), "nobody waits for a node that is gone"
+            back = await world.connect(2, pid=77)
+            await world.until(lambda: back.pids.keys() == {4, 5})
+            epoch = EPOCH
+            while c.generation < 8:
+                epoch += 1
+                for node in world.nodes[:2]:
+                    for rank in node.pids:
+                        node.commit(rank, epoch, digest=40 + epoch + rank % 2)
+                await world.until(lambda e=epoch: c.committed >= e or c.generation >= 8)
+            await world.until_state("running", 8)
+            assert c.healing.attendance.away == ()
+            assert {rank.node for rank in c.members.ranks} == {"node-0", "node-1", "node-2"}
+        finally:
+            await world.close()
+
+    play(work())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (OnLoss.WAIT, 77, "the job has gone on without it (--on-loss drop would take it back)"),
+        (OnLoss.DROP, 1, "takes back what is started again"),
+    ],
+    ids=["nobody is taken back", "the launcher that was given up"],
+)
+def test_who_comes_too_late_is_told_why_it_is_turned_away(
+    options: RunOptions, play: Any, new_world: Any, case: tuple[OnLoss, int, str]
+) -> None:
+    async def work() -> None:
+        on_loss, pid, why = case
+        world = new_world(dataclasses.replace(three(options), on_loss=on_loss))
+        world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+        try:
+            await taken_over(world, {0: [words(0), words(1)], 1: [words(2), words(3)]})
+            await world.until_state("running", 7)
+            late = await world.connect(2, pid=pid)
+            assert why in (await world.until(lambda: late.stopped)).reason
         finally:
             await world.close()
 

@@ -91,7 +91,7 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
         (["--disk-every", "5", "S"], "--disk-every needs --checkpoint-dir"),
         (["--disk-every", "often", "S"], "--disk-every: 'often' is neither a number of steps nor auto"),
         (["--disk-every", "auto", "S"], "--disk-every needs --checkpoint-dir"),
-        (["--checkpoint-dir", "d", "S"], "--checkpoint-dir needs --disk-every"),
+        (["--on-loss", "reinstantiate", "S"], "--on-loss reinstantiate needs --checkpoint-dir"),
         (["--resume", "latest", "S"], "--resume needs --checkpoint-dir"),
         (
             ["--disk-every", "5", "--checkpoint-dir", "d", "--disk-copies", "-1", "S"],

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, descendants
+from bench.lib_job import descendants
+from tests.warm.processes import Warm
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("training")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("control")]
 
 PLAIN = """
 import os, sys
@@ -74,11 +75,11 @@ def test_a_module_that_cannot_be_preloaded(tmp_path: Path) -> None:
     assert "no_such_module" in done.stderr
 
 
-def test_two_runs_of_the_same_name(tmp_path: Path) -> None:
+def test_two_runs_of_the_same_name(warm: Warm, tmp_path: Path) -> None:
     """The second one must not see fences and snapshots of the first."""
     arguments = ["--steps", "60", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
     for number in (1, 2):
-        with Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
+        with warm.job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
             job.wait_step(4)
             job.kill(0)
             assert job.wait(100.0) == [0], job.tail()
@@ -86,11 +87,11 @@ def test_two_runs_of_the_same_name(tmp_path: Path) -> None:
     assert "DEGRADED" not in job.tail()
 
 
-def test_a_stopped_rank_is_seen_and_replaced_without_any_service(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp_path: Path) -> None:
     """The coordinator's own detector, real ranks, real stacks; SIGKILL reaches a process that SIGSTOP has frozen."""
     faults = "sleep:rank=0,ms=10;sleep:rank=1,ms=10"  # so that the job is still there when its period is learned
     words = ["--steps", "320", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1", "--faults", faults]
-    with Job(
+    with warm.job(
         directory=tmp_path / "job", arguments=words, nodes=1, per_node=2, options=["--on-hang", "recover"]
     ) as job:  # fmt: skip
         job.wait_step(200)
@@ -108,9 +109,9 @@ def test_a_stopped_rank_is_seen_and_replaced_without_any_service(tmp_path: Path)
     assert len(job.events("recovered")) == 1
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_nothing_outlives_a_launcher_that_is_killed(warm: Warm, tmp_path: Path) -> None:
     arguments = ["--steps", "10000", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
-    with Job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
+    with warm.job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
         job.wait_step(2)
         below = descendants(job.launchers[0].pid)
         assert len(below) >= 5  # nursery, store, agent, two ranks, a standby

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from recovery.disk.manifest import MANIFEST, Manifest, PartEntry, RunInfo, run_name, step_name, write_checked
 from recovery.launcher.healing import VERIFY_STEPS
 from recovery.launcher.messages import Saved
 from recovery.launcher.options import OptionsError, RunOptions, parse
-from recovery.launcher.worker_messages import Attached
 from recovery.plan import RestoreSource
 from recovery.reshape import Answer, Outcome, Wish, answered, ask, take
 from recovery.reshape_cli import run_reshape
 from recovery.shape import Shape
+from tests.recovery.launcher.adapting import adapt, whole_step
 
 
 @pytest.fixture
@@ -27,27 +26,8 @@ def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
     return dataclasses.replace(options, disk_every=5, checkpoint_dir=tmp_path / "checkpoints")
 
 
-def whole_step(world: Any, epoch: int, *, model_names: bool = True) -> None:
-    """What the agents are about to write, as far as a coordinator looks at it."""
-    coordinator = world.coordinator
-    run = coordinator.options.checkpoint_dir / coordinator.disk.run
-    (run / step_name(epoch)).mkdir(parents=True)
-    write_checked(run / run_name(1), RunInfo(run=run.name, job="job", generation=1, dp=2, pp=2, tp=1))
-    parts = tuple(PartEntry(rank=rank, generation=1, nbytes=100, check="") for rank in range(4))
-    made = Manifest(
-        run=run.name, job="job", epoch=epoch, dp=2, pp=2, tp=1, replicated=True, time=1.0, parts=parts,
-        **({"model_names": True} if model_names else {}),
-    )  # fmt: skip
-    write_checked(run / step_name(epoch) / MANIFEST, made)
-
-
-async def adapt(world: Any) -> None:
-    """The script of every rank can be started in another shape."""
-    for node in world.nodes:
-        for rank in node.pids:
-            node.say(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True))
-    ranks = world.coordinator.members.ranks
-    await world.until(lambda: all(rank.attached and rank.attached.adapts for rank in ranks))
+SHAPE = Shape(dp=2, pp=2)
+"""That the job is started in."""
 
 
 def wish(world: Any, dp: int, pp: int) -> Path:
@@ -75,7 +55,7 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
         async with running(disk, steps=7) as world:
             await adapt(world)
             old = world.coordinator.disk.run
-            whole_step(world, 8)
+            whole_step(world, 8, SHAPE)
             path = wish(world, 1, 4)
             await asyncio.sleep(0.02)
             assert not any(node.fences for node in world.nodes)  # it waits for the end of a step
@@ -129,7 +109,7 @@ def test_a_step_that_no_other_shape_can_read_is_not_gone_on_from(
     async def story() -> None:
         async with running(disk, steps=7) as world:
             await adapt(world)
-            whole_step(world, 5 if model_names else 8, model_names=model_names)
+            whole_step(world, 5 if model_names else 8, SHAPE, model_names=model_names)
             path = wish(world, 1, 4)
             world.commit_all(8)
             await world.until_state("running", 2)
@@ -170,7 +150,7 @@ def test_a_rank_that_is_lost_meanwhile_comes_first(
     ("shape", "words"),
     [
         ((3, 1), "dp=3 pp=1 tp=1 are not the 4 ranks that the job has"),
-        ((0, 4), "dp=0 pp=4 tp=1 are not the 4 ranks that the job has"),
+        ((0, 4), "dp=0 pp=4: each must be at least 1"),
         ((2, 2), "the job has dp=2 pp=2 already"),
     ],
 )
@@ -215,7 +195,7 @@ def test_wishes_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.Log
 
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def said(shape: tuple[int, int], state: Path) -> str:
-        assert run_reshape("job", shape, state, 0.2, as_json=False) == 2
+        assert run_reshape("job", shape, "", state, 0.2, as_json=False) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
@@ -224,7 +204,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pyte
     (tmp_path / "job.json").write_text(json.dumps({"state": "finished", "more": 1}))
     assert said((1, 1), tmp_path) == "mainstay reshape: job job has finished already"
     (tmp_path / "job.json").write_text(json.dumps({"state": "running"}))
-    assert run_reshape("job", (1, 1), tmp_path, 0.2, as_json=False) == 1
+    assert run_reshape("job", (1, 1), "", tmp_path, 0.2, as_json=False) == 1
     assert capsys.readouterr().err == "mainstay reshape: job job gave no answer within 0.2 s\n"
     assert len(take(tmp_path)) == 1
 

@@ -55,10 +55,8 @@ def test_launchers_that_have_ended_choose_nobody(options: RunOptions, play: Any,
                 await world.connect(number, door=door)
             await world.until_state("running", 1)
             world.commit_all(1, digest=7)
-            for node in world.nodes[1:]:
-                node._task.cancel()
-                node.stream.close()
-            del world.nodes[1:]
+            for number in (1, 2):
+                world.lose(number)
             await world.until(lambda: world.coordinator.state == "running" and world.coordinator.generation > 1)
             assert {rank.node for rank in world.coordinator.members.ranks} == {"node-0"}
             assert all(node.ended for node in world.coordinator.members.nodes.values() if node.name != "node-0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from probes.frame import FRAME_VERSION, Frame, check_shape, checksum, decode, encode
@@ -113,6 +114,17 @@ def test_signals_by_name_and_none_that_nobody_declared() -> None:
     assert narrow[RANK.index("forward_seconds")] == 0.25
     assert narrow[RANK.index("tokens")] == 4096.0
     assert np.isnan(narrow[RANK.index("backward_seconds")])
+
+
+def test_the_deal_is_told_where_a_script_asks_for_it() -> None:
+    frames = StepFrames("job", 2)
+    frames.add(0, msgspec.structs.replace(record(1), micro_batches=5))
+    frames.add(1, record(1))
+    cut = frames.cut()
+    assert cut is not None
+    told = tensors(cut)[0][:, RANK.index("micro_batches"), 0]
+    assert told[0] == 5.0
+    assert np.isnan(told[1])
 
 
 def test_a_value_that_its_signal_cannot_have_is_missing() -> None:

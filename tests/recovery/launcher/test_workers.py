@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ import pytest
 from recovery.launcher.children import Nursery
 from recovery.launcher.output import Tail
 from recovery.launcher.proc import Child
-from recovery.launcher.worker_messages import Fence
+from recovery.launcher.wire import encode
+from recovery.launcher.worker_messages import Fence, WorkerHello
 from recovery.launcher.workers import Worker, Workers
 
 
@@ -69,6 +71,38 @@ def test_a_shunned_device_is_the_last_to_be_used_again(tmp_path: Path, caplog: p
         far.close()
 
     asyncio.run(story())
+
+
+def test_a_rank_that_is_ordered_twice_gets_one_process_and_one_that_is_fenced_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        greeted, given = asyncio.Event(), []
+        nothing = {"on_message": lambda *_: None, "on_exit": lambda *_: None}
+        workers = Workers(tmp_path, "t", cast("Nursery", Warming()), **nothing, on_standby=lambda _: greeted.set())
+        workers.take(5, lambda _: given.append("first"))
+        workers.take(6, lambda _: given.append("of another"))
+        workers.take(5, lambda _: given.append("second"))
+        await workers.fence((6,))
+        worker = Worker(cast("Child", SimpleNamespace(alive=True, pid=os.getpid())), Tail("standby"))
+        workers._all[os.getpid()] = worker
+        for _ in range(2):  # two processes become warm
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+                line.connect(str(tmp_path / "launcher.sock"))
+                line.send(encode(WorkerHello(token="t", pid=os.getpid())))
+                await greeted.wait()
+                greeted.clear()
+        assert given == ["second"]
+        workers._all.clear()
+        await workers.stop(0.0)
+
+    asyncio.run(asyncio.wait_for(story(), 60.0))
+
+
+class Warming:
+    """A nursery whose processes take for ever."""
+
+    async def hatch(self, *_: object) -> Child:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 async def _killed() -> bool:

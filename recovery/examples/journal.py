@@ -1,0 +1,65 @@
+"""What an example computed in each step, written on request: so that it can be checked that nothing is lost or doubled.
+
+``--journal DIR`` makes every process append to ``DIR/rank-R.jsonl``, a line a step, when its gradients are exchanged
+and the update is next::
+
+    {"generation": 2, "step": 17, "layers": [0, 2], "micro_batches": [0, 1], "of": 4, "time": 1790000000.0}
+
+A line says what went into a step, not that the step counted: it does if the next generation begins behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Of one process; without a directory it writes nothing."""
+
+    directory: Path | None = None
+
+    def write(
+        self, *, rank: int, generation: int, step: int, layers: Sequence[int], micro_batches: Sequence[int], of: int
+    ) -> None:
+        """Tell of one step.
+
+        Args:
+            rank: of this process.
+            generation: in which the step is made.
+            step: counted from 0.
+            layers: first one that this rank computed, and the one behind its last.
+            micro_batches: ids that it computed them for.
+            of: how many micro-batches the step has.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self.directory is None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        line = json.dumps(
+            {
+                "generation": generation, "step": step, "layers": list(layers), "micro_batches": list(micro_batches),
+                "of": of, "time": time.time(),
+            }
+        )  # fmt: skip
+        file = os.open(self.directory / f"rank-{rank}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, (line + "\n").encode())  # whole or not at all, also when the process is killed
+        finally:
+            os.close(file)
+
+
+def add_journal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--journal", type=_journal, default=Journal(), help="directory for what each step computed")
+
+
+def _journal(text: str) -> Journal:
+    return Journal(Path(text))
