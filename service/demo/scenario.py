@@ -98,7 +98,7 @@ class Scenario:
         self.story.seen_at = time.time()
         incident = self.story.incident
         self.story.tell(f"incident opened: {incident['title']}", "bad", incident["opened_at"])
-        self._until(lambda: self._incident().get("plan") is not None, 30.0, "a plan")
+        self._until(lambda: self._incident().get("plan") is not None, 60.0, "a plan")
         plan = self.story.incident["plan"]
         self.story.tell(f"plan: {plan['chosen']}. {plan['explanation']}", "act", self.story.incident["acting_at"])
         self._until(lambda: self._timeline("recovered") is not None, 60.0, "the recovery")

@@ -18,7 +18,7 @@ EVENT_ID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 
 
 MAX_VALUES = 200_000
-"""Values in one event's data: a plan for 4,096 ranks with four alternatives has about 120,000."""
+"""Values in one event's data: a plan that lists 2,048 restores of each of four alternatives has about 60,000."""
 MAX_DEPTH = 32
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 

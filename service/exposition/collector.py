@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
+from recovery.regret import PROMISED
 from service.events.models import XidTotalRow
 from service.incidents.life_cycle import LIVE
 from service.incidents.models import FindingRow, IncidentRow
@@ -35,6 +37,7 @@ class HealthCollector(Collector):
             yield _incidents(session)
             yield _targets(session)
             yield from _durability(session)
+            yield from _fared(session)
 
 
 def _xids(session: AnySession) -> Iterator[Metric]:
@@ -136,3 +139,35 @@ def _scrubbed(told: dict[str, Any] | None) -> dict[str, int]:
         "bytes_flipped": told["flipped"],
         "drills_failed": told["drills_failed"],
     }
+
+
+def _fared(session: AnySession) -> Iterator[Metric]:
+    """How predictions of recoveries fared, of jobs that run; what nobody predicted is not counted."""
+    families = (
+        CounterMetricFamily("mainstay_job_recoveries_predicted", "Recoveries with a prediction", labels=["job"]),
+        CounterMetricFamily(
+            "mainstay_job_recoveries_within_promise",
+            "Of these, that took no more and no less than a quarter beside it",
+            labels=["job"],
+        ),
+        CounterMetricFamily(
+            "mainstay_job_recovery_regret_seconds",
+            "Seconds that the best alternatives, as predicted, would have saved",
+            labels=["job"],
+        ),
+    )
+    running = {row.id: row.started_at for row in jobs.current(session)}
+    for job, recoveries in jobs.recoveries_of(session, running).items():
+        rows = [row for row in recoveries if row.promised_seconds is not None and row.failed_at >= running[job]]
+        within = sum(_kept(row.promised_seconds, row.seconds) for row in rows)
+        for family, total in zip(
+            families, (len(rows), within, sum(r.regret_seconds or 0.0 for r in rows)), strict=True
+        ):
+            family.add_metric([job], total, created=running[job])
+    yield from families
+
+
+def _kept(promised: float | None, seconds: float | None) -> bool:
+    if not promised or not seconds:
+        return False
+    return abs(math.log(seconds / promised)) <= PROMISED

@@ -21,6 +21,7 @@ from service.incidents.models import ActionRow, IncidentRow, PlanRow
 from service.incidents.opening import open_incident
 from service.incidents.plans import PLAN, PlanError, read_plan
 from service.incidents.service import propose, tell
+from service.jobs import decisions
 from service.jobs.models import RecoveryRow
 from service.kit.db import WriteSession
 from service.kit.ids import new_id
@@ -122,6 +123,7 @@ def _store_plan(context: Context, event: Event, plan: Plan, incident: IncidentRo
     row.generation, row.failed_ranks, row.outcome = plan.generation, list(plan.failed_ranks), "acting"
     row.strategy = None if plan.chosen is None else plan.chosen.value
     row.predicted_seconds = None if chosen is None else chosen.seconds
+    row.decision = decisions.weighed(event.data)
     session.flush()
 
 
@@ -208,6 +210,11 @@ def _note_actuals(recovery: RecoveryRow, event: Event) -> None:
         recovery.failed_at = min(recovery.failed_at, event.time - sum(parts.values()))
     recovery.recovered_at, recovery.outcome = event.time, "recovered"
     recovery.steps_lost, recovery.epoch = _integer(event.data.get("steps_lost")), _integer(event.data.get("epoch"))
+    fared = decisions.fared(event.data)
+    if fared is not None:
+        recovery.way, recovery.promised_seconds, recovery.regret_seconds = fared.way, fared.predicted_s, fared.regret_s
+        recovery.seconds = fared.measured_s
+    recovery.decision = recovery.decision or decisions.weighed(event.data)
 
 
 def _recovery_failed(context: Context, event: Event, job: str) -> None:
@@ -290,7 +297,7 @@ def _with_reason(event: Event, reason: str) -> Event:
 
 def _small(event: Event) -> dict[str, Any]:
     """The event's data without what is stored elsewhere."""
-    return {key: value for key, value in event.data.items() if key != "plan"}
+    return {key: value for key, value in event.data.items() if key not in {"plan", "decision"}}
 
 
 def _text(value: Any, otherwise: str) -> str:

@@ -29,7 +29,7 @@ def _plan(row: PlanRow, recovery: RecoveryRow | None) -> PlanRead:
         job=row.job,
         generation=row.generation,
         failed_ranks=row.body["failed_ranks"],
-        alternatives=row.body["alternatives"],
+        alternatives=[{"left_out": 0} | way for way in row.body["alternatives"]],  # older plans list all
         chosen=row.body["chosen"],
         explanation=row.body["explanation"],
         created_at=row.created_at,

@@ -100,6 +100,7 @@ class AlternativeRead(Output):
     cost_seconds: float | None
     parts: dict[str, float]
     restores: list[RestoreRead]
+    left_out: int
 
 
 class PlanRead(Output):

@@ -58,6 +58,14 @@ class RecoveryRow(Base):
     reason: Mapped[str | None] = mapped_column(Text)
     plan_id: Mapped[str | None] = mapped_column(String(128))
     incident_id: Mapped[str | None] = mapped_column(String(36))
+    way: Mapped[str | None] = mapped_column(String(32))
+    """Of all ways of recovering the one that was carried out."""
+    promised_seconds: Mapped[float | None]
+    """From the failure to the first committed step, as predicted when it was decided; ``seconds`` is what it took."""
+    regret_seconds: Mapped[float | None]
+    """That the best alternative, as predicted, would have saved."""
+    decision: Mapped[dict[str, Any] | None]
+    """All options that were weighed: ``service.jobs.decisions.Weighed``."""
 
     __table_args__ = (
         CheckConstraint("outcome IN ('acting', 'recovered', 'verified', 'failed')", name="outcome"),

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from recovery.advice import AdviceKind, AdviceState
 from service.events.schemas import MAX_RANK
+from service.jobs.decisions import Weighed
 from service.jobs.durability import Durability
 from service.kit.schemas import Bytes, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds, check_text
 
@@ -54,10 +55,14 @@ class Topology(Input):
     ranks: Annotated[list[TopologyRank], Field(max_length=MAX_RANK)]
     standbys: Annotated[dict[Name, Spares], Field(max_length=MAX_RANK)] | None = None
     """Node -> warm standbys that wait there and may take a rank; null where the coordinator does not say."""
+    stages: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANK)] | None = None
+    """Of each replica's pipeline, where they are unlike one another; ``pp`` is the deepest's then."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.dp * self.pp * self.tp != self.world_size:
+        if self.stages is not None:
+            self._require_stages(self.stages)
+        elif self.dp * self.pp * self.tp != self.world_size:
             raise ValueError(f"dp {self.dp} x pp {self.pp} x tp {self.tp} is not world_size {self.world_size}")
         seen: set[int] = set()
         for place in self.ranks:
@@ -69,6 +74,11 @@ class Topology(Input):
                 raise ValueError(f"rank {place.rank} stands twice in the topology")
             seen.add(place.rank)
         return self
+
+    def _require_stages(self, stages: list[int]) -> None:
+        if (len(stages), max(stages), sum(stages) * self.tp) != (self.dp, self.pp, self.world_size):
+            what = f"{self.dp} pipelines of at most {self.pp} stages, {self.world_size} ranks in all"
+            raise ValueError(f"stages {stages} are not {what}")
 
 
 class Protection(Input):
@@ -211,11 +221,20 @@ class RecoveryRead(Output):
     strategy: str | None
     steps_lost: int | None
     predicted_seconds: float | None
+    """Of the restore that the planner chose, from the decision on."""
     seconds: float | None
     parts: dict[str, float]
     epoch: int | None
     outcome: str
     incident: str | None
+    way: str | None
+    """Of all ways of recovering the one that was carried out; null where nothing was weighed."""
+    promised_seconds: float | None
+    """From the failure to the first committed step, as predicted; ``seconds`` is what that took."""
+    regret_seconds: float | None
+    """That the best alternative, as it was predicted, would have saved."""
+    decision: Weighed | None
+    """All options that were weighed at the failure; null where the coordinator does not say."""
 
 
 class StepsRead(Output):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from service.incidents import repository as incidents
 from service.jobs import advice, repository
 from service.jobs.accounting import Outage, effective_ratio
+from service.jobs.decisions import Weighed
 from service.jobs.models import JobRow, RecoveryRow
 from service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
 from service.kit.db import AnySession, WriteSession
@@ -115,4 +116,8 @@ def read_recovery(row: RecoveryRow) -> RecoveryRead:
         epoch=row.epoch,
         outcome=row.outcome,
         incident=row.incident_id,
+        way=row.way,
+        promised_seconds=row.promised_seconds,
+        regret_seconds=row.regret_seconds,
+        decision=None if row.decision is None else Weighed.model_validate(row.decision),
     )

@@ -37,7 +37,7 @@ class RemediationRow(Base):
     decided_at: Mapped[float | None] = mapped_column(UnixTime)
     decided_by: Mapped[str | None] = mapped_column(String(200))
     ended_at: Mapped[float | None] = mapped_column(UnixTime)
-    """Done, dismissed or superseded."""
+    """Done, dismissed, superseded or failed."""
     version_seen: Mapped[int] = mapped_column(default=0)
     """Accepted only: the newest ``state_version`` of the node that was taken into account."""
 

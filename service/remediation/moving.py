@@ -123,6 +123,8 @@ def outcome(session: AnySession, row: RemediationRow) -> tuple[RemediationState,
     if any(advice.is_open(one) for one in given):
         return None
     words = "; ".join(f"job {one.job}: {one.state}, {one.detail}" for one in given) or "no job was there any more"
-    if given and all(one.state == AdviceState.DONE.value for one in given):
+    answers = {one.state for one in given}
+    if answers == {AdviceState.DONE.value}:
         return RemediationState.DONE, words
-    return RemediationState.SUPERSEDED, f"not all ranks moved: {words}"
+    failed = AdviceState.FAILED.value in answers  # a refusal stops nobody: nothing was begun
+    return RemediationState.FAILED if failed else RemediationState.SUPERSEDED, f"not all ranks moved: {words}"

@@ -19,7 +19,8 @@ class RemediationState(StrEnum):
     ACCEPTED = "accepted"  # the node was drained for it
     DISMISSED = "dismissed"
     DONE = "done"  # the node came back through a validation that passed
-    SUPERSEDED = "superseded"  # what it was for is gone, or somebody put the node back
+    SUPERSEDED = "superseded"  # what it was for is gone, the job refused, or somebody put the node back
+    FAILED = "failed"  # a job began to move ranks for it and could not
 
 
 UNDECIDED = (RemediationState.PROPOSED, RemediationState.HELD)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
 import numpy as np
 import pytest
 import uvicorn
@@ -33,9 +32,6 @@ from service.kit.clock import Clock
 from service.kit.db import Database, normalise_url
 from service.services import Services
 from service.settings import Settings
-
-hypothesis.settings.register_profile("shared machine", deadline=None)
-hypothesis.settings.load_profile("shared machine")
 
 _TLS = ssl.create_default_context()
 """For every client: reading the certificates anew took each one 25 ms, and none of them speaks TLS."""

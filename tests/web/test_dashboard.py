@@ -13,7 +13,10 @@ from tests.web.story import JOB, kill, plan, send
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
 
 
-def test_sign_in_takes_the_token_out_of_the_address(page: Page) -> None:
+def test_sign_in_takes_the_token_out_of_the_address(page: Page, dashboard: Stack) -> None:
+    page.context.clear_cookies()
+    page.goto(f"/sign-in#token={dashboard.token}")
+    page.get_by_role("heading", name="Overview").wait_for()
     assert "token" not in page.url
 
 
@@ -30,6 +33,7 @@ def test_a_wrong_token_is_refused_in_words(browser: Browser, dashboard: Stack) -
 
 def test_the_first_screen_answers_and_follows_live(page: Page, dashboard: Stack) -> None:
     """An incident appears without a reload, is decided by itself, and leads to its page."""
+    page.goto("/")
     expect(page.get_by_role("heading", name="Nothing burns.")).to_be_visible()
     kill(dashboard, 3)
     expect(page.get_by_role("heading", name="One incident burns.")).to_be_visible()
@@ -85,6 +89,8 @@ def test_a_validation_is_ordered_here_and_measured_on_the_node(page: Page) -> No
 
 
 def test_the_keyboard_reaches_everything(page: Page) -> None:
+    page.goto("/")
+    page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("g")
     page.keyboard.press("f")
     expect(page.get_by_role("heading", name="Fleet")).to_be_visible()

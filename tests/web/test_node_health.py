@@ -73,6 +73,8 @@ def test_a_device_keeps_its_past_when_it_moves(page: Page, lost: dict[str, Any])
 
 
 def test_the_palette_finds_a_device_by_its_serial(page: Page, lost: dict[str, Any]) -> None:
+    page.goto("/")
+    page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("Control+k")
     page.keyboard.type(SERIAL[5:])
     expect(page.get_by_role("option").filter(has_text=f"{GPU_NODE} gpu0").first).to_be_visible()

@@ -31,6 +31,7 @@ function alternatives(job, rank, stepSeconds, small) {
     cost_seconds: total(p) + lost * stepSeconds,
     parts: p,
     restores,
+    left_out: 0,
   });
   const node = job.topology.ranks[rank].node;
   return [
@@ -66,6 +67,7 @@ function alternatives(job, rank, stepSeconds, small) {
       cost_seconds: null,
       parts: {},
       restores: [],
+      left_out: 0,
     },
   ];
 }

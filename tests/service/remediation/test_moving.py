@@ -115,6 +115,25 @@ def test_what_the_job_refuses_is_said_and_not_tried_again(fleet_of) -> None:
     assert len(given(fleet)) == 1
 
 
+@pytest.mark.parametrize("other", ["done", "refused"])
+def test_a_move_that_was_begun_and_did_not_come_about_has_failed(fleet_of, database_url, other: str) -> None:
+    """Of two ranks on the device one stays: whatever became of the other, not all has happened that was accepted."""
+    fleet = fleet_of(database_url, **AT_ONCE)
+    fleet.enrol("n1", "n2")
+    fleet.run_job("n1", "n1", "n1", "n2", standbys={"n2": 2}, devices=("gpu0", "gpu1", "gpu0", "gpu0"))
+    incident = slow(fleet, "n1", device="gpu0", kind="thermal_throttle")
+    fleet.turn()
+    first, second = given(fleet)
+    said = [answer(first, other, "words of one"), answer(second, "failed", "rank 2: the link is down")]
+    fleet.run_job("n1", "n1", "n1", "n2", standbys={"n2": 2}, devices=("gpu0", "gpu1", "gpu0", "gpu0"), advice=said)
+    for _ in range(3):
+        fleet.turn()
+    assert fleet.states() == {"n1": "failed"}
+    told = f"job demo: {other}, words of one; job demo: failed, rank 2: the link is down"
+    assert texts(fleet, incident)[-1] == f"n1: not all ranks moved: {told}"
+    assert len(given(fleet)) == 2, "and it is not tried again"
+
+
 def test_switched_off_nobody_asks(fleet_of) -> None:
     fleet = fleet_of(migrate="off")
     fleet.enrol("n1", "n2")

@@ -1931,6 +1931,8 @@ export interface components {
             epoch: number | null;
             /** Feasible */
             feasible: boolean;
+            /** Left Out */
+            left_out: number;
             /** Parts */
             parts: {
                 [key: string]: number;
@@ -4096,6 +4098,7 @@ export interface components {
          * @description One way back: what failed, what was chosen, what it really took.
          */
         RecoveryRead: {
+            decision: components["schemas"]["Weighed"] | null;
             /** Epoch */
             epoch: number | null;
             /** Failed At */
@@ -4120,8 +4123,12 @@ export interface components {
             planned_at: number | null;
             /** Predicted Seconds */
             predicted_seconds: number | null;
+            /** Promised Seconds */
+            promised_seconds: number | null;
             /** Recovered At */
             recovered_at: number | null;
+            /** Regret Seconds */
+            regret_seconds: number | null;
             /** Seconds */
             seconds: number | null;
             /** Steps Lost */
@@ -4130,6 +4137,8 @@ export interface components {
             strategy: string | null;
             /** Verified At */
             verified_at: number | null;
+            /** Way */
+            way: string | null;
         };
         /**
          * RemediationPage
@@ -4171,7 +4180,7 @@ export interface components {
          * @description How far a proposal has come.
          * @enum {string}
          */
-        RemediationState: "proposed" | "held" | "accepted" | "dismissed" | "done" | "superseded";
+        RemediationState: "proposed" | "held" | "accepted" | "dismissed" | "done" | "superseded" | "failed";
         /** RemediationStatus */
         RemediationStatus: {
             breaker: components["schemas"]["BreakerRead"];
@@ -4941,6 +4950,8 @@ export interface components {
             pp: number;
             /** Ranks */
             ranks: components["schemas"]["TopologyRank"][];
+            /** Stages */
+            stages?: number[] | null;
             /** Standbys */
             standbys?: {
                 [key: string]: number;
@@ -5295,6 +5306,46 @@ export interface components {
          * @enum {string}
          */
         VersionMode: "draft" | "shadow" | "active" | "retired";
+        /**
+         * Weighed
+         * @description All options at a failure, best first.
+         */
+        Weighed: {
+            /** Chosen */
+            chosen: string[] | null;
+            /** Explanation */
+            explanation: string;
+            /** Fault */
+            fault: string;
+            /** Lost */
+            lost: number[];
+            /** Options */
+            options: components["schemas"]["WeighedOption"][];
+        };
+        /**
+         * WeighedOption
+         * @description One way of recovering, or a sequence of two, as it was priced at the failure.
+         */
+        WeighedOption: {
+            /** Executable */
+            executable: boolean;
+            /** Expected S */
+            expected_s: number | null;
+            /** Feasible */
+            feasible: boolean;
+            /** Gpu Seconds */
+            gpu_seconds: number | null;
+            /** Parts */
+            parts: {
+                [key: string]: number;
+            };
+            /** Rate */
+            rate: number | null;
+            /** Reason */
+            reason: string;
+            /** Ways */
+            ways: string[];
+        };
         /**
          * WithoutSpare
          * @description What the job does while a node is missing and no spare is left.

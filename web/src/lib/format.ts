@@ -196,3 +196,9 @@ const UUIDS = /\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a
 
 /** A sentence of the service with its UUIDs cut to their ends, unbroken: whole ones are for copying, not for reading. */
 export const readable = (text: string) => text.replaceAll(UUIDS, "$1\u00a0…\u2060$2");
+
+/** How ranks are laid out: `2 × 3`, or `3 + 2` stages where pipelines are of unlike depth. */
+export function shapeOf(topology: { dp: number; pp: number; tp: number; stages?: number[] | null }): string {
+  if (topology.stages) return topology.stages.join(" + ");
+  return `${topology.dp} × ${topology.pp}${topology.tp > 1 ? ` × ${topology.tp}` : ""}`;
+}

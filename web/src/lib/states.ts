@@ -147,7 +147,8 @@ export const proposal: Record<RemediationState, Look> = {
   ),
   dismissed: look("Dismissed", "unknown", "cross", "A person decided against it"),
   done: look("Done", "healthy", "check", "The node passed a validation, or its ranks have moved"),
-  superseded: look("Superseded", "unknown", "dot", "What it was for is gone"),
+  superseded: look("Superseded", "unknown", "dot", "What it was for is gone, or a job refused"),
+  failed: look("Failed", "suspect", "cross", "Ranks were to move and could not; the job says why"),
 };
 
 export const proposalOrder: RemediationState[] = [
@@ -155,6 +156,7 @@ export const proposalOrder: RemediationState[] = [
   "held",
   "accepted",
   "done",
+  "failed",
   "dismissed",
   "superseded",
 ];

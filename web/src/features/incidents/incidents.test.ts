@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Incident, Plan } from "@/api/types";
 import { burned, lifeSteps, ranksText, subject } from "./life";
-import { measuredParts, planTable } from "./plan-model";
+import { measuredParts, planTable, restoreLines } from "./plan-model";
 import { detailPairs, offsetText, timelineRows } from "./timeline-model";
 
 const incident: Incident = {
@@ -73,7 +73,8 @@ describe("the plan", () => {
     steps_lost: 0,
     cost_seconds: seconds,
     parts: (seconds === null ? {} : { regroup: seconds / 2, fence: seconds / 2 }) as Record<string, number>,
-    restores: [],
+    restores: [] as Plan["alternatives"][number]["restores"],
+    left_out: 0,
   });
   const plan: Plan = {
     id: "p",
@@ -110,6 +111,14 @@ describe("the plan", () => {
     expect(table.phases).toEqual(["fence", "regroup"]);
     expect(table.actual?.parts).toEqual({ fence: 1, regroup: 3 });
     expect(table.accuracy).toBe(2);
+  });
+
+  it("says how many restores of a large job are not listed", () => {
+    const moved = { rank: 7, node: "n1", source: "peer_copy" as const, from_rank: 3, from_nodes: ["n0"] };
+    expect(restoreLines({ ...alternative("peer_copy", 2), restores: [moved], left_out: 16_383 })).toEqual([
+      "Rank 7 from a data-parallel peer on n0",
+      "16\u202f383 more are not listed",
+    ]);
   });
 
   it("has something to draw where only a total is known", () => {

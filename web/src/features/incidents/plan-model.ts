@@ -1,7 +1,7 @@
 /** A plan as rows to compare: predicted and actual on one scale. Pure. */
 import type { Alternative, Plan } from "@/api/types";
 import { phaseOrder } from "@/charts/phase-bar";
-import { humanize } from "@/lib/format";
+import { humanize, integer } from "@/lib/format";
 import { ranksText } from "./life";
 
 export interface PlanRow {
@@ -80,7 +80,7 @@ export function restoreLines(alternative: Alternative): string[] {
     const key = (SOURCES[restore.source] ?? humanize(restore.source)) + from;
     groups.set(key, [...(groups.get(key) ?? []), restore]);
   }
-  return [...groups]
+  const lines = [...groups]
     .sort(([, a], [, b]) => Number(a[0]?.source === "live") - Number(b[0]?.source === "live"))
     .map(([source, restores]) => {
       const text = ranksText(restores.map((restore) => restore.rank));
@@ -90,4 +90,8 @@ export function restoreLines(alternative: Alternative): string[] {
         : source;
       return `${text.charAt(0).toUpperCase()}${text.slice(1)} ${words}`;
     });
+  if (alternative.left_out > 0) {
+    lines.push(`${integer(alternative.left_out)} more are not listed`);
+  }
+  return lines;
 }

@@ -11,7 +11,7 @@ import { SignalCharts } from "@/features/judged/signal-charts";
 import { SignalMap } from "@/features/judged/signal-map";
 import { progressOf } from "@/features/overview/jobs-strip";
 import { cx } from "@/lib/cx";
-import { integer, percent, plural } from "@/lib/format";
+import { integer, percent, plural, shapeOf } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { lookOf, job as looks } from "@/lib/states";
 import { Age } from "@/ui/age";
@@ -178,8 +178,12 @@ function Numbers({ job }: { job: Job }) {
         <Stat value={integer(job.recoveries)} name={job.recoveries === 1 ? "recovery" : "recoveries"} />
         <Stat value={integer(job.generation)} name="generation" />
         <Stat
-          value={`${topology.dp} × ${topology.pp}${topology.tp > 1 ? ` × ${topology.tp}` : ""}`}
-          name={`data × pipeline${topology.tp > 1 ? " × tensor" : ""}`}
+          value={shapeOf(topology)}
+          name={
+            topology.stages
+              ? "stages of each pipeline"
+              : `data × pipeline${topology.tp > 1 ? " × tensor" : ""}`
+          }
           note={plural(topology.world_size, "rank")}
         />
       </div>

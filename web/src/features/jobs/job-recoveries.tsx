@@ -9,6 +9,8 @@ import { usePolling } from "@/lib/live";
 import { Age } from "@/ui/age";
 import { Panel } from "@/ui/panel";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
+import { regretText } from "./decision-model";
+import { JobDecision } from "./job-decision";
 import { recoveriesQuery } from "./queries";
 
 interface Row extends Recovery {
@@ -50,7 +52,10 @@ const columns: Column<Row>[] = column.columns([
   }),
   column.accessor("strategy", {
     header: "Brought back by",
-    cell: ({ row }) => (row.original.strategy ? humanize(row.original.strategy) : "nothing"),
+    cell: ({ row }) => {
+      const { way, strategy } = row.original;
+      return way || strategy ? humanize(way ?? strategy ?? "") : "nothing";
+    },
   }),
   column.accessor("parts", {
     id: "phases",
@@ -72,7 +77,16 @@ const columns: Column<Row>[] = column.columns([
   column.accessor("predicted_seconds", {
     id: "predicted",
     header: "Predicted",
-    cell: ({ row }) => <span className="text-ink-2">{duration(row.original.predicted_seconds)}</span>,
+    cell: ({ row }) => (
+      <span className="text-ink-2">
+        {duration(row.original.promised_seconds ?? row.original.predicted_seconds)}
+      </span>
+    ),
+  }),
+  column.accessor("regret_seconds", {
+    id: "regret",
+    header: "Regret",
+    cell: ({ row }) => <span className="text-ink-2">{regretText(row.original)}</span>,
   }),
   column.accessor("steps_lost", {
     id: "lost",
@@ -80,6 +94,11 @@ const columns: Column<Row>[] = column.columns([
     cell: ({ row }) => row.original.steps_lost ?? "–",
   }),
   column.accessor("outcome", { header: "Outcome", cell: ({ row }) => humanize(row.original.outcome) }),
+  column.accessor("decision", {
+    id: "weighed",
+    header: "Weighed",
+    cell: ({ row }) => row.original.decision && <JobDecision recovery={row.original} />,
+  }),
 ]) as Column<Row>[];
 
 function rowsOf(recoveries: Recovery[]): Row[] {
@@ -104,7 +123,7 @@ export function JobRecoveries({ job }: { job: Job }) {
         columns={columns}
         rowId={(row) => row.id}
         grow="phases"
-        right={["took", "predicted", "lost"]}
+        right={["took", "predicted", "regret", "lost"]}
         onOpen={(row) =>
           row.incident && void navigate({ to: "/incidents/$id", params: { id: row.incident } })
         }

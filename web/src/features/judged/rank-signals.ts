@@ -54,6 +54,7 @@ export const rankSignals: readonly RankSignal[] = [
   value("gradient_norm", "Gradient norm"),
   value("tokens", "Tokens"),
   value("sequence_squares", "Squared sequence lengths"),
+  value("micro_batches", "Micro-batches"),
 ];
 
 export const rankSignalNames = rankSignals.map((signal) => signal.name);

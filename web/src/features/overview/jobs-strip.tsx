@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import type { Job } from "@/api/types";
 import { RankMini } from "@/charts/rank-grid";
-import { integer, percent, plural } from "@/lib/format";
+import { integer, percent, plural, shapeOf } from "@/lib/format";
 import { job as jobLooks, lookOf } from "@/lib/states";
 import { Age } from "@/ui/age";
 import { Empty } from "@/ui/notice";
@@ -63,8 +63,7 @@ function Row({ job }: { job: Job }) {
         </div>
         <Progress value={progressOf(job)} label={`Progress of ${job.name}`} className="mt-1.5" />
         <p className="mt-1 text-ink-3 text-xs">
-          {topology.dp} × {topology.pp}
-          {topology.tp > 1 && ` × ${topology.tp}`} ranks · generation {job.generation} ·{" "}
+          {shapeOf(topology)} ranks · generation {job.generation} ·{" "}
           {plural(job.recoveries, "recovery", "recoveries")} · heard <Age at={job.last_seen_at} />
         </p>
       </div>

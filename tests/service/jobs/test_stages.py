@@ -1,0 +1,51 @@
+"""A topology of pipelines that are of unlike depth: what is taken, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from detectors.mesh import mesh_of
+from recovery.shape import Shape
+from service.jobs.schemas import Topology
+
+
+def topology(pipelines: list[int], **changed: Any) -> dict[str, Any]:
+    shape = Shape.of(pipelines)
+    ranks = [
+        {"rank": rank, "dp": dp, "pp": pp, "tp": tp, "node": f"n{rank}", "device": None, "pid": 1, "state": "running"}
+        for rank in range(shape.world_size)
+        for dp, pp, tp in [shape.place(rank)]
+    ]
+    body = {
+        "dp": shape.dp,
+        "pp": shape.pp,
+        "tp": 1,
+        "world_size": shape.world_size,
+        "stages": pipelines,
+        "ranks": ranks,
+    }
+    return body | changed
+
+
+def test_three_stages_beside_two_are_a_topology() -> None:
+    assert Topology.model_validate(topology([3, 2])).stages == [3, 2]
+    assert Topology.model_validate(topology([2, 2], stages=None)).stages is None
+
+
+@pytest.mark.parametrize("changed", [{"stages": [3, 3]}, {"stages": [3]}, {"stages": [4, 1]}, {"world_size": 6}])
+def test_stages_that_contradict_the_rest_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="are not 2 pipelines of at most 3 stages"):
+        Topology.model_validate(topology([3, 2], **changed))
+
+
+def test_only_ranks_that_are_cut_alike_are_peers() -> None:
+    mesh = mesh_of("job", topology([3, 2, 2]))
+    assert mesh.on("pp").tolist() == [0, 1, 2, 3, 4, 3, 4], "the stages of two are other parts of the model"
+    labels = mesh.labels("dp")
+    assert [labels[3] == labels[rank] for rank in range(7)] == [False, False, False, True, False, True, False]
+    pipelines = mesh.labels("pp")
+    assert len({*pipelines[:3].tolist()}) == len({*pipelines[3:5].tolist()}) == 1
+    assert pipelines[0] != pipelines[3]

@@ -1,0 +1,36 @@
+"""A failure as a job's coordinator weighed it, for the dashboard's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def option(ways: list[str], expected_s: float | None, reason: str, **parts: float) -> dict[str, Any]:
+    """One option as an event tells it; without a price it could not be taken."""
+    return {
+        "ways": ways, "feasible": expected_s is not None, "executable": ways[0] not in {"just_in_time", "morph"},
+        "reason": reason, "expected_s": expected_s, "gpu_seconds": None if expected_s is None else 4 * expected_s,
+        "rate": None if expected_s is None else 0.57 if ways[0] == "drop_and_heal" else 1.0, "parts": parts,
+    }  # fmt: skip
+
+
+def decision() -> dict[str, Any]:
+    """A process was lost; a warm standby was waited for though dropping its replica would have cost less."""
+    return {
+        "act": True, "chosen": ["drop_and_heal"], "fault": "process", "lost": [1, 0], "seconds": 0.0008, "ready": True,
+        "explanation": "drop_and_heal: Training goes on at 57.1% of its rate after 0.21 s, until 0.3 s have passed.",
+        "options": [
+            option(["drop_and_heal"], 0.59, "At 57.1% until 0.3 s have passed.", downtime=0.21, degraded=0.13,
+                   repeated=0.05, rejoin=0.2),
+            option(["drop_and_heal", "standby_swap"], 0.7, "Then swapped.", downtime=0.21, degraded=0.3, rejoin=0.19),
+            option(["local_slot"], 0.75, "Training goes on at its full rate after 0.7 s.", downtime=0.7, repeated=0.05),
+            option(["just_in_time"], 3.1, "Training goes on at its full rate after 3.05 s.", downtime=3.1),
+            option(["disk_restart"], None, "No checkpoint is on disk."),
+            option(["morph"], None, "The training program cannot go on at another (dp, pp)."),
+        ],
+    }  # fmt: skip
+
+
+def outcome() -> dict[str, Any]:
+    """It took a third longer than predicted."""
+    return {"way": "local_slot", "predicted_s": 0.8, "measured_s": 1.06, "error": 0.325, "regret_s": 0.47}
