@@ -30,6 +30,10 @@ STEPS: Final = 40
 HANG_STEPS: Final = 400
 """Long enough that the watch has learned how long this job is quiet."""
 HANG_AFTER: Final = 60
+HANG_LEARNT_SECONDS: Final = 12.0
+"""The watch learns from ten gaps how long this job is quiet, and is told of one a second; until then 300 s are fine."""
+HANG_PACE: Final = ("--faults", "sleep:rank=0,step=0,ms=20")
+"""So that the job is still there then, on any machine."""
 START_SECONDS: Final = 300.0
 ARGUMENTS: Final = ("--seed", "5", "--width", "64", "--batch", "1", "--dp", str(NODES), "--pp", "1")
 HANG_BOUND: Final = 1.0
@@ -58,10 +62,10 @@ class Teller:
     number: int = 0
     _undisturbed: dict[int, Path] = field(default_factory=dict)
 
-    def job(self, *options: str, steps: int = STEPS) -> Job:
+    def job(self, *options: str, steps: int = STEPS, pace: Sequence[str] = ()) -> Job:
         self.number += 1
         place = self.place / f"job-{self.number}"
-        words = ["--steps", str(steps), *ARGUMENTS, "--save", str(place / "saved")]
+        words = ["--steps", str(steps), *ARGUMENTS, *pace, "--save", str(place / "saved")]
         return Job(
             directory=place, arguments=words, nodes=NODES, per_node=1,
             options=["--spares", "2", "--node-timeout", "4", *options],
@@ -180,7 +184,9 @@ def failure_in_rebuild(teller: Teller) -> Outcome:
 
 def hang(teller: Teller) -> Outcome:
     """SIGSTOP of a rank, with ``--on-hang recover``."""
-    with teller.job("--on-hang", "recover", steps=HANG_STEPS) as job:
+    with teller.job("--on-hang", "recover", steps=HANG_STEPS, pace=HANG_PACE) as job:
+        job.wait_step(1, START_SECONDS)
+        time.sleep(HANG_LEARNT_SECONDS)
         job.wait_step(HANG_AFTER + teller.chance.randrange(10), 300.0)
         struck = job.kill(teller.chance.randrange(NODES), signal.SIGSTOP)
         recovered = job.wait_recoveries(1, 120.0)

@@ -56,12 +56,13 @@ def _failed(name: str, why: str) -> Row:
 
 def main() -> None:
     """Print the whole table."""
+    file = target_file("detect")
     rows: list[Row] = []
     for name in PARTS:
         rows += part(name)
         print(f"bench.{name}: done", flush=True)
     rows += lib_runs.rows()
-    publish("detect", rows, target_file("detect"))
+    publish("detect", rows, file)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,10 @@ class Job:
         with self.log(number).open("wb") as log:
             return self._begin(["-m", "mainstay", "run", *words], environment, log.fileno())
 
+    def start_again(self, number: int) -> subprocess.Popen[bytes]:
+        """Another launcher for a node whose launcher was killed; ``port`` must have been given."""
+        return self._start(number, self.port)
+
     def _begin(self, words: Sequence[str], environment: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, *words]
         return subprocess.Popen(

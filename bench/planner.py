@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench import lib_planner_contest as contest
 from bench import lib_planner_decide as decisions
+from bench import lib_planner_forecasts as forecasts
 from bench import lib_planner_parcae as parcae
 from bench import lib_planner_recycle as recycle
 from bench import lib_planner_runs as runs
@@ -23,15 +24,15 @@ TRACES = DATA / "traces"
 
 if __name__ == "__main__":
     found = [*runs.daly_rows(), *runs.llama_rows(), *recycle.rows()]
-    found += [*decisions.decision_rows(), *decisions.allocation_rows(), *decisions.llama_rows()]
+    found += [*decisions.decision_rows(), *forecasts.rows(), *decisions.allocation_rows(), *decisions.llama_rows()]
     if (TRACES / "oobleck").is_dir():
         found += tables.rows(TRACES / "oobleck")
     else:
         print(f"{TRACES / 'oobleck'} is absent: set MAINSTAY_TEST_DATA; Oobleck's table is left out")
-    if (TRACES / "parcae").is_dir():
-        found += parcae.rows(TRACES / "parcae")
+    if all((TRACES / name).is_dir() for name in ("parcae", "oobleck", "bamboo")):
+        found += parcae.rows(TRACES)
     else:
-        print(f"{TRACES / 'parcae'} is absent: set MAINSTAY_TEST_DATA; Parcae's slices are left out")
+        print(f"{TRACES} lacks parcae, oobleck or bamboo: set MAINSTAY_TEST_DATA; forecasts and Parcae's are left out")
     if (TRACES / "oobleck").is_dir() and (TRACES / "bamboo").is_dir():
         found += contest.rows(TRACES)
     else:

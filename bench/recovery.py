@@ -27,9 +27,11 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "recovery_time": ("--quick",),  # SIGKILL to the next step, beside a full restart
     "control_plane": ("--quick",),  # coordinator, partition, failures within failures, hangs
     "migration": ("--quick",),  # how long training stands still while a rank moves
+    "hazard_copies": ("--quick",),  # the newest step of a node that was warned of and lost
     "reshape": ("--quick",),  # another (dp, pp), beside a stop and a resume
     "bit_flips": (),  # flipped bits in all that is kept
     "restore_paths": ("--quick",),  # predicted and measured seconds
+    "executed": ("--quick",),  # the same of every way that is carried out, and that no sample is lost
     "protocol_fuzz": ("--quick",),  # hostile frames
     "steps_on_disk": (),  # beside dcp
 }
