@@ -25,6 +25,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from tests.data import DATA
 from tests.groups import GroupScheduling
@@ -34,10 +37,22 @@ if TYPE_CHECKING:
 
     from tests.warm.processes import Warm
 
+# A shared machine has slow moments, and a test that fails must fail again: what is drawn depends on nothing else, and
+# not on the modules that a worker happens to have imported, whose constants would be drawn too. To draw at random:
+# ``--hypothesis-profile default``.
+settings.register_profile("mainstay", deadline=None, derandomize=True)
+settings.load_profile("mainstay")
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = Constants
+
 for _library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     # Several workers share the cores: a pool of threads in each of them spins more than it computes. What asks for
     # threads itself still has them. Before anybody imports numpy or torch; workers and children inherit it.
     os.environ.setdefault(_library, "1")
+
+# Hundreds of processes start here, and each would compile the project anew; workers would rewrite every assertion.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
 _MEMORY = Path("/dev/shm")
@@ -74,6 +89,12 @@ def _use_memory(config: pytest.Config) -> None:
             shutil.rmtree(old, ignore_errors=True)
     if config.option.basetemp is None and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
         config.option.basetemp = str(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``-m alone`` is a handful of tests: to import all the other files took longer than they do."""
+    others = config.option.markexpr == "alone" and collection_path.suffix == ".py"
+    return True if others and "mark.alone" not in collection_path.read_text(encoding="utf-8") else None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:

@@ -32,7 +32,9 @@ def _apt_install(*packages: str) -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise MissingError(f"please install: sudo apt-get install -y {' '.join(packages)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", *packages]):
+    for words in (["update", "-qq"], ["install", "-y", "-qq", *packages]):
+        # Another run may be installing just now.
+        command = ["apt-get", "-o", "DPkg::Lock::Timeout=300", *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()[-300:]}")

@@ -8,15 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from bench.lib_receiver import Receiver
 from tests.fakes.driven import Driven, StartNvml
 from tests.fakes.fleet import FakeFleet, compile_fake
-
-# A shared machine has slow moments, and a test that fails must fail again.
-settings.register_profile("mainstay", deadline=None, derandomize=True)
-settings.load_profile("mainstay")
 
 
 @pytest.fixture

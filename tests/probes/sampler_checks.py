@@ -48,9 +48,13 @@ def it_is_called_what_its_module_is_called(config: type[SamplerConfig]) -> None:
 
 
 def building_touches_nothing(config: type[SamplerConfig]) -> None:
-    started = time.perf_counter()
-    config().build()
-    assert time.perf_counter() - started < 0.05
+    """The best of five: the machine may be busy, an opened device is slow each time."""
+    seconds = list[float]()
+    for _ in range(5):
+        started = time.perf_counter()
+        config().build()
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.05
 
 
 def support_is_explained_and_may_be_asked_again(config: type[SamplerConfig]) -> None:

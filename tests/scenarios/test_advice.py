@@ -17,8 +17,9 @@ from probes.ids import uuid7
 from recovery.migrate_cli import Where, migrate
 from service.demo.client import ApiClient
 from service.demo.stack import Stack
+from tests.warm.processes import Warm
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
 HOUR = 3600.0
 ARGUMENTS = [
@@ -54,12 +55,12 @@ def nodes(job: Job) -> list[str]:
     return [rank["node"] for rank in job.state()["topology"]["ranks"]]
 
 
-def test_a_rank_leaves_a_node_whose_memory_forgets(stack: Stack, tmp_path: Path, capsys: Any) -> None:
+def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp_path: Path, capsys: Any) -> None:
     api = stack.api
     token = tmp_path / "token"
     token.write_text(api.post("/auth/tokens", {"name": "job", "kind": "job", "scopes": ["report"]})["token"])
     options = ["--spares", "1", "--service", api.base_url, "--service-token-file", str(token)]
-    with Job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=options) as job:
+    with warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=options) as job:
         job.wait_step(5)
         before = job.pids()
         ApiClient(api.base_url, token.read_text()).post("/events", damages("node-1"))

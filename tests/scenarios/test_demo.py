@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("training")
+@pytest.mark.xdist_group("control")
 def test_demo_kills_a_rank_and_ends_bit_equal() -> None:
     command = [sys.executable, "-m", "mainstay", "demo", "--exit", "--json", "--port", "0", "--steps", "45"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job, free_port, run_plain
+from bench.lib_job import Job, free_port
+from tests.scenarios.same_bits import assert_same_bits
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -18,25 +20,20 @@ ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Final parameters of the plain script: no launcher, no snapshots, no fault."""
-    directory = tmp_path_factory.mktemp("plain")
-    run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")])
-    return directory / "saved"
+    return warm.undisturbed(tmp_path_factory.mktemp("plain"), ARGUMENTS)
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(warm: Warm, tmp_path: Path) -> Job:
     """Two launchers as two nodes, each with one replica of two stages; not started yet."""
     arguments = [*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")]
-    return Job(directory=tmp_path / "job", arguments=arguments, options=OPTIONS, port=free_port())
+    return warm.job(directory=tmp_path / "job", arguments=arguments, options=OPTIONS, port=free_port())
 
 
 def assert_bit_equal(job: Job, other: Path) -> None:
-    one = Path(job.arguments[-1])
-    names = sorted(path.name for path in other.iterdir())
-    assert names == [f"rank-{rank}.npz" for rank in range(4)]
-    assert [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()] == []
+    assert_same_bits(Path(job.arguments[-1]), other, 4)
 
 
 def dropped(job: Job, count: int) -> None:

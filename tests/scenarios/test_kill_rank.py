@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job
+from tests.scenarios.same_bits import assert_same_bits
 from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -22,9 +23,7 @@ SEED = 20260729
 @pytest.fixture(scope="module")
 def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Final parameters of the plain script: no launcher, no snapshots, no fault."""
-    directory = tmp_path_factory.mktemp("plain")
-    warm.run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")])
-    return directory / "saved"
+    return warm.undisturbed(tmp_path_factory.mktemp("plain"), ARGUMENTS)
 
 
 @pytest.fixture
@@ -40,15 +39,9 @@ def saved(job: Job) -> Path:
     return Path(job.arguments[-1])
 
 
-def assert_bit_equal(one: Path, other: Path) -> None:
-    names = sorted(path.name for path in other.iterdir())
-    assert names == [f"rank-{rank}.npz" for rank in range(4)]
-    assert [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()] == []
-
-
 def assert_ended_well(job: Job, undisturbed: Path) -> None:
     assert job.wait() == [0, 0], job.tail()
-    assert_bit_equal(saved(job), undisturbed)
+    assert_same_bits(saved(job), undisturbed, 4)
     assert job.state()["state"] == "finished"
     assert job.state()["last_step"] == STEPS
 
@@ -119,7 +112,7 @@ def test_a_whole_node_moves_to_the_standbys_of_the_other(job: Job, undisturbed: 
         )
         job.wait_recoveries(1)
         assert job.wait() == [0]
-    assert_bit_equal(saved(job), undisturbed)
+    assert_same_bits(saved(job), undisturbed, 4)
     assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0"}
     (event,) = job.events("node_lost")
     assert event["node"] == "node-1"

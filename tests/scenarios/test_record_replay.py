@@ -16,7 +16,7 @@ from probes.signals import SignalSource
 from service.demo.processes import mainstay_command
 from service.demo.stack import JOB, NODES, Stack, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("training")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("control")]
 
 
 @pytest.fixture

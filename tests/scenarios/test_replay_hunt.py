@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job
+from tests.scenarios.same_bits import assert_same_bits
 from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
@@ -39,11 +40,7 @@ def start(warm: Warm, tmp_path: Path) -> Start:
 def assert_as_undisturbed(warm: Warm, job: Job, words: tuple[str, ...], tmp_path: Path) -> None:
     assert job.wait(300.0) == [0], job.tail()
     warm.run_plain(tmp_path / "plain", [*words, *SMALL, "--save", str(tmp_path / "plain" / "saved")], job.per_node)
-    clean, hunted = tmp_path / "plain" / "saved", tmp_path / "saved"
-    names = sorted(path.name for path in clean.iterdir())
-    assert len(names) == job.per_node
-    other = [name for name in names if (clean / name).read_bytes() != (hunted / name).read_bytes()]
-    assert other == [], job.tail(60)
+    assert_same_bits(tmp_path / "saved", tmp_path / "plain" / "saved", job.per_node)
 
 
 def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, warm: Warm, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from probes.ids import uuid7
 from recovery.disk.catalogue import runs
 from recovery.reshape import Answer, Outcome, Wish, answered, ask
 from tests.scenarios.whole_model import parameters
+from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -33,12 +34,20 @@ def reshape(job: Job, dp: int, pp: int) -> Answer:
     return given
 
 
-def test_four_ranks_change_their_shape_twice_and_lose_one_between(tmp_path: Path) -> None:
+def undisturbed(warm: Warm, directory: Path, options: list[str], ranks: int) -> None:
+    """The same training on one node, with nobody asking for anything."""
+    words = [*SMALL, "--save", str(directory / "undisturbed")]
+    one = {"nodes": 1, "per_node": ranks, "options": options}
+    with warm.job(directory=directory / "plain", script=SCRIPT, arguments=words, **one) as job:
+        assert job.wait() == [0], job.tail()
+
+
+def test_four_ranks_change_their_shape_twice_and_lose_one_between(warm: Warm, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     options = ["--dp", "2", "--pp", "2", "--parity-every", "5"]
     disk = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
     words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
-    with Job(directory=tmp_path / "job", script=SCRIPT, arguments=words, options=[*options, *disk]) as job:
+    with warm.job(directory=tmp_path / "job", script=SCRIPT, arguments=words, options=[*options, *disk]) as job:
         job.wait_step(4)
         first = reshape(job, 1, 4)
         assert first.outcome is Outcome.DONE, (first, job.tail())
@@ -56,16 +65,13 @@ def test_four_ranks_change_their_shape_twice_and_lose_one_between(tmp_path: Path
         assert job.wait() == [0, 0], job.tail()
         assert job.state()["last_step"] == STEPS
     assert len(runs(checkpoints)) == 3
-    plain = ["--dp", "2", "--pp", "2"]
-    words = [*SMALL, "--save", str(tmp_path / "undisturbed")]
-    with Job(directory=tmp_path / "plain", script=SCRIPT, arguments=words, nodes=1, per_node=4, options=plain) as job:
-        assert job.wait() == [0], job.tail()
+    undisturbed(warm, tmp_path, ["--dp", "2", "--pp", "2"], ranks=4)
     assert parameters(tmp_path / "saved") == parameters(tmp_path / "undisturbed")
 
 
-def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(tmp_path: Path) -> None:
+def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(warm: Warm, tmp_path: Path) -> None:
     options = ["--dp", "1", "--pp", "2", "--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
-    with Job(directory=tmp_path / "job", script=SCRIPT, arguments=ENDLESS, nodes=1, options=options) as job:
+    with warm.job(directory=tmp_path / "job", script=SCRIPT, arguments=ENDLESS, nodes=1, options=options) as job:
         job.wait_step(2)
         assert reshape(job, 1, 2).detail == "the job has dp=1 pp=2 already"
         command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--dp", "3", "--pp", "1", "--json"]
@@ -78,12 +84,35 @@ def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(tmp_path: Path) -> N
         assert job.state()["generation"] == 1
 
 
-def test_a_script_that_names_its_own_shape_is_not_stopped(tmp_path: Path) -> None:
+def test_a_script_that_names_its_own_shape_is_not_stopped(warm: Warm, tmp_path: Path) -> None:
     options = ["--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
     words = ["--steps", "100000", "--dp", "1", "--pp", "2", "--width", "32"]
-    with Job(directory=tmp_path / "job", arguments=words, nodes=1, options=options) as job:
+    with warm.job(directory=tmp_path / "job", arguments=words, nodes=1, options=options) as job:
         job.wait_step(2)
         given = reshape(job, 2, 1)
         assert given.outcome is Outcome.REFUSED
         assert "the script of ranks [0, 1] cannot be started in another shape" in given.detail
         assert job.state()["generation"] == 1
+
+
+def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(warm: Warm, tmp_path: Path) -> None:
+    disk = ["--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    options = ["--dp", "1", "--pp", "3", "--parity-every", "0", *disk]
+    words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
+    with warm.job(
+        directory=tmp_path / "job", script=SCRIPT, arguments=words, nodes=1, per_node=3, options=options
+    ) as job:
+        job.wait_step(4)
+        command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--stages", "2,1", "--json"]
+        command += ["--state-dir", str(job.directory / "node-0"), "--timeout", "240"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, (done.stdout, done.stderr, job.tail())
+        assert job.state()["topology"]["stages"] == [2, 1]
+        job.wait_step(json.loads(done.stdout)["step"] + 2)
+        job.kill(2)
+        job.wait_recoveries(1)
+        last = reshape(job, 3, 1)
+        assert last.outcome is Outcome.DONE, (last, job.tail())
+        assert job.wait() == [0], job.tail()
+    undisturbed(warm, tmp_path, ["--dp", "1", "--pp", "1"], ranks=1)
+    assert parameters(tmp_path / "saved") == parameters(tmp_path / "undisturbed")

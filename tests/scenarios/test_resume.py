@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import EXAMPLES, Job, run_plain
+from bench.lib_job import EXAMPLES, Job
 from recovery.disk.catalogue import find, runs
 from recovery.shape import Shape
 from tests.scenarios.whole_model import parameters
+from tests.warm.processes import Warm
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
 STEPS = 30
 SMALL = ["--seed", "11", "--width", "32", "--layers", "2", "--batch", "2"]
@@ -34,12 +35,12 @@ def whole_step(checkpoints: Path, at_least: int) -> bool:
         return False
 
 
-def test_all_is_killed_and_a_new_start_resumes(tmp_path: Path) -> None:
+def test_all_is_killed_and_a_new_start_resumes(warm: Warm, tmp_path: Path) -> None:
     """Two nodes, two pipelines of two stages; SIGKILL of both launchers takes every process and arena with it."""
     words = ["--steps", str(STEPS), *SMALL]
     checkpoints = tmp_path / "checkpoints"
     options = ["--parity-every", "5", "--disk-every", "5", "--checkpoint-dir", str(checkpoints)]
-    first = Job(directory=tmp_path / "first", arguments=[*words, *SLOW], options=options)
+    first = warm.job(directory=tmp_path / "first", arguments=[*words, *SLOW], options=options)
     with first:
         first.wait_step(6)
         first.until(lambda: whole_step(checkpoints, 5), 60.0, "a whole step on disk")
@@ -48,14 +49,14 @@ def test_all_is_killed_and_a_new_start_resumes(tmp_path: Path) -> None:
             launcher.wait()
     source = find(checkpoints).manifest
     assert source.epoch % 5 == 0
-    second = Job(
+    second = warm.job(
         directory=tmp_path / "second",
         arguments=[*words, "--save", str(tmp_path / "saved")],
         options=[*options, "--resume", "latest"],
     )
     with second:
         assert second.wait() == [0, 0], second.tail()
-    run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")])
+    warm.run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")])
     assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
     assert second.state()["last_step"] == STEPS
     (started,) = second.events("job_started")
@@ -66,14 +67,14 @@ def test_all_is_killed_and_a_new_start_resumes(tmp_path: Path) -> None:
     assert find(checkpoints).manifest.epoch == STEPS  # the last save, though 30 would have been one anyway
 
 
-def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(tmp_path: Path) -> None:
+def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(warm: Warm, tmp_path: Path) -> None:
     """SIGTERM loses no step; what two replicas hold alike, one can go on with."""
     checkpoints = tmp_path / "checkpoints"
     options = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
     words = ["--steps", "14", "--dp", "2", "--pp", "1", *SMALL]
 
     def job(name: str, arguments: list[str], *more: str, ranks: int = 2, nodes: int = 1) -> Job:
-        return Job(
+        return warm.job(
             directory=tmp_path / name,
             arguments=arguments,
             nodes=nodes,
@@ -90,7 +91,7 @@ def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(tmp_path: Path
     assert stopped_at >= 5
     with job("second", [*words, "--save", str(tmp_path / "saved")], "--resume", "latest") as second:
         assert second.wait() == [0], second.tail()
-    run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")], ranks=2)
+    warm.run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")], ranks=2)
     assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
     assert find(checkpoints).manifest.epoch == 14
     # Nothing is left to do: what is saved is what was resumed.
@@ -105,7 +106,7 @@ def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(tmp_path: Path
 
 
 @pytest.mark.parametrize(("dp", "pp"), [(1, 4), (4, 1), (1, 3)])
-def test_another_number_of_stages_goes_on_to_the_same_bits(dp: int, pp: int, tmp_path: Path) -> None:
+def test_another_number_of_stages_goes_on_to_the_same_bits(warm: Warm, dp: int, pp: int, tmp_path: Path) -> None:
     """Two replicas of two stages, then four stages, four replicas, or three stages on three ranks."""
     script, checkpoints = EXAMPLES / "anyshape.py", tmp_path / "checkpoints"
     disk = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
@@ -114,7 +115,7 @@ def test_another_number_of_stages_goes_on_to_the_same_bits(dp: int, pp: int, tmp
         words = ["--steps", str(steps), "--width", "32", "--save", str(tmp_path / f"{name}-saved")]
         shaped = ["--dp", str(shape[0]), "--pp", str(shape[1]), *options]
         ranks = shape[0] * shape[1]
-        with Job(
+        with warm.job(
             directory=tmp_path / name, script=script, arguments=words, nodes=1, per_node=ranks, options=shaped
         ) as job:
             assert job.wait() == [0], job.tail()

@@ -12,7 +12,7 @@ from bench.service_away import play
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-@pytest.mark.xdist_group("training")
+@pytest.mark.xdist_group("control")
 def test_a_rank_is_lost_while_the_service_is_away(tmp_path: Path) -> None:
     seen = play(tmp_path, away=8.0)
     assert seen.steps_meanwhile > 0

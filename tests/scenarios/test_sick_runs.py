@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("training"),
+    pytest.mark.xdist_group("control"),
 ]
 
 SMALL = ("--width", 64, "--layers", 2, "--batch", 2, "--pp", 1)

@@ -10,6 +10,7 @@ import pytest
 
 from bench.lib_cut import HOST, Cut
 from bench.lib_job import Job, free_port
+from tests.scenarios.same_bits import assert_same_bits
 from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -21,9 +22,7 @@ ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--width", "64", "--batch", "
 
 @pytest.fixture(scope="module")
 def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("plain")
-    warm.run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=RANKS)
-    return directory / "saved"
+    return warm.undisturbed(tmp_path_factory.mktemp("plain"), ARGUMENTS, RANKS)
 
 
 @pytest.fixture
@@ -39,10 +38,7 @@ def job(warm: Warm, tmp_path: Path) -> Job:
 
 
 def assert_bit_equal(job: Job, undisturbed: Path) -> None:
-    saved = Path(job.arguments[-1])
-    names = sorted(path.name for path in undisturbed.iterdir())
-    assert len(names) == RANKS
-    assert [n for n in names if (saved / n).read_bytes() != (undisturbed / n).read_bytes()] == []
+    assert_same_bits(Path(job.arguments[-1]), undisturbed, RANKS)
 
 
 def assert_one_at_a_time(job: Job) -> None:
@@ -126,3 +122,30 @@ def test_cut_off(job: Job, undisturbed: Path) -> None:
     assert_bit_equal(job, undisturbed)
     assert_one_at_a_time(job)
     assert "may have chosen another coordinator" in job.log(0).read_text()
+
+
+def test_the_old_coordinators_node_is_taken_back_when_its_launcher_is_started_again(warm: Warm, tmp_path: Path) -> None:
+    """Nobody stands by: two replicas go on under another coordinator, which the third finds where it is now."""
+    arguments = [*ARGUMENTS, "--canonical"]
+    plain = tmp_path / "plain"
+    warm.run_plain(plain, [*arguments, "--save", str(plain / "saved")], ranks=RANKS)
+    job = warm.job(
+        directory=tmp_path / "job",
+        arguments=[*arguments, "--faults", "sleep:rank=1,step=0,ms=150", "--save", str(tmp_path / "saved")],
+        nodes=3,
+        per_node=1,
+        options=["--parity-every", "0", "--spares", "0", "--on-loss", "drop", "--node-timeout", "8"],
+        port=free_port(),
+    )
+    with job:
+        job.wait_step(4)
+        lose_coordinator(job)
+        job.wait_recoveries(1)
+        job.launchers.insert(0, job._start(0, job.port))
+        job.wait_recoveries(2, 120.0)
+        assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1", "node-2"}
+        assert job.wait() == [0, 0, 0], job.tail()
+    assert_bit_equal(job, plain / "saved")
+    away, healed = [event["data"].get("ranks_away") for event in job.events("recovered")]
+    assert (away, healed) == ([0], None)
+    assert "this node joins it again" in job.log(0).read_text()

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from bench.lib_hazards import Warner
-from bench.lib_job import Job, run_plain
+from bench.lib_job import Job
+from tests.scenarios.same_bits import assert_same_bits
+from tests.warm.processes import Warm
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
 STEPS, EVERY, LATE = 45, 5, 25
 ARGUMENTS = [
@@ -28,12 +30,12 @@ def taints(job: Job) -> list[dict[str, Any]]:
     return found
 
 
-def test_steps_that_a_corrupt_node_has_written_are_given_up(tmp_path: Path) -> None:
-    run_plain(tmp_path, [*ARGUMENTS, "--save", str(tmp_path / "plain")], ranks=2)
+def test_steps_that_a_corrupt_node_has_written_are_given_up(warm: Warm, tmp_path: Path) -> None:
+    warm.run_plain(tmp_path, [*ARGUMENTS, "--save", str(tmp_path / "plain")], ranks=2)
     token = tmp_path / "token"
     token.write_text("of-nobody")
     with Warner() as warner:
-        job = Job(
+        job = warm.job(
             directory=tmp_path / "job",
             arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved"), "--faults", f"sleep:rank=0,step=0,ms={PAUSE_MS}"],
             nodes=2, per_node=1,
@@ -57,6 +59,4 @@ def test_steps_that_a_corrupt_node_has_written_are_given_up(tmp_path: Path) -> N
     assert epoch % EVERY == 0, "from disk: memory keeps the newest only"
     assert (taint["node"], taint["reason"], taint["tainted"]) == ("node-1", "wrong bits", False)
     assert after[1] != before[1], "its rank has another device"
-    names = sorted(path.name for path in (tmp_path / "plain").iterdir())
-    assert names
-    assert [n for n in names if (tmp_path / "saved" / n).read_bytes() != (tmp_path / "plain" / n).read_bytes()] == []
+    assert_same_bits(tmp_path / "saved", tmp_path / "plain", 2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job
+from tests.scenarios.same_bits import assert_same_bits
 from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -22,9 +23,7 @@ ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", 
 @pytest.fixture(scope="module")
 def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Final parameters of the plain script: no launcher, no snapshots, no fault."""
-    directory = tmp_path_factory.mktemp("plain")
-    warm.run_plain(directory, [*ARGUMENTS, "--save", str(directory / "saved")], ranks=NODES)
-    return directory / "saved"
+    return warm.undisturbed(tmp_path_factory.mktemp("plain"), ARGUMENTS, NODES)
 
 
 def lose(job: Job, *numbers: int) -> None:
@@ -41,12 +40,6 @@ def lose(job: Job, *numbers: int) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in doomed):  # the job itself may end meanwhile, and rightly so
         assert time.monotonic() < deadline, "the nodes' processes did not end"
         time.sleep(0.02)
-
-
-def assert_bit_equal(one: Path, other: Path) -> None:
-    names = sorted(path.name for path in other.iterdir())
-    assert names == [f"rank-{rank}.npz" for rank in range(NODES)]
-    assert [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()] == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +70,7 @@ def test_two_nodes_with_their_memory_at_once(
         lose(job, *lost)
         job.wait_recoveries(1, 120.0)
         assert job.wait() == [0, 0], job.tail()
-    assert_bit_equal(tmp_path / "saved", undisturbed)
+    assert_same_bits(tmp_path / "saved", undisturbed, NODES)
     assert job.state()["state"] == "finished"
     assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1"}
     plan = job.events("plan_chosen")[-1]["data"]["plan"]

@@ -81,6 +81,11 @@ class Warm:
         """Like ``bench.lib_job.run_plain``."""
         lib_job.run_plain(directory, arguments, ranks, python=str(self.python))
 
+    def undisturbed(self, directory: Path, arguments: Sequence[str], ranks: int = 4) -> Path:
+        """Where the plain script (no launcher, no snapshots, no fault) wrote its final parameters."""
+        self.run_plain(directory, [*arguments, "--save", str(directory / "saved")], ranks)
+        return directory / "saved"
+
 
 @contextmanager
 def warm_process(directory: Path, *modules: str) -> Iterator[Warm]:

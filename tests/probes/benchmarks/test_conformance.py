@@ -21,6 +21,9 @@ from probes.benchmarks.base import Benchmark, Device, Kind
 from probes.benchmarks.result import BenchmarkResult, Better, Metric, State
 from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL
 
+# One of them compiles: together with the compiled step's own test, what the first has compiled the second finds.
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("compiled")]
+
 ROOT = Path(__file__).resolve().parents[3]
 EVERY = pytest.mark.parametrize("name", sorted(BENCHMARKS))
 KINDS = pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -13,6 +13,8 @@ SMALL = {"layers": 1, "width": 16, "heads": 2, "tokens": 8, "batch": 1, "vocabul
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("compiled"),
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning"),  # torch's own
 ]
 

@@ -1,0 +1,87 @@
+"""``--on-loss auto`` with real ranks: what is lost is waited for where that is quick, and left out where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import free_port
+from tests.scenarios.same_bits import assert_same_bits
+from tests.scenarios.test_reinstantiate import kill_node, six_nodes, stages
+from tests.scenarios.test_reinstantiate import undisturbed as six_undisturbed
+from tests.scenarios.whole_model import parameters
+from tests.warm.processes import Warm
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+STEPS = 60
+PACE = ["--faults", "sleep:rank=0,step=0,ms=60"]
+"""So that a node is there again before the end, on any machine."""
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2", "--canonical"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Final parameters of the plain script."""
+    return warm.undisturbed(tmp_path_factory.mktemp("plain"), ARGUMENTS)
+
+
+def test_a_standby_is_waited_for_and_a_lost_node_is_not(warm: Warm, tmp_path: Path, undisturbed: Path) -> None:
+    """Two nodes, each a replica of two stages and one standby: a rank, and later a whole node, are killed."""
+    saved = tmp_path / "saved"
+    job = warm.job(
+        directory=tmp_path / "job",
+        arguments=[*ARGUMENTS, *PACE, "--save", str(saved)],
+        options=["--spares", "1", "--on-loss", "auto", "--parity-every", "5"],
+        port=free_port(),
+    )
+    with job:
+        job.wait_step(6)
+        job.until(lambda: job.state()["topology"]["standbys"] == {"node-0": 1, "node-1": 1}, 60.0, "warm standbys")
+        job.kill(3)
+        job.until(lambda: job.events("recovered"), 60.0, "the standby in its place")
+        job.wait_step(16)
+        lost = job.launchers.pop()
+        lost.kill()
+        lost.wait()
+        job.until(lambda: len(job.events("recovered")) >= 2, 60.0, "going on without the node")
+        for arena in job.shm.rglob("*/job/node-1/*.arena"):
+            arena.unlink()
+        job.launchers.append(job._start(1, job.port))
+        job.until(lambda: len(job.events("recovered")) >= 3, 90.0, "the node taken back")
+        assert job.wait() == [0, 0], job.tail()
+    assert_same_bits(saved, undisturbed, 4)
+    decided = [event["data"]["decision"] for event in job.events("plan_chosen") if "decision" in event["data"]]
+    assert [told["fault"] for told in decided] == ["process", "node"]
+    assert decided[0]["chosen"][0] in {"local_slot", "peer_copy", "standby_swap"}
+    assert decided[1]["chosen"] == ["drop_and_heal"], "one standby is left for two lost ranks"
+    outcomes = [event["data"].get("outcome") for event in job.events("recovered")]
+    ways = [None if told is None else told["way"] for told in outcomes]
+    assert ways[1:] == ["drop_and_heal", None], "nothing is lost when a replica comes back"
+    for told in outcomes[:2]:
+        assert told["predicted_s"] > 0.0
+        assert told["measured_s"] > 0.0
+        assert told["regret_s"] >= 0.0
+
+
+def test_where_nothing_is_spare_and_repairs_are_long_other_pipelines_are_formed(warm: Warm, tmp_path: Path) -> None:
+    """A repair takes a quarter of an hour at least, as far as anybody knows: 3+2 stages lose less of it than 3 do."""
+    steps = 60
+    job = six_nodes(warm, tmp_path, steps)
+    job.options[job.options.index("reinstantiate")] = "auto"
+    with job:
+        launcher = job.launchers[4]
+        job.wait_step(6)
+        kill_node(job, launcher, 4)
+        job.wait_recoveries(1, 120.0)
+        assert stages(job) == [3, 2]
+        job.wait_step(job.step() + 4)
+        job.launchers.append(job._start(4, job.port))
+        job.wait_recoveries(2, 120.0)
+        assert stages(job) == [3, 3]
+        assert job.wait(300.0) == [0] * 6, job.tail()
+    lost = job.events("recovered")[0]["data"]
+    assert lost["decision"]["chosen"] == ["reinstantiate"]
+    assert lost["outcome"]["way"] == "reinstantiate"
+    assert parameters(tmp_path / "saved") == parameters(six_undisturbed(warm, tmp_path / "undisturbed", steps))
