@@ -240,7 +240,6 @@ def test_data() -> Path:
 
 
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}
-_LIVE = {"browser", "processes"}
 """Markers of tests that start something outside this process."""
 _IN_REAL_TIME = "play"
 """The fixture that runs a coordinator and its launchers' sockets by the wall clock."""
@@ -251,11 +250,12 @@ _OWN_SERVER = "start"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The fast lane (``-m "not slow"``) starts no database, browser, process or server of a single test's own.
 
-    Live stories share two cores with one another: one that fails is told once more, and the summary says RERUN.
+    What such a test starts runs by the wall clock and shares two cores with two others: one that fails is told once
+    more, and the summary says RERUN. What the fast lane runs has no such excuse.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if _OWN_SERVER in fixtures or any(mark.name in _OWN_WORLD for mark in item.iter_markers()):
             item.add_marker(pytest.mark.slow)
-        if _IN_REAL_TIME in fixtures or any(mark.name in _LIVE for mark in item.iter_markers()):
+        if _IN_REAL_TIME in fixtures or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))

@@ -55,6 +55,10 @@ class Running:
     def admin_token(self) -> str:
         return (self.settings.data_dir / "admin-token").read_text().strip()
 
+    def hold_still(self) -> None:
+        """Stop what the service does by itself: nothing moves but what the test asks for (or turns by hand)."""
+        self.app.state.loops.stop()
+
     def client(self, token: str | None = None, **headers: str) -> httpx.Client:
         """A client with a bearer token (the admin's unless another, or "" for none, is given)."""
         bearer = self.admin_token if token is None else token

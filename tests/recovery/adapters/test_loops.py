@@ -41,7 +41,7 @@ def killed(name: str, folder: Path, kept: Agents, *, warm: Warm | None, ranks: i
     return done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("name", [*EXAMPLE_NAMES, "hsdp"])
 def test_what_torchrun_starts_again_goes_on_from_memory_bit_equal(warm: Warm, tmp_path: Path, name: str) -> None:
     """``ddp`` begins from nothing, as with a user."""
@@ -64,7 +64,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_lost_nodes_rank_is_fetched_from_a_replica_and_a_restarted_agent_still_has_its_slots(
     warm: Warm, tmp_path: Path
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_lost_nodes_rank_is_fetched_from_a_replica_and_a_restarted_agent_still
     assert_same(tmp_path / "whole", tmp_path / "out")
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_without_an_agent_the_script_runs_as_it_always_did_and_says_what_is_missing(warm: Warm, tmp_path: Path) -> None:
     script = protected("ddp", tmp_path / "scripts")
     words = ("--save", str(tmp_path / "out"), "--steps", "3")

@@ -102,13 +102,11 @@ def torchrun(
     python = str(warm.python) if warm else sys.executable
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["--max-restarts", str(restarts), str(script), *words]
-    # torch 2.13 shares the rendezvous store with the ranks, and restarted ranks then meet keys of the dead ones.
-    own = {
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "PYTHON_EXEC": python,
-    }
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHON_EXEC": python}
+    if restarts:
+        # torch 2.13 shares the rendezvous store with the ranks, and restarted ranks then meet keys of the dead ones.
+        # A store of their own stands on a port that was free a moment ago, so it is for those alone.
+        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     return subprocess.run(
         command, env={**os.environ, **own, **(env or {})}, capture_output=True, text=True, timeout=SECONDS, check=False
     )
