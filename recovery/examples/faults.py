@@ -43,8 +43,8 @@ from typing import Any, Final
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Work
 
-from recovery.sdk.comm import break_connections
 from recovery.sdk.failures import Retry
+from recovery.sdk.sockets import connections, cut
 
 VARIABLE: Final = "MAINSTAY_EXAMPLE_FAULTS"
 KINDS: Final = (
@@ -186,7 +186,7 @@ class Faults:
         self.spent.add(fault)
         print(f"fault {fault.kind} in step {fault.step} at {time.time():.6f}", flush=True)  # noqa: T201 - evidence
         if fault.kind == "reset":
-            break_connections()
+            cut(connections())
         else:
             raise Retry(f"as --faults wanted in step {fault.step}")
 

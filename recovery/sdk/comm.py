@@ -2,7 +2,8 @@
 
 A dead peer's sockets tell only those who talk to it; others would wait for their time-out. So a rank that hears of a
 failure hangs up on everyone (``unblock``), which wakes its own stuck collective and those of its peers within
-milliseconds. gloo's own ``abort`` does not: a pending collective stays blocked until the group's time-out.
+milliseconds, but not in the midst of a message (``sockets`` says why). gloo's own ``abort`` does not: a pending
+collective stays blocked until the group's time-out.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from recovery.sdk.patience import GivenUpError, Patience
+from recovery.sdk.sockets import Connection, connections, cut, hang_up
 from recovery.shape import World
 
 log = logging.getLogger("mainstay.sdk")
@@ -32,11 +32,8 @@ TIMEOUT: Final = timedelta(minutes=30)
 """The last resort for a collective that neither a dead peer nor a fence has ended. A fence ends it in milliseconds."""
 STORE_TIMEOUT: Final = timedelta(seconds=60)
 
-STUCK_TURNS: Final = 100
-"""Looks, a twentieth of a second apart, at a training thread in one call whose connections are gone: two are usual."""
-
-Socket = tuple[int, int]
-"""Descriptor and inode: a descriptor that was closed and given out again has another inode."""
+STUCK_TURNS: Final = 20
+"""Looks, a twentieth of a second apart, at a training thread in one call though gloo has closed all its connections."""
 
 
 @dataclass(eq=False, slots=True)
@@ -61,12 +58,16 @@ class Communicator:
     groups: Groups | None = None
     inside: Callable[[], object | None] = lambda: None
     """The call between ranks in which the training thread is, the same object all the while; None: in none."""
+    bar: Callable[[], object] = lambda: None
+    """Called when the generation is over: have the training thread begin no further call between ranks."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held by whoever changes or uses what follows: who ends one generation must never hit the next."""
     _current: int = 0
     """The generation that is formed or being formed; 0: none."""
-    _sockets: set[Socket] = field(default_factory=set)
-    _before: set[Socket] | None = None
+    _sockets: set[Connection] = field(default_factory=set)
+    _meeting: set[Connection] = field(default_factory=set)
+    """Those of them to the store where ranks meet; the store keeps them until the generation is left."""
+    _before: set[Connection] | None = None
     """The process's sockets when forming began; None while nothing is being formed."""
     _patience: Patience = field(default_factory=Patience)
 
@@ -92,16 +93,18 @@ class Communicator:
             RuntimeError: a peer went away, or ``unblock`` was called.
         """
         with self._lock:
-            self._current, self._before, self._patience = generation, _tcp_sockets(), Patience()
+            self._current, self._before, self._patience = generation, connections(), Patience()
         try:
             server = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
+            with self._lock:
+                self._meeting = connections() - self._before
             if is_over():  # from here on ``unblock`` finds a socket to hang up
                 raise GivenUpError(f"generation {generation} ended before it was formed")
             with self._patience.with_gloo():
                 return self.form(generation, PrefixStore(f"gen{generation}{part and '/'}{part}", server))
         finally:
             with self._lock:
-                self._sockets, self._before = _tcp_sockets() - self._before, None
+                self._sockets, self._before = connections() - self._before, None
 
     def form_from_environment(self, generation: int) -> Groups:
         """As torchrun or a plain ``python`` wants it."""
@@ -144,16 +147,17 @@ class Communicator:
     def unblock_until_left(self, fence: int) -> None:
         """``unblock`` again and again until the training thread is out: a socket may have been about to open.
 
-        gloo may miss that a connection has gone while a call was being posted, and then waits for its time-out. Nothing
-        brings such a thread back, so the process ends: another one takes its place in seconds, from the slot that it
-        leaves. Turns are counted, not seconds: a process that was stopped meanwhile is not stuck.
+        A peer that died in the midst of a message leaves a call behind that gloo has forgotten (see ``sockets``).
+        Nothing brings that thread back, so the process ends: another one takes its place in seconds, from the slot that
+        it leaves. Turns are counted, not seconds: a process that was stopped meanwhile is not stuck.
         """
 
         def work() -> None:
             call, turns = None, 0
             while self.unblock(fence):
                 before, call = call, self.inside()
-                turns = turns + 1 if call is not None and call is before else 0
+                same = call is not None and call is before
+                turns = turns + 1 if same and not self.connected else 0
                 if turns >= STUCK_TURNS:
                     log.warning("rank %d cannot leave %s: its process ends", self.rank, call)
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -170,9 +174,18 @@ class Communicator:
                 with contextlib.suppress(RuntimeError):
                     dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public name for it
             self._patience.give_up()
-            for descriptor, inode in self._sockets if self._before is None else _tcp_sockets() - self._before:
-                _hang_up(descriptor, inode)
+            self.bar()
+            if self._before is None:
+                hang_up(self._sockets, lambda: self.inside() is not None)
+            else:
+                cut(connections() - self._before)
             return True
+
+    @property
+    def connected(self) -> bool:
+        """Whether gloo has a connection of the generation open; it closes each as soon as it sees its end."""
+        with self._lock:
+            return not (self._sockets - self._meeting).isdisjoint(connections())
 
 
 def _count_groups_from_zero() -> None:
@@ -182,34 +195,3 @@ def _count_groups_from_zero() -> None:
     under another name than theirs.
     """
     dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
-
-
-def _tcp_sockets() -> set[Socket]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers are wanted, not paths
-        with contextlib.suppress(OSError):
-            status = os.fstat(int(name))
-            if stat.S_ISSOCK(status.st_mode) and _is_tcp_connection(int(name)):
-                found.add((int(name), status.st_ino))
-    return found
-
-
-def _is_tcp_connection(descriptor: int) -> bool:
-    """Listening sockets are left out: to shut one down makes gloo end the process."""
-    with socket.socket(fileno=os.dup(descriptor)) as sock:
-        internet = sock.family in {socket.AF_INET, socket.AF_INET6} and sock.type == socket.SOCK_STREAM
-        return internet and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-
-
-def break_connections() -> None:
-    """Cut every TCP connection of this process, as a network that fails for a moment does. For tests of recovery."""
-    for descriptor, inode in _tcp_sockets():
-        _hang_up(descriptor, inode)
-
-
-def _hang_up(descriptor: int, inode: int) -> None:
-    with contextlib.suppress(OSError):
-        duplicate = os.dup(descriptor)
-        with socket.socket(fileno=duplicate) as sock:
-            if os.fstat(duplicate).st_ino == inode:
-                sock.shutdown(socket.SHUT_RDWR)

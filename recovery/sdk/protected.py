@@ -94,6 +94,7 @@ class ProtectedRun(MeteredRun):
         optimizer.register_step_pre_hook(self._before_update)
         self._watch_calls(optimizer)
         mesh.communicator.inside = lambda: self._meter.traffic.current
+        mesh.communicator.bar = self._meter.traffic.bar
         self._tell_attached()
 
     @property
@@ -269,9 +270,9 @@ class ProtectedRun(MeteredRun):
         if again:
             generation = self.mesh.generation
             if not self._fenced:
-                # Hang up first: peers that wait for us must not wait for their time-out.
-                self.mesh.communicator.unblock(generation + 1)
                 self._link.send((self._trouble if foreign else self._raised)(generation, error))
+                # Peers that wait for us must not wait for their time-out.
+                self.mesh.communicator.unblock(generation + 1)
             again = bool(self._link.wait_fence(generation, _FENCE_SECONDS))
         if not again and reraise:
             raise error

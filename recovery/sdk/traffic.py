@@ -101,6 +101,10 @@ def _is_gloo(group: ProcessGroup) -> bool:
     return False
 
 
+class GenerationOverError(RuntimeError):
+    """A call between ranks was not begun, since not all ranks of the generation would take part any more."""
+
+
 class Call(NamedTuple):
     """Where the training thread is."""
 
@@ -164,6 +168,7 @@ class Traffic:
         self._passing: deque[tuple[Passing, Open]] = deque()
         """Waits that the stream had not passed yet, oldest first."""
         self.links: Links | None = None
+        self._barred = False
         self._rank = 0
         self._crossed = False
         self._places: dict[int, Place] = {}
@@ -187,7 +192,7 @@ class Traffic:
         ``crossed``: pipelines exchange micro-batches; such transfers count for no kind, as not all ranks have as many.
         """
         self.leave()
-        self._rank, self.links, self._crossed = rank, links, crossed
+        self._rank, self.links, self._crossed, self._barred = rank, links, crossed, False
         self._members = {kind: tuple(ranks) for kind, ranks in members.items() if len(ranks) > 1}
         for group in groups:
             self._place(group)
@@ -199,6 +204,10 @@ class Traffic:
         self.links, self.current, self.on_exchange = None, None, None
         self._places, self._peers, self._open = {}, {}, {}
         self._passing.clear()
+
+    def bar(self) -> None:
+        """Begin no further call in this generation: messages that are under way can then end. From any thread."""
+        self._barred = True
 
     def square(self) -> None:
         """A step has committed: what was begun before has ended, also what nobody waited for."""
@@ -286,6 +295,8 @@ class Traffic:
         return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
     def _begin(self, opened: Open, entered: float, begin: Callable[[], Any]) -> Any:
+        if self._barred:
+            raise GenerationOverError(f"{opened.name} was not begun: the generation is over")
         opened.tally.begun += 1
         self.current = Call(opened.name, opened.kind, opened.peer, opened.begun)
         self.spent += time.perf_counter() - entered

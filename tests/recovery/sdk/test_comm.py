@@ -109,6 +109,59 @@ def test_a_fence_frees_whoever_is_stuck(store: int) -> None:
             peer.end()
 
 
+def fenced_in_the_midst(says: Connection, rank: int, port: int, after: float) -> None:
+    """Messages of many megabytes are under way when the fence comes; gloo would never tell who waits for the rest."""
+    communicator = form(rank, port)
+    communicator.inside = object  # another call with each look
+    tensor = torch.ones(16 << 20)
+    dist.barrier()
+    threading.Timer(after, communicator.unblock_until_left, (2,)).start()
+    with contextlib.suppress(RuntimeError):
+        dist.broadcast(tensor, 0)
+    communicator.leave()
+    says.send("left")
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("after", [0.02, 0.05, 0.08])
+def test_a_fence_does_not_cut_messages(store: int, after: float) -> None:
+    peers = [Peer(fenced_in_the_midst, rank, store, after) for rank in range(4)]
+    try:
+        assert [peer.hear(20.0) for peer in peers] == ["left"] * 4
+    finally:
+        for peer in peers:
+            peer.end()
+
+
+def loses_its_peer(says: Connection, rank: int, port: int, after: float) -> None:
+    communicator = form(rank, port)
+    communicator.inside = lambda: "broadcast"
+    tensor = torch.ones(64 << 20)
+    dist.barrier()
+    if rank == 0:
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    else:
+        threading.Timer(after + 0.2, communicator.unblock_until_left, (2,)).start()
+    with contextlib.suppress(RuntimeError):
+        while True:
+            dist.broadcast(tensor, 0)
+    communicator.leave()
+    says.send("left")
+
+
+def test_a_peer_that_dies_in_the_midst_of_a_message_holds_nobody_up(store: int) -> None:
+    """gloo forgets what was half read: a process that is left inside ends, so that another can take its place."""
+    peers = [Peer(loses_its_peer, rank, store, 0.1) for rank in range(4)]
+    try:
+        for peer in peers[1:]:
+            assert peer.says.poll(20.0), "a rank waits for what never comes"
+            with contextlib.suppress(EOFError):  # it has ended
+                assert peer.says.recv() == "left"
+    finally:
+        for peer in peers:
+            peer.end()
+
+
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_process_that_cannot_leave_a_call_ends(stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose connections are gone and that stays in the same call; not one that comes out and goes into the next."""

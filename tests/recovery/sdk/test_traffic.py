@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore, ProcessGroup, Work
 
 from recovery.sdk import wrappers
 from recovery.sdk.clocks import ThreadClock
-from recovery.sdk.traffic import Open, Passing, Tally, Traffic
+from recovery.sdk.traffic import GenerationOverError, Open, Passing, Tally, Traffic
 
 
 @pytest.fixture
@@ -226,3 +226,13 @@ def test_an_unknown_wait_belongs_to_no_kind(traffic: Traffic) -> None:
     end(traffic, FakeWork())
     assert list(traffic.waited) == [None]
     assert isinstance(Open("x", None, Tally(), None, 0, 0, 0.0), Open)
+
+
+def test_when_the_generation_is_over_no_call_is_begun(world: ProcessGroup, traffic: Traffic) -> None:
+    traffic.enter(0, {"world": [0]}, [world])
+    traffic.bar()
+    with pytest.raises(GenerationOverError, match="allreduce was not begun"):
+        dist.all_reduce(torch.ones(1))
+    assert traffic.current is None
+    traffic.enter(0, {"world": [0]}, [world])
+    dist.all_reduce(torch.ones(1))

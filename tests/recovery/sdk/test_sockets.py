@@ -1,0 +1,122 @@
+"""Connections are ended between two messages, whoever else looks at them; one that stands still is not waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from recovery.sdk import sockets
+from recovery.sdk.sockets import Connection, connections, cut, hang_up
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    with near, far:
+        yield near, far
+
+
+def of(sock: socket.socket) -> Connection:
+    return Connection(sock.fileno(), os.fstat(sock.fileno()).st_ino)
+
+
+def read_all(sock: socket.socket, pause: float = 0.0) -> int:
+    """Bytes until the end."""
+    total = 0
+    while part := sock.recv(1 << 16):
+        total += len(part)
+        time.sleep(pause)
+    return total
+
+
+def test_connections_are_found_and_listeners_left_out(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        found = connections()
+        assert {of(sock) for sock in pair} <= found
+        assert not {of(server), of(local)} & found
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_message_under_way_arrives_whole(pair: Pair, who: int) -> None:
+    """Whichever end hangs up first; it does not fit into the sockets, and its reader takes its time."""
+    size = 8 << 20
+    sender = threading.Thread(target=pair[0].sendall, args=(bytes(size),))
+    sender.start()
+    first = pair[1].recv(1)
+    enders = [threading.Thread(target=hang_up, args=([of(sock)],)) for sock in (pair[who], pair[1 - who])]
+    for ender in enders:
+        ender.start()
+    assert len(first) + read_all(pair[1], pause=0.001) == size
+    for thread in (sender, *enders):
+        thread.join(10.0)
+        assert not thread.is_alive()
+
+
+def test_cut_does_not_wait(pair: Pair) -> None:
+    size = 64 << 20
+    broken = list[OSError]()
+
+    def send() -> None:
+        try:
+            pair[0].sendall(bytes(size))
+        except OSError as error:
+            broken.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    pair[1].recv(1)
+    cut([of(pair[0])])
+    sender.join(10.0)
+    assert read_all(pair[1]) < size
+    assert broken
+
+
+def test_an_idle_connection_ends_for_both(pair: Pair) -> None:
+    hang_up([of(pair[0])])
+    assert pair[1].recv(1) == b""
+    hang_up(map(of, pair))  # what has ended is no error
+
+
+def test_a_peer_that_does_not_read_is_not_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "MOVES_SECONDS", 600.0)
+    pair[0].sendall(bytes(1000))
+    hang_up([of(pair[0])])
+    assert read_all(pair[1]) == 1000
+
+
+def test_one_that_never_rests_is_ended_all_the_same(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "MOVES_SECONDS", 0.1)
+    ended = threading.Event()
+
+    def chatter() -> None:
+        try:
+            while True:
+                pair[0].sendall(bytes(1 << 16))
+        except OSError:
+            ended.set()
+
+    threads = [threading.Thread(target=chatter), threading.Thread(target=read_all, args=(pair[1],))]
+    for thread in threads:
+        thread.start()
+    hang_up([of(pair[0])])
+    assert ended.wait(10.0)
+    for thread in threads:
+        thread.join(10.0)
+
+
+def test_a_descriptor_that_was_given_out_again_is_let_alone(pair: Pair) -> None:
+    descriptor, inode = of(pair[0])
+    gone = Connection(descriptor, inode + 1)
+    hang_up([gone])
+    cut([gone, Connection(10**6, inode)])
+    pair[0].sendall(b"x")
+    assert pair[1].recv(1) == b"x"
