@@ -157,4 +157,5 @@ def _as_it_was(cluster: Cluster, number: int) -> bool:
 
 
 if __name__ == "__main__":
-    publish("bit_flips", rows(), target_file("bit_flips"))
+    file = target_file("bit_flips")
+    publish("bit_flips", rows(), file)

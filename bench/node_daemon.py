@@ -193,4 +193,5 @@ def measure() -> list[Row]:
 
 
 if __name__ == "__main__":
-    publish("node_daemon", measure(), target_file("node_daemon"))
+    file = target_file("node_daemon")
+    publish("node_daemon", measure(), file)

@@ -83,4 +83,5 @@ def _kill(stack: Stack, name: str) -> float:
 
 
 if __name__ == "__main__":
-    publish("node_lost", rows(), target_file("node_lost"))
+    file = target_file("node_lost")
+    publish("node_lost", rows(), file)

@@ -70,4 +70,5 @@ def placed_rows(nodes: int = FLEET) -> list[Row]:
 
 
 if __name__ == "__main__":
-    publish("placement", rows(), target_file("placement"))
+    file = target_file("placement")
+    publish("placement", rows(), file)

@@ -23,6 +23,7 @@ DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().par
 TRACES = DATA / "traces"
 
 if __name__ == "__main__":
+    file = target_file("planner")
     found = [*runs.daly_rows(), *runs.llama_rows(), *recycle.rows()]
     found += [*decisions.decision_rows(), *forecasts.rows(), *decisions.allocation_rows(), *decisions.llama_rows()]
     if (TRACES / "oobleck").is_dir():
@@ -37,4 +38,4 @@ if __name__ == "__main__":
         found += contest.rows(TRACES)
     else:
         print(f"{TRACES} lacks oobleck or bamboo: set MAINSTAY_TEST_DATA; the planner's traces are left out")
-    publish("planner", found, target_file("planner"))
+    publish("planner", found, file)

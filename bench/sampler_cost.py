@@ -199,4 +199,5 @@ def measure() -> list[Row]:
 
 
 if __name__ == "__main__":
-    publish("sampler_cost", measure(), target_file("sampler_cost"))
+    file = target_file("sampler_cost")
+    publish("sampler_cost", measure(), file)
