@@ -32,8 +32,10 @@ TIMEOUT: Final = timedelta(minutes=30)
 """The last resort for a collective that neither a dead peer nor a fence has ended. A fence ends it in milliseconds."""
 STORE_TIMEOUT: Final = timedelta(seconds=60)
 
-STUCK_TURNS: Final = 20
+FORGOTTEN_TURNS: Final = 20
 """Looks, a twentieth of a second apart, at a training thread in one call though gloo has closed all its connections."""
+STUCK_TURNS: Final = 100
+"""The same where they are open still, or no TCP connections carry the call."""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,8 +60,9 @@ class Communicator:
     groups: Groups | None = None
     inside: Callable[[], object | None] = lambda: None
     """The call between ranks in which the training thread is, the same object all the while; None: in none."""
-    bar: Callable[[], object] = lambda: None
-    """Called when the generation is over: have the training thread begin no further call between ranks."""
+    bar: Callable[[bool], object] = lambda _: None
+    """Have the training thread begin no further call between ranks: True when a generation is over, False when the next
+    one begins to form."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held by whoever changes or uses what follows: who ends one generation must never hit the next."""
     _current: int = 0
@@ -94,6 +97,7 @@ class Communicator:
         """
         with self._lock:
             self._current, self._before, self._patience = generation, connections(), Patience()
+            self.bar(False)
         try:
             server = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
             with self._lock:
@@ -156,9 +160,8 @@ class Communicator:
             call, turns = None, 0
             while self.unblock(fence):
                 before, call = call, self.inside()
-                same = call is not None and call is before
-                turns = turns + 1 if same and not self.connected else 0
-                if turns >= STUCK_TURNS:
+                turns = turns + 1 if call is not None and call is before else 0
+                if turns >= STUCK_TURNS or (turns >= FORGOTTEN_TURNS and not self.connected):
                     log.warning("rank %d cannot leave %s: its process ends", self.rank, call)
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(0.05)
@@ -174,7 +177,7 @@ class Communicator:
                 with contextlib.suppress(RuntimeError):
                     dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public name for it
             self._patience.give_up()
-            self.bar()
+            self.bar(True)
             if self._before is None:
                 hang_up(self._sockets, lambda: self.inside() is not None)
             else:

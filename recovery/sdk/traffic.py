@@ -192,7 +192,7 @@ class Traffic:
         ``crossed``: pipelines exchange micro-batches; such transfers count for no kind, as not all ranks have as many.
         """
         self.leave()
-        self._rank, self.links, self._crossed, self._barred = rank, links, crossed, False
+        self._rank, self.links, self._crossed = rank, links, crossed
         self._members = {kind: tuple(ranks) for kind, ranks in members.items() if len(ranks) > 1}
         for group in groups:
             self._place(group)
@@ -205,9 +205,12 @@ class Traffic:
         self._places, self._peers, self._open = {}, {}, {}
         self._passing.clear()
 
-    def bar(self) -> None:
-        """Begin no further call in this generation: messages that are under way can then end. From any thread."""
-        self._barred = True
+    def bar(self, over: bool) -> None:
+        """Whether the generation is over: no further call is begun then, so that messages under way can end.
+
+        From any thread.
+        """
+        self._barred = over
 
     def square(self) -> None:
         """A step has committed: what was begun before has ended, also what nobody waited for."""

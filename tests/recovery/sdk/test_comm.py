@@ -165,7 +165,7 @@ def test_a_peer_that_dies_in_the_midst_of_a_message_holds_nobody_up(store: int) 
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_process_that_cannot_leave_a_call_ends(stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose connections are gone and that stays in the same call; not one that comes out and goes into the next."""
-    monkeypatch.setattr("recovery.sdk.comm.STUCK_TURNS", 4)
+    monkeypatch.setattr("recovery.sdk.comm.FORGOTTEN_TURNS", 4)
     communicator, looks, ended, over = Communicator(0, WORLD, "gloo"), list[object](), list[int](), threading.Event()
     communicator._current = 1
 

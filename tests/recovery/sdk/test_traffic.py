@@ -230,9 +230,9 @@ def test_an_unknown_wait_belongs_to_no_kind(traffic: Traffic) -> None:
 
 def test_when_the_generation_is_over_no_call_is_begun(world: ProcessGroup, traffic: Traffic) -> None:
     traffic.enter(0, {"world": [0]}, [world])
-    traffic.bar()
+    traffic.bar(True)
     with pytest.raises(GenerationOverError, match="allreduce was not begun"):
         dist.all_reduce(torch.ones(1))
     assert traffic.current is None
-    traffic.enter(0, {"world": [0]}, [world])
+    traffic.bar(False)
     dist.all_reduce(torch.ones(1))
