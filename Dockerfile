@@ -6,18 +6,17 @@ RUN npm ci --no-audit --no-fund
 COPY web/ ./
 RUN npm run build
 
+FROM python:3.11-slim-bookworm AS wheel
+WORKDIR /build
+COPY . ./
+COPY --from=web /build/web/dist web/dist
+RUN pip wheel --no-deps --wheel-dir dist .
+
 FROM python:3.11-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
-WORKDIR /opt/mainstay
-COPY pyproject.toml constraints.txt README.md mainstay.py ./
-COPY probes/ probes/
-COPY detectors/ detectors/
-COPY recovery/ recovery/
-COPY service/ service/
-COPY migrations/ migrations/
-# The control plane and the node daemon need no torch; benchmarks do, and run on nodes that bring their own build.
-RUN pip install -c constraints.txt -e '.[service]'
-COPY --from=web /build/web/dist web/dist
+# The control plane and the node daemon need no torch. Benchmarks do, and run on nodes that bring their own build.
+RUN --mount=type=bind,from=wheel,source=/build,target=/build \
+    pip install -c /build/constraints.txt "$(ls /build/dist/mainstay-*.whl)[service]"
 RUN useradd --system --create-home --home-dir /var/lib/mainstay mainstay
 USER mainstay
 ENV MAINSTAY_DATA_DIR=/var/lib/mainstay

@@ -2,8 +2,8 @@
 
 ``python -m bench.admission [--json FILE]``. The service is a process of its own. Stored beforehand: a fleet of 2,048
 nodes, a tenth of it with something amiss, and a job of 6,144 ranks on nodes that are not asked for. Beside it, in
-turns: ``/healthz``, what the same machine needs for an answer that asks nothing. The judge looks once a minute only:
-nobody sends frames here, and it would spend every second on 2,048 lost nodes.
+turns: ``/healthz``, what the same machine needs for an answer that asks nothing. The detection loop runs once a minute
+only: the bench sends no frames, and it would spend every second on 2,048 lost nodes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import httpx
 import numpy as np
 
 from bench.report import Row, publish, target_file
-from service.fleet.models import NodeRow
-from service.jobs.models import JobRow
-from service.kit import migrate
-from service.kit.db import Database
-from service.validation.models import NodeVerdictRow
+from mainstay.service.common import migrate
+from mainstay.service.common.db import Database
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.jobs.models import JobRow
+from mainstay.service.validation.models import NodeVerdictRow
 
 NODES: Final = 2048
 FREE: Final = 1280
@@ -37,7 +37,7 @@ ASKED: Final = 1024
 TIMES: Final = 400
 LIMIT_MS: Final = 10.0
 SETTLE_SECONDS: Final = 10.0
-"""For the judge's first look."""
+"""For the first pass of the detection loop."""
 
 
 def fill(url: str, now: float) -> None:
@@ -76,7 +76,7 @@ def served(folder: Path, url: str) -> Iterator[httpx.Client]:
     environment = os.environ | {
         "MAINSTAY_DATA_DIR": str(folder),
         "MAINSTAY_DATABASE_URL": url,
-        "MAINSTAY_INCIDENTS__JUDGE_INTERVAL": "60",
+        "MAINSTAY_INCIDENTS__DETECTION_INTERVAL_SECONDS": "60",
     }
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -104,13 +104,13 @@ def measure(client: httpx.Client) -> dict[str, list[float]]:
     draw = random.Random(7)
     names = [f"n{i:04}" for i in range(FREE)]
 
-    def one(**changes: Any) -> Callable[[], httpx.Response]:
+    def request_with(**changes: Any) -> Callable[[], httpx.Response]:
         nodes = draw.sample(names, ASKED)
         return lambda: client.post("/v1/admission", json={"job": "llm", "nodes": nodes, **changes})
 
     questions: dict[str, Callable[[], Callable[[], httpx.Response]]] = {
-        "plain": one,
-        "with GPU counts and 32 spares": lambda: one(gpus_per_node=8, spares=32),
+        "plain": request_with,
+        "with GPU counts and 32 spares": lambda: request_with(gpus_per_node=8, spares=32),
         "healthz": lambda: lambda: client.get("/healthz"),
     }
     taken: dict[str, list[float]] = {name: [] for name in questions}

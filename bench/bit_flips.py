@@ -1,4 +1,4 @@
-"""Ten thousand flipped bits in data, parity, copies, records, headers, layouts: found by a scrub, put right in place.
+"""Ten thousand flipped bits in data, parity, copies, records, headers, layouts: a scrub finds and repairs them.
 
 ``python -m bench.bit_flips [--json FILE]``. Agents with real arenas on loopback, one bit at a time; after each the
 agent makes one pass, and all must be as it was: the slot's bytes and its record, no step undone. Counts, no timing.
@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.lib_agents import Cluster, LocalAgent, contents, until
+from bench.lib_slots import read_slot
 from bench.report import Row, publish, target_file
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.records import CELL_BYTES, PAGE, SlotState, Word, cell_at, pack_header
-from recovery.scheme import parse
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.records import CELL_BYTES, PAGE, SlotState, Word, cell_at, pack_header
+from mainstay.recovery.protection_scheme import parse
 
 FLIPS = 10_000
 PLANTS = 50
@@ -29,11 +30,11 @@ SEED = 20_261_122
 
 @dataclass
 class Tally:
-    """By part of an arena: bits flipped, found and put right."""
+    """By part of an arena: bits flipped, found, and repaired."""
 
     flipped: Counter[str] = field(default_factory=Counter)
     found: Counter[str] = field(default_factory=Counter)
-    mended: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
 
 
 def rows() -> list[Row]:
@@ -81,7 +82,7 @@ def _plant(agent: LocalAgent, chance: random.Random) -> None:
     ((key, _),) = rows.all()
     row = rows.find(key, EPOCH)
     good = [row.data(word).copy() for word in row.geometry.rows_of(key.place)]
-    arena, slot, out = rows.begin(key, row.parity, row.size)
+    arena, slot, out = rows.begin_row(key, row.parity, row.size)
     for old, new in zip(good, out, strict=True):
         new[:] = old
     # Within the shortest stripe: beyond the end of all slots there is nothing that a row could be wrong about.
@@ -90,10 +91,10 @@ def _plant(agent: LocalAgent, chance: random.Random) -> None:
 
 
 def _row(part: str, tally: Tally) -> Row:
-    count, found, mended = tally.flipped[part], tally.found[part], tally.mended[part]
+    count, found, repaired = tally.flipped[part], tally.found[part], tally.repaired[part]
     return Row(
-        claim=f"flipped bits in {part}: found, put right without going back", figure=f"{found}, {mended} of {count}",
-        unit="", target="all", holds=found == mended == count, kind="live", n=count,
+        claim=f"flipped bits in {part}: found and repaired in place", figure=f"{found}, {repaired} of {count}",
+        unit="", target="all", holds=found == repaired == count, kind="live", n=count,
     )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def _one(cluster: Cluster, chance: random.Random, tally: Tally) -> None:
     tally.found[part] += agent.service.scrubber.counts.found > before
     if arena is not own:
         until(lambda: own.word(Word.PARITY_FLOOR) == EPOCH, "what is made again")
-    tally.mended[part] += own.find(EPOCH) == record and _as_it_was(cluster, number)
+    tally.repaired[part] += own.find(EPOCH) == record and _as_it_was(cluster, number)
 
 
 def _aim(agent: LocalAgent, own: Arena, chance: random.Random) -> tuple[str, Arena, int]:

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from bench.report import Row, publish, target_file
-from recovery.coding import Code, code
-from recovery.coding.backend import find
-from recovery.coding.field import Bytes
+from mainstay.recovery.coding import Code, code
+from mainstay.recovery.coding.backend import find
+from mainstay.recovery.coding.galois_field import Bytes
 
 MIB: Final = 1024 * 1024
 STATE: Final = 256 * MIB

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from bench.lib_comm import PATTERNS, START, Network, network, simulate, slow, spoil
 from bench.report import Row, publish, target_file
-from detectors.delays import DelaysDetector
-from detectors.finding import Finding, FindingKind
+from mainstay.detectors.finding import Finding, FindingKind
+from mainstay.detectors.network.transfer_delays import TransferDelayDetector
 
 SEED = 5
 ONSET, STEPS, QUIET = 40, 56, 300
@@ -84,11 +84,11 @@ def names(finding: Finding, culprit: int | tuple[int, int] | str, fault: str, ce
     return finding.kind is FindingKind.NIC_DEGRADED and entity.rank == culprit and side in finding.evidence.summary
 
 
-def one(fault: str, pattern: str, ranks: int, seed: int) -> Run:
+def run_fault(fault: str, pattern: str, ranks: int, seed: int) -> Run:
     net = network(pattern, ranks)
     hot, culprit = plant(net, fault, np.random.default_rng([SEED, seed]))
     data = spoil(slow(simulate(net, STEPS, seed), hot, 2.0, ONSET), seed)
-    found = DelaysDetector().update(data)
+    found = TransferDelayDetector().update(data)
     steps = [round((f.time - START) / 5.0) - ONSET + 1 for f in found]
     said = [(s, f) for s, f in zip(steps, found, strict=True) if f.active and s > 0]
     right = bool(said) and names(said[0][1], culprit, fault, net.pairs[hot])
@@ -111,7 +111,7 @@ def runs(fault: str, count: int) -> list[Run]:
         pattern, ranks = PATTERNS[seed % len(PATTERNS)], SIZES[seed // len(PATTERNS) % len(SIZES)]
         if fault == "leaf" and ranks == 64:
             ranks = 128  # two leaves have the same uplinks: nothing tells them apart
-        made.append(one(fault, pattern, ranks, 1_000 * FAULTS.index(fault) + seed))
+        made.append(run_fault(fault, pattern, ranks, 1_000 * FAULTS.index(fault) + seed))
     return made
 
 
@@ -157,7 +157,7 @@ def quiet() -> Row:
     for seed, (pattern, ranks) in enumerate((p, r) for r in (64, 128, 256) for p in PATTERNS):
         net = network(pattern, ranks)
         data = spoil(simulate(net, QUIET, 90_000 + seed), seed)
-        alarms[pattern] += sum(f.active for f in DelaysDetector().update(data))
+        alarms[pattern] += sum(f.active for f in TransferDelayDetector().update(data))
         looked += QUIET * len(net.pairs)
         steps += QUIET
     total = sum(alarms.values())
@@ -169,7 +169,7 @@ def large() -> list[Row]:
     net = network("hierarchical", LARGE)
     hot, rank = plant(net, "sender", np.random.default_rng(SEED))
     data = spoil(slow(simulate(net, STEPS, 7), hot, 2.0, ONSET), 7)
-    detector, seconds, found = DelaysDetector(), [], []
+    detector, seconds, found = TransferDelayDetector(), [], []
     for k in range(STEPS):
         begin = time.perf_counter()
         found += detector.update(data.part(k, k + 1))
@@ -191,7 +191,9 @@ def large_links(net: Network) -> Row:
     steps = []
     for seed in range(8):
         hot, culprit = plant(net, "link", np.random.default_rng([SEED, 9, seed]))
-        found = DelaysDetector().update(spoil(slow(simulate(net, STEPS, 8_000 + seed), hot, 2.0, ONSET), 8_000 + seed))
+        found = TransferDelayDetector().update(
+            spoil(slow(simulate(net, STEPS, 8_000 + seed), hot, 2.0, ONSET), 8_000 + seed)
+        )
         right = bool(found) and names(found[0], culprit, "link", net.pairs[hot])
         steps.append(round((found[0].time - START) / 5.0) - ONSET + 1 if right else np.inf)
     return Row(claim=f"link among {LARGE:,} ranks at half speed, the right one → finding, worst", unit="steps",

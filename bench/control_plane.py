@@ -2,7 +2,7 @@
 
 Each story is a job of its own, some seconds of training with a strike at a random moment. It must end with the
 parameters of an undisturbed run, or stop and say why; and at no time may two generations have been alive: whoever
-coordinated before has formed nothing after its successor did. A story that cannot be told is a row that says so.
+coordinated before has formed nothing after its successor did. A scenario that cannot run is a row with the reason.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.lib_cut import HOST, Cut
 from bench.lib_job import Job, JobError, free_port, run_plain
+from bench.lib_partition import HOST, Cut
 from bench.report import RESULTS, Row, publish
 
 SEED: Final = 31
@@ -31,7 +31,7 @@ HANG_STEPS: Final = 400
 """Long enough that the watch has learned how long this job is quiet."""
 HANG_AFTER: Final = 60
 HANG_LEARNT_SECONDS: Final = 12.0
-"""The watch learns from ten gaps how long this job is quiet, and is told of one a second; until then 300 s are fine."""
+"""The watch learns from ten gaps how long this job is quiet, and receives one a second; until then 300 s are fine."""
 HANG_PACE: Final = ("--faults", "sleep:rank=0,step=0,ms=20")
 """So that the job is still there then, on any machine."""
 START_SECONDS: Final = 300.0
@@ -42,7 +42,7 @@ HANG_BOUND: Final = 1.0
 
 @dataclass
 class Outcome:
-    """One telling of a story."""
+    """One run of a scenario."""
 
     how: str
     """``equal``, ``stopped``, or what went wrong."""
@@ -68,7 +68,7 @@ class Teller:
         words = ["--steps", str(steps), *ARGUMENTS, *pace, "--save", str(place / "saved")]
         return Job(
             directory=place, arguments=words, nodes=NODES, per_node=1,
-            options=["--spares", "2", "--node-timeout", "4", *options],
+            options=["--standbys", "2", "--node-timeout", "4", *options],
         )  # fmt: skip
 
     def reference(self, steps: int) -> Path:
@@ -82,7 +82,7 @@ class Teller:
 
     def finish(self, job: Job, struck: float, steps: int = STEPS) -> Outcome:
         """Wait for the end and compare."""
-        recovered = [event for event in job.events("recovered") if event["time"] > struck]
+        recovered = [event for event in job.events("recovery_completed") if event["time"] > struck]
         seconds = recovered[0]["time"] - struck if recovered else 0.0
         codes = job.wait(300.0)
         if any(codes):
@@ -100,7 +100,7 @@ def split(job: Job) -> bool:
         (event["generation"], number, event["time"])
         for number in range(job.nodes)
         for event in job.events_of(number)
-        if event["kind"] in {"job_started", "recovered"}
+        if event["kind"] in {"job_started", "recovery_completed"}
     ]
     return any(g1 <= g2 and n1 != n2 and t1 > t2 for g1, n1, t1 in formed for g2, n2, t2 in formed)
 
@@ -129,7 +129,7 @@ def killed_in_recovery(teller: Teller) -> Outcome:
         job.until(lambda: job.events("process_exit"), 30.0, "the exit to be known")
         time.sleep(teller.chance.uniform(0.0, 0.4))
         struck = lose_coordinator(job)
-        job.until(lambda: [e for e in job.events("recovered") if e["time"] > struck], 120.0, "a recovery")
+        job.until(lambda: [e for e in job.events("recovery_completed") if e["time"] > struck], 120.0, "a recovery")
         return teller.finish(job, struck)
 
 
@@ -148,12 +148,12 @@ def stopped(teller: Teller) -> Outcome:
 
 
 def cut_off(teller: Teller) -> Outcome:
-    """Nothing passes between node 0's launcher and the others, through a TCP proxy, and nobody is told."""
+    """Nothing passes between node 0's launcher and the others, through a TCP proxy, and no process is notified."""
     job = teller.job()
-    job.port, door = free_port(), free_port()
+    job.port, endpoint = free_port(), free_port()
     job.reach = dict.fromkeys(range(1, NODES), HOST)
-    job.own = {0: ["--launcher-endpoint", f"{HOST}:{door}"]}
-    with Cut(job.port, door) as network, job:
+    job.own = {0: ["--launcher-endpoint", f"{HOST}:{endpoint}"]}
+    with Cut(job.port, endpoint) as network, job:
         job.wait_step(teller.chance.randrange(4, 14), START_SECONDS)
         network.cut()
         old, struck = job.launchers.pop(0), time.time()
@@ -167,18 +167,21 @@ def cut_off(teller: Teller) -> Outcome:
 
 def failure_in_rebuild(teller: Teller) -> Outcome:
     """A node's memory is gone, and while its rank is rebuilt another rank dies."""
-    with teller.job("--parity-every", "3") as job:
+    with teller.job("--parity-interval", "3") as job:
         job.wait_step(teller.chance.randrange(10, 16), START_SECONDS)
         victim, second = teller.chance.sample(range(NODES), 2)
-        for pid in [job.pids()[victim], *(p for p, words in job.children(victim).items() if "recovery.agent" in words)]:
+        for pid in [
+            job.pids()[victim],
+            *(p for p, words in job.children(victim).items() if "mainstay.recovery.agent" in words),
+        ]:
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
         for arena in job.shm.rglob(f"*/job/node-{victim}/*.arena"):
             arena.unlink()
-        job.until(lambda: job.events("plan_chosen"), 30.0, "a plan")
+        job.until(lambda: job.events("recovery_planned"), 30.0, "a plan")
         time.sleep(teller.chance.uniform(0.0, 0.3))
         struck = job.kill(second)
-        job.until(lambda: [e for e in job.events("recovered") if e["time"] > struck], 120.0, "a recovery")
+        job.until(lambda: [e for e in job.events("recovery_completed") if e["time"] > struck], 120.0, "a recovery")
         return teller.finish(job, struck)
 
 
@@ -229,7 +232,7 @@ def _rows(name: str, told: list[Outcome]) -> Iterator[Row]:
     note = "; ".join(sorted({o.note.splitlines()[-1] for o in told if o.note}))
     took = f", median {statistics.median(seconds):.2f} s to the next step" if seconds else ""
     yield Row(
-        claim=f"{name}: goes on to the bit, or stops and says why", figure=f"{len(good)} of {len(told)}", unit="",
+        claim=f"{name}: continues bit-equal, or stops with the reason", figure=f"{len(good)} of {len(told)}", unit="",
         target="all", holds=len(good) == len(told), kind="live", n=len(told), note=f"{', '.join(ends)}{took}; {note}",
     )  # fmt: skip
     both = sum(outcome.split for outcome in told)

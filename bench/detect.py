@@ -1,7 +1,7 @@
 """Everything that is claimed of judging runs, in one table: runs the benches of the parts one after the other.
 
 ``python -m bench.detect [--json FILE]``: half an hour. Each part can be run alone (``make bench-hangs``…) and keeps its
-own results; a part that cannot run here is a row that says so.
+own results; a part that cannot run here is a row with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS = (
     "hangs",  # who holds up a job, simulated and replayed
     "failslow",  # slow ranks, simulated and replayed
     "comm",  # slow links, simulated
-    "sick_values",  # NaN, spikes, digests, slowdowns of the whole job, replayed
+    "numeric_anomalies",  # NaN, spikes, digests, slowdowns of the whole job, replayed
     "smd",  # machines with many signals, replayed
     "detect_engine",  # a tick of 80,000 GPUs against river
     "sdk_overhead",  # what the signals cost a step, live

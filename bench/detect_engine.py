@@ -1,8 +1,9 @@
 """The fleet's peer test at 80,000 GPUs x 40 signals a tick on one core, beside river's streaming z-score: simulated.
 
-Both run in this process, pinned to one core. The detector is the whole registered one (``detectors/outlier.py``) with
-rules for 40 signals: masks, cohorts, hysteresis, discoveries, evidence. Five cohorts, AR(1) noise, 5 % missing, 1 %
-stuck sensors, and faults that begin on the way. ``python -m bench.detect_engine [--json FILE]``
+Both run in this process, pinned to one core. The detector is the whole registered one
+(``detectors/statistics/outlier.py``) with rules for 40 signals: masks, cohorts, hysteresis, discoveries, evidence. Five
+cohorts, AR(1) noise, 5 % missing, 1 % stuck sensors, and faults that begin on the way. ``python -m bench.detect_engine
+[--json FILE]``
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import numpy.typing as npt
 from river import anomaly, preprocessing
 
 from bench.report import Row, publish, target_file
-from detectors.base import Samples
-from detectors.finding import Entity, Finding
-from detectors.outlier import OutlierDetector
-from detectors.outlier_rules import BUSY_SIGNAL, Rule
-from probes.signals import SIGNALS as DECLARED
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity, Finding
+from mainstay.detectors.statistics.outlier import OutlierDetector
+from mainstay.detectors.statistics.outlier_rules import BUSY_SIGNAL, OutlierRule
+from mainstay.probes.signals import SIGNALS as DECLARED
 
 GPUS, SIGNALS, COHORTS = 80_000, 40, 5
 WARM_UP, TICKS = 70, 240
@@ -33,7 +34,7 @@ SHIFT = 14.0
 """Of a fault, in deviations of its stream: a clear one; delays at smaller shifts are bench/health.py's matter."""
 MISSING, STUCK = 0.05, 0.01
 PHI = 0.9
-"""AR(1) coefficient: neighbours in time are alike, as in real sensors."""
+"""AR(1) coefficient: adjacent samples are alike, as in real sensors."""
 BATCHES = 24
 """Pre-drawn ticks that are gone through again and again: drawing 3.2 M numbers takes longer than judging them."""
 RIVER_SAMPLES = 200_000
@@ -80,8 +81,8 @@ class Fleet:
         return ticks
 
     def tick(self, k: int) -> Samples:
-        lap, step = divmod(k, BATCHES - 1)
-        noise = self._batches[step if lap % 2 == 0 else BATCHES - 1 - step]  # there and back: no jump
+        repetition, step = divmod(k, BATCHES - 1)
+        noise = self._batches[step if repetition % 2 == 0 else BATCHES - 1 - step]  # there and back: no jump
         np.add(self._base, noise, out=self._x[0])
         flat = self._x.reshape(-1)
         flat[self._stuck] = self._base.reshape(-1)[self._stuck]
@@ -95,7 +96,7 @@ class Fleet:
 
 def engine() -> OutlierDetector:
     """The detector with 40 rules; eight drawn samples a stream keep its state within 200 MB."""
-    rules = {name: Rule(words=name, side=1, quantum=0.1, share=1e-4) for name in NAMES}
+    rules = {name: OutlierRule(words=name, side=1, quantum=0.1, share=1e-4) for name in NAMES}
     return OutlierDetector(OutlierDetector.Config(rules=rules, drawn=8))
 
 
@@ -170,7 +171,7 @@ def main(measure: Callable[[], tuple[float, float, float]] = os.getloadavg) -> N
             baseline=f"p50 {timing.milliseconds(0.5):.1f} ms"),
         Row(claim=f"{size} tick, p99 of processor time", figure=timing.milliseconds(0.99, cpu=True), unit="ms",
             target="<= 100", holds=timing.milliseconds(0.99, cpu=True) <= 100, kind="simulated", n=TICKS,
-            baseline=f"p50 {timing.milliseconds(0.5, cpu=True):.1f} ms; neighbours still cost cache"),
+            baseline=f"p50 {timing.milliseconds(0.5, cpu=True):.1f} ms; other processes still cost cache"),
         Row(claim="samples a second of one core", figure=rate / 1e6, unit="M/s", target=">= 10 x river",
             holds=rate >= 10 * river, kind="simulated", n=TICKS,
             baseline=f"river {peer} {river / 1e6:.2f} M/s, ratio {rate / river:.0f}"),

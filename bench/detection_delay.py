@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from bench.report import Row, publish, target_file
-from service.demo.client import Json
-from service.demo.stack import JOB, Stack, free_port
+from mainstay.service.demo.client import Json
+from mainstay.service.demo.stack import JOB, Stack, free_port
 
 KILLS = 20
 STEPS = 4000

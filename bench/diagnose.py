@@ -1,7 +1,7 @@
-"""``mainstay diagnose`` against SuperBench: the same labels and bytes, what its lint finds, and how long a fleet takes.
+"""``mainstay superbench diagnose`` against SuperBench: labels, bytes, lint issues, and time for a fleet.
 
 Parity is replayed over SuperBench's own test files and recorded answers (``MAINSTAY_TEST_DATA``, else ``shared/data``
-beside the project; without it only the simulated rows are printed). Times are those of the command as somebody types
+beside the project; without it only the simulated rows are printed). Times are those of the command as a user types
 it: from files on disk to the written diagnosis, the start of Python included.
 
 ``python -m bench.diagnose [--json FILE]``.
@@ -26,18 +26,18 @@ import yaml
 
 from bench.lib_superbench import DEVIATIONS, files_alike, golden_alike, lint_faults
 from bench.report import Row, publish, target_file
-from detectors.superbench.baseline import read_baseline
-from detectors.superbench.diagnose import diagnose
-from detectors.superbench.lint import lint
-from detectors.superbench.results import read_results
-from detectors.superbench.rules import read_rules
+from mainstay.detectors.superbench.baseline import read_baseline
+from mainstay.detectors.superbench.diagnose import diagnose
+from mainstay.detectors.superbench.lint import lint
+from mainstay.detectors.superbench.results import read_results
+from mainstay.detectors.superbench.rules import read_rules
 
 DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 REPEATS = 5
 DEFECTIVE = 0.02
 """Share of nodes with one metric 30 % slow."""
 SUPERBENCH_SECONDS = 9.7
-"""SuperBench's own diagnosis of 2,048 nodes x 159 metrics on two idle cores, measured elsewhere: it needs pandas."""
+"""SuperBench's own diagnosis of 2,048 nodes x 159 metrics on two idle cores of another machine: it needs pandas."""
 BENCHMARKS = ("mem-bw/h2d_bw", "mem-bw/d2h_bw", "gemm-flops/fp16_flops", "gemm-flops/bf16_tc_flops", "ib-loopback/w_bw")
 
 
@@ -87,7 +87,17 @@ def run(fleet: Fleet) -> tuple[float, float, set[str]]:
     out = fleet.folder / "diagnosis.json"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
-    command = [sys.executable, "-m", "mainstay", "diagnose", *fleet.arguments, "--out", str(out), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "mainstay",
+        "superbench",
+        "diagnose",
+        *fleet.arguments,
+        "--output",
+        str(out),
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, check=False, timeout=600)
     wall = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -105,10 +115,10 @@ def time_row(
         size = (fleet.folder / "results.jsonl").stat().st_size / 1e6
         runs = [run(fleet) for _ in range(REPEATS)]
     wall, busy = statistics.median(one[0] for one in runs), statistics.median(one[1] for one in runs)
-    right = all(labelled == fleet.slow for _, _, labelled in runs)
+    right = all(labeled == fleet.slow for _, _, labeled in runs)
     note = (
         f"{wall / limit:.2f} of {limit:g} s; {busy:.2f} s of processor time; {size:.0f} MB of results; "
-        f"{len(fleet.slow)} slow nodes, {'all found, none besides' if right else 'LABELS DIFFER FROM THE TRUTH'}; "
+        f"{len(fleet.slow)} slow nodes, {'all found, no others' if right else 'LABELS DIFFER FROM THE TRUTH'}; "
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     baseline = f"SuperBench {SUPERBENCH_SECONDS} s (not in this run)" if nodes == 2048 else ""

@@ -17,9 +17,9 @@ import numpy as np
 from bench import lib_failslow as lib
 from bench.lib_failslow import DIRTY, Outcome, World
 from bench.report import Row, publish, target_file
-from detectors.base import Samples
-from detectors.straggler import StragglerDetector
-from detectors.straggler_config import StragglerConfig
+from mainstay.detectors.base import Samples
+from mainstay.detectors.straggler.config import StragglerConfig
+from mainstay.detectors.straggler.detector import StragglerDetector
 
 WARM, HORIZON = 30, 40
 """Healthy steps before the fault, and steps within which it must be named to count as found."""
@@ -77,12 +77,12 @@ class Tally:
                 self.by[by].append(outcome)
         return self
 
-    def of(self, *factors: float) -> list[Outcome]:
+    def outcomes_at(self, *factors: float) -> list[Outcome]:
         return [o for by in factors for o in self.by[by]]
 
     @property
     def all(self) -> list[Outcome]:
-        return self.of(*self.by)
+        return self.outcomes_at(*self.by)
 
 
 def delay_row(
@@ -132,12 +132,14 @@ def balanced() -> list[Row]:
     ):
         tally = Tally().run((1,), balanced_job(world, 16, 4), (*SMALL, *LARGE), jobs=10, each=7)
         each = ", ".join(
-            f"{by:.0%}: {p95(tally.of(by)):.0f} (any test: mean >= {least_mean(by, world.noise, 16):.1f})"
+            f"{by:.0%}: {p95(tally.outcomes_at(by)):.0f} (any test: mean >= {least_mean(by, world.noise, 16):.1f})"
             for by in SMALL
         )
-        rows.append(delay_row(f"balanced, 64 ranks, {name}: >= 5 % slow", tally.of(*LARGE), 6))
+        rows.append(delay_row(f"balanced, 64 ranks, {name}: >= 5 % slow", tally.outcomes_at(*LARGE), 6))
         rows.append(
-            delay_row(f"balanced, 64 ranks, {name}: 2-4 % slow", tally.of(*SMALL), 12, note=f"p95 by size {each}")
+            delay_row(
+                f"balanced, 64 ranks, {name}: 2-4 % slow", tally.outcomes_at(*SMALL), 12, note=f"p95 by size {each}"
+            )
         )
     for name, shape, limit in (("ramp over 10 steps to", lib.ramp, None), ("4 steps on, 4 off, of", lib.bursts, None)):
         tally = Tally().run((2,), balanced_job(World(**DIRTY), 16, 4), (0.05, 0.10), jobs=10, each=5, shape=shape)
@@ -156,8 +158,8 @@ def large() -> list[Row]:
         )
         name = f"balanced, {ranks} ranks, missing and stuck"
         rows.append(share_row(f"{name}: right rank first", first_right(tally.all), least, len(tally.all), note=note))
-        rows.append(delay_row(f"{name}: >= 5 % slow", tally.of(*LARGE), 6))
-        rows.append(delay_row(f"{name}: 2-4 % slow", tally.of(*SMALL), 12))
+        rows.append(delay_row(f"{name}: >= 5 % slow", tally.outcomes_at(*LARGE), 6))
+        rows.append(delay_row(f"{name}: 2-4 % slow", tally.outcomes_at(*SMALL), 12))
     rows.append(two_faults())
     return rows
 
@@ -175,8 +177,8 @@ def two_faults() -> Row:
         outcomes, _ = lib.trials(data, pairs, WARM)
         hits += sum(bool(np.isfinite(o.delays).all()) and o.others == 0 for o in outcomes)
         n += len(outcomes)
-    note = "3, 5 and 10 % slow at the same step; nobody else named before both are"
-    return share_row("balanced, 2048 ranks, two slow at once: both named, nobody else", hits / n, 0.9, n, note=note)
+    note = "3, 5 and 10 % slow at the same step; no other rank named before both are"
+    return share_row("balanced, 2048 ranks, two slow at once: both named, no other rank", hits / n, 0.9, n, note=note)
 
 
 def varying() -> list[Row]:
@@ -198,7 +200,7 @@ def varying() -> list[Row]:
 
 
 def varying_rows(name: str, tally: Tally, kind: str) -> list[Row]:
-    mild, strong = tally.of(*tally.by), tally.of(*(by for by in tally.by if by >= 0.10))
+    mild, strong = tally.outcomes_at(*tally.by), tally.outcomes_at(*(by for by in tally.by if by >= 0.10))
     return [
         share_row(f"{name}: >= 5 % slow, found", recall(mild), 0.95, len(mild), kind=kind),
         delay_row(f"{name}: >= 5 % slow", mild, 15, kind=kind),
@@ -232,8 +234,8 @@ def traces() -> list[Row]:
     for world, how in ((None, ""), (World(**DIRTY), ", missing and stuck")):
         rows += varying_rows(f"SE trace{how}", replayed("SE", world, (0.05, 0.10, 0.20)), "replayed")
         tally = replayed("ST", world, (0.02, 0.03, 0.04, 0.05, 0.10, 0.20))
-        rows.append(delay_row(f"ST trace (pairs){how}: >= 5 % slow", tally.of(*LARGE), 6, kind="replayed"))
-        rows.append(delay_row(f"ST trace (pairs){how}: 2-4 % slow", tally.of(*SMALL), 12, kind="replayed"))
+        rows.append(delay_row(f"ST trace (pairs){how}: >= 5 % slow", tally.outcomes_at(*LARGE), 6, kind="replayed"))
+        rows.append(delay_row(f"ST trace (pairs){how}: 2-4 % slow", tally.outcomes_at(*SMALL), 12, kind="replayed"))
     rows += healthy()
     return rows
 

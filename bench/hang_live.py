@@ -23,10 +23,10 @@ RANKS: Final = 4
 DEVICE_MS: Final = 25
 HANGS: Final = ("noncomm_hang", "comm_hang", "collective_mismatch")
 _WAIT_S: Final = 60.0
-"""A hang that nobody saw by then counts as found then."""
+"""A hang that no detector reported by then counts as found then."""
 _POLL_S: Final = 0.02
 _CALM_S: Final = 5.0
-"""Trained on after the period is learned, in which nobody may be blamed."""
+"""Trained on after the period is learned, in which the detector may blame no rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Trial:
 
 def trial(here: Site, victim: int, chance: random.Random) -> Trial:
     """Wait until the job's period is learned, stop a rank, and see who is blamed."""
-    here.until(lambda: here.account("hang").get("state") == "judging", 180.0, "a learned period")
+    here.until(lambda: here.account("hang").get("state") == "active", 180.0, "a learned period")
     time.sleep(_CALM_S + chance.random())
     early = len(here.findings(*HANGS, active=None))
     stopped_at, began = time.time(), here.stop(victim)
@@ -96,7 +96,7 @@ def rows(trials: Sequence[Trial]) -> list[Row]:
     right, early = sum(t.right for t in trials), sum(t.early for t in trials)
     made.append(
         Row(
-            claim="Right rank, and nobody else, blamed for the hang", figure=right, unit=f"of {size}",
+            claim="Right rank, and no other, blamed for the hang", figure=right, unit=f"of {size}",
             target=f"{size}", holds=right == size, kind="live", n=size,
         )
     )  # fmt: skip

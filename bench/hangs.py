@@ -22,13 +22,13 @@ import numpy as np
 
 from bench.lib_hangs import Fault, Pause, Shape, Simulator, Telemetry, Timeline, calls_of, samples, shapes, standstill
 from bench.report import Row, publish, target_file
-from detectors.finding import Finding, FindingKind
-from detectors.flight_diagnosis import diagnose
-from detectors.flight_recorder import dumps_of
-from detectors.hang import HangDetector
-from detectors.lag import GroupProgress, Stall, localise
-from detectors.mesh import Mesh
-from probes.words import StepPhase
+from mainstay.detectors.finding import Finding, FindingKind
+from mainstay.detectors.hang.analysis import diagnose
+from mainstay.detectors.hang.detector import HangDetector
+from mainstay.detectors.hang.flight_recorder import dumps_of
+from mainstay.detectors.hang.wait_graph import GroupProgress, StallKind, localize_hang
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.probes.core_types import StepPhase
 
 LARGEST = 16_384
 INJECTIONS = 300
@@ -42,7 +42,7 @@ TRAIN_STEPS = 30
 
 def main(argv: list[str] | None = None) -> None:
     file = target_file("hangs", argv)
-    rows = [*_localisation(), _cost(), *_streams(), *_quiet(), *_dumps()]
+    rows = [*_localization(), _cost(), *_streams(), *_quiet(), *_dumps()]
     publish("hangs", rows, file)
 
 
@@ -67,7 +67,7 @@ def draw(kind: str, shape: Shape, rng: np.random.Generator, seconds: float, step
 
 
 def _link(
-    shape: Shape, mesh: Mesh, programs: list[list[tuple[str, int]]], rng: np.random.Generator, step: int
+    shape: Shape, mesh: JobMesh, programs: list[list[tuple[str, int]]], rng: np.random.Generator, step: int
 ) -> Fault:
     while True:
         rank = int(rng.integers(shape.size))
@@ -78,10 +78,10 @@ def _link(
             return Fault(step=step, call=call, ranks=(rank,), link="pp" if kind.startswith("recv") else kind)
 
 
-def _right(line: Timeline, faults: tuple[Fault, ...], place: Any, progress: GroupProgress, mesh: Mesh) -> bool:
+def _right(line: Timeline, faults: tuple[Fault, ...], place: Any, progress: GroupProgress, mesh: JobMesh) -> bool:
     if not faults[0].link:
         return {c.rank for c in place.culprits} == line.happened
-    if place.stall is not Stall.TRANSPORT:
+    if place.stall is not StallKind.TRANSPORT:
         return False
     label = mesh.labels(faults[0].link)
     members = set(np.flatnonzero(label == label[faults[0].ranks[0]]).tolist())
@@ -90,7 +90,7 @@ def _right(line: Timeline, faults: tuple[Fault, ...], place: Any, progress: Grou
     return progress.kinds[group] == faults[0].link and named == members
 
 
-def _localisation() -> Iterator[Row]:
+def _localization() -> Iterator[Row]:
     """The culprit set at the standstill, over topologies and classes."""
     rng = np.random.default_rng(4)
     right, total, seconds, sizes = Counter[str](), Counter[str](), [], []
@@ -103,7 +103,7 @@ def _localisation() -> Iterator[Row]:
         line = Simulator(shape, number, keep=False).run(STEPS, faults)
         progress, silent, inside = standstill(line)
         start = time.process_time()
-        place = localise(progress, silent, inside)
+        place = localize_hang(progress, silent, inside)
         seconds.append(time.process_time() - start)
         sizes.append(shape.size)
         total[kind] += 1
@@ -123,18 +123,18 @@ def _localisation() -> Iterator[Row]:
 
 
 def _cost() -> Row:
-    """CPU of one localisation of 16,384 ranks in eight groups each."""
+    """CPU of one localization of 16,384 ranks in eight groups each."""
     shape = Shape(dp=16, ep=4, pp=8, cp=4, tp=8, microbatches=2)
     line = Simulator(shape, 0, keep=False).run(2, (Fault(step=1, call=5, ranks=(777,)),))
     progress, silent, inside = standstill(line, more=2)
     seconds = []
     for _ in range(9):
         start = time.process_time()
-        place = localise(progress, silent, inside)
+        place = localize_hang(progress, silent, inside)
         seconds.append(time.process_time() - start)
     assert [c.rank for c in place.culprits] == [777]
     return Row(
-        claim="localisation, 16,384 ranks x 8 groups",
+        claim="localization, 16,384 ranks x 8 groups",
         figure=round(max(seconds), 3),
         unit="s CPU",
         target="<= 1",
@@ -184,13 +184,13 @@ def _streams() -> Iterator[Row]:
 
 
 def _simulator(shape: Shape, seed: int) -> Simulator:
-    """Steps of about three seconds whatever the topology: calls of a step, and the pipeline's bubble, share them."""
+    """Steps of about three seconds for any topology: calls of a step, and the pipeline's bubble, share them."""
     calls = max(map(len, calls_of(shape)))
     bubble = 1 + (shape.pp - 1) / shape.microbatches
     return Simulator(shape, seed, compute=3.0 / calls / bubble)
 
 
-def _told(found: list[Finding], line: Timeline, faults: tuple[Fault, ...], mesh: Mesh) -> bool:
+def _told(found: list[Finding], line: Timeline, faults: tuple[Fault, ...], mesh: JobMesh) -> bool:
     """Whether what holds at the end is exactly right."""
     held: dict[str, Finding] = {}
     for finding in found:

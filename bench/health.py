@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import lib_health_kernel, lib_health_live, lib_health_stories, lib_healthy_fleet
+from bench import lib_health_kernel, lib_health_live, lib_health_scenarios, lib_healthy_fleet
 from bench.report import Row, publish, target_file
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +36,7 @@ def measure() -> list[Row]:
     rows += other("sampler_cost", "processor of the sampler", "XID in the driver")
     rows += other("node_daemon", "memory of", "processor of")
     rows += lib_health_kernel.rows()
-    rows += lib_health_stories.rows()
+    rows += lib_health_scenarios.rows()
     return rows + lib_healthy_fleet.rows(gpus, hours, os.cpu_count() or 1)
 
 

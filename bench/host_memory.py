@@ -19,17 +19,18 @@ from typing import Final
 import numpy as np
 
 from bench.lib_agents import until
+from bench.lib_budget import host_bytes
+from bench.lib_source import ArraySource
 from bench.protocol_fuzz import pid_of, resident
 from bench.report import RESULTS, Row, publish
 from bench.snapshot_path import MIB, agents
-from recovery import placement
-from recovery.agent.client import AgentClient
-from recovery.agent.messages import Group, GroupMember
-from recovery.memory.arena import Arena
-from recovery.memory.budget import host_bytes
-from recovery.memory.records import Word
-from recovery.memory.snapshot import ArraySource, SnapshotWriter
-from recovery.scheme import Scheme, parse
+from mainstay.recovery import placement
+from mainstay.recovery.agent.client import AgentClient
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.records import Word
+from mainstay.recovery.memory.snapshot import SnapshotWriter
+from mainstay.recovery.protection_scheme import ProtectionScheme, parse
 
 SCHEMES: Final = (("xor", 4), ("rs:2", 6), ("copies:2", 4), ("none", 2))
 """And how many nodes."""
@@ -58,18 +59,18 @@ class Node:
         self.writer.wait()
 
 
-def measured(scheme: Scheme, count: int, state: int) -> tuple[list[int], list[int]]:
+def measured(scheme: ProtectionScheme, count: int, state: int) -> tuple[list[int], list[int]]:
     """Bytes in shared memory and of the agent's own, of each node, with everything there."""
     directory = Path(tempfile.mkdtemp(prefix="mainstay-bench-", dir="/dev/shm"))
     protected = scheme.tolerance > 0
-    options = ["--parity-every", "1"] if protected else []
+    options = ["--parity-interval", "1"] if protected else []
     try:
-        with agents(count, directory, *options, "--scrub-pause", "0") as found:
+        with agents(count, directory, *options, "--scrub-interval", "0") as found:
             nodes = [Node(client, rank, state) for rank, (_, client) in enumerate(found)]
-            hosts = [placement.Host(f"node-{rank}", (rank,)) for rank in range(count)]
+            hosts = [placement.PlacementHost(f"node-{rank}", (rank,)) for rank in range(count)]
             groups: tuple[Group, ...] = tuple(
                 tuple(GroupMember(node=f"node-{r}", endpoint=found[r][0], rank=r) for r in group)
-                for group in (placement.place(hosts, scheme).groups if protected else ())
+                for group in (placement.place_groups(hosts, scheme).groups if protected else ())
             )
             for _, client in found:
                 client.configure_parity(groups, 1 if protected else 0, str(scheme))
@@ -78,7 +79,7 @@ def measured(scheme: Scheme, count: int, state: int) -> tuple[list[int], list[in
                     node.save(epoch)
                 if protected:
                     until(lambda e=epoch: all(n.arena.word(Word.PARITY_EPOCH) == e for n in nodes), "parity", 120.0)  # type: ignore[misc]
-            time.sleep(0.5)  # what is let go behind an epoch is gone
+            time.sleep(0.5)  # the memory released behind an epoch is gone
             shared = [blocks(directory, f"node-{rank}") for rank in range(count)]
             own = [resident(pid_of(client.path)) for _, client in found]
             for node in nodes:
@@ -110,7 +111,7 @@ def rows(state: int) -> list[Row]:
                 claim=f"host memory of a node, {scheme}, {count} nodes, {slots} slots", figure=round(ratio, 4),
                 unit="x the formula", target=f"<= {1 + SLACK:g}", holds=ratio <= 1 + SLACK, kind="live", n=count,
                 baseline=f"formula {bound / MIB:.1f} MiB at {state // MIB} MiB of state",
-                note=f"{max(shared) / MIB:.1f} MiB in shared memory; an agent's own {max(own) / MIB:.0f} MiB, whatever "
+                note=f"{max(shared) / MIB:.1f} MiB in shared memory; an agent's own {max(own) / MIB:.0f} MiB, for any "
                 f"the state: worked out for 8 GiB a node, {both:.4f} x together",
             )
         )  # fmt: skip

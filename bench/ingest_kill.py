@@ -1,6 +1,6 @@
 """Kills a real ``mainstay serve`` with SIGKILL at random points of a running ingest and counts what became of frames.
 
-The promise: an acknowledged frame is never missing and no frame is stored twice, whatever the moment of the kill.
+The promise: an acknowledged frame is never missing and no frame is stored twice, at any moment of the kill.
 Senders behave as a node daemon does: one frame at a time, in order, the same bytes again until they are acknowledged.
 """
 
@@ -24,18 +24,18 @@ from pathlib import Path
 import numpy as np
 
 from bench.report import Row, publish, target_file
-from probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
-from probes.signals import SignalSource, catalogue
-from probes.transport import Later, Transport
-from service.demo.stack import free_port
-from service.kit.db import Database
-from service.settings import Settings
-from service.telemetry.parts import open_blocks
+from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
+from mainstay.probes.signals import SignalSource, catalog
+from mainstay.probes.transport import RetryableError, Transport
+from mainstay.service.common.db import Database
+from mainstay.service.demo.stack import free_port
+from mainstay.service.settings import Settings
+from mainstay.service.telemetry.factory import open_blocks
 
 POINTS = 20
 SENDERS = 8
 READY_SECONDS = 60.0
-HOST = catalogue(SignalSource.HOST)
+HOST = catalog(SignalSource.HOST)
 
 
 @dataclass
@@ -90,7 +90,7 @@ def _is_ready(client: Transport) -> bool:
     try:
         # Without a token the answer is 401: from a living service.
         client.json("GET", "/auth/me")
-    except Later as error:
+    except RetryableError as error:
         return error.status == 401
     return True
 
@@ -123,7 +123,7 @@ class Sender(threading.Thread):
     def _deliver(self, sequence: int) -> bool:
         try:
             self.transport.send_frame(self.sent[sequence])
-        except Later:
+        except RetryableError:
             self.repeats += 1
             return False
         self.acknowledged.add(sequence)
@@ -139,7 +139,7 @@ def _frame(node: str, sequence: int) -> bytes:
     return encode(
         Frame(
             version=FRAME_VERSION, subject=node, axis=Axis.TIME, stream=f"spool-{node}", sequence=sequence, t0=t0,
-            dt=1.0, catalogue=HOST.digest, entities=("host",), samples=2, crc32=checksum(values, wide),
+            dt=1.0, catalog=HOST.digest, entities=("host",), samples=2, crc32=checksum(values, wide),
             values=values, wide=wide,
         )
     )  # fmt: skip
@@ -162,7 +162,7 @@ class Outcome:
 @contextmanager
 def _sending(server: Server) -> Iterator[list[Sender]]:
     stopping = threading.Event()
-    senders = [Sender(f"n{i}", Transport(server.url, _enrol(server, f"n{i}")), stopping) for i in range(SENDERS)]
+    senders = [Sender(f"n{i}", Transport(server.url, _enroll(server, f"n{i}")), stopping) for i in range(SENDERS)]
     for sender in senders:
         sender.start()
     try:
@@ -173,9 +173,9 @@ def _sending(server: Server) -> Iterator[list[Sender]]:
             sender.join(30)
 
 
-def _enrol(server: Server, node: str) -> str:
+def _enroll(server: Server, node: str) -> str:
     join = server.admin().json("POST", "/auth/tokens", {"name": node, "kind": "join"})["token"]
-    return str(Transport(server.url, join).json("POST", "/nodes:enrol", {"name": node})["token"])
+    return str(Transport(server.url, join).json("POST", "/nodes:enroll", {"name": node})["token"])
 
 
 def measure(directory: Path, *, points: int, seed: int, database_url: str = "") -> Outcome:

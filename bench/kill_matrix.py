@@ -3,7 +3,7 @@
 Jobs of four nodes with one rank each on loopback, under every scheme, as a pipeline and as two replicas of one. What is
 killed: a rank, an agent, both, all ranks, a node (its rank, its agent and its memory). When: anywhere, while a slot is
 being written, while an epoch is being protected, while the strike before is being recovered from. At its end each job
-loses as many whole launchers as its scheme promises to outlive, and goes on without them.
+loses as many whole launchers as its scheme promises to outlive, and continues without them.
 
 Three counts must be as they are promised: no loss within the promise that is not recovered from in memory, no torn
 snapshot among those that an agent accepted (every one is compared with what the same step of the same rank was before),
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.lib_job import Job, JobError, run_plain
-from bench.lib_kill import Truth, Ward
+from bench.lib_kill import ExtraCopy, Truth
 from bench.report import RESULTS, Row, publish
-from recovery.scheme import parse
+from mainstay.recovery.protection_scheme import parse
 
 SEED: Final = 20_261_122
 NODES: Final = 4
@@ -75,12 +75,21 @@ class Killer:
         self.scheme, self.shape, self.tally = parse(scheme), shape, tally
         self.chance = random.Random(seed)
         self.saved = place / "saved"
-        options = ["--parity-every", str(EVERY), "--spares", "2", "--max-restarts", "100000", "--protect", scheme]
+        options = [
+            "--parity-interval",
+            str(EVERY),
+            "--standbys",
+            "2",
+            "--max-restarts",
+            "100000",
+            "--protection",
+            scheme,
+        ]
         self.job = Job(
             directory=place / "job", arguments=[*arguments(shape), "--save", str(self.saved)], nodes=NODES,
             per_node=1, options=options,
         )  # fmt: skip
-        self.ward = Ward(self.job, tally.truth, shape)
+        self.extra_copy = ExtraCopy(self.job, tally.truth, shape)
         self.lost: set[str] = set()
         """Nodes whose memory is gone and not yet protected again."""
         self.since = 0
@@ -89,7 +98,7 @@ class Killer:
     def run(self, points: int, until: float) -> None:
         """Strike until the job nears its end, ``points`` are made, or the clock says ``until``; then let it end."""
         with self.job:
-            if not self.ward.until(lambda: self.ward.protected(NODES) >= EVERY, START_SECONDS):
+            if not self.extra_copy.until(lambda: self.extra_copy.protected(NODES) >= EVERY, START_SECONDS):
                 raise JobError(f"{self.scheme}, {self.shape}: no step was ever protected\n{self.job.tail()}")
             while self._goes_on() and self.tally.total < points and time.monotonic() < until:
                 if not self._round():
@@ -102,107 +111,111 @@ class Killer:
     def _round(self) -> bool:
         """One strike, perhaps more before it is recovered from; whether the job still lives."""
         begun = time.monotonic()
-        before = len(self.ward.events.read())
+        before = len(self.extra_copy.events.read())
         rank = self.chance.randrange(NODES)
         self._strike(self._moment(rank), rank)
         while self.chance.random() < AGAIN:
             time.sleep(self.chance.uniform(0.0, self.recovery_seconds))
-            moment = "anywhere" if self.ward.settled() else "mid-rebuild"
+            moment = "anywhere" if self.extra_copy.settled() else "mid-rebuild"
             self._strike(moment, self.chance.randrange(NODES))
-        if not self.ward.until(self.ward.settled, SETTLE_SECONDS) and not self._ended_well():
+        if not self.extra_copy.until(self.extra_copy.settled, SETTLE_SECONDS) and not self._ended_well():
             return self._dead(before)
         self._recovered(before)
         if not self.lost:
             self.recovery_seconds = 0.8 * self.recovery_seconds + 0.2 * (time.monotonic() - begun)
         # The lost memory is protected again once an epoch after it is: until then its loss counts.
-        self.ward.until(lambda: not self._exposed(), self.chance.uniform(0.0, 2.0))
-        self.ward.check()
+        self.extra_copy.until(lambda: not self._exposed(), self.chance.uniform(0.0, 2.0))
+        self.extra_copy.check()
         return True
 
     def _ended_well(self) -> bool:
         """A round of many strikes can outlast the job: it recovers, makes its last steps, and is gone."""
-        return self.ward.ended() and not any(self.job.wait(60.0))
+        return self.extra_copy.ended() and not any(self.job.wait(60.0))
 
     def _goes_on(self) -> bool:
-        return not self.ward.ended() and self.ward.newest() < STEPS - LAST
+        return not self.extra_copy.ended() and self.extra_copy.newest() < STEPS - LAST
 
     def _exposed(self) -> set[str]:
         """Nodes that the promise still counts as lost."""
-        if self.lost and self.ward.protected(NODES) > self.since:
+        if self.lost and self.extra_copy.protected(NODES) > self.since:
             self.lost.clear()
         return self.lost
 
     def _moment(self, rank: int) -> str:
         """Wait for one to strike in."""
         moment = self.chance.choices(list(MOMENTS), list(MOMENTS.values()))[0]
-        if moment == "mid-copy" and self.ward.mid_copy(rank):
+        if moment == "mid-copy" and self.extra_copy.mid_copy(rank):
             return moment
-        if moment == "mid-encode" and self.ward.mid_encode(EVERY):
+        if moment == "mid-encode" and self.extra_copy.mid_encode(EVERY):
             return moment
         time.sleep(self.chance.uniform(0.0, 0.3))
         return "anywhere"
 
     def _strike(self, moment: str, rank: int) -> None:
         kind = self.chance.choices(list(KINDS), list(KINDS.values()))[0]
-        node = self.ward.nodes().get(rank, "")
-        if kind in {"agent", "both", "node"} and not self.ward.spare_agent(node):
+        node = self.extra_copy.nodes().get(rank, "")
+        if kind in {"agent", "both", "node"} and not self.extra_copy.spare_agent(node):
             kind = "rank"
         if kind == "node" and not self._promised(node):
             kind = "both"
         hit = [rank] if moment == "mid-copy" else []  # it was killed as soon as it was seen to write
         kind = "both" if hit and kind == "agent" else kind
         if kind != "agent":
-            hit += self.ward.kill_ranks(list(range(NODES)) if kind == "all ranks" else [rank])
-        agent = kind in {"agent", "both", "node"} and self.ward.kill_agent(node)
+            hit += self.extra_copy.kill_ranks(list(range(NODES)) if kind == "all ranks" else [rank])
+        agent = kind in {"agent", "both", "node"} and self.extra_copy.kill_agent(node)
         if kind == "node":
-            self.ward.wipe(node)
+            self.extra_copy.wipe(node)
             self.lost.add(node)
-            self.since = max(self.since, self.ward.newest())
+            self.since = max(self.since, self.extra_copy.newest())
         if not hit and not agent:
             return  # between two processes: nothing was killed, so it is no point
         self.tally.points[kind, moment] += 1
-        self.tally.torn_left += moment == "mid-copy" and rank in hit and self.ward.left_half_written()
+        self.tally.torn_left += moment == "mid-copy" and rank in hit and self.extra_copy.left_half_written()
 
     def _promised(self, node: str) -> bool:
         """Whether the scheme promises to outlive the loss of ``node``'s memory as things are."""
         lost = self._exposed()
-        whole = self.ward.protected(NODES) > 0 if not lost else True
+        whole = self.extra_copy.protected(NODES) > 0 if not lost else True
         return whole and len(lost | {node}) <= self.scheme.tolerance
 
     # What came of it
 
     def _recovered(self, before: int) -> None:
-        for event in self.ward.events.read()[before:]:
-            if event["kind"] == "recovered":
+        for event in self.extra_copy.events.read()[before:]:
+            if event["kind"] == "recovery_completed":
                 self.tally.recoveries += 1
                 self.tally.worst_lost = max(self.tally.worst_lost, int(event["data"]["steps_lost"] or 0))
-            if event["kind"] == "plan_chosen" and event["data"]["plan"]["chosen"] == "disk_restart":
+            if event["kind"] == "recovery_planned" and event["data"]["plan"]["chosen"] == "disk_restart":
                 self.tally.from_disk += 1
 
     def _dead(self, before: int) -> bool:
-        words = [event["data"] for event in self.ward.events.read()[before:] if event["kind"] == "recovery_failed"]
+        words = [
+            event["data"] for event in self.extra_copy.events.read()[before:] if event["kind"] == "recovery_failed"
+        ]
         self.tally.unrecovered.append(f"{self.scheme}, {self.shape}, lost {sorted(self.lost)}: {words or 'no answer'}")
         print(self.tally.unrecovered[-1], self.job.tail(60), sep="\n", flush=True)
         return False
 
     def _part_for_good(self) -> None:
         """As many launchers as are promised, at once, and never back."""
-        if not self.ward.until(lambda: not self._exposed(), SETTLE_SECONDS):
+        if not self.extra_copy.until(lambda: not self._exposed(), SETTLE_SECONDS):
             return
-        before = len(self.ward.events.read())
+        before = len(self.extra_copy.events.read())
         count = max(1, self.scheme.tolerance)
         numbers = sorted(self.chance.sample(range(1, NODES), count))
-        if self.ward.ended() or not self.ward.lose_for_good(numbers):
+        if self.extra_copy.ended() or not self.extra_copy.lose_for_good(numbers):
             return
         self.tally.points["node for good", "anywhere"] += count
         self.lost = {f"node-{number}" for number in numbers}
-        if self.ward.until(lambda: self._moved(before), SETTLE_SECONDS):
+        if self.extra_copy.until(lambda: self._moved(before), SETTLE_SECONDS):
             self._recovered(before)
         else:
             self._dead(before)
 
     def _moved(self, before: int) -> bool:
-        return any(event["kind"] in {"recovered", "job_finished"} for event in self.ward.events.read()[before:])
+        return any(
+            event["kind"] in {"recovery_completed", "job_finished"} for event in self.extra_copy.events.read()[before:]
+        )
 
     def _compare(self) -> None:
         self.tally.jobs += 1
@@ -232,41 +245,41 @@ def equal(one: Path, other: Path) -> bool:
 def beyond(place: Path, scheme: str, tally: Tally, *, disk: bool) -> None:
     """One node more than is promised, at once: back to disk, or a clear end."""
     tolerance = parse(scheme).tolerance
-    options = ["--parity-every", str(EVERY), "--spares", "3", "--protect", scheme]
+    options = ["--parity-interval", str(EVERY), "--standbys", "3", "--protection", scheme]
     if disk:
-        options += ["--disk-every", "5", "--checkpoint-dir", str(place / "checkpoints")]
+        options += ["--checkpoint-interval", "5", "--checkpoint-dir", str(place / "checkpoints")]
     shape = "pp=4"
     words = [*arguments(shape), "--save", str(place / "saved")]
     with Job(directory=place / "job", arguments=words, nodes=NODES, per_node=1, options=options) as job:
-        ward = Ward(job, tally.truth, shape)
-        started = ward.until(lambda: ward.protected(NODES) >= EVERY, START_SECONDS)
+        extra_copy = ExtraCopy(job, tally.truth, shape)
+        started = extra_copy.until(lambda: extra_copy.protected(NODES) >= EVERY, START_SECONDS)
         if disk:
             written = place / "checkpoints"
-            started = ward.until(lambda: [*written.glob("*/step-*/manifest.json")], START_SECONDS) and started
+            started = extra_copy.until(lambda: [*written.glob("*/step-*/manifest.json")], START_SECONDS) and started
         if not started:
             raise JobError(f"{scheme}: no step was ever protected\n{job.tail()}")
         nodes = [f"node-{number}" for number in range(1, tolerance + 2)]
         # The two of one group, where copies make groups of two: a loss of two that is in two groups is outlived.
         if scheme.startswith("copies"):
-            nodes = [ward.nodes()[member] for member in (0, 1)]
-        before = len(ward.events.read())
-        ward.kill_ranks([rank for rank, node in ward.nodes().items() if node in nodes])
+            nodes = [extra_copy.nodes()[member] for member in (0, 1)]
+        before = len(extra_copy.events.read())
+        extra_copy.kill_ranks([rank for rank, node in extra_copy.nodes().items() if node in nodes])
         for node in nodes:
-            ward.kill_agent(node)
-            ward.wipe(node)
-        ward.until(ward.settled, SETTLE_SECONDS)
-        tally.beyond[_outcome(ward, before, place, shape)] += 1
+            extra_copy.kill_agent(node)
+            extra_copy.wipe(node)
+        extra_copy.until(extra_copy.settled, SETTLE_SECONDS)
+        tally.beyond[_outcome(extra_copy, before, place, shape)] += 1
 
 
-def _outcome(ward: Ward, before: int, place: Path, shape: str) -> str:
-    events = ward.events.read()[before:]
-    chosen = {e["data"]["plan"]["chosen"] for e in events if e["kind"] == "plan_chosen"}
+def _outcome(extra_copy: ExtraCopy, before: int, place: Path, shape: str) -> str:
+    events = extra_copy.events.read()[before:]
+    chosen = {e["data"]["plan"]["chosen"] for e in events if e["kind"] == "recovery_planned"}
     if any(event["kind"] == "recovery_failed" for event in events):
-        codes = ward.job.wait(60.0)
+        codes = extra_copy.job.wait(60.0)
         return "ended with the reason" if all(codes) else "ended as if well"
-    if not any(event["kind"] == "recovered" for event in events):
+    if not any(event["kind"] == "recovery_completed" for event in events):
         return "neither back nor ended"
-    ward.job.wait(600.0)
+    extra_copy.job.wait(600.0)
     source = "from disk" if "disk_restart" in chosen else "from memory all the same"
     return f"back {source}" if equal(place / "saved", reference(place / "saved", shape)) else f"wrong bits {source}"
 

@@ -12,17 +12,19 @@ from typing import Self
 
 import numpy as np
 
-from recovery import placement
-from recovery.agent.client import AgentClient
-from recovery.agent.errors import RefusedError
-from recovery.agent.messages import Group, GroupMember
-from recovery.agent.node import Settings
-from recovery.agent.server import Server, listen_tcp, listen_unix
-from recovery.agent.service import Service
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.records import Word
-from recovery.memory.snapshot import ArraySource, SnapshotWriter
-from recovery.scheme import Scheme
+from bench.lib_slots import read_slot
+from bench.lib_source import ArraySource
+from mainstay.recovery import placement
+from mainstay.recovery.agent.client import AgentClient
+from mainstay.recovery.agent.errors import RefusedError
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.agent.node import AgentSettings
+from mainstay.recovery.agent.server import AgentServer, listen_tcp, listen_unix
+from mainstay.recovery.agent.service import AgentService
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.records import Word
+from mainstay.recovery.memory.snapshot import SnapshotWriter
+from mainstay.recovery.protection_scheme import ProtectionScheme
 
 DEAD = "127.0.0.1:1"
 """Nothing listens there: a lost node as the others see it."""
@@ -30,17 +32,17 @@ _PATIENCE_SECONDS = 60.0
 
 
 class LocalAgent:
-    """One node's agent, with its sockets, and the arenas of whatever ranks are opened on it."""
+    """One node's agent, with its sockets, and the arenas of the ranks that are opened on it."""
 
     def __init__(self, root: Path, name: str) -> None:
         directory = root / name
         directory.mkdir()
         (root / "sockets").mkdir(exist_ok=True)
-        self.service = Service(
-            Settings(job="bench", node=name, token="bench", directory=directory, parity_every=1, scrub_pause=0)  # noqa: S106
+        self.service = AgentService(
+            AgentSettings(job="bench", node=name, token="bench", directory=directory, parity_every=1, scrub_pause=0)  # noqa: S106
         )
         server, self._listeners = (
-            Server(self.service),
+            AgentServer(self.service),
             [listen_unix(root / "sockets" / name), listen_tcp("127.0.0.1:0")],
         )
         for listener in self._listeners:
@@ -63,7 +65,7 @@ class Cluster:
     Every rank holds bytes that are a function of (rank, epoch); their sizes differ.
     """
 
-    def __init__(self, nodes: int, scheme: Scheme, *, size: int = 20_000) -> None:
+    def __init__(self, nodes: int, scheme: ProtectionScheme, *, size: int = 20_000) -> None:
         self.scheme = scheme
         self._root = Path(tempfile.mkdtemp(prefix="mainstay-bench-", dir="/dev/shm"))
         self.agents = [LocalAgent(self._root, f"n{number}") for number in range(nodes)]
@@ -71,8 +73,8 @@ class Cluster:
         self.arrays = {rank: {"state": np.zeros(size + 64 * rank, np.uint8)} for rank in range(nodes)}
         self.arenas: dict[int, Arena] = {}
         self._writers = {rank: self._writer(rank) for rank in range(nodes)}
-        hosts = [placement.Host(f"n{rank}", (rank,)) for rank in range(nodes)]
-        self.groups = self.groups_without(placement.place(hosts, scheme).groups, ())
+        hosts = [placement.PlacementHost(f"n{rank}", (rank,)) for rank in range(nodes)]
+        self.groups = self.groups_without(placement.place_groups(hosts, scheme).groups, ())
         for agent in self.agents:
             agent.client.configure_parity(self.groups, 1, str(scheme))
 
@@ -96,7 +98,7 @@ class Cluster:
         return SnapshotWriter(self.arenas[rank], source, on_committed=committed)
 
     def groups_without(self, groups: Sequence[Sequence[int]], lost: Sequence[int]) -> tuple[Group, ...]:
-        """The groups as a newcomer is told of them after ``lost`` nodes are gone."""
+        """The groups that a newcomer receives after ``lost`` nodes are gone."""
         return tuple(
             tuple(
                 GroupMember(node=f"n{r}", endpoint=DEAD if r in lost else self.agents[r].endpoint, rank=r)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detectors.base import Samples
-from detectors.finding import Entity
-from detectors.mesh import Mesh, regular
+from bench.lib_mesh import regular
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.job.mesh import JobMesh
 
 START = 1.7e9
 PATTERNS = ("rings", "pipeline", "all_to_all", "hierarchical")
@@ -43,7 +44,7 @@ class Noise:
 class Network:
     """A job's pairs."""
 
-    mesh: Mesh
+    mesh: JobMesh
     pairs: npt.NDArray[np.int64]
     """[E, 2]"""
     size: npt.NDArray[np.float64]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detectors.base import Floats
-from detectors.criteria import Criteria, Sample, judge, learn
-from detectors.validator import BestLimits
-from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State
-from probes.words import Verdict
+from mainstay.detectors.base import Floats
+from mainstay.detectors.validation.criteria import Criteria, MetricSample, judge, learn_criteria
+from mainstay.detectors.validation.validator import BestLimits
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
+from mainstay.probes.core_types import Verdict
 
 METRICS = 16
 REPETITIONS = 12
@@ -39,7 +39,7 @@ class Layout:
     """Of each session."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         of = f"{self.machines} machines, each " if self.machines > 1 else ""
         return f"{of}{self.sessions} session{'s' * (self.sessions > 1)} of {self.runs}"
 
@@ -76,8 +76,8 @@ def simulate(layout: Layout, drift: float, cohorts: int) -> dict[str, Counts]:
         machines = MACHINE * random.standard_normal((layout.machines, METRICS))
         samples = list(_samples(layout, machines, drift, random))
         learned = {
-            "sessions": learn(samples, estimator=BestLimits),
-            "none": learn([_unnamed(sample) for sample in samples], estimator=BestLimits),
+            "sessions": learn_criteria(samples, estimator=BestLimits),
+            "none": learn_criteria([_unnamed(sample) for sample in samples], estimator=BestLimits),
         }
         for _ in range(AHEAD):
             level = machines[random.integers(layout.machines)] + drift * random.standard_normal(METRICS)
@@ -91,20 +91,20 @@ def _runs(level: Floats, count: int, random: np.random.Generator) -> Floats:
     return np.asarray(np.exp(runs[..., None] + REPETITION * random.standard_normal((count, METRICS, REPETITIONS))))
 
 
-def _samples(layout: Layout, machines: Floats, drift: float, random: np.random.Generator) -> Iterator[Sample]:
+def _samples(layout: Layout, machines: Floats, drift: float, random: np.random.Generator) -> Iterator[MetricSample]:
     for machine, base in enumerate(machines):
         for session in range(layout.sessions):
             for run in _runs(base + drift * random.standard_normal(METRICS), layout.runs, random):
                 for metric, values in enumerate(run):
-                    yield Sample(
+                    yield MetricSample(
                         benchmark="simulated", metric=f"m{metric}", unit="s", better=Better.LOWER, cohort=COHORT,
                         values=tuple(map(float, values)), device=f"node-{machine}/cpu",
                         session=f"node-{machine}@{session}",
                     )  # fmt: skip
 
 
-def _unnamed(sample: Sample) -> Sample:
-    return Sample(
+def _unnamed(sample: MetricSample) -> MetricSample:
+    return MetricSample(
         benchmark=sample.benchmark, metric=sample.metric, unit=sample.unit, better=sample.better, cohort=sample.cohort,
         values=sample.values, device=sample.device,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _failed(criteria: Criteria, run: Floats, metrics: Sequence[int]) -> bool:
         for metric in metrics
     )
     result = BenchmarkResult(
-        benchmark="simulated", state=State.OK, error=None, seconds=1.0, device="cpu", metrics=values
+        benchmark="simulated", state=BenchmarkState.OK, error=None, seconds=1.0, device="cpu", metrics=values
     )  # fmt: skip
     judged = judge([result], criteria.criteria, cohort=COHORT)
     return any(verdict.verdict is Verdict.FAIL for verdict in judged.verdicts)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.lib_vus import Ranges
-from detectors.base import Floats
+from mainstay.detectors.base import Floats
 
 NEEDED, OF_LAST = 2, 3
 COOL_DOWN = 30

@@ -1,4 +1,4 @@
-"""Jobs to try fail-slow detection on: simulated ones, and real traces with slowdowns put in or replicas drawn anew."""
+"""Jobs to try fail-slow detection on: simulated ones, and real traces with slowdowns put in or replicas drawn again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from detectors.base import Floats, Samples
-from detectors.finding import Entity, Finding
-from detectors.mesh import Mesh, regular
-from detectors.straggler import StragglerDetector
-from probes.words import Severity
+from bench.lib_mesh import regular
+from mainstay.detectors.base import Floats, Samples
+from mainstay.detectors.finding import Entity, Finding
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.straggler.detector import StragglerDetector
+from mainstay.probes.core_types import Severity
 
 TRACES = (
     Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
@@ -63,7 +64,7 @@ def spoil(rng: RNG, world: World, seconds: Floats) -> Floats:
     return seconds
 
 
-def samples(seconds: Floats, mesh: Mesh, extra: dict[str, Floats] | None = None) -> Samples:
+def samples(seconds: Floats, mesh: JobMesh, extra: dict[str, Floats] | None = None) -> Samples:
     """Steps of a job; ``extra`` signals are [step, rank] too. Roles are pipeline stages, as the service says them."""
     signals = {"compute_time_seconds": seconds, **(extra or {})}
     return Samples(
@@ -91,7 +92,11 @@ def varying(rng: RNG, world: World, *, dp: int, pp: int, steps: int, covariates:
     mesh = regular("bench", dp=dp, pp=pp)
     tokens, squares = documents(rng, steps, dp, 1 << 17, packed=not covariates)
     place = mesh.on("dp")
-    fixed, token, square = 0.15, 1.0, 0.9  # attention as dear as the rest at the mean length; the head has none of it
+    fixed, token, square = (
+        0.15,
+        1.0,
+        0.9,
+    )  # attention as expensive as the rest at the mean length; the head has none of it
     work = fixed + token * tokens / tokens.mean() + square * squares / squares.mean()
     head = np.where(mesh.on("pp") == pp - 1, 1.0, 0.0) if pp > 1 else np.zeros(mesh.size)
     seconds = (work[:, place] + head * tokens[:, place] / tokens.mean()) * np.exp(noise(rng, world, steps, mesh.size))
@@ -154,7 +159,7 @@ class Outcome:
 
 
 def blamed(findings: Sequence[Finding]) -> list[Finding]:
-    """What could cost somebody the place: compute_slow that is graver than advice."""
+    """What could cost a rank its position: compute_slow that is graver than advice."""
     return [f for f in findings if f.active and f.severity is not Severity.INFO]
 
 
@@ -242,7 +247,7 @@ def resampled(rng: RNG, seconds: Floats, dp: int) -> Floats:
     """A healthy variant: ``dp`` replicas drawn with replacement as wholes, steps put in another order as wholes.
 
     What a rank is (its lasting difference) and how stages of a replica and a step belong together stays. A replica
-    drawn twice gets 0.1 % of noise of its own, lest two sensors agree to the last bit.
+    drawn twice gets 0.1 % of noise of its own, so that no two sensors agree to the last bit.
     """
     steps, width, _ = seconds.shape
     variant = seconds[rng.permutation(steps)][:, rng.integers(0, width, dp)]

@@ -10,13 +10,13 @@ import msgspec
 
 from bench.lib_inject import FAULTS, Fault
 from bench.report import Row
-from detectors.blame import blame
-from detectors.confirm import confirmed
-from detectors.criteria import Criteria, judge, learn, samples_of, worst
-from detectors.validator import BestLimits
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import BenchmarkResult, State, SuiteResult
-from probes.words import Verdict
+from mainstay.detectors.validation.criteria import Criteria, judge, learn_criteria, samples_of, worst
+from mainstay.detectors.validation.defect_attribution import attribute_defects
+from mainstay.detectors.validation.remeasurement import confirm_failures
+from mainstay.detectors.validation.validator import BestLimits
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, SuiteResult
+from mainstay.probes.core_types import Verdict
 
 TIMEOUT_SECONDS = 5.0
 """Hard limit for one benchmark; the slowest takes half a second of an idle core."""
@@ -25,7 +25,7 @@ CLEAN = "clean"
 LEARN = "learn"
 """A clean run that criteria are learned from, and nothing else."""
 AGAIN = 3
-"""As in ``mainstay validate --again``: this machine is not idle."""
+"""As in ``mainstay validate --remeasure``: this machine is not idle."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Run(msgspec.Struct, frozen=True):
     again: tuple[tuple[BenchmarkResult, ...], ...] = ()
     """What was measured again, benchmarks that failed by the limits of the day; at most ``AGAIN`` times."""
     session: str = ""
-    """Runs of one session have a nursery and a stretch of time in common."""
+    """Runs of one session have a fork server and a stretch of time in common."""
     load: float = 0.0
     """Of the machine when it ended: runnable processes."""
     time: float = 0.0
@@ -53,7 +53,7 @@ class Judged:
 
     @property
     def positive(self) -> bool:
-        """Neither PASS nor WARN: what could not be measured is never healthy."""
+        """Neither PASS nor WARN: an unmeasured run is never healthy."""
         return self.verdict in (Verdict.FAIL, Verdict.UNKNOWN)
 
     @property
@@ -72,7 +72,7 @@ class Score:
     def found(self) -> list[Judged]:
         return [one for one in self.runs if one.positive]
 
-    def words(self) -> str:
+    def description(self) -> str:
         said = Counter(" or ".join(one.blamed) or "nothing" for one in self.found)
         return ", ".join(f"{name} {count}" for name, count in said.most_common())
 
@@ -93,7 +93,7 @@ def learned(runs: Sequence[Run], *, pooled: bool = False) -> Criteria:
         if run.label == LEARN
         for sample in samples_of(run.first, cohort=COHORT, machine="here", session="" if pooled else run.session)
     )
-    return learn(samples, estimator=BestLimits)
+    return learn_criteria(samples, estimator=BestLimits)
 
 
 def final(run: Run, criteria: Criteria) -> tuple[BenchmarkResult, ...]:
@@ -102,7 +102,7 @@ def final(run: Run, criteria: Criteria) -> tuple[BenchmarkResult, ...]:
     Limits under which more fails than did that day find nothing of it in the log: then it failed.
     """
     left = iter(run.again)
-    return confirmed(suite(run.first), criteria, lambda _: suite(next(left, ())), AGAIN).benchmarks
+    return confirm_failures(suite(run.first), criteria, lambda _: suite(next(left, ())), AGAIN).benchmarks
 
 
 def judged(run: Run, criteria: Criteria, *, once: bool = False) -> Judged:
@@ -116,7 +116,7 @@ def judged(run: Run, criteria: Criteria, *, once: bool = False) -> Judged:
     kept = [v for v in said.verdicts if v.criterion is not None or v.value is None]
     verdict = worst(v.verdict for v in kept)
     reason = next((f"{v.benchmark} {v.metric}: {v.reason}" for v in kept if v.verdict is verdict), "")
-    return Judged(run, verdict, blame(kept, results), reason)
+    return Judged(run, verdict, attribute_defects(kept, results), reason)
 
 
 def rows(runs: Sequence[Run], note: str) -> list[Row]:
@@ -164,7 +164,7 @@ def _sessions(runs: Sequence[Run]) -> str:
 
 
 def _confusion(strong: Score) -> Row:
-    """What was said of faults instead of their class."""
+    """Reported classes of faults other than the true class."""
     wrong = [one for one in strong.found if not one.right]
     said = Counter((one.run.label, " or ".join(one.blamed) or "nothing") for one in wrong)
     told = "; ".join(
@@ -185,7 +185,7 @@ def _row(claim: str, good: int, n: int, least: float, note: str, baseline: str =
 
 
 def _hangs(runs: Sequence[Run]) -> Iterator[Row]:
-    ends = [r.seconds for run in runs if run.label == "hang" for r in run.first if r.state is State.TIMEOUT]
+    ends = [r.seconds for run in runs if run.label == "hang" for r in run.first if r.state is BenchmarkState.TIMEOUT]
     if ends:
         late = max(ends) - TIMEOUT_SECONDS
         yield Row(claim="injected faults: a hang ends after its time-out, most", figure=round(late, 3), unit="s",
@@ -201,5 +201,5 @@ def _per_fault(fault: Fault, score: Score) -> Row:
         claim=f"{kind} {fault.name}: found", figure=found / len(score.runs), unit="", target="", holds=None,
         kind="live", n=len(score.runs),
         note=f"{fault.about}; truth {' or '.join(sorted(fault.truth))}; right class {right} of {found};"
-        f" points to: {score.words()}",
+        f" points to: {score.description()}",
     )  # fmt: skip

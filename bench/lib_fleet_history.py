@@ -2,8 +2,9 @@
 
 A defect arrives on a node, stays latent for a while in which a benchmark may find it, and then strikes as an incident.
 How defects arrive is not the form that the Selector's model assumes: each node has a frailty, every repair wears it
-(719 h to the first incident, 152 h at the twentieth, as is told of the fleet behind SuperBench), times since the repair
-are Weibull, one cohort's hazard jumps in the middle of the time, errors announce some defects and many mean nothing.
+(719 h to the first incident, 152 h at the twentieth, as reported for the fleet behind SuperBench), times since the
+repair are Weibull, one cohort's hazard jumps in the middle of the time, errors announce some defects and many mean
+nothing.
 
 What finds a defect is correlated: a mild one is missed by all, a severe one seen by all that can see its class.
 """
@@ -20,10 +21,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from detectors.selector.coverage import DefectRecord
-from detectors.selector.history import HOUR, Incident, NodeHistory
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.suites import describe
+from mainstay.detectors.selector.coverage import DefectRecord
+from mainstay.detectors.selector.history import HOUR, Incident, NodeHistory
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.suites import describe
 
 Floats = npt.NDArray[np.float64]
 Form = Literal["frailty", "weibull", "steps", "proportional", "memoryless"]
@@ -37,7 +38,7 @@ WEAR = math.log(719 / 152) / math.log(20)
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalog:
     """Benchmarks with their costs, and how well each sees each class."""
 
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ _BROAD: dict[str, tuple[float, dict[str, float]]] = {
 take most of the time. Costs (s) and sights are assumed: none are published."""
 
 
-def broad(seed: int) -> Catalogue:
+def broad(seed: int) -> Catalog:
     """The assumed set of sixteen; how well each sees is drawn around the table."""
     rng = np.random.default_rng([seed, 1])
     classes = tuple(dict.fromkeys(defect for _, seen in _BROAD.values() for defect in seen))
@@ -79,10 +80,10 @@ def broad(seed: int) -> Catalogue:
         for defect, p in seen.items():
             sight[classes.index(defect), j] = p + rng.uniform(-0.3, 0.3) * (1 - p)
     catches = {name: tuple(seen) for name, (_, seen) in _BROAD.items()}
-    return Catalogue(tuple(_BROAD), np.array([cost for cost, _ in _BROAD.values()], float), catches, classes, sight)
+    return Catalog(tuple(_BROAD), np.array([cost for cost, _ in _BROAD.values()], float), catches, classes, sight)
 
 
-def suite(seed: int, name: str = "deep") -> Catalogue:
+def suite(seed: int, name: str = "deep") -> Catalog:
     """A suite of ours on eight GPUs with its stated costs and classes; how well its benchmarks see is drawn."""
     rng = np.random.default_rng([seed, 1])
     info = next(s for s in describe("cuda") if s.name == name)
@@ -94,7 +95,7 @@ def suite(seed: int, name: str = "deep") -> Catalogue:
     for j, benchmark in enumerate(names):
         for place, defect in enumerate(catches[benchmark]):
             sight[classes.index(defect), j] = rng.uniform(0.8, 0.98) if place == 0 else rng.uniform(0.4, 0.9)
-    return Catalogue(names, np.array([b.expected_seconds for b in fixed]), catches, classes, sight)
+    return Catalog(names, np.array([b.expected_seconds for b in fixed]), catches, classes, sight)
 
 
 @dataclass
@@ -184,7 +185,7 @@ class Fleet:
     """A fleet that is stepped job by job; every job takes eight nodes for a day."""
 
     def __init__(
-        self, seed: int, form: Form, *, shop: Catalogue | None = None, nodes: int = 96, hours: float = 4320.0
+        self, seed: int, form: Form, *, shop: Catalog | None = None, nodes: int = 96, hours: float = 4320.0
     ) -> None:
         rng = np.random.default_rng([seed, 2])
         self.form, self.hours, self.gap = form, hours, 719.0
@@ -272,9 +273,9 @@ class Fleet:
         return Latent(kind, found, at, at + wait)
 
     def _errors(self, node: Node, end: float) -> None:
-        telling = node.latent is not None and self.shop.classes[node.latent.defect] in ("gpu_memory", "gpu_link")
+        reporting = node.latent is not None and self.shop.classes[node.latent.defect] in ("gpu_memory", "gpu_link")
         for kind, quiet in (("xid", 0.002), ("ecc", 0.004)):
-            rate = 0.1 if telling and kind == ("ecc" if node.latent and node.latent.defect % 2 else "xid") else quiet
+            rate = 0.1 if reporting and kind == ("ecc" if node.latent and node.latent.defect % 2 else "xid") else quiet
             count = node.rng.poisson(rate * JOB_HOURS)
             node.errors[kind] += sorted(node.rng.uniform(self.now, end, count).tolist())
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from detectors.base import Floats
-from detectors.limits import robust_scale
+from mainstay.detectors.base import Floats
+from mainstay.detectors.validation.criterion_limits import robust_scale
 
 FOLDER = (
     Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detectors.base import Samples
-from detectors.finding import Entity
-from detectors.lag import INNERMOST_FIRST, GroupProgress
-from detectors.mesh import Mesh
-from probes.words import GROUP_KINDS, StepPhase
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.hang.wait_graph import INNERMOST_FIRST, GroupProgress
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 
 INF = float("inf")
 AXES = ("dp", "ep", "pp", "cp", "tp")
@@ -40,10 +40,10 @@ class Shape:
     def size(self) -> int:
         return self.dp * self.ep * self.pp * self.cp * self.tp
 
-    def mesh(self, job: str = "demo") -> Mesh:
+    def mesh(self, job: str = "demo") -> JobMesh:
         lengths = (self.dp, self.ep, self.pp, self.cp, self.tp)
         ranks = np.arange(self.size)
-        return Mesh(
+        return JobMesh(
             job=job,
             axes=AXES,
             ranks=ranks.astype(np.int64),
@@ -80,7 +80,7 @@ class Timeline:
     steps: list[np.ndarray] = field(default_factory=list)
     """[step] arrays over ranks: when the step was committed."""
     stopped: dict[int, float] = field(default_factory=dict)
-    """Rank -> when it fell silent."""
+    """Rank -> when it stopped reporting."""
     happened: set[int] = field(default_factory=set)
     """Ranks that came to their fault: one that waits for another before it never does."""
     totals: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The kernel-log reader against every line type that it knows, and against lines that nobody wrote.
+"""The kernel-log reader against every line type that it knows, and against invented lines.
 
 The patterns and their examples are data (``probes/kernel_log/patterns.toml``); damaged lines are made from the examples
 by a seeded generator: bytes changed, cut out, doubled, numbers made huge.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.report import Row
-from probes.kernel_log.parse import details, parse, patterns
+from mainstay.probes.kernel_log.parse import details, parse, patterns
 
 _DAMAGED: Final = 200_000
 _SEED: Final = 5

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Row
-from service.demo.processes import mainstay_command
-from service.demo.stack import Stack, free_port
+from mainstay.service.demo.processes import mainstay_command
+from mainstay.service.demo.stack import Stack, free_port
 from tests.fakes.fleet import FakeCard, FakeFleet, compile_fake
 
 CARDS = 16
@@ -61,7 +61,7 @@ class Site:
     library: Path
     machines: list[Machine] = field(default_factory=list)
 
-    def add(self, count: int, *, cards: int = CARDS) -> list[Machine]:
+    def add_machines(self, count: int, *, cards: int = CARDS) -> list[Machine]:
         """Start ``count`` node daemons and wait until each is heard."""
         added = [self._start(len(self.machines) + n, cards) for n in range(count)]
         self.machines += added
@@ -162,7 +162,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def _row(claim: str, delays: list[float | None], share: float, target: float, note: str = "") -> Row:
-    """A claim about a quantile; whatever was never seen counts as seen when we stopped looking."""
+    """A claim about a quantile; what was never seen counts as seen when we stopped looking."""
     values = [_WAIT_S if delay is None else delay for delay in delays]
     figure = quantile(values, share)
     never = sum(delay is None for delay in delays)
@@ -207,7 +207,7 @@ def lost_rows(here: Site, machines: list[Machine]) -> list[Row]:
         began = time.time()
         for number, card in enumerate(broken):
             cause = card.lose if number % 2 else card.hang
-            delays.append(here.delay(machine, {"gpu_lost", "probe_silent"}, card.uuid, cause))
+            delays.append(here.delay(machine, {"gpu_lost", "probe_unresponsive"}, card.uuid, cause))
             time.sleep(0.3)
         time.sleep(4.0)
         until = time.time() - 4.0
@@ -259,7 +259,7 @@ def slow_rows(here: Site, machines: list[Machine]) -> list[Row]:
 
 def idle_rows(here: Site, seconds: float = 60.0) -> list[Row]:
     """An idle node saves power: low clocks, PCIe generation 1, and a power brake that moved by a nanosecond."""
-    machine = here.add(1)[0]
+    machine = here.add_machines(1)[0]
     for card in machine.fleet.cards[:CARDS]:
         card.set(utilization=0, power=75_000, sm_clock=345, pcie_generation=1, temperature=33, margin=54)
         card.advance(throttle_power_brake=1.0)
@@ -297,7 +297,7 @@ def port_rows(here: Site, machines: list[Machine], flap_seconds: float = 30.0) -
     return [
         _row("NIC port down to incident", delays, 0.95, 5.0),
         Row(
-            claim=f"Flap storm of 10/s for {flap_seconds:.0f} s: further incidents", figure=more, unit="incidents",
+            claim=f"Port flaps at 10/s for {flap_seconds:.0f} s: further incidents", figure=more, unit="incidents",
             target="<= 1", holds=more <= 1, kind="live", n=flaps // 2,
         ),
     ]  # fmt: skip
@@ -306,10 +306,10 @@ def port_rows(here: Site, machines: list[Machine], flap_seconds: float = 30.0) -
 def rows() -> list[Row]:
     """Everything, on one site."""
     with site() as here:
-        machines = here.add(7)
+        machines = here.add_machines(7)
         made = xid_rows(here, machines)
-        made += kernel_rows(here, here.add(1)[0])
-        made += lost_rows(here, here.add(2))
-        made += slow_rows(here, here.add(2))
+        made += kernel_rows(here, here.add_machines(1)[0])
+        made += lost_rows(here, here.add_machines(2))
+        made += slow_rows(here, here.add_machines(2))
         made += idle_rows(here)
-        return made + port_rows(here, here.add(3))
+        return made + port_rows(here, here.add_machines(3))

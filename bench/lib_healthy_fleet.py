@@ -1,7 +1,7 @@
 """False alarms on a simulated healthy fleet: every detector of devices over GPUs, hour after hour.
 
 ``python -m bench.lib_healthy_fleet --gpus 5000 --hours 24 --seed 1`` prints one JSON object. Simulated: what is in the
-telemetry is said in ``tests/detectors/healthy.py``; a finding is a false alarm by construction.
+telemetry is described in ``tests/detectors/healthy.py``; a finding is a false alarm by construction.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.report import Row
-from detectors.base import Feed
-from detectors.finding import Finding
-from detectors.registry import ARRAY_DETECTORS
-from probes.words import Severity
+from mainstay.detectors.base import Feed
+from mainstay.detectors.finding import Finding
+from mainstay.detectors.registry import ARRAY_DETECTORS
+from mainstay.probes.core_types import Severity
 from tests.detectors.healthy import SIGNALS, healthy_chunks
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +30,7 @@ _TOLD = 20
 
 @dataclass
 class Alarms:
-    """What was said of a fleet in which nothing was broken."""
+    """Findings about a fleet in which nothing was broken."""
 
     gpus: int
     hours: float
@@ -43,10 +43,10 @@ class Alarms:
     """Processor time of the detectors alone."""
     told: list[str] = field(default_factory=list)
 
-    def take(self, finding: Finding) -> None:
+    def count_finding(self, finding: Finding) -> None:
         if not finding.active:
             return
-        if finding.remedy.evicts and finding.severity is not Severity.INFO:
+        if finding.recommended_action.evicts and finding.severity is not Severity.INFO:
             self.evict += 1
         elif finding.severity is not Severity.INFO:
             self.warn += 1
@@ -68,7 +68,7 @@ def watch(gpus: int, hours: float, seed: int) -> Alarms:
         found = [finding for detector in detectors for finding in detector.update(samples)]
         alarms.detect_seconds += time.process_time() - began
         for finding in found:
-            alarms.take(finding)
+            alarms.count_finding(finding)
     return alarms
 
 
@@ -97,7 +97,7 @@ def rows(gpus: int, hours: float, processes: int) -> list[Row]:
     alarms = in_processes(gpus, hours, processes)
     scale = alarms.gpus / 10_000 * hours / 24
     cost = alarms.detect_seconds / (hours * 3600) * 10_000 / alarms.gpus * 1e3
-    told = "; ".join(alarms.told) or "nothing was said"
+    told = "; ".join(alarms.told) or "no findings"
     note = f"{told}. Information, which opens nothing: {alarms.info / scale:.0f}"
     return [
         Row(

@@ -1,9 +1,9 @@
-"""Real faults around real benchmarks. Run as a program, this is a nursery whose children have the fault of the moment.
+"""Real faults around real benchmarks. As a program, this is a fork server whose children have the current fault.
 
 A fault is what a sick machine does, done on purpose: in the benchmark's own process (a hook around its operation, taken
 down with that process), in a network namespace of its own, or as another process that takes what the benchmark needs.
-Which fault is on stands in the file that ``FILE`` names, so that clean and faulty runs share one nursery and one order.
-The benchmarks are the product's; only their sizes are small.
+Which fault is on stands in the file that ``FILE`` names, so that clean and faulty runs share one fork server and one
+order. The benchmarks are the product's; only their sizes are small.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes.benchmarks import burn, deterministic, disk, gemm, memory, nursery
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
-from probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks import burn, deterministic, disk, fork_server, gemm, memory
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device
+from mainstay.probes.benchmarks.defects import Defect
 
 FILE = "MAINSTAY_BENCH_FAULT"
 """Environment variable: the file in which the name of the fault stands."""
@@ -31,10 +31,10 @@ PRIORITY = 1
 """Real-time priority of benchmarks, where allowed; whoever takes the processor from them has one more."""
 _CLONE_NEWNET = 0x40000000
 _LONGEST = 60.0
-"""Seconds after which whoever takes the processor ends by itself, as it does when its parent is gone."""
+"""Seconds after which the process that takes the processor ends, as it does when its parent is gone."""
 
-Measure = Callable[[], Readings]
-Act = Callable[[Benchmark, Measure], Readings]
+Measure = Callable[[], BenchmarkReadings]
+Act = Callable[[Benchmark, Measure], BenchmarkReadings]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def stretched(work: Callable[[], Any], factor: float, *, spin: bool = False) -> 
 
 
 def _slow_product(factor: float, *, spin: bool) -> Act:
-    def act(_: Benchmark, measure: Measure) -> Readings:
+    def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         original = gemm.multiply
 
         def multiply(kind: str, n: int, device: Device) -> Callable[[], Any]:
@@ -85,7 +85,7 @@ def _slow_product(factor: float, *, spin: bool) -> Act:
 
 
 def _slow_memory(factor: float) -> Act:
-    def act(_: Benchmark, measure: Measure) -> Readings:
+    def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         original = memory._kernels  # noqa: SLF001 - the operation that is timed
 
         def kernels(*arrays: Any) -> dict[str, Any]:
@@ -99,25 +99,25 @@ def _slow_memory(factor: float) -> Act:
 
 
 def _slow_dispatch(seconds: float) -> Act:
-    def act(_: Benchmark, measure: Measure) -> Readings:
+    def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         import torch
 
         original = torch.Tensor.add_
 
-        def add(*arguments: Any) -> Any:
+        def add_with_fault(*arguments: Any) -> Any:
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 pass
             return original(*arguments)
 
-        torch.Tensor.add_ = add  # type: ignore[assignment,method-assign]
+        torch.Tensor.add_ = add_with_fault  # type: ignore[assignment,method-assign]
         return measure()
 
     return act
 
 
 def _on_rank_1(do: Callable[[], None]) -> Act:
-    def act(_: Benchmark, measure: Measure) -> Readings:
+    def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         import torch.distributed as dist
 
         original = dist.all_reduce
@@ -134,7 +134,7 @@ def _on_rank_1(do: Callable[[], None]) -> Act:
 
 
 def _narrow_link(rate: str) -> Act:
-    def act(_: Benchmark, measure: Measure) -> Readings:
+    def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         narrow_network(rate)
         return measure()
 
@@ -155,7 +155,7 @@ def narrow_network(rate: str) -> None:
             raise RuntimeError(f"{command}: {done.stderr.strip()}")
 
 
-def _wrong_bit_once(_: Benchmark, measure: Measure) -> Readings:
+def _wrong_bit_once(_: Benchmark, measure: Measure) -> BenchmarkReadings:
     """One bit of one of the fp32 products that are compared."""
     import torch
 
@@ -180,7 +180,7 @@ def _wrong_bit_once(_: Benchmark, measure: Measure) -> Readings:
     return measure()
 
 
-def _wrong_bits_always(benchmark: Benchmark, measure: Measure) -> Readings:
+def _wrong_bits_always(benchmark: Benchmark, measure: Measure) -> BenchmarkReadings:
     """The same multiplier wrong in the same place, so that the machine agrees with itself."""
     from bench.lib_flip import FlipBit
 
@@ -195,26 +195,26 @@ def _wrong_bits_always(benchmark: Benchmark, measure: Measure) -> Readings:
     return measure()
 
 
-def _hang(_: Benchmark, measure: Measure) -> Readings:
+def _hang(_: Benchmark, measure: Measure) -> BenchmarkReadings:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while time.monotonic() > 0:
         time.sleep(60)
     return measure()
 
 
-def _crash(_: Benchmark, measure: Measure) -> Readings:
+def _crash(_: Benchmark, measure: Measure) -> BenchmarkReadings:
     readings = measure()
     os.kill(os.getpid(), signal.SIGKILL)
     return readings
 
 
-def _missing(_: Benchmark, measure: Measure) -> Readings:
+def _missing(_: Benchmark, measure: Measure) -> BenchmarkReadings:
     readings = measure()
     del readings.values[next(iter(readings.values))]
     return readings
 
 
-def _nan(_: Benchmark, measure: Measure) -> Readings:
+def _nan(_: Benchmark, measure: Measure) -> BenchmarkReadings:
     readings = measure()
     name = next(iter(readings.values))
     readings.values[name] = [float("nan")] * len(readings.values[name])
@@ -224,7 +224,7 @@ def _nan(_: Benchmark, measure: Measure) -> Readings:
 def _slow_disk(seconds: float) -> Act:
     """Every block of a MiB takes ``seconds`` longer to write or to read, and so does every fsync."""
 
-    def act(_: Benchmark, measure: Measure) -> Readings:
+    def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         for name in ("write", "readv", "fsync"):
             setattr(disk.os, name, _later(getattr(os, name), seconds))  # type: ignore[attr-defined]
         return measure()
@@ -241,7 +241,7 @@ def _later(call: Callable[..., int], seconds: float) -> Callable[..., int]:
     return late
 
 
-def _throttled_when_warm(benchmark: Benchmark, measure: Measure) -> Readings:
+def _throttled_when_warm(benchmark: Benchmark, measure: Measure) -> BenchmarkReadings:
     """Half way through the burn something takes most of the core, as a governor that gives in would."""
     assert isinstance(benchmark, burn.Burn)
     with taking(0.7, after=benchmark.config.seconds / 2):
@@ -366,7 +366,7 @@ def current() -> Fault | None:
 def sick(made: type[Benchmark]) -> type[Benchmark]:
     """The benchmark, with the fault of the moment in its process."""
 
-    def measure(self: Benchmark, device: Device, clock: Clock) -> Readings:
+    def measure(self: Benchmark, device: Device, clock: Clock) -> BenchmarkReadings:
         fault = current()
         if fault is None or fault.act is None or made.name not in fault.on:
             return made.measure(self, device, clock)
@@ -379,5 +379,5 @@ def sick(made: type[Benchmark]) -> type[Benchmark]:
 COMMAND = (sys.executable, "-m", "bench.lib_inject")
 
 if __name__ == "__main__":
-    nursery.BENCHMARKS = {name: sick(made) for name, made in nursery.BENCHMARKS.items()}  # type: ignore[attr-defined]
-    nursery.main()
+    fork_server.BENCHMARKS = {name: sick(made) for name, made in fork_server.BENCHMARKS.items()}  # type: ignore[attr-defined]
+    fork_server.main()

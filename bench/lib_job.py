@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import recovery
+import mainstay.recovery
 
-EXAMPLES = Path(recovery.__path__[0]) / "examples"
+EXAMPLES = Path(mainstay.recovery.__path__[0]) / "examples"
 Json = dict[str, Any]
 
 
@@ -39,7 +39,7 @@ def free_port() -> int:
 class Job:
     """``nodes`` launchers of ``per_node`` ranks each, running ``script`` with ``arguments``.
 
-    Leaving the context ends them and removes whatever a killed one left in shared memory.
+    Leaving the context ends them and removes what a killed one left in shared memory.
     """
 
     directory: Path
@@ -171,9 +171,9 @@ class Job:
         self.until(lambda: self.step() >= step, seconds, f"step {step}")
 
     def wait_recoveries(self, count: int, seconds: float = 60.0) -> Json:
-        """The ``count``-th ``recovered`` event."""
+        """The ``count``-th ``recovery_completed`` event."""
         found: list[Json] = self.until(
-            lambda: len(events := self.events("recovered")) >= count and events, seconds, f"recovery {count}"
+            lambda: len(events := self.events("recovery_completed")) >= count and events, seconds, f"recovery {count}"
         )
         return found[count - 1]
 
@@ -251,7 +251,7 @@ def run_plain(
     Raises:
         JobError: a rank failed, or they took too long.
     """
-    for _ in range(3):  # somebody else may take the port before rank 0, which has torch to import first
+    for _ in range(3):  # another process may take the port before rank 0, which has torch to import first
         codes = _end_of(start_plain(directory, arguments, ranks, python), seconds)
         said = (directory / "plain-0.log").read_text(errors="replace")[-2000:]
         if not any(codes):

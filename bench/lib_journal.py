@@ -24,7 +24,7 @@ class Account:
     samples: int
     """(step, micro-batch) pairs that there should be."""
     lost: int
-    """Of these: with a layer that nobody computed, in a step that counts."""
+    """Of these: with a layer that no rank computed, in a step that counts."""
     doubled: int
     """With a layer that was computed more than once."""
     repeated: int
@@ -42,7 +42,7 @@ class _Line:
 
 
 def account(directories: Sequence[Path], *, steps: int, layers: int) -> Account:
-    """Check the journal of a run, or of several of which each went on from the last one's state.
+    """Check the journal of a run, or of several of which each continued from the last one's state.
 
     Args:
         directories: one a run, in order.

@@ -1,7 +1,7 @@
 """A job that is killed again and again: its arenas watched from outside, its processes and memory taken away.
 
-Nothing here asks the job for a favour. What is there is read from the arenas' own records, as any reader would; what is
-killed gets SIGKILL; memory that is lost is unlinked before the next agent can find it.
+Nothing here needs the job's cooperation. What is there is read from the arenas' own records, as any reader would; what
+is killed gets SIGKILL; memory that is lost is unlinked before the next agent can find it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Final
 import xxhash
 
 from bench.lib_job import Job, Json
-from recovery.memory.arena import RANK_ARENA, Arena
-from recovery.memory.errors import ArenaError
-from recovery.memory.records import NO_EPOCH, SlotState, Word
-from recovery.memory.state import BLOB
+from mainstay.recovery.memory.arena import RANK_ARENA, Arena
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.records import NO_EPOCH, SlotState, Word
+from mainstay.recovery.memory.state import BLOB
 
 AGENT_DEATHS: Final = 4
-"""In a row, on one node: after a fifth the launcher leaves the agent alone (``recovery.launcher.agents``)."""
+"""In a row, on one node: after five the launcher stops restarts (``mainstay.recovery.launcher.agent_supervisor``)."""
 AGENT_SERVED_SECONDS: Final = 35.0
-"""After so long a life deaths are counted anew: the launcher's 30 s and the time of a start."""
+"""After so long a life the count of deaths restarts: the launcher's 30 s and the time of a start."""
 _PROCESS_BOUND: Final = ("rng.", BLOB)
 """What each process draws for itself (numpy's and Python's generators): it may differ between equal snapshots."""
 
@@ -87,7 +87,7 @@ class Truth:
 
 
 @dataclass
-class Ward:
+class ExtraCopy:
     """A running job, one rank a node at the start, and what may be done to it."""
 
     job: Job
@@ -147,7 +147,7 @@ class Ward:
         if state.get("state") != "running" or any(r["pid"] is None or r["pid"] in self.killed for r in ranks):
             return False
         exits = [e for e in self.events.read() if e["kind"] == "process_exit" and e["data"]["pid"] in self.killed]
-        recovered = self.events.last("recovered")
+        recovered = self.events.last("recovery_completed")
         needed = max((e["generation"] for e in exits), default=0)
         return not self.killed or (recovered is not None and recovered["generation"] > needed)
 
@@ -234,7 +234,7 @@ class Ward:
                 command = Path(f"/proc/{pid}/cmdline").read_text()
             except (OSError, ValueError):
                 continue
-            if "recovery.agent" in command and f"\0{node}\0" in command:
+            if "mainstay.recovery.agent" in command and f"\0{node}\0" in command:
                 os.kill(pid, signal.SIGKILL)
                 died, deaths = self._agents.get(node, (0.0, 0))
                 now = time.monotonic()

@@ -11,46 +11,57 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.lib_allocation import allocate
+from bench.lib_monte_carlo import Kind, ettr, scattered
 from bench.lib_planner_runs import DAYS, LLAMA_DAYS, LLAMA_INTERRUPTIONS, SEEDS
+from bench.lib_prepare import prepare
 from bench.report import Row
-from recovery.cadence import LOCAL_SHARE
-from recovery.decide import decide, prepare
-from recovery.outlook import Ability, Fault, Held, Odds, Outlook, Pool
-from recovery.pricing.allocation import Tenant, allocate
-from recovery.pricing.iteration import Shape, Stage
-from recovery.pricing.longrun import Cadence
-from recovery.pricing.redundancy import Scheme
-from recovery.pricing.resources import Sample
-from recovery.simulate.gaps import Kind, estimate, ettr
-from recovery.simulate.processes import scattered
-from recovery.situation import Costs
-from recovery.strategies import WAYS
+from mainstay.recovery.cost_inputs import (
+    CostInputs,
+    FailureOdds,
+    FaultKind,
+    ProgramCapability,
+    RollbackCosts,
+    SpareCapacity,
+)
+from mainstay.recovery.cost_model.allocation import Tenant
+from mainstay.recovery.cost_model.ettr import SaveSchedule
+from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.redundancy import RedundancyScheme
+from mainstay.recovery.cost_model.resources import ScalingSample
+from mainstay.recovery.planner_input import MachineCosts
+from mainstay.recovery.save_intervals import LOCAL_SHARE
+from mainstay.recovery.simulate.failure_processes import estimate
+from mainstay.recovery.strategies import WAYS
+from mainstay.recovery.strategy_choice import choose_strategy
 
 WARM_UP, COLD, CACHED = 20, 500, 20_000
 PP = 16
 
 
-def large() -> Outlook:
+def large() -> CostInputs:
     """2,048 nodes of eight GPUs, dp 128 x pp 16; a 175B model's layers; every ability, so that nothing is masked early.
 
     Costs are a GPU cluster's budget (``pricing.event.BUDGET``), failures Llama 3's per node: only the time counts here.
     """
-    return Outlook(
-        shape=Shape(dp=128, pp=PP, micro_batches=64), stage=Stage(forward_s=0.02, backward_s=0.02, weight_s=0.02),
-        layers=96, state_bytes=8e10, fault=Fault.NODE, lost=(1,) + (0,) * (PP - 1), gpus=8,
-        odds=Odds(worker_rate=3.79e-3 / 86400.0, confidence=0.9, confirm_s=10.0),
-        held=Held(local_s=5.0, peer_s=5.0, parity_s=60.0, disk_s=900.0),
-        pool=Pool(
+    return CostInputs(
+        shape=IterationShape(dp=128, pp=PP, micro_batches=64),
+        stage=StageTimes(forward_s=0.02, backward_s=0.02, weight_s=0.02),
+        layers=96, state_bytes=8e10, fault=FaultKind.NODE, lost=(1,) + (0,) * (PP - 1), gpus=8,
+        odds=FailureOdds(worker_rate=3.79e-3 / 86400.0, confidence=0.9, confirm_s=10.0),
+        held=RollbackCosts(local_s=5.0, peer_s=5.0, parity_s=60.0, disk_s=900.0),
+        pool=SpareCapacity(
             spares=4, least_stages=8,
             others=tuple(
                 Tenant(name=f"job-{i}", workers=64, achieved=tuple(map(float, range(65))), transition_s=60.0)
                 for i in range(5)
             ),
-            schemes=tuple(Scheme(data=k, extra=2, every_s=60.0, save_s=0.1) for k in (1, 4, 8)),
-            samples=tuple(Sample(n, 1.0 + 5000.0 / n) for n in (512, 1024, 2048)),
+            schemes=tuple(RedundancyScheme(data=k, extra=2, every_s=60.0, save_s=0.1) for k in (1, 4, 8)),
+            samples=tuple(ScalingSample(n, 1.0 + 5000.0 / n) for n in (512, 1024, 2048)),
         ),
-        costs=Costs(fence_s=2.0, spawn_warm_s=1.0, spawn_cold_s=90.0, regroup_s=10.5, net_Bps=2.5e10, copy_Bps=5e10),
-        detect_s=2.65, warm_up_s=10.0, restart_s=120.0, able=frozenset(Ability),
+        costs=MachineCosts(fence_s=2.0, spawn_warm_s=1.0, spawn_cold_s=90.0, regroup_s=10.5, net_Bps=2.5e10,
+        copy_Bps=5e10),
+        detect_s=2.65, warm_up_s=10.0, restart_s=120.0, able=frozenset(ProgramCapability),
     )  # fmt: skip
 
 
@@ -67,12 +78,12 @@ def _seconds(calls: int, once: Callable[[int], object]) -> NDArray[np.float64]:
 def decision_rows() -> Iterator[Row]:
     """Cold: another stage and kind of failure each time. Cached: looked up among those made ahead."""
     one = large()
-    faults = list(Fault)
+    faults = list(FaultKind)
     cases = [
         replace(one, fault=faults[i % len(faults)], lost=tuple(int(s == i % PP) for s in range(PP)))
         for i in range(COLD + WARM_UP)
     ]
-    cold = _seconds(len(cases), lambda i: decide(cases[i]))[WARM_UP:]
+    cold = _seconds(len(cases), lambda i: choose_strategy(cases[i]))[WARM_UP:]
     began = time.perf_counter()
     ready = prepare(one)
     made_s = time.perf_counter() - began
@@ -129,7 +140,7 @@ def _shares(count: int, workers: int) -> Iterator[tuple[int, ...]]:
 
 
 LLAMA_NODES_LOST = 1.0 - LOCAL_SHARE
-"""Of failures, that take a node with its memory; the others leave it fit to go on."""
+"""Of failures, that take a node with its memory; the others leave it fit to continue."""
 
 
 def llama_rows() -> Iterator[Row]:
@@ -139,20 +150,20 @@ def llama_rows() -> Iterator[Row]:
     memory takes some three minutes; 1 % spares are 20 warm nodes. Only ways that a coordinator carries out.
     """
     cold = replace(large().costs, spawn_cold_s=150.0)
-    held = Held(local_s=30.0, peer_s=30.0, disk_s=900.0)
-    one = replace(large(), costs=cold, held=held, odds=Odds(worker_rate=3.79e-3 / 86400.0))
+    held = RollbackCosts(local_s=30.0, peer_s=30.0, disk_s=900.0)
+    one = replace(large(), costs=cold, held=held, odds=FailureOdds(worker_rate=3.79e-3 / 86400.0))
     pools = {
-        "snapshots only": (Pool(spares=20), ">= 0.97", 0.97),
-        "1 % spares": (Pool(standbys=20), ">= 0.99", 0.99),
+        "snapshots only": (SpareCapacity(spares=20), ">= 0.97", 0.97),
+        "1 % spares": (SpareCapacity(standbys=20), ">= 0.99", 0.99),
     }
     for name, (pool, target, least) in pools.items():
         kinds, said = [], []
-        for fault, share in ((Fault.NODE, LLAMA_NODES_LOST), (Fault.PROCESS, LOCAL_SHARE)):
-            option = decide(replace(one, pool=pool, fault=fault), executable_only=True).option()
+        for fault, share in ((FaultKind.NODE, LLAMA_NODES_LOST), (FaultKind.PROCESS, LOCAL_SHARE)):
+            option = choose_strategy(replace(one, pool=pool, fault=fault), executable_only=True).option()
             repeated = option.parts.get("repeated", 0.0)
             down = (option.expected_s or 0.0) - repeated
-            kinds.append(Kind(share, Cadence(interval_s=2.0 * repeated, save_s=0.0, restart_s=down)))
-            said.append(f"{fault}: {', then '.join(option.ways)}, {down:.0f} s down, {repeated:.0f} s repeated")
+            kinds.append(Kind(share, SaveSchedule(interval_s=2.0 * repeated, save_s=0.0, restart_s=down)))
+            said.append(f"{fault}: {', then '.join(option.strategies)}, {down:.0f} s down, {repeated:.0f} s repeated")
         rng = np.random.default_rng(0)
         horizon = LLAMA_DAYS * DAYS
         kept = estimate(ettr(scattered(LLAMA_INTERRUPTIONS, horizon, SEEDS, rng), horizon, tuple(kinds), rng))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from bench.report import Row
-from recovery.planner import Forecasts, plan
-from recovery.situation import Place, Situation, SlotHold
+from mainstay.recovery.planner import PrecomputedPlans, plan_recovery
+from mainstay.recovery.planner_input import HeldSlot, PlannerInput, RankPlacement
 
 DP, PP, TP, ON_A_NODE = 128, 16, 8, 8
 SPARES = 20
@@ -22,23 +22,23 @@ TRIED = 500
 TICK_S = 0.001
 
 
-def situation() -> Situation:
+def situation() -> PlannerInput:
     """2,048 nodes of eight ranks; everybody holds the newest step in its tensors and in its slot."""
     ranks = tuple(
-        Place(rank=r, dp=r // (PP * TP), pp=r // TP % PP, tp=r % TP, node=f"node-{r // ON_A_NODE}")
+        RankPlacement(rank=r, dp=r // (PP * TP), pp=r // TP % PP, tp=r % TP, node=f"node-{r // ON_A_NODE}")
         for r in range(DP * PP * TP)
     )
-    return Situation(
+    return PlannerInput(
         job="large", generation=3, step=41, step_seconds=10.0, ranks=ranks, state_bytes=(10**10,) * len(ranks),
         live=dict.fromkeys(range(len(ranks)), 41),
-        slots=tuple(SlotHold(node=place.node, rank=place.rank, epoch=41) for place in ranks),
+        slots=tuple(HeldSlot(node=place.node, rank=place.rank, epoch=41) for place in ranks),
         standbys={f"spare-{i}": ON_A_NODE for i in range(SPARES)},
     )  # fmt: skip
 
 
 def rows() -> Iterator[Row]:
     now = situation()
-    forecasts = Forecasts(now)
+    forecasts = PrecomputedPlans(now)
     held_s, index_s = asyncio.run(_beside(forecasts.prepare))
     rng = random.Random(0)
     some = [rng.randrange(len(now.ranks)) for _ in range(TRIED)]
@@ -51,7 +51,7 @@ def rows() -> Iterator[Row]:
             unit="ms", target="< 5", holds=p99 < 5e-3, kind="live", n=len(keys),
             note=f"median {median * 1e3:.2f} ms, p99 of processor time {cpu * 1e3:.2f} ms, {load}",
         )  # fmt: skip
-    _, _, direct = _each(lambda _: plan(now), range(10))
+    _, _, direct = _each(lambda _: plan_recovery(now), range(10))
     yield Row(
         claim="The index of 2,048 nodes x 8 ranks, made in a thread: the longest that an event loop beside it waited",
         figure=held_s * 1e3, unit="ms", target="< 50", holds=held_s < 0.05, kind="live", n=1,

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.lib_planner_contest import HOURS
+from bench.lib_forecast import FORECASTS, Forecast, best, error, last_value
+from bench.lib_liveput import AHEAD, Market, Nodes, follow, plan, trained
+from bench.lib_planner_comparison import HOURS
+from bench.lib_traces import CHOICES, counts, read_intervals, read_polls
 from bench.report import Row
-from recovery.pricing.forecast import FORECASTS, Forecast, best, error, last_value
-from recovery.pricing.iteration import Shape, Stage, iteration_s
-from recovery.pricing.liveput import AHEAD, Layout, Market, Nodes, follow, plan, trained
-from recovery.simulate.traces import CHOICES, counts, read_changes, read_intervals, read_polls
+from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes, iteration_s
+from mainstay.recovery.cost_model.layouts import Layout
+from mainstay.recovery.simulate.traces import read_changes
 
 RENDEZVOUS_S, PROCESS_S, BUILD_LAYER_S = 6.6, 0.24, 0.43
 """Measured by Parcae's authors: a rendezvous, a process's start, one layer's build."""
@@ -40,8 +42,8 @@ def market(model: str) -> Market:
         dp, pp = layout
         each = -(-batch // dp)
         slot = (SLOT_S * -(-layers // pp) / layers + SLOT_S * COMMUNICATE) / 3.0
-        stage = Stage(forward_s=slot, backward_s=slot, weight_s=slot)
-        return batch / iteration_s(Shape(dp=dp, pp=pp, micro_batches=each), [stage])
+        stage = StageTimes(forward_s=slot, backward_s=slot, weight_s=slot)
+        return batch / iteration_s(IterationShape(dp=dp, pp=pp, micro_batches=each), [stage])
 
     def switch_s(before: Layout | None, after: Layout, lost: bool) -> float:
         if before == after and not lost:
@@ -99,7 +101,7 @@ def rows(traces: Path) -> Iterator[Row]:
         claim="Parcae (NSDI'24), recorded slices: samples of our choices over the best of its own, least of all",
         figure=min(known), unit="x", target=">= 1", holds=min(known) >= 1.0, kind="replayed", n=len(known),
         baseline="its recorded choices, same costs",
-        note="; ".join(said) + "; the future is known, as to its 'truth' optimiser; throughputs by our 1F1B model",
+        note="; ".join(said) + "; the future is known, as to its 'truth' optimizer; throughputs by our 1F1B model",
     )  # fmt: skip
     least, reactive, recorded = (min(column) for column in zip(*unknown, strict=True))
     yield Row(

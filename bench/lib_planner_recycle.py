@@ -1,8 +1,9 @@
 """ReCycle (SOSP'24): its table of throughput against fault-free training, and the example of its talk.
 
-The sources at hand do not say how long its runs were, when workers come back, or how many micro-batches a pipeline has:
-these are calibrated. Which three cells tell most of the others is worked out from the model before any printed figure
-is looked at; what they leave open is averaged over, not picked. The setting that suits all nine is a row of its own.
+The available sources do not say how long its runs were, when workers come back, or how many micro-batches a pipeline
+has: these are calibrated. Which three cells tell most of the others is worked out from the model before any printed
+figure is looked at; what they leave open is averaged over, not picked. The setting that suits all nine is a row of its
+own.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.lib_rates import average_rate
+from bench.lib_schedule import Work, makespan, period
 from bench.report import Row
-from recovery.pricing.iteration import Shape, Stage, iteration_s, rerouted, spread_rate
-from recovery.pricing.longrun import average_rate
-from recovery.pricing.schedule import Work, makespan, period
+from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes, iteration_s, rerouted, spread_rate
 
-SLOT = Stage(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+SLOT = StageTimes(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 PERIODS_H = (6.0, 2.0, 0.5)
 PRINTED = {
     "GPT-3 Medium": ((2, 16), (0.989, 0.922, 0.807)),
@@ -47,7 +48,7 @@ def errors(setting: Setting) -> list[float]:
     horizon, back, batches = setting
     found: list[float] = []
     for batch, ((pp, dp), printed) in zip(batches, PRINTED.values(), strict=True):
-        rate = partial(spread_rate, Shape(dp=dp, pp=pp, micro_batches=batch))
+        rate = partial(spread_rate, IterationShape(dp=dp, pp=pp, micro_batches=batch))
         each = zip(PERIODS_H, printed, strict=True)
         found.extend(average_rate(rate, every, horizon, back) / true - 1.0 for every, true in each)
     return found
@@ -62,7 +63,9 @@ def settings() -> Array:
         [
             [
                 [average_rate(rate, every, horizon, back) for every in PERIODS_H]
-                for rate in (partial(spread_rate, Shape(dp=dp, pp=pp, micro_batches=batch)) for batch in BATCHES)
+                for rate in (
+                    partial(spread_rate, IterationShape(dp=dp, pp=pp, micro_batches=batch)) for batch in BATCHES
+                )
             ]
             for (pp, dp), _ in PRINTED.values()
         ]
@@ -145,7 +148,7 @@ def _row(claim: str, worst: float, cells: int, note: str) -> Row:
 
 
 def _talk() -> Row:
-    shape = Shape(dp=3, pp=4, micro_batches=6)
+    shape = IterationShape(dp=3, pp=4, micro_batches=6)
     ways = rerouted(shape, SLOT, [0, 0, 1, 0])
     assert ways is not None
     formula = (iteration_s(shape, [SLOT]), ways.coupled_s, ways.decoupled_s, ways.staggered_s)
@@ -165,7 +168,7 @@ def _ablations() -> Row:
     said, ordered = [], True
     for name, ((pp, dp), _) in PRINTED.items():
         batch = ALL_NINE[2][list(PRINTED).index(name)]
-        shape = Shape(dp=dp, pp=pp, micro_batches=batch)
+        shape = IterationShape(dp=dp, pp=pp, micro_batches=batch)
         ways = rerouted(shape, SLOT, [1] + [0] * (pp - 2) + [1])
         assert ways is not None
         healthy = iteration_s(shape, [SLOT])

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bench.lib_monte_carlo import Kind, ettr, scattered
 from bench.report import Row
-from recovery.pricing.longrun import Cadence, best_interval, exact_ettr
-from recovery.simulate.gaps import Estimate, Kind, estimate, ettr
-from recovery.simulate.processes import exponential, scattered
+from mainstay.recovery.cost_model.ettr import SaveSchedule, best_interval, exact_ettr
+from mainstay.recovery.simulate.failure_processes import Estimate, estimate, exponential
 
 SEEDS = 200
 DAYS = 86400.0
@@ -24,7 +24,7 @@ def daly_rows() -> Iterator[Row]:
     """Four settings, from a healthy cluster to a bad one; 2,000 mtbf a run: the truncated end weighs nothing."""
     errors = {}
     for mtbf, save, restart in SETTINGS:
-        cadence = Cadence(interval_s=best_interval(save, mtbf), save_s=save, restart_s=restart)
+        cadence = SaveSchedule(interval_s=best_interval(save, mtbf), save_s=save, restart_s=restart)
         rng = np.random.default_rng(int(mtbf))
         horizon = 2000.0 * mtbf
         kept = ettr(exponential(mtbf, horizon, SEEDS, rng), horizon, (Kind(1.0, cadence),), rng)
@@ -49,15 +49,15 @@ def _policy(kinds: tuple[Kind, ...]) -> tuple[Estimate, float]:
 
 
 def _only(interval_s: float, restart_s: float) -> tuple[Kind, ...]:
-    return (Kind(1.0, Cadence(interval_s=interval_s, save_s=0.0, restart_s=restart_s)),)
+    return (Kind(1.0, SaveSchedule(interval_s=interval_s, save_s=0.0, restart_s=restart_s)),)
 
 
 POLICIES: dict[str, tuple[tuple[Kind, ...], str, float, float]] = {
     "16.7 min lost a time (checkpoint each 20 min, restart 6.7)": (_only(1200.0, 402.0), "0.90 +- 0.005", 0.895, 0.905),
     "checkpoint each 30 min, restart 10 min": (_only(1800.0, 600.0), "", 0.0, 1.0),
     "checkpoint each 20 min, 79 % node swap 15 min, 21 % soft 5 min": (
-        (Kind(0.79, Cadence(interval_s=1200.0, save_s=0.0, restart_s=900.0)),
-         Kind(0.21, Cadence(interval_s=1200.0, save_s=0.0, restart_s=300.0))), "", 0.0, 1.0),
+        (Kind(0.79, SaveSchedule(interval_s=1200.0, save_s=0.0, restart_s=900.0)),
+         Kind(0.21, SaveSchedule(interval_s=1200.0, save_s=0.0, restart_s=300.0))), "", 0.0, 1.0),
     "snapshots alone: each minute, restart 3 min": (_only(60.0, 180.0), ">= 0.97", 0.97, 1.0),
     "spares: live swap in 20 s, half a step of 4 s": (_only(4.0, 20.0), ">= 0.99", 0.99, 1.0),
 }  # fmt: skip
@@ -73,7 +73,7 @@ def llama_rows() -> Iterator[Row]:
             claim=f"Llama 3 (section 3.3.4), 54 days, 466 interruptions: {name}", figure=found.mean, unit="ETTR",
             target=target or "-", holds=low <= found.mean <= high if target else None, kind="simulated", n=SEEDS,
             note=f"95 % of the mean {found.low:.4f} to {found.high:.4f}, between seeds +- {found.spread:.4f}; a "
-                 "failure during a restart begins it anew, so a loss never exceeds its gap",
+                 "failure during a restart repeats it, so a loss never exceeds its gap",
         )  # fmt: skip
     yield Row(
         claim="54 days, all 200 seeds, the slowest policy", figure=slowest, unit="s", target="< 1", holds=slowest < 1.0,

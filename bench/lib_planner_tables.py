@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.lib_elastic_job import ElasticJob, Saving, follow
+from bench.lib_rates import falling_throughput
+from bench.lib_redundant import RedundantJob, follow_redundant
 from bench.report import Row
-from recovery.pricing.longrun import falling_throughput
-from recovery.simulate.elastic import Job, Saving, follow
-from recovery.simulate.redundant import RedundantJob, follow_redundant
-from recovery.simulate.traces import Change, read_changes
+from mainstay.recovery.simulate.traces import TraceChange, read_changes
 
 SOURCE = "Oobleck (SOSP'23), Table 2"
 PERIODS = {"6h": 21600.0, "1h": 3600.0, "10m": 601.2}
@@ -38,7 +38,7 @@ class Table2:
     def rates(self, system: str, model: str) -> dict[int, float]:
         return {int(nodes): rate for nodes, rate in self.raw["throughput_by_nodes"][system][model].items()}
 
-    def job(self, system: str, model: str) -> Job:
+    def job(self, system: str, model: str) -> ElasticJob:
         """As the authors' simulator has it; Varuna's restart was measured with the checkpoint that it begins with."""
         down = float(self.raw["recovery_downtime_s"][system][model])
         saving = None
@@ -46,7 +46,7 @@ class Table2:
             cost = float(self.raw["varuna_checkpoint_s"][model])
             saving = Saving(cost_s=cost, every_steps=self.raw["varuna_checkpoint_every_steps"])
             down -= cost
-        return Job(
+        return ElasticJob(
             samples_per_s=self.rates(system, model), samples_per_step=self.models[model], regroup_s=down,
             ready_s=float(self.raw["instance_creation_s"]), saving=saving, works_on=True,
         )  # fmt: skip
@@ -98,10 +98,10 @@ class _Tied:
 
     at_ms: int
     kind: int
-    change: Change = field(compare=False)
+    change: TraceChange = field(compare=False)
 
 
-def _as_popped(trace: tuple[Change, ...]) -> list[Change]:
+def _as_popped(trace: tuple[TraceChange, ...]) -> list[TraceChange]:
     """The trace with its ties in the order in which a binary heap gives them out.
 
     Thirty nodes come at one instant and which of them idle decides what a loss costs Bamboo; the authors' simulator

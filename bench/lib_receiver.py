@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from probes.frame import Frame, FrameError, check_shape, decode
-from probes.signals import Catalogue
+from mainstay.probes.frame import Frame, FrameError, check_shape, decode
+from mainstay.probes.signals import Catalog
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -33,7 +33,7 @@ class Receiver:
         self.events: dict[str, dict[str, Any]] = {}
         self.reports: dict[str, dict[str, Any]] = {}
         self.results: dict[str, dict[str, Any]] = {}
-        self.catalogues: dict[str, Catalogue] = {}
+        self.catalogs: dict[str, Catalog] = {}
         self.orders: list[dict[str, Any]] = []
         """Handed out, and removed, at the next long poll."""
         self.duplicates = 0
@@ -42,7 +42,7 @@ class Receiver:
         self.delay = 0.0
         """Seconds that every answer takes."""
         self.answer: Callable[[str, str, bytes], Answer | None] = lambda _method, _path, _body: None
-        """May answer in the service's stead: given method, path and body, None to go on as usual."""
+        """May answer in the service's stead: given method, path and body, None to continue as usual."""
         self.token: str | None = None
         """The only bearer token that is taken; None takes any."""
         self.changed = threading.Condition()
@@ -91,11 +91,11 @@ class Receiver:
 
     # Below: one method a route, called with ``changed`` held.
 
-    def take(self, method: str, target: str, body: bytes, token: str) -> Answer:
+    def handle_request(self, method: str, target: str, body: bytes, token: str) -> Answer:
         path = urlsplit(target).path
         if (special := self.answer(method, path, body)) is not None:
             return special
-        if self.token is not None and token != self.token and not path.endswith(":enrol"):
+        if self.token is not None and token != self.token and not path.endswith(":enroll"):
             return problem(401, "unauthorized", "the token is not known")
         if path.startswith(("/v1/telemetry/", "/v1/events")):
             return self._data(method, path.removeprefix("/v1/").split("/"), body)
@@ -105,8 +105,8 @@ class Receiver:
         match method, parts:
             case "POST", ["telemetry", "frames"]:
                 return self._frame(body)
-            case "PUT", ["telemetry", "catalogues", digest]:
-                return self._catalogue(digest, body)
+            case "PUT", ["telemetry", "catalogs", digest]:
+                return self._catalog(digest, body)
             case "POST", ["events"]:
                 return self._events(body)
         return problem(404, "not-found", f"{method} {parts}")
@@ -116,9 +116,9 @@ class Receiver:
             case "PUT", ["nodes", name]:
                 self.reports[name] = json.loads(body)
                 return reply({"name": name})
-            case "GET", ["nodes", name, "orders"] if name in self.reports:
+            case "GET", ["nodes", name, "tasks"] if name in self.reports:
                 return self._orders(float(parse_qs(urlsplit(target).query)["wait"][0]))
-            case "POST", ["nodes:enrol"]:
+            case "POST", ["nodes:enroll"]:
                 return reply({"node": json.loads(body)["name"], "token": self.token or "a-token"})
             case "POST", ["validations", validation, "results"]:
                 self.results[validation] = json.loads(body)
@@ -128,12 +128,12 @@ class Receiver:
     def _frame(self, body: bytes) -> Answer:
         try:
             frame = decode(body)
-            known = self.catalogues.get(frame.catalogue)
+            known = self.catalogs.get(frame.catalog)
             if known is None:
-                return problem(409, "unknown-catalogue", f"catalogue {frame.catalogue} is not known")
+                return problem(409, "unknown-catalog", f"catalog {frame.catalog} is not known")
             check_shape(frame, narrow=len(known.narrow), wide=len(known.wide))
         except FrameError as error:
-            return problem(422, "bad-frame", str(error))
+            return problem(422, "invalid-frame", str(error))
         frames = self.frames[frame.subject, frame.stream]
         if frame.sequence in frames:
             self.duplicates += 1
@@ -142,11 +142,11 @@ class Receiver:
         self.arrived.append(time.time())
         return 204, {}, b""
 
-    def _catalogue(self, digest: str, body: bytes) -> Answer:
-        catalogue = msgspec.json.decode(body, type=Catalogue)
-        if catalogue.digest != digest:
-            return problem(422, "bad-catalogue", "the digest does not match")
-        self.catalogues[digest] = catalogue
+    def _catalog(self, digest: str, body: bytes) -> Answer:
+        catalog = msgspec.json.decode(body, type=Catalog)
+        if catalog.digest != digest:
+            return problem(422, "invalid-catalog", "the digest does not match")
+        self.catalogs[digest] = catalog
         return 204, {}, b""
 
     def _events(self, body: bytes) -> Answer:
@@ -206,7 +206,7 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
             if receiver.delay:
                 time.sleep(receiver.delay)
             with receiver.changed:
-                status, headers, content = receiver.take(self.command, self.path, body, token)
+                status, headers, content = receiver.handle_request(self.command, self.path, body, token)
                 receiver.changed.notify_all()
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():

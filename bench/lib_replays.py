@@ -1,4 +1,4 @@
-"""Synthetic replays: what ranks of a job would tell of which some compute other bits now and then."""
+"""Synthetic replays: the reports of a job's ranks of which some compute other bits now and then."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import count
 
 import numpy as np
 
-from detectors.bisect import MeshPlan, mesh_plan
-from detectors.replayed import Trace
+from mainstay.detectors.job.replay_analysis import ReplayTrace
+from mainstay.detectors.job.replay_bisection import MeshPlan, mesh_plan
 
 STEPS = 4
 """Of one repeat, as the launcher makes them."""
@@ -22,7 +22,7 @@ def plan_of(dp: int, places: int, shows: float = 0.5) -> MeshPlan:
     return mesh_plan([[str(d * places + s) for s in range(places)] for d in range(dp)], shows=shows)
 
 
-def play(plan: MeshPlan, sick: Mapping[int, float], seed: int = 0, *, same_bits: bool = False) -> list[Trace]:
+def play(plan: MeshPlan, sick: Mapping[int, float], seed: int = 0, *, same_bits: bool = False) -> list[ReplayTrace]:
     """What ranks would tell.
 
     Args:
@@ -32,7 +32,7 @@ def play(plan: MeshPlan, sick: Mapping[int, float], seed: int = 0, *, same_bits:
         same_bits: wrong bits are the same wrong bits every time.
     """
     chance = np.random.default_rng(seed)
-    traces: list[Trace] = []
+    traces: list[ReplayTrace] = []
     for cut, groups in enumerate(plan.cuts):
         for number, group in enumerate(groups):
             for repeat in range(plan.repeats):
@@ -43,12 +43,12 @@ def play(plan: MeshPlan, sick: Mapping[int, float], seed: int = 0, *, same_bits:
     return traces
 
 
-def _told(cut: int, number: int, group: tuple[str, ...], repeat: int, odd: tuple[int, int]) -> list[Trace]:
+def _told(cut: int, number: int, group: tuple[str, ...], repeat: int, odd: tuple[int, int]) -> list[ReplayTrace]:
     """One replay of a group that computes right until a step, and then what is wrong in this way."""
     begun, wrong = odd
     role = repeat % 2 if len(group) == 1 else 0
     return [
-        Trace(
+        ReplayTrace(
             rank=int(rank),
             place=place,
             cut=cut,

@@ -1,4 +1,4 @@
-"""Generated training runs with every fault of the catalogue, through every detector: simulated."""
+"""Generated training runs with every fault of the catalog, through every detector: simulated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.report import Row
-from detectors.finding import Finding
-from detectors.recording.replay import replay
+from mainstay.detectors.finding import Finding
+from mainstay.detectors.recording.replay import replay
 from tests.scenarios.runs.faults import FAULTS, QUIET, Fault, outcome
 from tests.scenarios.runs.world import World
 

@@ -11,7 +11,7 @@ import numpy as np
 from bench.lib_fleet_history import (
     JOB_HOURS,
     START,
-    Catalogue,
+    Catalog,
     Fleet,
     Form,
     Node,
@@ -21,17 +21,17 @@ from bench.lib_fleet_history import (
     everything,
     nothing,
 )
-from detectors.selector import plan, tailor
-from detectors.selector.coverage import Coverage, shares_of
-from detectors.selector.history import HOUR
-from detectors.selector.learning import Learned, learn
-from detectors.selector.per_node import as_usual
-from detectors.selector.posterior import Posterior
-from detectors.selector.risk import Problem
+from mainstay.detectors.selector import node_plan, per_node_search
+from mainstay.detectors.selector.coverage import Coverage, shares_of
+from mainstay.detectors.selector.history import HOUR
+from mainstay.detectors.selector.learning import Learned, learn
+from mainstay.detectors.selector.per_node_plan import as_usual
+from mainstay.detectors.selector.posterior import Posterior
+from mainstay.detectors.selector.risk import SelectionProblem
 
 HALF = 2160.0
 """Hours of learning under the full set, and of judging after it."""
-Shop = Callable[[int], Catalogue]
+Shop = Callable[[int], Catalog]
 
 
 @dataclass
@@ -55,8 +55,8 @@ class Selecting:
         begun = time.perf_counter()
         p = self._learned.risk([node.history(now) for node in nodes], START + now * HOUR, JOB_HOURS)
         shares = np.stack([shares_of(self._coverage, node.own) for node in nodes])
-        made = plan.make(
-            Problem.of(self._coverage, shop.seconds, p, shares),
+        made = node_plan.make(
+            SelectionProblem.from_coverage(self._coverage, shop.seconds, p, shares),
             target=self.target, keep=self.keep, worth=self.worth, spare_nodes=self.spare_nodes, thorough=False,
         )  # fmt: skip
         self.seconds.append(time.perf_counter() - begun)
@@ -102,8 +102,10 @@ class Tailoring:
         p = self._learned.risk([as_usual(h, at - JOB_HOURS * HOUR) for h in histories], at, JOB_HOURS)
         shares = [self._posterior.shares(h, node.own, at) for h, node in zip(histories, nodes, strict=True)]
         ages = [[now - max(node.looked.get(name, 0.0), node.back) for name in names] for node in nodes]
-        problem = tailor.pairs(self._coverage, fleet.shop.seconds, p, np.stack(shares), np.array(ages), usual=JOB_HOURS)
-        chosen = tailor.make(problem, target=self.target, keep=self.keep, worth=self.worth).chosen
+        problem = per_node_search.pairs(
+            self._coverage, fleet.shop.seconds, p, np.stack(shares), np.array(ages), usual=JOB_HOURS
+        )
+        chosen = per_node_search.make(problem, target=self.target, keep=self.keep, worth=self.worth).chosen
         self.seconds.append(time.perf_counter() - begun)
         sets = {
             node.name: frozenset(name for name, on in zip(names, row, strict=True) if on)
@@ -162,6 +164,6 @@ class Trial:
         return fleet.run(rule, 2 * HALF)
 
 
-def add(total: Tally, more: Tally) -> None:
+def add_tally(total: Tally, more: Tally) -> None:
     for name in vars(total):
         setattr(total, name, getattr(total, name) + getattr(more, name))

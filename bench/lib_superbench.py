@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from detectors.superbench.baseline import generate_fixed, read_baseline, write_baseline
-from detectors.superbench.diagnose import Diagnosis, diagnose
-from detectors.superbench.lint import lint
-from detectors.superbench.names import InputError
-from detectors.superbench.output import Format, write
-from detectors.superbench.results import Results, read_results
-from detectors.superbench.rules import read_rules
-from detectors.superbench.summary import (
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.baseline import generate_fixed, read_baseline, write_baseline
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis, diagnose
+from mainstay.detectors.superbench.lint import lint
+from mainstay.detectors.superbench.output import Format, write
+from mainstay.detectors.superbench.results import Results, read_results
+from mainstay.detectors.superbench.rules import read_rules
+from mainstay.detectors.superbench.summary import (
     html_of_summary,
     markdown_of,
     read_summary_rules,
     samples_for_baseline,
-    summarise,
+    summarize,
 )
-from probes.words import Verdict
+from mainstay.probes.core_types import Verdict
 
 DEVIATIONS: Final = {
     "c03_unmatched_metric": "UNKNOWN instead of a silent pass",
@@ -32,7 +32,7 @@ DEVIATIONS: Final = {
     "c11_store_false_without_function": "refused at load, naming rule and field, instead of a bare KeyError",
     "s02_two_rules_one_category": "both rules are kept instead of the last",
 }
-"""As docs/superbench.md lists them."""
+"""As docs/how-to/superbench.md lists them."""
 _QUICKSCAN: Final = Path("superbench-results/v0.4.0/Azure-NDv4-A100-quickscan")
 
 
@@ -41,13 +41,13 @@ def _results(file: Path) -> Results:
         return read_results(lines)
 
 
-def _judged(results: Path, rules: Path, baseline: Path | None) -> Diagnosis:
+def _judged(results: Path, rules: Path, baseline: Path | None) -> SuperBenchDiagnosis:
     values = {} if baseline is None else read_baseline(baseline.read_bytes())
     return diagnose(_results(results), read_rules(rules.read_text()), values)
 
 
 def golden_alike(data: Path) -> dict[str, bool]:
-    """Case -> whether the whole answer is SuperBench's: labels, texts, cells, and that nothing else is said."""
+    """Case -> whether the whole answer is SuperBench's: labels, texts, cells, and nothing else."""
     folder = data / "superbench" / "golden"
     cases: dict[str, Mapping[str, Any]] = json.loads((folder / "cases.json").read_text())
     return {name: _alike(folder, case) for name, case in cases.items()}
@@ -71,7 +71,7 @@ def _alike(folder: Path, case: Mapping[str, Any]) -> bool:
 def _tables_alike(folder: Path, case: Mapping[str, Any]) -> bool:
     results, rules = _results(folder / case["data"]), read_summary_rules((folder / case["summary_rule"]).read_text())
     if "expected_md" in case:
-        return bool(markdown_of(summarise(results, rules, 4)) == (folder / case["expected_md"]).read_text())
+        return bool(markdown_of(summarize(results, rules, 4)) == (folder / case["expected_md"]).read_text())
     made = _generated(folder / case["data"], folder / case["summary_rule"], folder / case["diagnosis_rule"])
     return bool(made == (folder / case["expected"]).read_text().rstrip("\n"))
 
@@ -86,7 +86,7 @@ def files_alike(data: Path) -> dict[str, bool]:
     inputs, outputs = data / "superbench" / "tests_analyzer", data / "superbench" / "tests_data"
     found = _judged(inputs / "test_results.jsonl", inputs / "test_rules.yaml", inputs / "test_baseline.json")
     rules = read_summary_rules((inputs / "test_summary_rules.yaml").read_text())
-    summary = summarise(_results(inputs / "test_results.jsonl"), rules)
+    summary = summarize(_results(inputs / "test_results.jsonl"), rules)
     made: dict[str, Callable[[], str]] = {
         "diagnosis_summary_json.json": lambda: write(found, Format.JSON),
         "diagnosis_summary.json": lambda: write(found, Format.JSON, everything=True),
@@ -116,6 +116,6 @@ def lint_faults(data: Path) -> dict[str, bool]:
         in codes(golden / "c05_missing_metric_only.rule.yaml", published / "baseline.json"),
         "c06": ("r", "missing-baseline")
         in codes(golden / "c06_no_baseline_for_metric.rule.yaml", golden / "c06_no_baseline_for_metric.baseline.json"),
-        "c07": ("r", "bad-baseline")
+        "c07": ("r", "invalid-baseline")
         in codes(golden / "c07_zero_baseline.rule.yaml", golden / "c07_zero_baseline.baseline.json"),
     }

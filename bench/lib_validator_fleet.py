@@ -2,7 +2,7 @@
 
 A fleet is 64 nodes of 8 GPUs. Devices differ for good by a normal share of the typical value, repetitions by another,
 and two in a hundred repetitions are disturbed by 5 to 30 %, as hosts do. Fifteen nodes carry one defect each, a
-sixteenth one that is faint; the truth is which. Nobody hands over a clean fleet to learn from: criteria are learned
+sixteenth one that is faint; the truth is which. There is no clean fleet to learn from: criteria are learned
 from these very results.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.base import Floats
-from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State
+from mainstay.detectors.base import Floats
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 
 NODES, GPUS, REPETITIONS = 64, 8, 30
 COHORT = "8x-synthetic"
@@ -63,7 +63,7 @@ class Defect:
     share: float = 1.0
     """Of the repetitions that are slow."""
     whole_node: bool = False
-    state: State = State.OK
+    state: BenchmarkState = BenchmarkState.OK
     lost_metric: bool = False
 
 
@@ -81,7 +81,7 @@ DEFECTS = (
     Defect(words="allreduce 6 % slow", benchmark="allreduce", slowdown=0.06),
     Defect(words="a third of the steps at half speed", benchmark="gpt", slowdown=1.0, share=0.35),
     Defect(words="steps 8 % slow", benchmark="gpt", slowdown=0.08),
-    Defect(words="a benchmark that timed out", benchmark="allreduce", state=State.TIMEOUT),
+    Defect(words="a benchmark that timed out", benchmark="allreduce", state=BenchmarkState.TIMEOUT),
     Defect(words="a metric that is missing", benchmark="memory", lost_metric=True),
 )
 FAINT = Defect(words="a third of the steps 25 % slow", benchmark="gpt", slowdown=0.25, share=0.35)
@@ -128,15 +128,15 @@ def _values(kind: Kind, defect: Defect | None, random: np.random.Generator) -> F
 
 
 def _result(kind: Kind, gpu: int, defect: Defect | None, values: Floats) -> BenchmarkResult:
-    state = defect.state if defect else State.OK
-    lost = state is not State.OK or (defect is not None and defect.lost_metric)
+    state = defect.state if defect else BenchmarkState.OK
+    lost = state is not BenchmarkState.OK or (defect is not None and defect.lost_metric)
     metric = MetricValues(
         name=kind.metric, unit=kind.unit, better=kind.better, values=() if lost else tuple(map(float, values))
     )
     return BenchmarkResult(
         benchmark=kind.benchmark,
         state=state,
-        error=None if state is State.OK else "still running after 60 s: killed",
+        error=None if state is BenchmarkState.OK else "still running after 60 s: killed",
         seconds=1.0,
         device=f"cuda:{gpu}",
         metrics=(metric,),
@@ -144,10 +144,10 @@ def _result(kind: Kind, gpu: int, defect: Defect | None, values: Floats) -> Benc
 
 
 def published_rules(results: Mapping[str, Sequence[BenchmarkResult]]) -> set[str]:
-    """Nodes that the published quick-scan rules label, read in their favour.
+    """Nodes that the published quick-scan rules label, in the reading that favors them.
 
     Every metric here is taken to be covered by a live rule (the file's tensor-core rule matches nothing), baselines are
-    the fleet's own means, and a benchmark that failed is labelled by its return code. A missing metric is not: that is
+    the fleet's own means, and a benchmark that failed is labeled by its return code. A missing metric is not: that is
     what the tool does.
     """
     means = {key: float(np.mean(of)) for key, of in _means(results.values()).items()}
@@ -165,7 +165,7 @@ def _means(of: Iterable[Sequence[BenchmarkResult]]) -> dict[str, list[float]]:
 
 
 def _violates(result: BenchmarkResult, means: Mapping[str, float]) -> bool:
-    if result.state is not State.OK:
+    if result.state is not BenchmarkState.OK:
         return True
     (metric,) = result.metrics
     if not metric.values:

@@ -1,4 +1,4 @@
-"""Scores of a score: how well a series ranks the anomalous stretches of a labelled one, without any threshold.
+"""Scores of a score: how well a series ranks the anomalous stretches of a labeled one, without any threshold.
 
 VUS-PR: Paparrizos et al., "Volume under the surface: a new accuracy evaluation measure for time-series anomaly
 detection", VLDB 2022, section 4. Labels are softened by a margin of every width from 0 to ``window``; for each the
@@ -41,7 +41,7 @@ def auc_pr(labels: npt.NDArray[np.bool_], score: Floats) -> float:
     """Average precision over every threshold: sum of precision x step of recall; tied scores are one step.
 
     Raises:
-        ValueError: nothing is labelled, or a score is not a number.
+        ValueError: nothing is labeled, or a score is not a number.
     """
     order, ends = _steps(labels, score)
     hits = np.cumsum(labels[order])[ends]
@@ -58,7 +58,7 @@ def vus_pr(labels: npt.NDArray[np.bool_], score: Floats, window: int) -> float:
         window: widest margin, samples.
 
     Raises:
-        ValueError: nothing is labelled, or a score is not a number.
+        ValueError: nothing is labeled, or a score is not a number.
     """
     order, ends = _steps(labels, score)
     picks = np.linspace(0, len(score) - 1, THRESHOLDS).astype(np.intp)
@@ -94,7 +94,7 @@ def _area(at: _Points, soft: Floats) -> float:
 def _steps(labels: npt.NDArray[np.bool_], score: Floats) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Samples from the highest score down, and the last place of each run of equal scores."""
     if not labels.any():
-        raise ValueError("no sample is labelled: precision and recall say nothing")
+        raise ValueError("no sample is labeled: precision and recall say nothing")
     if not np.isfinite(score).all():
         raise ValueError("a score is not finite")
     order = np.argsort(-score, kind="stable")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench.lib_job import Job
 from bench.report import RESULTS, Row, publish
-from recovery.advice import Advice, AdviceKind, leave_file
+from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, write_request
 
 WIDTHS: Final = {"small": "64", "large": "1024"}
 """Of the model: a state of about a MB, and of some 150 MB a rank."""
@@ -51,11 +51,12 @@ def _send(port: int, piece: bytes) -> None:
 def move(directory: Path, width: str) -> dict[str, Any]:
     """One migration of a living rank: what the coordinator told of it, and the bytes of the rank's state."""
     arguments = ["--steps", "100000", "--width", width, "--batch", "1", "--dp", "1", "--pp", "2", "--layers", "2"]
-    job = Job(directory=directory / "job", arguments=arguments, nodes=2, per_node=1, options=["--spares", "1"])
+    job = Job(directory=directory / "job", arguments=arguments, nodes=2, per_node=1, options=["--standbys", "1"])
     with job:
         job.wait_step(5)
-        leave_file(
-            job.directory / "node-0", Advice(id="away", kind=AdviceKind.MIGRATE, node="node-1", reason="a bench")
+        write_request(
+            job.directory / "node-0",
+            MigrationRequest(id="away", kind=MigrationKind.MIGRATE, node="node-1", reason="a bench"),
         )
         (finished,) = job.until(lambda: job.events("migration_finished"), 120.0, "the end of the migration")
         state = max(job.state()["protection"]["state_bytes"])
@@ -79,7 +80,7 @@ def _measured(name: str, runs: int) -> list[Row]:
     what = f"a living rank with {size / 1e6:.0f} MB of state moves to another node"
     if not moved:
         return [_row(what, None, "s", f"<= {limit:.2f}", holds=False, n=runs, note=str(told[0])[:200])]
-    # The first new step is training again, at whatever a step takes.
+    # The first new step is training again, at the time that a step takes.
     still = [float(one["phases"]["total"]) - float(one["phases"]["first_step"]) for one in moved]
     first = statistics.median(float(one["phases"]["first_step"]) for one in moved)
     worst, middle = max(still), statistics.median(still)

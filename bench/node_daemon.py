@@ -22,12 +22,12 @@ import psutil
 
 from bench.lib_receiver import Receiver
 from bench.report import Row, publish, target_file
-from probes.frame import Frame
-from probes.ids import uuid7
-from probes.outbox import EventOutbox
-from probes.spool import Spool
-from probes.transport import Transport
-from probes.words import Event, EventKind
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.frame import Frame
+from mainstay.probes.ids import uuid7
+from mainstay.probes.outbox import EventOutbox
+from mainstay.probes.spool import Spool
+from mainstay.probes.transport import Transport
 from tests.fakes.fleet import FakeFleet, compile_fake
 
 _ROOT: Final = Path(__file__).resolve().parents[1]

@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 
 from bench.report import Row, publish, target_file
-from service.demo.processes import mainstay_command
-from service.demo.stack import Stack, free_port
+from mainstay.service.demo.processes import mainstay_command
+from mainstay.service.demo.stack import Stack, free_port
 
 NODES = 6
 ROUNDS = 4
 BEAT_SECONDS = 0.5
 JUDGE_SECONDS = 0.25
-"""How often the judge looks at beats; 1 s by default."""
+"""How often the detection loop checks heartbeats; 1 s by default."""
 _RHYTHM_SECONDS = 12.0
 """Longer than the detector listens before it trusts a rhythm."""
 _WAIT_SECONDS = 20.0
@@ -29,14 +29,16 @@ _WAIT_SECONDS = 20.0
 def rows() -> list[Row]:
     """Measure; a node that is never missed counts as the longest wait."""
     with tempfile.TemporaryDirectory() as place:
-        stack = Stack(Path(place), free_port(), env={"MAINSTAY_INCIDENTS__JUDGE_INTERVAL": str(JUDGE_SECONDS)})
+        stack = Stack(
+            Path(place), free_port(), env={"MAINSTAY_INCIDENTS__DETECTION_INTERVAL_SECONDS": str(JUDGE_SECONDS)}
+        )
         try:
             stack.start_service("serve")
             delays = [delay for number in range(ROUNDS) for delay in _round(stack, number)]
         finally:
             stack.close()
     p95 = statistics.quantiles(delays, n=20, method="inclusive")[-1]
-    note = f"median {statistics.median(delays):.2f} s; the judge looks each {JUDGE_SECONDS} s"
+    note = f"median {statistics.median(delays):.2f} s; the detection loop runs every {JUDGE_SECONDS} s"
     return [
         Row(
             claim="node lost → finding in the API, p95", figure=p95, unit="s", target="<= 2", holds=p95 <= 2.0,

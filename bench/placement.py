@@ -10,9 +10,10 @@ from fractions import Fraction
 from itertools import combinations
 
 from bench.lib_agents import Cluster
+from bench.lib_survival import enumerate_survival, gemini_bound, survival
 from bench.report import Row, publish, target_file
-from recovery.placement import Host, enumerate_survival, gemini_bound, place, survival
-from recovery.scheme import Scheme, parse
+from mainstay.recovery.placement import PlacementHost, place_groups
+from mainstay.recovery.protection_scheme import ProtectionScheme, parse
 
 NODES = 8
 EPOCH = 1
@@ -28,7 +29,7 @@ def decoded_rows(nodes: int = NODES) -> list[Row]:
     return [_decoded(parse(text, size), nodes) for text, size in DECODED]
 
 
-def _decoded(scheme: Scheme, nodes: int) -> Row:
+def _decoded(scheme: ProtectionScheme, nodes: int) -> Row:
     """All subsets of the nodes but the empty one."""
     with Cluster(nodes, scheme) as cluster:
         cluster.step(EPOCH)
@@ -52,7 +53,7 @@ def _fraction(cluster: Cluster, nodes: int, lost: int) -> Fraction:
 def placed_rows(nodes: int = FLEET) -> list[Row]:
     """GEMINI's placement against its own formula, which is exact below two groups and a bound beyond."""
     scheme = parse("copies:2")
-    groups = place([Host(f"n{rank}", (rank,)) for rank in range(nodes)], scheme).groups
+    groups = place_groups([PlacementHost(f"n{rank}", (rank,)) for rank in range(nodes)], scheme).groups
     found_rows = []
     for lost in (2, 3, 4):
         found, formula = enumerate_survival(scheme, groups, lost), gemini_bound(nodes, 2, lost)

@@ -1,7 +1,7 @@
 """The cost model and the simulator against published tables and exact formulas, each claim with its source.
 
 Recorded traces and the authors' measurements are read from the folder that ``MAINSTAY_TEST_DATA`` names (else
-``shared/data`` beside the checkout); where it is absent those rows are left out, and a line says so.
+``shared/data`` beside the checkout); where it is absent those rows are left out, and a line reports that.
 ``python -m bench.planner [--json FILE]``
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench import lib_planner_contest as contest
+from bench import lib_planner_comparison as contest
 from bench import lib_planner_decide as decisions
 from bench import lib_planner_forecasts as forecasts
 from bench import lib_planner_parcae as parcae

@@ -1,8 +1,8 @@
-"""Random and mutated frames against a live agent: it neither crashes, nor runs them, nor grows, nor falls silent.
+"""Random and mutated frames against a live agent: it neither crashes, nor runs them, nor grows, nor stops answering.
 
 Frames come from three places: random bytes, messages that are right but for a few flipped, added or missing bytes, and
-pickles that would leave a file behind if anybody loaded them. Half of the connections know the job's token, so that all
-that lies behind the greeting is reached. Left out are ``Drop`` and ``Fence``: an honest one does what it says.
+pickles that would leave a file behind if any process loaded them. Half of the connections know the job's token, so that
+all that lies behind the greeting is reached. Left out are ``Drop`` and ``Fence``: an honest one does what it says.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from bench.lib_source import ArraySource
 from bench.report import RESULTS, Row, publish
 from bench.snapshot_path import MIB, agents
-from recovery.agent.errors import AgentError
-from recovery.agent.framing import MAX_MESSAGE_BYTES
-from recovery.agent.messages import (
+from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.agent.framing import MAX_MESSAGE_BYTES
+from mainstay.recovery.agent.messages import (
     Committed,
     ConfigureDisk,
     ConfigureParity,
-    DiscardAfter,
+    DiscardAfterEpoch,
     Fetch,
     GetInventory,
     Hello,
@@ -37,11 +38,11 @@ from recovery.agent.messages import (
     OpenArena,
     Ping,
     Rebuild,
-    SaveDisk,
+    SaveCheckpoint,
 )
-from recovery.agent.peer_messages import (
+from mainstay.recovery.agent.peer_messages import (
     Decode,
-    Doubt,
+    ParityMismatch,
     ReadHead,
     ReadLayout,
     ReadParity,
@@ -49,9 +50,8 @@ from recovery.agent.peer_messages import (
     ReadRow,
     ReadSlot,
 )
-from recovery.agent.server import MAX_CONNECTIONS
-from recovery.disk.manifest import DiskConfig
-from recovery.memory.snapshot import ArraySource
+from mainstay.recovery.agent.server import MAX_CONNECTIONS
+from mainstay.recovery.checkpoint.manifest import DiskConfig
 
 SEED: Final = 5
 NOWHERE: Final = "no-endpoint"
@@ -68,11 +68,12 @@ def corpus(place: Path) -> list[bytes]:
         Committed(rank=0, epoch=1, generation=1, slot=0), OpenArena(rank=0, layout=b"[]"),
         Fetch(rank=0, epoch=1, from_rank=1, endpoint=NOWHERE), Rebuild(rank=0, epoch=1, group=()),
         LoadDisk(rank=0, epoch=1, directory=str(place / "none"), run="run-1"), ConfigureDisk(config=config),
-        SaveDisk(epoch=1), ConfigureParity(groups=(), every=0), DiscardAfter(epoch=1 << 40),
+        SaveCheckpoint(epoch=1), ConfigureParity(groups=(), every=0), DiscardAfterEpoch(epoch=1 << 40),
         ReadHead(rank=0, epoch=1), ReadSlot(rank=0, epoch=1, offset=0, nbytes=4096),
         ReadRow(ranks=(0, 1), place=0, epoch=1), ReadParity(ranks=(0, 1), place=0, epoch=1, word=0, nbytes=64),
         ReadProtected(rank=0, epoch=1), ReadLayout(rank=0),
-        Decode(rank=0, epoch=1, ranks=(0, 1), place=0, word=0, sources=()), Doubt(ranks=(0, 1), place=0, epoch=1),
+        Decode(rank=0, epoch=1, ranks=(0, 1), place=0, word=0, sources=()),
+        ParityMismatch(ranks=(0, 1), place=0, epoch=1),
     ]  # fmt: skip
     return [msgspec.msgpack.encode(message) for message in messages]
 
@@ -131,7 +132,7 @@ class Fuzzer:
 
 
 def resident(pid: int) -> int:
-    """Bytes of anonymous memory: shared pages of arenas are somebody's state, not the agent's."""
+    """Bytes of anonymous memory: shared pages of arenas are the ranks' state, not the agent's."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -161,7 +162,9 @@ def flood(address: Any, pid: int) -> int:
 def measure(frames: int, seed: int) -> list[Row]:
     place = Path(tempfile.mkdtemp(prefix="mainstay-bench-", dir="/dev/shm"))
     try:
-        with agents(1, place, "--checkpoint-dir", str(place / "disk"), "--disk-every", "1") as ((endpoint, client),):
+        with agents(1, place, "--checkpoint-dir", str(place / "disk"), "--checkpoint-interval", "1") as (
+            (endpoint, client),
+        ):
             pid = pid_of(client.path)
             client.open_arena(0, ArraySource({"state": np.zeros(100_000, np.uint8)}).layout)
             return _rows(_Target(endpoint, client, pid), Fuzzer(place, seed), frames)
@@ -189,7 +192,7 @@ class _Target:
         return False
 
     def alive(self) -> bool:
-        return "recovery.agent" in Path(f"/proc/{self.pid}/cmdline").read_text()
+        return "mainstay.recovery.agent" in Path(f"/proc/{self.pid}/cmdline").read_text()
 
 
 def pid_of(path: Path) -> int:
@@ -200,7 +203,7 @@ def pid_of(path: Path) -> int:
                 return int(entry.name)
         except OSError:
             continue
-    raise ValueError(f"nobody serves {path}")
+    raise ValueError(f"no process serves {path}")
 
 
 def _rows(target: _Target, fuzzer: Fuzzer, frames: int) -> list[Row]:

@@ -2,7 +2,7 @@
 
 ``python -m bench.recovery [--json FILE] [--quick] [--only a,b] [--seconds LIMIT]``: about an hour and a half, quick a
 quarter of an hour. Each part can be run alone (``make bench-kill_matrix``…) and keeps its own results; a part that
-cannot run here, or not within the limit, is a row that says so. ``--quick`` makes fewer runs where a part allows it,
+cannot run here, or not within the limit, is a row with the reason. ``--quick`` makes fewer runs where a part allows it,
 and keeps nothing of those.
 """
 
@@ -27,13 +27,13 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "recovery_time": ("--quick",),  # SIGKILL to the next step, beside a full restart
     "control_plane": ("--quick",),  # coordinator, partition, failures within failures, hangs
     "migration": ("--quick",),  # how long training stands still while a rank moves
-    "hazard_copies": ("--quick",),  # the newest step of a node that was warned of and lost
+    "extra_copies": ("--quick",),  # the newest step of a node that was warned of and lost
     "reshape": ("--quick",),  # another (dp, pp), beside a stop and a resume
     "bit_flips": (),  # flipped bits in all that is kept
     "restore_paths": ("--quick",),  # predicted and measured seconds
-    "executed": ("--quick",),  # the same of every way that is carried out, and that no sample is lost
+    "strategy_predictions": ("--quick",),  # the same of every way that is carried out, and that no sample is lost
     "protocol_fuzz": ("--quick",),  # hostile frames
-    "steps_on_disk": (),  # beside dcp
+    "checkpoints": (),  # beside dcp
 }
 """Bench -> what makes it quick; nothing: it is quick, or knows no other way."""
 _LIMIT_SECONDS: Final = 2400.0

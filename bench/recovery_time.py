@@ -87,7 +87,7 @@ class Run(NamedTuple):
 
     kills: list[Kill]
     events: list[Json]
-    """``recovered``: the first step committed by all ranks."""
+    """``recovery_completed``: the first step committed by all ranks."""
     job: Json
     step: float
     """Seconds of a usual one."""
@@ -109,7 +109,7 @@ def protected(directory: Path, size: Size) -> Run:
     runs = size.runs
     chance = random.Random(SEED)
     steps = (runs + 2) * (STEPS_BETWEEN + 40)
-    options = ["--max-restarts", str(runs + 1), "--parity-every", "10"]
+    options = ["--max-restarts", str(runs + 1), "--parity-interval", "10"]
     arguments = ["--steps", str(steps), *size.arguments]
     found: list[Kill] = []
     with Job(directory=directory, arguments=arguments, options=options) as job:
@@ -122,7 +122,7 @@ def protected(directory: Path, size: Size) -> Run:
             found.append(strike(job, chance.randrange(4)))
             job.wait_recoveries(number + 1, _PATIENCE)
         state = job.state()
-    return Run(found, job.events("recovered"), state, step)
+    return Run(found, job.events("recovery_completed"), state, step)
 
 
 def _pace(job: Job) -> float:
@@ -186,7 +186,7 @@ def rows_of(run: Run, cold: list[float], size: Size) -> list[Row]:
         Row(claim=f"process death detected, {size.megabytes} MB a rank, p95", figure=_quantile(seen, 0.95), unit="s",
             target=f"<= {DETECTED:g}", holds=_quantile(seen, 0.95) <= DETECTED, kind="live", n=count,
             note=f"from the SIGKILL until the coordinator acts; median {statistics.median(seen):.3f} s. Limit: the "
-            "kernel frees a process's memory before it tells anybody (pidfd, watched beside): "
+            "kernel frees a process's memory before it notifies any process (pidfd, watched beside): "
             f"median {statistics.median(visible):.3f} s, p95 {_quantile(visible, 0.95):.3f} s"),
         Row(claim=f"{claim}, p50", figure=p50, unit="s", target=slow or "<= 3", holds=None if slow else p50 <= 3.0,
             kind="live", baseline=against, n=count, note=what),

@@ -1,6 +1,6 @@
 """How a bench reports: one row a claim, printed as a table and written as JSON beside the others.
 
-A bench exits 0 when it could measure, whatever the figures say: a claim that does not hold is a row that says so.
+A bench exits 0 when it could measure, for any figures: a claim that does not hold is a row that records it.
 """
 
 from __future__ import annotations

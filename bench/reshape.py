@@ -19,9 +19,9 @@ from typing import Final
 
 from bench.lib_job import EXAMPLES, Job
 from bench.report import RESULTS, Row, publish
-from probes.ids import uuid7
-from recovery.disk.catalogue import find
-from recovery.reshape import Answer, Outcome, Wish, answered, ask
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.checkpoint.catalog import find
+from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
 
 WIDTHS: Final = {"small": "64", "large": "384"}
 """Of the model: a state of about a MB, and of some 40 MB a rank."""
@@ -34,7 +34,7 @@ WORDS: Final = ("--steps", "100000", "--batch", "1", "--layers", "4")
 class Run:
     """One change both ways."""
 
-    planned: Answer
+    planned: ReshapeResult
     by_hand_s: float
     steps_lost: int
     """By hand: between the step that was seen last and the one that was saved."""
@@ -43,7 +43,7 @@ class Run:
 
 
 def _job(directory: Path, width: str, shape: tuple[str, ...], *more: str) -> Job:
-    options = [*shape, "--disk-every", "100000", "--checkpoint-dir", str(directory / "checkpoints"), *more]
+    options = [*shape, "--checkpoint-interval", "100000", "--checkpoint-dir", str(directory / "checkpoints"), *more]
     arguments = [*WORDS, "--width", width]
     name = f"job-{'-'.join(shape[1::2])}-{len(more)}"
     return Job(directory=directory / name, script=EXAMPLES / "anyshape.py", arguments=arguments, options=options)
@@ -53,9 +53,9 @@ def change(directory: Path, width: str) -> Run:
     """One run: asked for while it trains, then stopped and started again."""
     with _job(directory, width, OLD) as job:
         job.wait_step(5)
-        wish = Wish(id=uuid7(), dp=1, pp=4, asked_at=time.time())
-        path = ask(job.directory / "node-0", wish)
-        planned: Answer = job.until(lambda: answered(path), 120.0, "an answer")
+        request = ReshapeRequest(id=uuid7(), dp=1, pp=4, asked_at=time.time())
+        path = write_request(job.directory / "node-0", request)
+        planned: ReshapeResult = job.until(lambda: answered(path), 120.0, "an answer")
         state = max(job.state()["protection"]["state_bytes"])
         job.launchers[0].send_signal(signal.SIGTERM)
         job.wait()
@@ -81,7 +81,7 @@ def _measured(name: str, runs: int) -> list[Row]:
     for _ in range(runs):
         with tempfile.TemporaryDirectory(prefix="mainstay-reshape-") as directory:
             told.append(change(Path(directory), WIDTHS[name]))
-    done = [run.planned for run in told if run.planned.outcome is Outcome.DONE]
+    done = [run.planned for run in told if run.planned.outcome is ReshapeStatus.DONE]
     what = f"four ranks with {told[0].state_bytes / 1e6:.0f} MB change from 2 x 2 to 1 x 4"
     by_hand = statistics.median(run.by_hand_s for run in told)
     baseline = f"stopped and started with --resume in the same run: {by_hand:.2f} s"
@@ -89,7 +89,7 @@ def _measured(name: str, runs: int) -> list[Row]:
         note = told[0].planned.detail[:200]
         return [_row(what, None, "s", f"< {by_hand:.2f}", holds=False, baseline=baseline, n=runs, note=note)]
     seconds = [given.seconds or 0.0 for given in done]
-    still = statistics.median(given.standing_s or 0.0 for given in done)
+    still = statistics.median(given.readiness_s or 0.0 for given in done)
     middle, again = statistics.median(seconds), max(given.steps_repeated or 0 for given in done)
     failed = f"; {runs - len(done)} of {runs} did not change" if len(done) < runs else ""
     note = f"training stood still for {still:.2f} s of them{failed}"

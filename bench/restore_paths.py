@@ -1,4 +1,4 @@
-"""Whether the planner's prices are right: predicted and measured seconds of each way back, in live jobs.
+"""Whether the cost model is right: predicted and measured seconds of each recovery strategy, in live jobs.
 
 Each story takes away so much that one way is left or is the cheapest: a rank (its own slot), a node of a job with
 replicas (a peer's copy), a node of a pipeline (parity), two nodes at once (Reed-Solomon), all memory (disk). The
@@ -26,19 +26,19 @@ from pathlib import Path
 from typing import Final
 
 from bench.lib_job import Job, JobError
-from bench.lib_kill import Truth, Ward
+from bench.lib_kill import ExtraCopy, Truth
 from bench.report import RESULTS, Row, publish
 
 SEED: Final = 41
 NODES: Final = 4
 EVERY: Final = 3
 WITHIN: Final = 0.25
-REGRET: Final = 1.2
+EXCESS_COST: Final = 1.2
 START_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True)
-class Story:
+class RestoreScenario:
     """What is taken away, and of which job."""
 
     name: str
@@ -49,12 +49,12 @@ class Story:
 
 
 STORIES: Final = (
-    Story("own slot", 1, ("--protect", "xor"), 0),
-    Story("peer copy", 2, ("--protect", "none"), 1),
-    Story("parity (xor)", 1, ("--protect", "xor"), 1),
-    Story("parity (rs:2), two lost", 1, ("--protect", "rs:2"), 2),
-    Story("a copy on another node (copies:2)", 1, ("--protect", "copies:2"), 1),
-    Story("disk", 1, ("--protect", "none"), NODES),
+    RestoreScenario("own slot", 1, ("--protection", "xor"), 0),
+    RestoreScenario("peer copy", 2, ("--protection", "none"), 1),
+    RestoreScenario("parity (xor)", 1, ("--protection", "xor"), 1),
+    RestoreScenario("parity (rs:2), two lost", 1, ("--protection", "rs:2"), 2),
+    RestoreScenario("a copy on another node (copies:2)", 1, ("--protection", "copies:2"), 1),
+    RestoreScenario("disk", 1, ("--protection", "none"), NODES),
 )
 
 
@@ -68,46 +68,46 @@ class Sample:
     feasible: frozenset[str]
 
 
-def tell(place: Path, story: Story, runs: int, seed: int) -> list[Sample]:
+def run_scenario(place: Path, story: RestoreScenario, runs: int, seed: int) -> list[Sample]:
     """One job, ``runs`` recoveries and one before them that teaches the planner."""
     chance = random.Random(seed)
     words = ["--steps", "100000", "--width", "128", "--batch", "1", "--dp", str(story.dp), "--pp",
              str(NODES // story.dp), "--layers", "4"]  # fmt: skip
-    options = ["--parity-every", str(EVERY), "--spares", "1", "--max-restarts", "1000", *story.options]
+    options = ["--parity-interval", str(EVERY), "--standbys", "1", "--max-restarts", "1000", *story.options]
     if story.lost == NODES:
-        options += ["--disk-every", "5", "--checkpoint-dir", str(place / "disk")]
+        options += ["--checkpoint-interval", "5", "--checkpoint-dir", str(place / "disk")]
     with Job(directory=place, arguments=words, options=options, nodes=NODES, per_node=1) as job:
-        ward = Ward(job, Truth(), story.name)
+        extra_copy = ExtraCopy(job, Truth(), story.name)
         found = []
         for number in range(runs + 1):
-            sample = _once(ward, story, chance)
+            sample = _once(extra_copy, story, chance)
             found += [sample] if number else []
     return found
 
 
-def _once(ward: Ward, story: Story, chance: random.Random) -> Sample:
-    job, newest = ward.job, max(0, ward.newest())
+def _once(extra_copy: ExtraCopy, story: RestoreScenario, chance: random.Random) -> Sample:
+    job, newest = extra_copy.job, max(0, extra_copy.newest())
     protected = "none" not in story.options and story.lost > 0
     ready = [
-        ward.until(lambda: ward.newest() >= newest + 4, START_SECONDS),
-        not protected or ward.until(lambda: ward.protected(NODES) > newest, START_SECONDS),
-        story.lost < NODES or ward.until(lambda: _on_disk(job, newest), START_SECONDS),
+        extra_copy.until(lambda: extra_copy.newest() >= newest + 4, START_SECONDS),
+        not protected or extra_copy.until(lambda: extra_copy.protected(NODES) > newest, START_SECONDS),
+        story.lost < NODES or extra_copy.until(lambda: _on_disk(job, newest), START_SECONDS),
     ]
     if not all(ready):
         raise JobError(f"{story.name}: no step was protected\n{job.tail()}")
-    before, nodes = len(ward.events.read()), ward.nodes()
+    before, nodes = len(extra_copy.events.read()), extra_copy.nodes()
     ranks = chance.sample(range(NODES), max(1, story.lost))
     # An agent that dies too often in a row is left alone by its launcher.
-    ward.until(lambda: all(ward.spare_agent(nodes[rank]) for rank in ranks[: story.lost]), START_SECONDS)
-    ward.kill_ranks(ranks)
+    extra_copy.until(lambda: all(extra_copy.spare_agent(nodes[rank]) for rank in ranks[: story.lost]), START_SECONDS)
+    extra_copy.kill_ranks(ranks)
     for rank in ranks[: story.lost]:
-        ward.kill_agent(nodes[rank])
-        ward.wipe(nodes[rank])
-    if not ward.until(ward.settled, START_SECONDS):
+        extra_copy.kill_agent(nodes[rank])
+        extra_copy.wipe(nodes[rank])
+    if not extra_copy.until(extra_copy.settled, START_SECONDS):
         raise JobError(f"{story.name}: not recovered\n{job.tail()}")
-    events = ward.events.read()[before:]
-    plan = [event for event in events if event["kind"] == "plan_chosen"][-1]["data"]["plan"]
-    seconds = [event for event in events if event["kind"] == "recovered"][-1]["data"]["seconds"]
+    events = extra_copy.events.read()[before:]
+    plan = [event for event in events if event["kind"] == "recovery_planned"][-1]["data"]["plan"]
+    seconds = [event for event in events if event["kind"] == "recovery_completed"][-1]["data"]["seconds"]
     chosen = next(a for a in plan["alternatives"] if a["strategy"] == plan["chosen"])
     return Sample(
         strategy=plan["chosen"], predicted=chosen["seconds"],
@@ -141,10 +141,10 @@ def rows(told: dict[str, list[Sample]], failed: dict[str, str]) -> list[Row]:
             kind="live", n=0, note=f"could not run: {why}")
         for name, why in failed.items()
     ]  # fmt: skip
-    return [*made, *_regret(told)]
+    return [*made, *_excess_cost(told)]
 
 
-def _regret(told: dict[str, list[Sample]]) -> list[Row]:
+def _excess_cost(told: dict[str, list[Sample]]) -> list[Row]:
     by_strategy: defaultdict[str, list[float]] = defaultdict(list)
     for samples in told.values():
         for sample in samples:
@@ -157,7 +157,7 @@ def _regret(told: dict[str, list[Sample]]) -> list[Row]:
     return [
         Row(
             claim="chosen way against the best feasible one, measured medians, worst", figure=round(worst, 2), unit="x",
-            target=f"<= {REGRET:g}", holds=worst <= REGRET, kind="live", n=len(choices),
+            target=f"<= {EXCESS_COST:g}", holds=worst <= EXCESS_COST, kind="live", n=len(choices),
             note=", ".join(f"{name} {seconds:.3f} s" for name, seconds in sorted(median.items())),
         )
     ]  # fmt: skip
@@ -178,7 +178,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             if options.only not in story.name:
                 continue
             try:
-                told[story.name] = tell(place / f"job-{number}", story, 2 if options.quick else options.runs, SEED)
+                told[story.name] = run_scenario(
+                    place / f"job-{number}", story, 2 if options.quick else options.runs, SEED
+                )
             except JobError as error:
                 failed[story.name] = str(error).splitlines()[0]
                 print(error, flush=True)

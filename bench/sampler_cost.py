@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.report import Row, publish, target_file
-from probes.board import Board
-from probes.nvml.batch import FieldBatch
-from probes.nvml.fields import FAST, SLOW
-from probes.samplers.base import Happened
-from probes.samplers.nvml import NvmlConfig, NvmlSampler
-from probes.signals import SIGNALS, SignalSource
+from mainstay.probes.nvml.batch import FieldBatch
+from mainstay.probes.nvml.fields import FAST, SLOW
+from mainstay.probes.sample_collector import SampleCollector
+from mainstay.probes.samplers.base import SourceEvent
+from mainstay.probes.samplers.nvml import NvmlConfig, NvmlSampler
+from mainstay.probes.signals import SIGNALS, SignalSource
 from tests.fakes.fleet import FakeFleet, compile_fake
 
 _CARDS: Final = 8
@@ -94,7 +94,7 @@ def sweep_rows(fleet: FakeFleet, sampler: NvmlSampler) -> list[Row]:
 def live_row() -> Row:
     """The child's own loop at 1 Hz: a thread a card, the event thread, and the row that goes to the parent."""
     said: list[Any] = []
-    board = Board([NvmlConfig().build()], said.append)
+    board = SampleCollector([NvmlConfig().build()], said.append)
     board.sample(float(int(time.time())))
     before, started = busy(), time.monotonic()
     for tick in range(1, _LIVE_S + 1):
@@ -144,16 +144,16 @@ def batch_row(nvml: Any) -> Row:
 
 
 def event_row(fleet: FakeFleet, sampler: NvmlSampler) -> Row:
-    """From the driver's event to ``tell``."""
+    """From the driver's event to ``record_event``."""
     heard = threading.Event()
     times: list[float] = []
 
-    def tell(happened: Happened) -> None:
+    def record_event(happened: SourceEvent) -> None:
         if happened.data.get("code") == 79:
             times.append(time.perf_counter())
             heard.set()
 
-    sampler.listen(tell)
+    sampler.listen(record_event)
     while not fleet.calls()["nvmlEventSetWait_v2"]:
         time.sleep(0.01)
     delays = []

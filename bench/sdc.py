@@ -89,7 +89,7 @@ class Checksum:
         self._factors = torch.randint(0, 1 << 62, (4, _WIDTH, _WIDTH), generator=random) * 2 + 1
         self.value = 0
 
-    def add(self, weights: Weights) -> None:
+    def add_weights(self, weights: Weights) -> None:
         bits = torch.stack([weight.detach().view(torch.int32) for weight in weights]).to(torch.int64)
         self.value = (self.value * 6364136223846793005 + int((bits * self._factors).sum())) % (1 << 64)
 
@@ -100,7 +100,7 @@ Print = tuple[str, int]
 
 @dataclass
 class Chain:
-    """What a run of clean steps left: a print each interval, and where it could go on from."""
+    """What a run of clean steps left: a print each interval, and where it could continue from."""
 
     prints: list[Print] = field(default_factory=list)
     """After steps INTERVAL, 2 INTERVAL…"""
@@ -120,7 +120,7 @@ def record(training: Training, steps: int) -> Chain:
         for number in range(first, first + INTERVAL):
             training.step(weights, number)
             summing -= time.process_time()
-            checksum.add(weights)
+            checksum.add_weights(weights)
             summing += time.process_time()
         between = time.process_time()
         chain.prints.append((fingerprint(weights), checksum.value))
@@ -163,7 +163,7 @@ def inject(training: Training, chain: Chain, random: np.random.Generator, produc
         for number in range(check * INTERVAL, (check + 1) * INTERVAL):
             with FlipBit(product, element, bit) if number == step else contextlib.nullcontext():
                 training.step(weights, number)
-            checksum.add(weights)
+            checksum.add_weights(weights)
             if number <= step:
                 training.step(clean, number)
             if number == step:

@@ -5,10 +5,10 @@ five times as long. Every other step is measured: wrappers, hooks, records, a la
 one in between runs on a twin of the model, with the same parameters and no hooks, and without wrappers. Which comes
 first changes with every pair.
 
-What it costs is told twice. The SDK counts the wall time that the training thread is inside it, and holds itself to a
-hundredth by that (``recovery.sdk.budget``); on a machine with more to do than cores the turns that others take on the
-core meanwhile are in it. And the same steps with and without are compared in processor time, which holds what no clock
-inside sees, and whose error is as large as the machine is busy: the interval says it.
+Two methods measure the cost. The SDK counts the wall time that the training thread is inside it, and holds itself to a
+hundredth by that (``mainstay.recovery.sdk.measurement_budget``); on a machine with more to do than cores the turns that
+others take on the core meanwhile are in it. And the same steps with and without are compared in processor time, which
+holds what no clock inside sees, and whose error is as large as the machine is busy: the interval says it.
 
 Then each part alone, in microseconds.
 """
@@ -28,22 +28,22 @@ from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.autograd import Variable
+from torch.distributed import HashStore
 
 import mainstay
 from bench.lib_job import free_port
 from bench.report import Row, publish, target_file
-from recovery.examples import tiny
-from recovery.launcher.worker_messages import StepRecord
-from recovery.sdk import link as links
-from recovery.sdk import wrappers
-from recovery.sdk.clocks import ThreadClock
-from recovery.sdk.links import Links
-from recovery.sdk.meter import Sent, StepMeter
-from recovery.sdk.progress import INTERVAL, ProgressThread
-from recovery.sdk.traffic import Traffic
-from recovery.sdk.values import gradient_norm, tensors_digest
+from mainstay.recovery.examples import tiny
+from mainstay.recovery.launcher.worker_messages import StepRecord
+from mainstay.recovery.sdk import collective_hooks
+from mainstay.recovery.sdk import launcher_client as links
+from mainstay.recovery.sdk.call_tracker import CallTracker
+from mainstay.recovery.sdk.clocks import ThreadClock
+from mainstay.recovery.sdk.meter import Sent, StepMeter
+from mainstay.recovery.sdk.numerics import gradient_norm, tensors_digest
+from mainstay.recovery.sdk.progress import INTERVAL, ProgressThread
+from mainstay.recovery.sdk.transfer_timer import TransferTimer
 
 WARM_UP: Final = 10
 """The budget looks at eight steps before it thins anything."""
@@ -69,7 +69,7 @@ CASES: Final = (
 
 
 @contextmanager
-def launcher() -> Iterator[links.Link]:
+def launcher() -> Iterator[links.LauncherClient]:
     """A link to a process that reads all that it gets and does nothing with it."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reader = os.fork()
@@ -79,7 +79,7 @@ def launcher() -> Iterator[links.Link]:
             pass
         os._exit(0)
     far.close()
-    link = links.Link(near)
+    link = links.LauncherClient(near)
     link.on_orphaned = lambda: None
     yield link
     near.shutdown(socket.SHUT_RDWR)
@@ -87,7 +87,7 @@ def launcher() -> Iterator[links.Link]:
 
 
 class Trainer:
-    """One rank of the demo's model, and its twin that nobody watches."""
+    """One rank of the demo's model, and its twin that Mainstay does not watch."""
 
     def __init__(self, mesh: tiny.PlainMesh, words: list[str]) -> None:
         self.opts = tiny.options(words)
@@ -108,7 +108,7 @@ class Trainer:
         """Processor and wall seconds of one step."""
         self.number += 1
         if watched:
-            wrappers.install()
+            collective_hooks.install()
             self.run._meter.restart()  # noqa: SLF001 - the step in between is none of this job's
         dist.barrier()
         wall, busy = time.perf_counter(), time.thread_time()
@@ -118,7 +118,7 @@ class Trainer:
         else:
             self._train(self.alone, self.optimizers[1])
         took = time.thread_time() - busy, time.perf_counter() - wall
-        wrappers.uninstall()
+        collective_hooks.uninstall()
         return took
 
     def _train(self, stage: tiny.Stage, optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
@@ -255,7 +255,7 @@ def hooks_microseconds() -> tuple[float, float]:
     inputs = torch.zeros(1, 1)
     plain, hooked, empty = (torch.nn.Linear(1, 1) for _ in range(3))
     meter = StepMeter(hooked)
-    at_end = Variable._execution_engine.queue_callback  # noqa: SLF001 - as recovery.sdk.hooks
+    at_end = Variable._execution_engine.queue_callback  # noqa: SLF001 - as mainstay.recovery.sdk.hooks
     empty.register_forward_pre_hook(lambda *_: None)
     empty.register_forward_hook(lambda _, __, y: y.register_hook(lambda _: at_end(lambda: None)) and None)
     costs = [microseconds(lambda m=m: m(inputs).sum().backward(), 1000) for m in (plain, hooked, empty)]  # type: ignore[misc]
@@ -266,14 +266,14 @@ def hooks_microseconds() -> tuple[float, float]:
 def part_rows() -> list[Row]:
     torch.set_num_threads(1)
     clock = ThreadClock()
-    bare = Traffic(clock)
+    bare = CallTracker(clock)
     opts = tiny.options([])
     stage = tiny.Stage(opts, 0)
     tokens = torch.zeros(4, 64, dtype=torch.int64)
     stage(tokens).sum().backward()
     parameters = list(stage.parameters())
     meter = StepMeter(stage)
-    near, far = Links("bench", 1, 0), Links("bench", 1, 1)
+    near, far = TransferTimer("bench", 1, 0), TransferTimer("bench", 1, 1)
 
     def call() -> None:
         place: Any = group
@@ -285,9 +285,9 @@ def part_rows() -> list[Row]:
         far.received(0, 0, 1.0, 2.0, 8, exact=True)
 
     def record() -> None:
-        meter.begin(1)
+        meter.begin_step(1)
         meter.end(1, 1, digests=False)
-        meter.take()
+        meter.collect()
 
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
@@ -336,7 +336,7 @@ def _progress_row(cost: float, n: int) -> Row:
 def main() -> None:
     file = target_file("sdk_overhead")
     rows = [row for case in CASES for row in turn_rows(case)] + part_rows()
-    wrappers.uninstall()
+    collective_hooks.uninstall()
     publish("sdk_overhead", rows, file)
 
 

@@ -21,14 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.lib_exact import exact
 from bench.lib_fleet_history import FORMS, START, Fleet, Form, broad, everything, suite
-from bench.lib_selecting import HALF, Chooser, Compared, Selecting, Shop, Tailoring, Trial, add
+from bench.lib_selecting import HALF, Chooser, Compared, Selecting, Shop, Tailoring, Trial, add_tally
 from bench.report import Row, publish, target_file
-from detectors.selector import learning, select, tailor
-from detectors.selector.coverage import Coverage, DefectRecord
-from detectors.selector.history import HOUR, Encoder, as_known
-from detectors.selector.learning import HeldOut, landmarks
-from detectors.selector.risk import Problem
+from mainstay.detectors.selector import learning, per_node_search, set_search
+from mainstay.detectors.selector.coverage import Coverage, DefectRecord
+from mainstay.detectors.selector.history import HOUR, CovariateEncoder, as_known
+from mainstay.detectors.selector.learning import HeldOut, landmarks
+from mainstay.detectors.selector.risk import SelectionProblem
 
 WORLDS: tuple[tuple[int, Form], ...] = ((31, "frailty"), (32, "weibull"), (33, "steps"))
 """Worlds that policies are judged on; what was tried out on the way was tried on 11 to 13 and 21 to 23."""
@@ -86,9 +87,9 @@ def policies() -> list[Row]:
             total = Compared()
             for world in WORLDS:
                 rules, run = fixed[one.shop, *world].result(), runs[one.what, *world].result()
-                add(total.policy, run.policy)
-                add(total.full, rules.full)
-                add(total.none, rules.none)
+                add_tally(total.policy, run.policy)
+                add_tally(total.full, rules.full)
+                add_tally(total.none, rules.none)
                 total.seconds += run.seconds
             rows += _at_p0(one, total) if one.p0 else _kept(one, total)
     return rows
@@ -120,7 +121,7 @@ def _at_p0(one: Asked, p0: Compared) -> list[Row]:
     ]
 
 
-def random_problem(rng: np.random.Generator) -> tuple[Problem, float]:
+def random_problem(rng: np.random.Generator) -> tuple[SelectionProblem, float]:
     """Benchmarks whose coverages are correlated in one of three ways, and a target that can be reached."""
     n, k, way = int(rng.integers(6, 15)), int(rng.integers(2, 12)), int(rng.integers(3))
     names = [f"b{i}" for i in range(n)]
@@ -133,29 +134,33 @@ def random_problem(rng: np.random.Generator) -> tuple[Problem, float]:
         found = frozenset(name for j, name in enumerate(names) if sees[kind, j] and luck[j] < sight[j])
         records.append(DefectRecord(defect=str(kind), found=found))
     p = rng.beta(1, 20, int(rng.integers(1, 64)))
-    problem = Problem.of(Coverage.learn(records, names), rng.lognormal(3, 1, n), p)
+    problem = SelectionProblem.from_coverage(Coverage.learn(records, names), rng.lognormal(3, 1, n), p)
     before, after = problem.residual(problem.none()), problem.residual(problem.all())
     return problem, after + (before - after) * rng.uniform(0.01, 0.7)
 
 
-def random_pairs(rng: np.random.Generator) -> tuple[tailor.Pairs, float]:
+def random_pairs(rng: np.random.Generator) -> tuple[per_node_search.NodeBenchmarkPairs, float]:
     """Two to four nodes with three to seven benchmarks, sixteen pairs at most, and a target that can be reached."""
     nodes = int(rng.integers(2, 5))
     benchmarks = int(rng.integers(3, 16 // nodes + 1))
     sees = rng.random((int(rng.integers(3, 20)), benchmarks)) < rng.uniform(0.2, 0.7)
     mass = rng.gamma(0.7, 0.05, (nodes, 1)) * rng.dirichlet(np.full(len(sees), 0.5), nodes)
-    made = tailor.Pairs(seconds=rng.lognormal(3, 1, benchmarks), sees=sees, mass=mass, rest=rng.uniform(0, 0.01, nodes))
+    made = per_node_search.NodeBenchmarkPairs(
+        seconds=rng.lognormal(3, 1, benchmarks), sees=sees, mass=mass, rest=rng.uniform(0, 0.01, nodes)
+    )
     before, after = made.hazard(made.none()), made.hazard(made.all())
     return made, -math.expm1(-(after + (before - after) * rng.uniform(0.01, 0.7)))
 
 
-def many_pairs(rng: np.random.Generator) -> tailor.Pairs:
+def many_pairs(rng: np.random.Generator) -> per_node_search.NodeBenchmarkPairs:
     """Sixty nodes with ten benchmarks: too many for an exact answer."""
     mass = rng.gamma(0.5, size=(60, 1)) * rng.dirichlet(np.ones(30), 60)
-    return tailor.Pairs(seconds=rng.lognormal(3, 1, 10), sees=rng.random((30, 10)) < 0.3, mass=mass, rest=np.zeros(60))
+    return per_node_search.NodeBenchmarkPairs(
+        seconds=rng.lognormal(3, 1, 10), sees=rng.random((30, 10)) < 0.3, mass=mass, rest=np.zeros(60)
+    )
 
 
-def lagrange_bound(problem: tailor.Pairs, found: tailor.Tailored) -> float:
+def lagrange_bound(problem: per_node_search.NodeBenchmarkPairs, found: per_node_search.PerNodeSets) -> float:
     """Node-seconds below which no sets reach the goal.
 
     For any price, cost plus price times hazard is least somewhere, and each node's least is that of its 2^n sets.
@@ -175,7 +180,7 @@ def against_bound(instances: int = 40) -> list[Row]:
     ratios = []
     for seed in range(instances):
         problem = many_pairs(np.random.default_rng([2, seed]))
-        found = tailor.make(problem, keep=0.95)
+        found = per_node_search.make(problem, keep=0.95)
         assert found.reached
         ratios.append(problem.cost(found.chosen) / lagrange_bound(problem, found))
     near = float(np.mean(np.array(ratios) <= 1.05))
@@ -192,14 +197,14 @@ def against_exact(instances: int = 400) -> list[Row]:
     ratios: dict[str, list[float]] = {"one set for all": [], "(node, benchmark) pairs": []}
     for _ in range(instances):
         problem, target = random_problem(rng)
-        found, best = select.greedy(problem, target=target), select.exact(problem, target=target)
+        found, best = set_search.greedy(problem, target=target), exact(problem, target=target)
         assert found.reached
         assert best.reached
         ratios["one set for all"].append(found.seconds / best.seconds)
         pairs, target = random_pairs(rng)
-        least = select.exact(tailor.Flat(pairs=pairs), target=target)
+        least = exact(per_node_search.PairList(pairs=pairs), target=target)
         ratios["(node, benchmark) pairs"].append(
-            pairs.cost(tailor.make(pairs, target=target).chosen) / least.seconds if least.seconds else 1.0
+            pairs.cost(per_node_search.make(pairs, target=target).chosen) / least.seconds if least.seconds else 1.0
         )
     return [_near(what, told) for what, told in ratios.items()]
 
@@ -219,11 +224,11 @@ def judged(seed: int, form: Form) -> dict[str, HeldOut]:
     fleet.run(everything, 2 * HALF)
     split, histories = START + HALF * HOUR, fleet.histories()
     before = [as_known(h, split) for h in histories]
-    encoder = Encoder.learn(before)
-    episodes = encoder.episodes(before)
+    encoder = CovariateEncoder.learn(before)
+    failure_runs = encoder.failure_runs(before)
     marks = landmarks(histories, encoder, split + np.arange(0, HALF, 36.0) * HOUR)
     return {
-        name: learning.held_out_scores(learning.fit(make(), episodes), marks, HORIZONS)
+        name: learning.held_out_scores(learning.fit(make(), failure_runs), marks, HORIZONS)
         for name, make in learning.MODELS.items()
     }
 
@@ -328,7 +333,7 @@ def trace_judged(nodes: Sequence[Life], split: float, end: float) -> dict[str, H
 def traces() -> list[Row]:
     rows: list[Row] = []
     replayed = partial(Row, kind="replayed", unit="")
-    about = "the trace tells of a node only how long it has lived: all nodes of one age look alike at one moment"
+    about = "the trace records of a node only how long it has lived: all nodes of one age look alike at one moment"
     for name in ("p3-trace.csv", "g4dn-trace.csv"):
         file = data_folder() / "traces" / "bamboo" / name
         if not file.is_file():

@@ -10,7 +10,7 @@ ASD (labels used freely) and on faults planted into SMD's training parts. Alarms
 together with ``window`` at that second look, so the recall leans on these four machines by that one choice of two. The
 ensemble's figure was within 0.006 of its two rivals'. The culprits' ranking was chosen on ASD.
 That look showed unrest to find 0.64 of the events at 0.35 false alarms a day by single samples; counting the budget in
-alarms (``standing``) came after it, was judged on ASD, and is worth two events here. The finished model was then run
+alarms (``status``) came after it, was judged on ASD, and is worth two events here. The finished model was then run
 three times, with nothing chosen between the runs.
 """
 
@@ -36,10 +36,10 @@ from sklearn.decomposition import PCA
 from bench.lib_events import Verdict, alarms, hit_rate, judge
 from bench.lib_vus import auc_pr, ranges_of, vus_pr
 from bench.report import RESULTS, Row, publish
-from detectors.base import Floats
-from detectors.multivariate import MachineModel
-from detectors.multivariate_views import LEAST_DEVIATION
-from detectors.spot import standing, tail
+from mainstay.detectors.base import Floats
+from mainstay.detectors.statistics.multivariate import MachineModel
+from mainstay.detectors.statistics.multivariate_views import LEAST_DEVIATION
+from mainstay.detectors.statistics.spot import status, tail
 
 DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 WINDOW = 100
@@ -119,7 +119,7 @@ def _standard(machine: Machine) -> tuple[Floats, Floats]:
 
 
 def _with_threshold(train: Floats, test: Floats) -> Judged:
-    return Judged(test, test, tail(standing(train)).threshold(BUDGET / A_DAY), _single(train))
+    return Judged(test, test, tail(status(train)).threshold(BUDGET / A_DAY), _single(train))
 
 
 def _single(healthy: Floats) -> float:
@@ -202,7 +202,7 @@ def curve(data: list[Machine]) -> str:
     points = []
     models = [fitted(machine) for machine in data]
     unrest = [model.stream().update(machine.test).unrest for model, machine in zip(models, data, strict=True)]
-    tails = [tail(standing(model.healthy_.unrest)) for model in models]
+    tails = [tail(status(model.healthy_.unrest)) for model in models]
     for budget in BUDGETS:
         verdicts = [
             judge(alarms(score, part.threshold(budget / A_DAY)), ranges_of(machine.labels))

@@ -1,10 +1,10 @@
 """What one snapshot an iteration costs, beside other ways to save each iteration: blocks in turns, in one process.
 
 A transformer with AdamW trains in iterations of 200 ms and more. In each round every way of saving has an iteration,
-in an order that is drawn anew, so that what else the machine does meets all of them alike: neighbours in time are
+in an order that is drawn again, so that other load on the machine meets all of them alike: adjacent rounds are
 compared. A save that began at the end of the iteration before runs beside the timed one, as in a steady run. The
 overhead is the difference from the iteration without saving in the same round, as a share of it: the mean without the
-lowest and highest fifth of the rounds (a neighbour on a shared machine that takes a core for a second is in one of
+lowest and highest fifth of the rounds (another user of a shared machine that takes a core for a second is in one of
 them), and its 95 % interval from resampling rounds.
 All of them write into memory (/dev/shm), so that no disk is compared.
 """
@@ -27,14 +27,14 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch.distributed import HashStore
 
-from bench.lib_savers import DcpAsync, Mainstay, Nothing, Saver, SingleBuffer, TorchSave
+from bench.lib_baselines import DcpAsync, Mainstay, Nothing, Saver, SingleBuffer, TorchSave
 from bench.report import RESULTS, Row, publish
 from bench.snapshot_path import agents
-from recovery.agent.client import AgentClient
-from recovery.examples import tiny
-from recovery.memory.copying import COPY_ENVIRONMENT
+from mainstay.recovery.agent.client import AgentClient
+from mainstay.recovery.examples import tiny
+from mainstay.recovery.memory.slot_copy import COPY_ENVIRONMENT
 
 SEED: Final = 9
 ITERATION: Final = 0.2

@@ -3,7 +3,7 @@
 Every figure is a ratio to a memcpy of the same bytes measured in the same round: a shared machine's memory speed varies
 by a factor of two within minutes, the ratios less. The note of each row names the physical limit beside it.
 
-In-memory work is timed in processor seconds of this process, which a neighbour's processes do not lengthen; transfers,
+In-memory work is timed in processor seconds of this process, which other users' processes do not lengthen; transfers,
 where several processes take part, in wall-clock seconds.
 
 Copies are measured as ``mainstay run`` sets its workers up (``COPY_ENVIRONMENT``: large copies go past the caches) and,
@@ -30,14 +30,16 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.lib_copy import copy_pieces
+from bench.lib_source import ArraySource
 from bench.report import Row, publish, target_file
-from recovery.agent.client import AgentClient
-from recovery.agent.messages import GroupMember
-from recovery.memory.arena import Arena
-from recovery.memory.copying import COPY_ENVIRONMENT, copy_pieces
-from recovery.memory.digest import Bytes, digest
-from recovery.memory.records import Word
-from recovery.memory.snapshot import ArraySource, SnapshotWriter
+from mainstay.recovery.agent.client import AgentClient
+from mainstay.recovery.agent.messages import GroupMember
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.records import Word
+from mainstay.recovery.memory.slot_copy import COPY_ENVIRONMENT
+from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 MIB = 1024 * 1024
 STATE = 256 * MIB
@@ -224,7 +226,7 @@ def agents(count: int, directory: Path, *options: str) -> Iterator[list[tuple[st
     token.write_text("bench-token")
     processes, found = [], []
     for i in range(count):
-        command = [sys.executable, "-m", "recovery.agent", "--job", "bench", "--node", f"node-{i}"]
+        command = [sys.executable, "-m", "mainstay.recovery.agent", "--job", "bench", "--node", f"node-{i}"]
         command += ["--socket", str(directory / f"{i}.sock"), "--token-file", str(token), "--shm-dir", str(directory)]
         processes.append(subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True))
     try:
@@ -299,7 +301,7 @@ def fetch_rows(bench: Bench, directory: Path) -> list[Row]:
 def parity_rows(bench: Bench, directory: Path) -> list[Row]:
     """A group of four: an epoch encoded by all at once, then one of them rebuilt, as seconds beside a raw transfer."""
     encoded, rebuilt = [], []
-    with agents(4, directory, "--parity-every", "1") as nodes:
+    with agents(4, directory, "--parity-interval", "1") as nodes:
         group = tuple(GroupMember(node=f"node-{i}", endpoint=e, rank=i) for i, (e, _) in enumerate(nodes))
         ranks = [Rank(client, i, bench) for i, (_, client) in enumerate(nodes)]
         for _, client in nodes:

@@ -1,7 +1,7 @@
 """Everything that is claimed of validation, in one table: runs the benches of the parts one after the other.
 
 ``python -m bench.validation [--json FILE] [--quick]``: half an hour, quick a third of that. Each part can be run alone
-(``make bench-validator``…) and keeps its own results; a part that cannot run here is a row that says so. ``--quick``
+(``make bench-validator``…) and keeps its own results; a part that cannot run here is a row with the reason. ``--quick``
 makes fewer runs where a part allows it, and keeps nothing of those.
 """
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from bench.detect import part
 from bench.report import RESULTS, Row, publish
-from probes.benchmarks.suites import SUITES, TYPICAL
+from mainstay.probes.benchmarks.suites import SUITES, TYPICAL
 
 PARTS: dict[str, tuple[str, ...]] = {
     "validator": ("--quick",),  # criteria learned from distributions and over sessions, replayed and simulated
     "diagnose": (),  # SuperBench rule files, its own test data, 10,000 nodes
     "selector": (),  # what to run before a job, simulated fleets
-    "localise": ("--seeds", "50"),  # who is named from pairs, simulated fabrics
+    "localize": ("--seeds", "50"),  # who is named from pairs, simulated fabrics
     "admission": (),  # the gate before a job, live
     "validation_faults": ("--quick",),  # real faults around real benchmarks, live
     "sdc": ("--quick",),  # one wrong bit in one product, live
@@ -33,7 +33,8 @@ def budgets() -> list[Row]:
     return [
         Row(claim=f"suite {suite.name} on {device.count} GPUs, stated times", figure=round(stated, 1), unit="s",
             target=f"<= {suite.limit_seconds:g}", holds=stated <= suite.limit_seconds, kind="simulated",
-            n=len(suite.benchmarks("cuda")), note="a sum of budgets; docs/benchmarks.md has what was measured")
+            n=len(suite.benchmarks("cuda")),
+            note="sum of budgets; measured times: docs/reference/validation-benchmarks.md")
         for suite in SUITES.values()
         for stated in [suite.expected_seconds(device)]
     ]  # fmt: skip

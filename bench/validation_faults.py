@@ -2,10 +2,10 @@
 
 ``python -m bench.validation_faults [--json FILE] [--quick] [--seed N] [--log FILE] [--rejudge FILE]``: 13 minutes.
 The product's benchmarks at small sizes, on one core, each in its own process. Criteria are learned from clean runs of
-eight sessions, as ``mainstay criteria fit`` learns them: 40 s apart, each with a new nursery, so with other pages of
-memory, and with whatever the machine does by then. Then clean and faulty runs in one random order, so that what else
-happens on the machine hits both, in sessions of their own, each as ``mainstay validate --again 3`` makes it: what is
-too slow is measured again. The log keeps every run as measured: given again, an interrupted bench goes on where it
+eight sessions, as ``mainstay criteria fit`` learns them: 40 s apart, each with a new fork server, so with other pages
+of memory, and with the load of the machine by then. Then clean and faulty runs in one random order, so that what else
+happens on the machine hits both, in sessions of their own, each as ``mainstay validate --remeasure 3`` makes it: what
+is too slow is measured again. The log keeps every run as measured: given again, an interrupted bench continues where it
 stopped, and ``--rejudge`` judges a log by the limits of today without a run. Ctrl-C or SIGTERM ends it early with the
 rows of what was measured; so does the end of its time, 14 minutes.
 """
@@ -31,27 +31,27 @@ from bench import lib_inject
 from bench.lib_fault_score import AGAIN, CLEAN, LEARN, TIMEOUT_SECONDS, Run, learned, rows, suite
 from bench.lib_inject import FAULTS, Fault
 from bench.report import RESULTS, publish
-from detectors.confirm import confirmed
-from detectors.criteria import Criteria
-from probes.benchmarks.allreduce import AllReduce
-from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.burn import Burn
-from probes.benchmarks.deterministic import Deterministic
-from probes.benchmarks.disk import Disk
-from probes.benchmarks.gemm import Gemm
-from probes.benchmarks.launch import Launch
-from probes.benchmarks.memory import Memory
-from probes.benchmarks.result import BenchmarkResult
-from probes.benchmarks.runner import Home, run_benchmarks
+from mainstay.detectors.validation.criteria import Criteria
+from mainstay.detectors.validation.remeasurement import confirm_failures
+from mainstay.probes.benchmarks.allreduce import AllReduce
+from mainstay.probes.benchmarks.base import Benchmark, Device
+from mainstay.probes.benchmarks.burn import Burn
+from mainstay.probes.benchmarks.deterministic import Deterministic
+from mainstay.probes.benchmarks.disk import Disk
+from mainstay.probes.benchmarks.gemm import Gemm
+from mainstay.probes.benchmarks.launch import Launch
+from mainstay.probes.benchmarks.memory import Memory
+from mainstay.probes.benchmarks.result import BenchmarkResult
+from mainstay.probes.benchmarks.runner import ForkServerPool, run_benchmarks
 
 LEARNED = (8, 5)
 """Sessions that are learned from, and clean runs of each: forty runs, as many as one session had before. The limits
 hang on the number of sessions: Student's t is 7 with eight of them, 13 with five."""
 LEARNED_QUICK = (5, 4)
 PAUSE_SECONDS = 40.0
-"""Between sessions that are learned from: neighbours do something else by then, and eight fit into the time."""
+"""Between sessions that are learned from: other load has changed by then, and eight fit into the time."""
 MOST_SECONDS = 840.0
-"""It ends by itself then, with the rows of what was measured: a part of a bench may take a quarter of an hour."""
+"""It ends then, with the rows of what was measured: a part of a bench may take a quarter of an hour."""
 JUDGED = 22
 """Judged runs that share a session: five sessions that no criterion has seen."""
 _BUDGET = 0.06
@@ -80,7 +80,7 @@ def order(seed: int, clean: int, strong: int, weak: int, faults: Sequence[Fault]
 
 
 def planned(sessions: int, each: int, labels: Sequence[str]) -> Plan:
-    """Sessions of clean runs to learn from, then the labelled ones in sessions of their own."""
+    """Sessions of clean runs to learn from, then the labeled ones in sessions of their own."""
     learning = [(LEARN, f"learned-{i // each}") for i in range(sessions * each)]
     return learning + [(label, f"judged-{i // JUDGED}") for i, label in enumerate(labels)]
 
@@ -122,21 +122,21 @@ def read(log: Path) -> list[Run]:
 
 
 def _session(session: str, labels: Sequence[str], told: Path, before: Sequence[Run]) -> Iterator[Run]:
-    """Runs with a nursery of their own; ``told`` is the file that names the fault of the moment."""
+    """Runs with a fork server of their own; ``told`` is the file that names the fault of the moment."""
     told.write_text(CLEAN)
-    with Home(lib_inject.COMMAND) as home:
-        _results(SUITE, home)  # warms caches and the nursery
+    with ForkServerPool(lib_inject.COMMAND) as home:
+        _results(SUITE, home)  # warms caches and the fork server
         criteria = None if labels[0] == LEARN else learned(before)
         for label in labels:
             told.write_text(label)
             yield _run(label, session, home, criteria)
 
 
-def _results(benchmarks: Sequence[Benchmark], home: Home) -> tuple[BenchmarkResult, ...]:
+def _results(benchmarks: Sequence[Benchmark], home: ForkServerPool) -> tuple[BenchmarkResult, ...]:
     return tuple(run_benchmarks([(one, (_CPU,)) for one in benchmarks], TIMEOUT_SECONDS, home))
 
 
-def _run(label: str, session: str, home: Home, criteria: Criteria | None) -> Run:
+def _run(label: str, session: str, home: ForkServerPool, criteria: Criteria | None) -> Run:
     """One run; with criteria, what failed is measured again under the same fault."""
     fault = FAULTS.get(label)
     more: list[tuple[BenchmarkResult, ...]] = []
@@ -152,7 +152,7 @@ def _run(label: str, session: str, home: Home, criteria: Criteria | None) -> Run
             return suite(more[-1])
 
         if criteria is not None:
-            confirmed(suite(first), criteria, again, AGAIN)
+            confirm_failures(suite(first), criteria, again, AGAIN)
     return Run(label, first, tuple(more), session, os.getloadavg()[0], time.time())
 
 
@@ -162,7 +162,7 @@ def settle() -> str:
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(lib_inject.PRIORITY))
     except PermissionError:
-        return "one core, shared with whatever else runs"
+        return "one core, shared with all else that runs"
     return "one core, before other processes of this machine (real-time priority)"
 
 
@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _made(plan: Plan, log: Path, pause: float) -> tuple[list[Run], str]:
-    """What was measured until the end or until somebody ended it, and a word on that."""
+    """What was measured until the end or until a user interrupted it, and a note on that."""
     runs: list[Run] = []
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -213,7 +213,7 @@ def _made(plan: Plan, log: Path, pause: float) -> tuple[list[Run], str]:
         for run in measure(plan, log, pause):
             runs.append(run)
             if time.monotonic() - begun > MOST_SECONDS:
-                raise KeyboardInterrupt  # noqa: TRY301 - as if somebody had ended it
+                raise KeyboardInterrupt  # noqa: TRY301 - as if a user had interrupted it
             if len(runs) % 20 == 0:
                 print(json.dumps({"runs": len(runs), "seconds": round(time.monotonic() - begun)}), flush=True)
     except KeyboardInterrupt:

@@ -25,17 +25,18 @@ import numpy as np
 from bench import lib_drifting_fleet as drifting
 from bench import lib_validator_fleet as synthetic
 from bench.lib_gpu_variability import BENCHMARKS, FOLDER, Gpu, is_healthy, load, slow_nodes, splits
+from bench.lib_similarity import distances
 from bench.report import Row, publish, target_file
-from detectors.base import Floats
-from detectors.conformal import Mask
-from detectors.criteria import Sample, judge, learn, samples_of, worst
-from detectors.limits import LimitEstimator, NotAGateError, RobustLimits, robust_scale
-from detectors.node_clusters import Place, group
-from detectors.repeatability import repeatability
-from detectors.similarity import distances, medoid, shortfalls
-from detectors.validator import OwnPast, Validator
-from probes.benchmarks.result import Better
-from probes.words import Verdict
+from mainstay.detectors.base import Floats
+from mainstay.detectors.statistics.conformal import Mask
+from mainstay.detectors.statistics.similarity import medoid, shortfalls
+from mainstay.detectors.validation.criteria import MetricSample, judge, learn_criteria, samples_of, worst
+from mainstay.detectors.validation.criterion_limits import LimitEstimator, NotAGateError, RobustLimits, robust_scale
+from mainstay.detectors.validation.node_clusters import DeviceLocation, group
+from mainstay.detectors.validation.repeatability import repeatability
+from mainstay.detectors.validation.validator import OwnPast, Validator
+from mainstay.probes.benchmarks.result import Better
+from mainstay.probes.core_types import Verdict
 
 BUDGET = 0.005
 SLOWDOWNS = (0.0, 0.02, 0.03, 0.05, 0.07, 0.10)
@@ -57,14 +58,14 @@ class Tally:
 
     shares: dict[float, list[float]] = field(default_factory=lambda: {s: [] for s in SLOWDOWNS})
 
-    def add(self, slowdown: float, flagged: Mask | Sequence[bool]) -> None:
+    def add_outcome(self, slowdown: float, flagged: Mask | Sequence[bool]) -> None:
         self.shares[slowdown].append(float(np.mean(flagged)))
 
     def at(self, slowdown: float) -> float:
         return float(np.mean(self.shares[slowdown])) if self.shares[slowdown] else float("nan")
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         recalls = ", ".join(f"{s:.0%}: {self.at(s):.3f}" for s in SLOWDOWNS[1:])
         return f"recall {recalls}; healthy flagged {self.at(0.0):.3%}"
 
@@ -119,7 +120,7 @@ def _population(found: Replay, learned: Sequence[int], judged: Sequence[int]) ->
         return None
     for slowdown in SLOWDOWNS:
         flagged = _fails(validator, [gpu.times * (1 + slowdown) for gpu in _healthy(found, judged)])
-        found.way("population").add(slowdown, flagged)
+        found.way("population").add_outcome(slowdown, flagged)
     natural = [gpus[i] for i in judged if not found.healthy[i]]
     if natural:
         found.outliers += _fails(validator, [gpu.times for gpu in natural])
@@ -127,7 +128,7 @@ def _population(found: Replay, learned: Sequence[int], judged: Sequence[int]) ->
     flags = _fails(validator, [gpu.times for gpu in gpus])
     groups = group(
         {gpu.name for gpu, flag in zip(gpus, flags, strict=True) if flag},
-        {gpu.name: Place(node=gpu.node) for gpu in gpus},
+        {gpu.name: DeviceLocation(node=gpu.node) for gpu in gpus},
     )
     whole = {one.node for one in groups if len(one.devices) == one.of > 1}
     found.nodes += len(slow_nodes(gpus))
@@ -151,7 +152,7 @@ def _own_past(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> O
     for slowdown in SLOWDOWNS:
         late = [gpu.halves[1] * (1 + slowdown) for gpu in healthy]
         early = [gpu.halves[0] for gpu in healthy]
-        found.way("own past").add(slowdown, _failed(past.predict(early, late)))
+        found.way("own past").add_outcome(slowdown, _failed(past.predict(early, late)))
     return past
 
 
@@ -173,9 +174,9 @@ def _fixed(found: Replay, learned: Sequence[int], judged: Sequence[int]) -> None
     edge = np.median(medians) + 3 * robust_scale(medians)
     for slowdown in SLOWDOWNS:
         slow = [gpu.times * (1 + slowdown) for gpu in _healthy(found, judged)]
-        found.way("alpha 0.95").add(slowdown, distances(slow, reference, LOWER) >= 0.05)
-        found.way("median + 3 MAD").add(slowdown, np.array([np.median(run) for run in slow]) > edge)
-        found.way("fixed 10 %").add(slowdown, np.array([np.mean(run) for run in slow]) > 1.1 * medians.mean())
+        found.way("alpha 0.95").add_outcome(slowdown, distances(slow, reference, LOWER) >= 0.05)
+        found.way("median + 3 MAD").add_outcome(slowdown, np.array([np.median(run) for run in slow]) > edge)
+        found.way("fixed 10 %").add_outcome(slowdown, np.array([np.mean(run) for run in slow]) > 1.1 * medians.mean())
 
 
 def replay_rows(found: Replay) -> list[Row]:
@@ -192,7 +193,7 @@ def replay_rows(found: Replay) -> list[Row]:
         return [gate, Row(claim=f"{name}: refused as a gate", figure=share, unit="of the splits",
                 target="1.0, it is no gate", holds=share == 1.0 and repeats.is_gate is False,
                 kind="replayed", n=TIMES,
-                note=f"{found.refused[0]}. Own past, had it been one: {own.words}")]  # fmt: skip
+                note=f"{found.refused[0]}. Own past, had it been one: {own.description}")]  # fmt: skip
     return [gate, *_claims(found, name, count), *_context(found, name, count)]
 
 
@@ -222,7 +223,8 @@ def _context(found: Replay, name: str, count: int) -> list[Row]:
         tally = found.way(way)
         rows.append(
             Row(claim=f"{name}: recall at 5 %, {way} alone", figure=tally.at(0.05), unit="",
-                target="the claim's, alone", holds=tally.holds, kind="replayed", n=TIMES * count // 2, note=tally.words)
+                target="the claim's, alone", holds=tally.holds, kind="replayed", n=TIMES * count // 2,
+                note=tally.description)
         )  # fmt: skip
     natural = sum(not healthy for healthy in found.healthy)
     flagged = f"; of these {np.mean(found.outliers):.2f} flagged" if found.outliers else ""
@@ -254,11 +256,12 @@ def clocks() -> Row:
             by_time = np.array(_fails(times, [gpu.times * (1 + slowdown) for gpu in mine]))
             for tally, clock in ((stalled, 1.0), (capped, 1 / (1 + slowdown))):
                 runs = [gpu.times * (1 + slowdown) * gpu.clocks * clock for gpu in mine]
-                tally.add(slowdown, by_time | np.array(_fails(cycles, runs)))
+                tally.add_outcome(slowdown, by_time | np.array(_fails(cycles, runs)))
     return Row(claim="SGEMM: recall at 5 %, population with time x clock, a fault that lowers the clock",
                figure=capped.at(0.05), unit="", target="the claim's, alone", holds=capped.holds, kind="replayed",
                n=TIMES * len(gpus) // 2, baseline=f"the same fault at an unchanged clock {stalled.at(0.05):.2f}",
-               note=f"clock lowered by the fault: {capped.words}. Clock unchanged: {stalled.words}")  # fmt: skip
+               note=f"clock lowered by the fault: {capped.description}. Clock unchanged: "
+                    f"{stalled.description}")  # fmt: skip
 
 
 @dataclass
@@ -272,7 +275,7 @@ class Outcome:
     faint: int = 0
     missed: set[str] = field(default_factory=set)
 
-    def add(self, fleet: synthetic.Fleet, flagged: Iterable[str]) -> None:
+    def add_fleet(self, fleet: synthetic.Fleet, flagged: Iterable[str]) -> None:
         self.faint += fleet.faint in flagged
         flagged = set(flagged) - {fleet.faint}
         self.defects += len(fleet.truth)
@@ -282,7 +285,7 @@ class Outcome:
         self.missed |= {fleet.truth[node].words for node in fleet.truth.keys() - flagged}
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return f"{self.found}/{self.defects} found, {self.false}/{self.healthy} false"
 
 
@@ -296,10 +299,10 @@ def fleets() -> list[Row]:
             for sample in samples_of(results, cohort=synthetic.COHORT, machine=node)
         ]
         for name, estimator in (("Validator", Validator), ("RobustLimits", RobustLimits)):
-            ways[name].add(fleet, _judged(fleet, samples, estimator))
-        ways["published rules"].add(fleet, synthetic.published_rules(fleet.results))
+            ways[name].add_fleet(fleet, _judged(fleet, samples, estimator))
+        ways["published rules"].add_fleet(fleet, synthetic.published_rules(fleet.results))
     ours, rules = ways["Validator"], ways["published rules"]
-    against = "; ".join(f"{name} {outcome.words}" for name, outcome in ways.items() if outcome is not ours)
+    against = "; ".join(f"{name} {outcome.description}" for name, outcome in ways.items() if outcome is not ours)
     missed = ", ".join(sorted(ours.missed)) or "nothing"
     return [
         Row(claim="synthetic fleets: defective nodes found", figure=ours.found / ours.defects, unit="", target="1.0",
@@ -315,9 +318,9 @@ def fleets() -> list[Row]:
     ]  # fmt: skip
 
 
-def _judged(fleet: synthetic.Fleet, samples: list[Sample], estimator: type[LimitEstimator]) -> set[str]:
+def _judged(fleet: synthetic.Fleet, samples: list[MetricSample], estimator: type[LimitEstimator]) -> set[str]:
     """Nodes that do not pass."""
-    criteria = learn(samples, false_alarms=FLEET_BUDGET / synthetic.NODES, estimator=estimator).criteria
+    criteria = learn_criteria(samples, false_alarms=FLEET_BUDGET / synthetic.NODES, estimator=estimator).criteria
     verdicts = {
         node: worst(v.verdict for v in judge(results, criteria, cohort=synthetic.COHORT).verdicts)
         for node, results in fleet.results.items()
@@ -341,7 +344,7 @@ def sessions(cohorts: int) -> list[Row]:
             with_, without = counts["sessions"], counts["none"]
             found = "; ".join(f"{s:.0%}: {with_.recall(s):.2f} ({without.recall(s):.2f})" for s in drifting.SLOWDOWNS)
             rows.append(
-                Row(claim=f"sessions that differ by {drift:.0%}, learned from {layout.words}: clean runs failed",
+                Row(claim=f"sessions that differ by {drift:.0%}, learned from {layout.description}: clean runs failed",
                     figure=with_.rate, unit="", target=f"<= {BUDGET}", holds=with_.rate <= BUDGET, kind="simulated",
                     baseline=f"without sessions {without.rate:.4f}; learned in one session {hour:.4f}", n=with_.clean,
                     note=f"{drifting.METRICS} metrics; recall with sessions (without) at {found}")

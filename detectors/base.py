@@ -7,12 +7,13 @@ the data's. From that follow the rules that ``tests/detectors/test_conformance.p
 - Deterministic, and chunk-invariant: one update with 100 samples says what 10 updates with 10 samples say.
 - Input is never changed. NaN is a missing sample: it is no evidence of health, so it neither raises nor clears.
 - Entities come and go between updates: state grows and shrinks with them, and an entity that leaves while a finding
-  about it holds gets an inactive one ("no longer watched"), so that nobody waits for it for ever.
-- A finding is emitted when it begins to hold, when what it says turns graver or milder (same kind and entity), and,
-  with ``active=False``, when it ceases to; never in between.
+  about it holds gets an inactive one ("no longer watched"), so that no rule waits for it for ever.
+- A finding is emitted when it begins to hold, when it becomes more or less severe (same kind and entity), and, with
+  ``active=False``, when it ceases to hold; never in between.
 - Evidence (sentence, numbers, series to draw) is made only for what is flagged.
 
-A new detector costs two files, ``detectors/x.py`` and ``tests/detectors/test_x.py``, and its line in ``registry.py``.
+A new detector costs two files, ``detectors/GROUP/NAME.py`` and ``tests/detectors/GROUP/test_NAME.py`` with
+``example(seed)``, and its line in ``registry.py``.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
-from detectors.mesh import Mesh
-from detectors.rows import Rows, places
-from probes.words import Event, Remedy, Severity
+from mainstay.detectors.entity_state import EntityState, places
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.probes.core_types import Event, RecommendedAction, Severity
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -54,7 +55,7 @@ class Samples:
     """[T] Unix seconds, float64, not falling."""
     x: Array
     """[T, S, E] float32 or float64 (the latter where a value is itself a time); NaN = missing. Counters as rates."""
-    mesh: Mesh | None = None
+    mesh: JobMesh | None = None
     """The job whose ranks the entities are, with its axes; None for devices."""
     steps: npt.NDArray[np.int64] | None = None
     """[T] step numbers where the samples are steps of a job; a step may come again after a rollback."""
@@ -93,24 +94,24 @@ class Feed(StrEnum):
         return self in {Feed.STEPS, Feed.PAIRS}
 
 
-class Stance(StrEnum):
+class DetectorState(StrEnum):
     """Whether a detector judges at all: one that does not is no sign of health."""
 
     IDLE = "idle"  # it has seen nothing that it could judge
     LEARNING = "learning"
-    JUDGING = "judging"
-    ABSTAINS = "abstains"  # what it sees is too noisy, or not comparable
+    ACTIVE = "active"
+    ABSTAINING = "abstaining"  # what it sees is too noisy, or not comparable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class DetectorStatus:
     """A detector's own account of what it does now: shown beside its findings."""
 
-    stance: Stance
-    why: str = ""
+    state: DetectorState
+    reason: str = ""
     """A sentence; empty where it judges as it should."""
     numbers: dict[str, float] = field(default_factory=dict)
-    """What it learned: noise, limits, the normaliser's number…"""
+    """What it learned: noise, limits, the normalizer's number…"""
 
 
 class Detector(ABC):
@@ -135,30 +136,30 @@ class EventDetector(Detector):
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """Take events in order of arrival; a repeated id changes nothing."""
 
-    def pass_time(self, now: float) -> list[Finding]:
+    def advance_clock(self, now: float) -> list[Finding]:
         """What ceases to hold because nothing came; ``now`` is the caller's clock, Unix seconds."""
         del now
         return []
 
-    def adopt(self, findings: Iterable[Finding]) -> None:
+    def restore_findings(self, findings: Iterable[Finding]) -> None:
         """After a restart: what holds in the store, of which ``update`` may have been shown too few events to know."""
         del findings
 
 
 class ArrayDetector(Detector):
-    """Judges measurements: one vectorised step per sample, state in arrays whose last axis follows the entities."""
+    """Judges measurements: one vectorized step per sample, state in arrays whose last axis follows the entities."""
 
     signals: ClassVar[tuple[str, ...]]
     """What it reads; other signals in the samples are ignored, an absent one counts as all missing."""
     host_signals: ClassVar[tuple[str, ...]] = ()
     """Signals of the node's host that stand beside each of its devices, e.g. ``uptime_seconds`` for a boot grace."""
-    settle_seconds: ClassVar[float] = 60.0
+    settling_seconds: ClassVar[float] = 60.0
     """How long after a restart it must have looked before its silence about an older finding means that it is over."""
     feed: ClassVar[Feed] = Feed.DEVICES
     """What its samples are; whoever feeds it makes one detector for the fleet or one for each job accordingly."""
 
     @abstractmethod
-    def _rows(self) -> Rows:
+    def _rows(self) -> EntityState:
         """Fresh state."""
 
     @abstractmethod
@@ -173,9 +174,9 @@ class ArrayDetector(Detector):
         self.rows = self._rows()
         self._groups: tuple[tuple[str, ...], list[npt.NDArray[np.intp]]] = ((), [])
 
-    def account(self) -> Account:
-        """What it does now. One that learns or may abstain says so here."""
-        return Account(stance=Stance.JUDGING if self.rows.entities else Stance.IDLE)
+    def status(self) -> DetectorStatus:
+        """What it does now. A detector that learns or may abstain overrides it."""
+        return DetectorStatus(state=DetectorState.ACTIVE if self.rows.entities else DetectorState.IDLE)
 
     def update(self, samples: Samples) -> list[Finding]:
         """Findings that begin or cease to hold within the chunk, in order of time.
@@ -193,7 +194,7 @@ class ArrayDetector(Detector):
         return findings
 
     def _follow(self, samples: Samples) -> list[Finding]:
-        """Let the state follow the entities; withdraw what was said about those that left."""
+        """Let the state follow the entities; withdraw the findings about those that left."""
         if self.rows.follows(samples.entities):
             return []
         take = places(self.rows.entities, samples.entities)
@@ -229,7 +230,7 @@ class ArrayDetector(Detector):
         active: bool = True,
         severity: Severity = Severity.WARNING,
         confidence: float = 1.0,
-        remedy: Remedy = Remedy.NONE,
+        recommended_action: RecommendedAction = RecommendedAction.NONE,
         cause: Cause | None = None,
     ) -> Finding:
         return Finding(
@@ -241,6 +242,6 @@ class ArrayDetector(Detector):
             confidence=confidence,
             evidence=evidence,
             active=active,
-            remedy=remedy,
+            recommended_action=recommended_action,
             cause=cause,
         )

@@ -5,55 +5,55 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from probes.words import Remedy, Severity
+from mainstay.probes.core_types import RecommendedAction, Severity
 
 
 class FindingKind(StrEnum):
     """Kinds of finding. The enumeration may grow, never change meaning."""
 
-    PROCESS_EXIT = "process_exit"
-    NODE_LOST = "node_lost"
-    GPU_LOST = "gpu_lost"
-    XID = "xid"
-    ECC_UNCORRECTABLE = "ecc_uncorrectable"
-    ROW_REMAP = "row_remap"
-    PROBE_SILENT = "probe_silent"
-    COMM_HANG = "comm_hang"
-    NONCOMM_HANG = "noncomm_hang"
-    COLLECTIVE_MISMATCH = "collective_mismatch"
-    THERMAL_THROTTLE = "thermal_throttle"
-    POWER_BRAKE = "power_brake"
-    COMPUTE_SLOW = "compute_slow"
-    PCIE_DEGRADED = "pcie_degraded"
-    NVLINK_ERRORS = "nvlink_errors"
-    NIC_DEGRADED = "nic_degraded"
-    CONGESTION = "congestion"
-    CPU_CONTENTION = "cpu_contention"
-    DATA_STALL = "data_stall"
-    MEMORY_LEAK = "memory_leak"
-    NAN = "nan"
-    LOSS_SPIKE = "loss_spike"
-    SDC_SUSPECT = "sdc_suspect"
-    JOB_SLOWDOWN = "job_slowdown"
-    LEMON_NODE = "lemon_node"
-    SIGNAL_OUTLIER = "signal_outlier"
-    SXID = "sxid"
-    ECC_CORRECTED = "ecc_corrected"
-    RECOVERY_ACTION = "recovery_action"
-    STALLED_COLLECTIVE = "stalled_collective"
-    KERNEL_FAULT = "kernel_fault"
-    OUT_OF_MEMORY = "out_of_memory"
-    DISK_FULL = "disk_full"
-    CLOCK_SKEW = "clock_skew"
-    FABRIC_DOWN = "fabric_down"
-    HEALTH_REPORT = "health_report"
-    VALIDATION_FAILED = "validation_failed"
-    FAULT_LOCALISED = "fault_localised"
-    MEMORY_FLIPS = "memory_flips"
+    PROCESS_EXIT = "process_exit"  # a process of a job ended with an error
+    NODE_LOST = "node_lost"  # a node stopped reporting and its work stopped
+    GPU_LOST = "gpu_lost"  # the driver no longer reaches a GPU
+    XID = "xid"  # the GPU driver reported an error code
+    ECC_UNCORRECTABLE = "ecc_uncorrectable"  # uncorrectable memory errors of a GPU or host
+    ROW_REMAP = "row_remap"  # a GPU memory row waits for remapping, or remapping failed
+    PROBE_UNRESPONSIVE = "probe_unresponsive"  # the node daemon or its sampler stopped reporting while the node works
+    COMM_HANG = "comm_hang"  # ranks wait in a collective that does not complete
+    NONCOMM_HANG = "noncomm_hang"  # a rank stopped outside a collective
+    COLLECTIVE_MISMATCH = "collective_mismatch"  # ranks of a group called different collectives
+    THERMAL_THROTTLE = "thermal_throttle"  # heat holds the clocks of a GPU down
+    POWER_BRAKE = "power_brake"  # an external power brake holds the clocks of a GPU down
+    STRAGGLER = "straggler"  # a rank computes more slowly than its peers
+    PCIE_DEGRADED = "pcie_degraded"  # a PCIe link is slower or narrower than possible, or has errors
+    NVLINK_ERRORS = "nvlink_errors"  # an NVLink is down, or its errors increase
+    NIC_DEGRADED = "nic_degraded"  # a network port is down, slow, or has errors
+    CONGESTION = "congestion"  # the network between nodes is congested
+    CPU_CONTENTION = "cpu_contention"  # other processes take CPU time from a rank
+    DATA_STALL = "data_stall"  # a rank waits for its input data
+    MEMORY_LEAK = "memory_leak"  # the memory use of a host grows steadily
+    NAN = "nan"  # a loss or gradient is NaN or infinite
+    LOSS_SPIKE = "loss_spike"  # the loss jumped
+    SDC_SUSPECT = "sdc_suspect"  # a device may compute wrong results (silent data corruption)
+    JOB_SLOWDOWN = "job_slowdown"  # the steps of a whole job became slower
+    LEMON_NODE = "lemon_node"  # a node fails more often than its peers
+    SIGNAL_OUTLIER = "signal_outlier"  # a signal of a device differs from its peers
+    SXID = "sxid"  # the NVSwitch driver reported an error code
+    ECC_CORRECTED = "ecc_corrected"  # corrected memory errors increase
+    GPU_RECOVERY_ACTION = "gpu_recovery_action"  # the driver requests a recovery action for a GPU
+    STALLED_COLLECTIVE = "stalled_collective"  # GPUs of a node are fully used at low power, as in a stalled collective
+    KERNEL_FAULT = "kernel_fault"  # the kernel of a node reported a fault
+    OUT_OF_MEMORY = "out_of_memory"  # a host ran out of memory
+    DISK_FULL = "disk_full"  # a file system of a node is full
+    CLOCK_SKEW = "clock_skew"  # the clock of a node is not synchronized
+    FABRIC_DOWN = "fabric_down"  # the NVSwitch fabric of a node is down
+    HEALTH_REPORT = "health_report"  # another monitoring system reported a fault
+    VALIDATION_FAILED = "validation_failed"  # a node failed a benchmark against its criteria
+    FAULT_LOCALIZED = "fault_localized"  # fault localization found a faulty device, node, cable, or switch
+    MEMORY_BIT_FLIPS = "memory_bit_flips"  # bits in the host memory of a node changed without a write
     # advice that is not a fault
-    STAGE_IMBALANCE = "stage_imbalance"
-    SEQUENCE_IMBALANCE = "sequence_imbalance"
-    GC_JITTER = "gc_jitter"
+    STAGE_IMBALANCE = "stage_imbalance"  # the pipeline stages of a job take unequal time
+    SEQUENCE_IMBALANCE = "sequence_imbalance"  # sequence lengths differ between the ranks of a job
+    GC_JITTER = "gc_jitter"  # Python garbage collection delays ranks at different times
 
 
 class Cause(StrEnum):
@@ -80,6 +80,13 @@ class Cause(StrEnum):
 
 ADVICE = frozenset({FindingKind.STAGE_IMBALANCE, FindingKind.SEQUENCE_IMBALANCE, FindingKind.GC_JITTER})
 """Said to help, never to blame: no incident opens from these."""
+_K = FindingKind
+HARDWARE = frozenset(
+    {_K.NODE_LOST, _K.GPU_LOST, _K.XID, _K.SXID, _K.ECC_UNCORRECTABLE, _K.ROW_REMAP, _K.GPU_RECOVERY_ACTION}
+    | {_K.NVLINK_ERRORS, _K.PCIE_DEGRADED, _K.NIC_DEGRADED, _K.FABRIC_DOWN, _K.THERMAL_THROTTLE, _K.POWER_BRAKE}
+    | {_K.KERNEL_FAULT, _K.FAULT_LOCALIZED, _K.MEMORY_BIT_FLIPS}
+)
+"""Kinds that report a fault of the node's hardware, with any job on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +156,8 @@ class Finding:
     """Probability that the statement is true, 0..1."""
     evidence: Evidence
     active: bool = True
-    remedy: Remedy = Remedy.NONE
-    """What would mend it; from ``reset_gpu`` upwards work has to leave the node first."""
+    recommended_action: RecommendedAction = RecommendedAction.NONE
+    """The mildest action expected to repair it; from ``reset_gpu`` upwards work has to leave the node first."""
     cause: Cause | None = None
     """Root-cause category, where the detector can tell."""
     event: str | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy.engine import Connection
 
-from service.kit.db import Database
-from service.kit.migrate import altering
-from service.models import Base
-from service.settings import Settings
+from mainstay.service.common.db import Database
+from mainstay.service.common.migrate import altering
+from mainstay.service.config.load import load
+from mainstay.service.models import Base
 
 
 def run(connection: Connection) -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     if connection is not None:
         run(connection)
         return
-    database = Database(Settings().resolved_database_url)
+    database = Database(load().settings.resolved_database_url)
     with altering(database) as opened:
         run(opened)
     database.close()

@@ -1,9 +1,8 @@
-"""``mainstay node`` and ``mainstay doctor``. Bad input gives one clear line and a non-zero code."""
+"""``mainstay node`` and ``mainstay doctor``. Invalid input gives one clear line and a non-zero code."""
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import time
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 from cyclopts import Parameter
 
 if TYPE_CHECKING:  # commands import what they need when they run
-    from probes.daemon import DaemonConfig, NodeDaemon
-    from probes.transport import Transport
+    from mainstay.probes.daemon import DaemonConfig, NodeDaemon
+    from mainstay.probes.transport import Transport
 
 _ONCE_S: Final = 30.0
 """How long ``--once`` tries."""
@@ -29,43 +28,57 @@ def _option(variable: str | None, about: str) -> Any:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What ``mainstay node`` takes, from the command line or the environment."""
+    """Options of ``mainstay node``, from the command line or the environment."""
 
-    service: Annotated[str, _option("MAINSTAY_SERVICE", "Where the service listens.")] = "http://127.0.0.1:8080"
-    name: Annotated[str | None, _option("MAINSTAY_NODE", "This node's name; the host name if not given.")] = None
+    service: Annotated[str, _option("MAINSTAY_SERVICE", "Connect to the service at this URL.")] = (
+        "http://127.0.0.1:8080"
+    )
+    name: Annotated[str | None, _option("MAINSTAY_NODE", "Name this node; the default is the host name.")] = None
     token: Annotated[
         str | None,
-        _option("MAINSTAY_TOKEN", "The node's own token (a command line can be read by every user: prefer a file)."),
+        _option("MAINSTAY_TOKEN", "Use this token of the node; prefer a file, as all users can read a command line."),
     ] = None
-    token_file: Annotated[Path | None, _option("MAINSTAY_TOKEN_FILE", "A file with the node's own token.")] = None
+    token_file: Annotated[Path | None, _option("MAINSTAY_TOKEN_FILE", "Read the token of the node from this file.")] = (
+        None
+    )
     join_token: Annotated[
         str | None,
-        _option("MAINSTAY_JOIN_TOKEN", "A one-time token that enrols the node; its own is kept in the data directory."),
+        _option(
+            "MAINSTAY_JOIN_TOKEN",
+            "Enroll the node with this one-time token; the data directory keeps the token of the node.",
+        ),
     ] = None
-    data_dir: Annotated[Path | None, _option("MAINSTAY_NODE_DATA", "Where spool and credential are kept.")] = None
+    data_dir: Annotated[Path | None, _option("MAINSTAY_NODE_DATA", "Keep spool and credential in this directory.")] = (
+        None
+    )
     cohort: Annotated[
-        str | None, _option("MAINSTAY_COHORT", "Nodes of one cohort are compared; from the hardware if not given.")
+        str | None,
+        _option("MAINSTAY_COHORT", "Compare this node with this cohort; the default follows from the hardware."),
     ] = None
-    rack: Annotated[str, _option("MAINSTAY_RACK", "Where the node stands; a fault of many nodes of a rack is one.")] = (
+    rack: Annotated[str, _option("MAINSTAY_RACK", "Name the rack; Mainstay groups faults of many nodes of a rack.")] = (
         ""
     )
     switches: Annotated[
         str,
-        _option("MAINSTAY_SWITCHES", "Network switches above the node, nearest first: leaf-3,spine-1."),
+        _option("MAINSTAY_SWITCHES", "List the network switches above the node, nearest first: leaf-3,spine-1."),
     ] = ""
     kernel_log: Annotated[
-        str, _option("MAINSTAY_KERNEL_LOG", "auto (/dev/kmsg, else journald), off, or the path of a file or pipe.")
+        str,
+        _option(
+            "MAINSTAY_KERNEL_LOG",
+            "Read the kernel log: auto (/dev/kmsg, else journald), off, or the path of a file or pipe.",
+        ),
     ] = "auto"
-    interval: Annotated[float, _option("MAINSTAY_INTERVAL", "Seconds between samples.")] = 1.0
-    batch: Annotated[int, _option("MAINSTAY_BATCH", "Samples a frame.")] = 2
-    once: Annotated[bool, _option(None, "Send the report and one frame, then end: 0 when the service has both.")] = (
-        False
-    )
+    interval: Annotated[float, _option("MAINSTAY_INTERVAL", "Set the seconds between samples.")] = 1.0
+    batch: Annotated[int, _option("MAINSTAY_BATCH", "Set the samples per frame.")] = 2
+    once: Annotated[
+        bool, _option(None, "Send the report and one frame, then exit; the code is 0 if the service received both.")
+    ] = False
 
 
 def node(options: NodeOptions = NodeOptions()) -> None:
-    """The node daemon: measures this machine, sends what it measured, carries out the service's orders."""
-    from probes.spool import SpoolError
+    """Run the node daemon: sample this machine, send the samples, and run the tasks of the service."""
+    from mainstay.probes.spool import SpoolError
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
@@ -77,12 +90,12 @@ def node(options: NodeOptions = NodeOptions()) -> None:
     give_up = time.monotonic() + _ONCE_S
     daemon.run(until=lambda d: options.once and (_sent(d) or time.monotonic() > give_up))
     if options.once and not _sent(daemon):
-        _fail("node", f"{options.service} did not take the report and a frame within {_ONCE_S:.0f} s", 1)
+        _fail("node", f"{options.service} did not receive the report and a frame within {_ONCE_S:.0f} s", 1)
 
 
 def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the checks as JSON.")] = False) -> None:
-    """What is missing on this machine and how to get it; 0 when the essentials are there."""
-    from probes.doctor import examine, healthy, render, to_json
+    """Check this machine for missing requirements; the exit code is 0 if the essentials are present."""
+    from mainstay.probes.doctor import examine, healthy, render, to_json
 
     checks = examine()
     if json:
@@ -92,42 +105,35 @@ def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the check
     sys.exit(0 if healthy(checks) else 1)
 
 
-def default_data_dir() -> Path:
-    """The system's place for a service's state when root, the user's own otherwise."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/mainstay/node")
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "mainstay" / "node"
-
-
 def _daemon(options: NodeOptions) -> NodeDaemon:
-    from probes.transport import Transport
+    from mainstay.probes.transport import Transport
 
     config = _config(options)
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     transport = Transport(options.service, _token(options))
-    return config.build(transport, enrol=_enrolment(options, config, transport))
+    return config.build(transport, enroll=_enrollment(options, config, transport))
 
 
 def _config(options: NodeOptions) -> DaemonConfig:
-    from probes.child import ChildConfig
-    from probes.daemon import DaemonConfig
-    from probes.identity import default_name, read_switches
-    from probes.words import check_name
+    from mainstay.probes.core_types import validate_name
+    from mainstay.probes.daemon import DaemonConfig
+    from mainstay.probes.data_dir import default_data_dir
+    from mainstay.probes.identity import default_name, read_switches
+    from mainstay.probes.sampler_supervisor import SamplerProcessConfig
 
     if not 0.05 <= options.interval <= 3600:
-        raise ValueError(f"--interval {options.interval} is not between 0.05 and 3600 seconds")
+        raise ValueError(f"--interval {options.interval} must be from 0.05 to 3600 s")
     if not 1 <= options.batch <= 3600:
-        raise ValueError(f"--batch {options.batch} is not between 1 and 3600 samples")
+        raise ValueError(f"--batch {options.batch} must be from 1 to 3600 samples")
     return DaemonConfig(
-        name=check_name(options.name, "--name") if options.name else default_name(),
+        name=validate_name(options.name, "--name") if options.name else default_name(),
         data_dir=options.data_dir or default_data_dir(),
-        cohort=check_name(options.cohort, "--cohort") if options.cohort else None,
+        cohort=validate_name(options.cohort, "--cohort") if options.cohort else None,
         batch=options.batch,
-        rack=check_name(options.rack, "--rack") if options.rack else "",
+        rack=validate_name(options.rack, "--rack") if options.rack else "",
         switches=read_switches(options.switches),
         kernel_log=options.kernel_log,
-        child=ChildConfig(interval=options.interval),
+        child=SamplerProcessConfig(interval=options.interval),
     )
 
 
@@ -138,36 +144,38 @@ def _token(options: NodeOptions) -> str:
         if not token:
             raise ValueError(f"--token-file {options.token_file} is empty")
     if not (token.isascii() and token.isprintable()):
-        raise ValueError("the token holds characters that no token has")
+        raise ValueError("the token contains invalid characters")
     return token
 
 
-def _enrolment(options: NodeOptions, config: DaemonConfig, transport: Transport) -> Callable[[], str] | None:
-    """Give the transport a token now if that is possible; else how to get one once the service can be reached.
+def _enrollment(options: NodeOptions, config: DaemonConfig, transport: Transport) -> Callable[[], str] | None:
+    """Set the token of the transport if possible; else return a function that gets one when the service answers.
 
     Raises:
-        ValueError: there is no token to be had.
+        ValueError: no token is available.
     """
-    from probes.identity import enrol, load_credential
-    from probes.transport import Later, Refused
+    from mainstay.probes.identity import enroll, load_credential
+    from mainstay.probes.transport import RejectedError, RetryableError
 
     if transport.token:
         return None
     stored = load_credential(options.service, config.name, config.data_dir)
     if stored is None and not options.join_token:
-        raise ValueError("no token: give --token-file, or --join-token to enrol this node (mainstay token makes one)")
+        raise ValueError(
+            "no token: pass --token-file, or --join-token to enroll this node ('mainstay token' creates one)"
+        )
 
     def get() -> str:
-        return stored or enrol(options.service, config.name, options.join_token or "", config.data_dir)
+        return stored or enroll(options.service, config.name, options.join_token or "", config.data_dir)
 
     try:
         transport.token = get()
-    except Refused as error:
+    except RejectedError as error:
         raise ValueError(str(error)) from error
-    except Later as error:
+    except RetryableError as error:
         if 400 <= error.status < 500:
             raise ValueError(str(error)) from error
-        logging.getLogger(__name__).warning("%s; measuring meanwhile", error)
+        logging.getLogger(__name__).warning("%s; the daemon samples meanwhile", error)
         return get
     return None
 

@@ -16,23 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from probes import child, goodbye, silences
-from probes.child import ChildConfig, Supervisor
-from probes.frame import Axis
-from probes.happenings import Happenings
-from probes.identity import boot_id, describe
-from probes.kernel_log.reader import Clock, KernelLog
-from probes.orders import ControlLoop, ResultOutbox
-from probes.outbox import EventOutbox
-from probes.samplers.base import Happened
-from probes.samplers.wire import Hello, Message, Row
-from probes.shipper import FrameSender
-from probes.signals import Catalogue
-from probes.silences import Silences
-from probes.spool import Spool
-from probes.transport import Transport
-from probes.validations import Validator
-from probes.words import EventKind
+from mainstay.probes import outage_log, sampler_supervisor, shutdown_reason
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.event_builder import EventBuilder
+from mainstay.probes.frame import Axis
+from mainstay.probes.identity import boot_id, describe_node
+from mainstay.probes.kernel_log.reader import BootClock, KernelLog
+from mainstay.probes.node_tasks import ResultOutbox, TaskLoop
+from mainstay.probes.outage_log import OutageLog
+from mainstay.probes.outbox import EventOutbox
+from mainstay.probes.sampler_supervisor import SamplerProcessConfig, SamplerSupervisor
+from mainstay.probes.samplers.base import SourceEvent
+from mainstay.probes.samplers.protocol import Message, SamplerHello, SampleRow
+from mainstay.probes.shipper import FrameSender
+from mainstay.probes.signals import Catalog
+from mainstay.probes.spool import Spool
+from mainstay.probes.transport import Transport
+from mainstay.probes.validation_tasks import ValidationProcess
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +59,15 @@ class DaemonConfig:
     """The network switches above it, nearest first: slow ways between ranks are blamed on what they share."""
     kernel_log: str = "auto"
     """``auto``, ``off``, or the path of a file or pipe."""
-    child: ChildConfig = field(default_factory=ChildConfig)
+    child: SamplerProcessConfig = field(default_factory=SamplerProcessConfig)
 
-    def build(self, transport: Transport, *, enrol: Callable[[], str] | None = None) -> NodeDaemon:
-        """The daemon that these settings describe; ``enrol`` gets it a token when it has none yet.
+    def build(self, transport: Transport, *, enroll: Callable[[], str] | None = None) -> NodeDaemon:
+        """The daemon that these settings describe; ``enroll`` gets it a token when it has none yet.
 
         Raises:
             SpoolError: another daemon uses the data directory.
         """
-        return NodeDaemon(self, transport, enrol=enrol)
+        return NodeDaemon(self, transport, enroll=enroll)
 
 
 class Batcher:
@@ -80,15 +80,15 @@ class Batcher:
         self._batch = batch
         self._sender = sender
         self._devices: tuple[str, ...] = ()
-        self._catalogue = Catalogue(())
-        self._rows: list[Row] = []
+        self._catalog = Catalog(())
+        self._rows: list[SampleRow] = []
 
-    def greet(self, hello: Hello) -> None:
+    def greet(self, hello: SamplerHello) -> None:
         self.flush()
         self._devices = tuple(device.id for device in hello.devices)
-        self._catalogue = hello.catalogue
+        self._catalog = hello.catalog
 
-    def add(self, row: Row) -> None:
+    def append_row(self, row: SampleRow) -> None:
         if not self._devices:
             return
         if self._rows and round((row.t - self._rows[0].t) / self._interval) != len(self._rows):
@@ -108,7 +108,7 @@ class Batcher:
                 axis=Axis.TIME,
                 t0=rows[0].t,
                 dt=self._interval,
-                catalogue=self._catalogue,
+                catalog=self._catalog,
                 entities=self._devices,
                 samples=len(rows),
                 values=interleave([row.values for row in rows], 4),
@@ -135,8 +135,8 @@ class NodeDaemon:
         config: DaemonConfig,
         transport: Transport,
         *,
-        validator: Validator | None = None,
-        enrol: Callable[[], str] | None = None,
+        validator: ValidationProcess | None = None,
+        enroll: Callable[[], str] | None = None,
     ) -> None:
         self.config = config
         self._transport = transport
@@ -151,14 +151,14 @@ class NodeDaemon:
         self.sender = FrameSender(frames, transport)
         self.outbox = EventOutbox(events, transport)
         self._results = ResultOutbox(results, transport)
-        self._control = ControlLoop(config.name, transport, validator or Validator(), self._results, enrol=enrol)
+        self._control = TaskLoop(config.name, transport, validator or ValidationProcess(), self._results, enroll=enroll)
         self._batcher = Batcher(config.name, config.child.interval, config.batch, self.sender)
-        self.supervisor = Supervisor(config.child, self._silent)
+        self.supervisor = SamplerSupervisor(config.child, self._silent)
         self._started_at = time.time()
-        self._silences = Silences(directory / "silences.json")
-        self.happenings = Happenings(config.name, self.outbox.put, logged=lambda: self.kernel_log.reading)
-        clock = Clock(boot_id())
-        self.kernel_log = KernelLog(config.kernel_log, self.happenings.tell, directory / "kernel-log.json", clock)
+        self._outages = OutageLog(directory / "outages.json")
+        self.event_builder = EventBuilder(config.name, self.outbox.put, logged=lambda: self.kernel_log.reading)
+        clock = BootClock(boot_id())
+        self.kernel_log = KernelLog(config.kernel_log, self.event_builder.submit, directory / "kernel-log.json", clock)
 
     def run(self, *, until: Callable[[NodeDaemon], bool] = lambda _: False) -> bool:
         """Work until ``stop`` is called or ``until`` holds; True when everything was delivered."""
@@ -166,8 +166,10 @@ class NodeDaemon:
         self.outbox.start()
         self._results.shipper.start()
         self._control.start()
-        self.happenings.start()
-        self.happenings.tell(Happened(kind=EventKind.NODE_STARTED, t=self._started_at, data={"boot_id": boot_id()}))
+        self.event_builder.start()
+        self.event_builder.submit(
+            SourceEvent(kind=EventKind.NODE_STARTED, t=self._started_at, data={"boot_id": boot_id()})
+        )
         self.kernel_log.start()
         try:
             while not self._stopping.is_set() and not until(self):
@@ -193,23 +195,23 @@ class NodeDaemon:
         return self._control.reported.is_set()
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Row):
-            self._batcher.add(message)
+        if isinstance(message, SampleRow):
+            self._batcher.append_row(message)
             self._heard()
-        elif isinstance(message, Happened):
-            if message.kind is not EventKind.PROBE_SILENT or self._is_news(message):
-                self.happenings.tell(message)
-        elif isinstance(message, Hello):
+        elif isinstance(message, SourceEvent):
+            if message.kind is not EventKind.PROBE_UNRESPONSIVE or self._is_news(message):
+                self.event_builder.submit(message)
+        elif isinstance(message, SamplerHello):
             self._greet(message)
 
-    def _greet(self, hello: Hello) -> None:
+    def _greet(self, hello: SamplerHello) -> None:
         self._batcher.greet(hello)
-        self.happenings.know(hello.devices)
+        self.event_builder.set_uptime_source(hello.devices)
         for name, reason in hello.missing.items():
             log.info("sampler %s is off: %s", name, reason)
-        report = describe(
+        report = describe_node(
             hello.devices,
-            hello.catalogue,
+            hello.catalog,
             cohort=self.config.cohort,
             started_at=self._started_at,
             rack=self.config.rack,
@@ -217,34 +219,37 @@ class NodeDaemon:
         )
         self._control.report(report)
 
-    def _is_news(self, happened: Happened) -> bool:
-        """A lane fell silent, or speaks again. A fresh child says of each lane that it speaks, silent before or not."""
+    def _is_news(self, happened: SourceEvent) -> bool:
+        """Return whether a channel became unresponsive or answers again.
+
+        A new child reports each channel that answers.
+        """
         if happened.data.get("cleared"):
-            return self._silences.end(silences.of(happened))
-        self._silences.begin(silences.of(happened))
+            return self._outages.end_outage(outage_log.subject_of(happened))
+        self._outages.open_outage(outage_log.subject_of(happened))
         return True
 
-    def _silent(self, silence: child.Silence) -> None:
+    def _silent(self, silence: sampler_supervisor.SamplerTimeout) -> None:
         self._batcher.flush()
-        self._silences.begin(silences.Subject(None, silence.sampler))
+        self._outages.open_outage(outage_log.OutageSubject(None, silence.sampler))
         self._tell_silence(silence.as_data())
 
     def _heard(self) -> None:
-        """A child's silence is over once every sampler speaks again, not while one is left out because it hung."""
+        """End the outage of a child once every sampler answers again, not while one is left out because it hung."""
         now = self.supervisor.child
         if now is not None and not now.without:
-            for silence in self._silences.of_the_child():
-                self._silences.end(silence)
+            for silence in self._outages.outages_of_child():
+                self._outages.end_outage(silence)
                 self._tell_silence({"cleared": True, "sampler": silence.sampler, "pid": now.process.pid})
 
     def _tell_silence(self, data: dict[str, Any]) -> None:
-        self.happenings.tell(Happened(kind=EventKind.PROBE_SILENT, t=time.time(), data=data))
+        self.event_builder.submit(SourceEvent(kind=EventKind.PROBE_UNRESPONSIVE, t=time.time(), data=data))
 
     def _close(self) -> bool:
-        why = goodbye.reason()  # asked first: systemd answers only while it still runs
+        why = shutdown_reason.shutdown_reason()  # asked first: systemd answers only while it still runs
         self.supervisor.close()
         self.kernel_log.stop()
-        self.happenings.stop(Happened(kind=EventKind.NODE_STOPPING, t=time.time(), data={"reason": why}))
+        self.event_builder.stop(SourceEvent(kind=EventKind.NODE_STOPPING, t=time.time(), data={"reason": why}))
         self._batcher.flush()
         self._control.stop()
         deadline = time.monotonic() + _FLUSH_S

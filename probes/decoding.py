@@ -1,6 +1,6 @@
-"""What decoding the bytes of somebody else can raise, named once: a decoder is only as safe as its ``except``.
+"""The errors that decoding foreign bytes can raise, named once: a decoder is only as safe as its ``except``.
 
-msgspec checks UTF-8 lazily and recurses: besides its own errors come ``UnicodeDecodeError`` and ``RecursionError``.
+msgspec checks UTF-8 lazily and recurses: it also raises ``UnicodeDecodeError`` and ``RecursionError``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.data_dir import default_data_dir
+
 _GIB: Final = 1024**3
 _SHM: Final = Path("/dev/shm")  # noqa: S108 - where snapshots live, not a scratch file
 _SHM_WANTED: Final = _GIB
@@ -33,14 +35,14 @@ _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing looked at. ``remedy`` says how to get what is missing; empty when nothing is."""
+    """One thing looked at. ``fix`` says how to get what is missing; empty when nothing is."""
 
     name: str
     ok: bool
     essential: bool
     found: str
     needed_for: str
-    remedy: str = ""
+    fix: str = ""
 
 
 def examine() -> list[Check]:
@@ -71,31 +73,38 @@ def render(checks: list[Check]) -> None:
     console = Console()
     console.print(table)
     for check in checks:
-        if check.remedy:
-            console.print(f"{check.name}: {check.remedy}", markup=False)
+        if check.fix:
+            console.print(f"{check.name}: {check.fix}", markup=False)
 
 
-def _check(name: str, ok: bool, found: str, needed_for: str, remedy: str, *, essential: bool = False) -> Check:
-    return Check(name=name, ok=ok, essential=essential, found=found, needed_for=needed_for, remedy="" if ok else remedy)
+def _check(name: str, ok: bool, found: str, needed_for: str, fix: str, *, essential: bool = False) -> Check:
+    return Check(
+        name=name,
+        ok=ok,
+        essential=essential,
+        found=found,
+        needed_for=needed_for,
+        fix="" if ok else fix,
+    )
 
 
 def _python() -> Check:
     found = ".".join(str(part) for part in sys.version_info[:3])
-    remedy = "sudo apt-get install -y python3.11 python3.11-venv, then make PYTHON=python3.11 install"
-    return _check("python >= 3.11", sys.version_info >= (3, 11), found, "everything", remedy, essential=True)
+    fix = "sudo apt-get install -y python3.11 python3.11-venv, then make PYTHON=python3.11 install"
+    return _check("python >= 3.11", sys.version_info >= (3, 11), found, "everything", fix, essential=True)
 
 
 def _modules(extra: str, modules: tuple[str, ...], needed_for: str, *, essential: bool = False) -> Check:
     missing = [name for name in modules if find_spec(name) is None]
     found = f"without {', '.join(missing)}" if missing else "installed"
-    remedy = f"pip install 'mainstay[{extra}]'"
-    return _check(f"mainstay[{extra}]", not missing, found, needed_for, remedy, essential=essential)
+    fix = f"pip install 'mainstay[{extra}]'"
+    return _check(f"mainstay[{extra}]", not missing, found, needed_for, fix, essential=essential)
 
 
 def _nvml() -> Check:
     found = find_spec("pynvml") is not None
-    remedy = "pip install 'mainstay[node]'"
-    return _check("nvidia-ml-py", found, "installed" if found else "not installed", "GPU signals", remedy)
+    fix = "pip install 'mainstay[node]'"
+    return _check("nvidia-ml-py", found, "installed" if found else "not installed", "GPU signals", fix)
 
 
 def _torch() -> Check:
@@ -103,8 +112,8 @@ def _torch() -> Check:
         found = version("torch")
     except PackageNotFoundError:
         found = ""
-    remedy = "pip install 'mainstay[train]' (choose the CUDA build that fits your driver)"
-    return _check("torch", bool(found), found or "not installed", "mainstay run, mainstay validate", remedy)
+    fix = "install torch 2.6 or newer, the CUDA build that fits your driver"
+    return _check("torch", bool(found), found or "not installed", "mainstay run, mainstay validate", fix)
 
 
 def _proc() -> Check:
@@ -121,9 +130,9 @@ def _driver() -> Check:
     except OSError:
         found = "kernel module without libnvidia-ml.so.1" if module.exists() else "none"
         return _check("NVIDIA driver", False, found, "GPU signals", "install the NVIDIA driver, if there are GPUs")
-    remedy = "load the kernel module: sudo modprobe nvidia"
+    fix = "load the kernel module: sudo modprobe nvidia"
     found = "library and kernel module" if module.exists() else "library without kernel module"
-    return _check("NVIDIA driver", module.exists(), found, "GPU signals", remedy)
+    return _check("NVIDIA driver", module.exists(), found, "GPU signals", fix)
 
 
 def _events() -> Check:
@@ -133,25 +142,25 @@ def _events() -> Check:
     except OSError:
         return _check("NVML events", False, "no driver", "XIDs within milliseconds", "install the NVIDIA driver")
     found = next((name for name in _WAITS if hasattr(library, name)), "")
-    remedy = "update the NVIDIA driver (R450 or newer); until then the kernel log is the only source of XIDs"
-    return _check("NVML events", bool(found), found or "not in this driver", "XIDs within milliseconds", remedy)
+    fix = "update the NVIDIA driver (R450 or newer); until then the kernel log is the only source of XIDs"
+    return _check("NVML events", bool(found), found or "not in this driver", "XIDs within milliseconds", fix)
 
 
 def _kernel_log() -> Check:
     """Opened as the daemon does, and closed again; nothing is read."""
-    from probes.kernel_log.sources import SourceError, open_source  # noqa: PLC0415 - only this check needs it
+    from mainstay.probes.kernel_log.sources import SourceError, open_source  # noqa: PLC0415 - only this check needs it
 
     try:
         source = open_source("auto")
     except SourceError as error:
-        return _check("kernel log", False, str(error), "XIDs, OOM kills, lock-ups, disk and link faults", _log_remedy())
+        return _check("kernel log", False, str(error), "XIDs, OOM kills, lock-ups, disk and link faults", _log_fix())
     source.close()
     return _check(
         "kernel log", True, f"readable from {source.name}", "XIDs, OOM kills, lock-ups, disk and link faults", ""
     )
 
 
-def _log_remedy(root: Path = Path("/")) -> str:
+def _log_fix(root: Path = Path("/")) -> str:
     """What keeps this user from the kernel log, and the ways round it."""
     if not (root / "dev/kmsg").exists():
         return "give the container the device: --device /dev/kmsg --cap-add SYSLOG (Kubernetes: mount it from the host)"
@@ -176,37 +185,35 @@ def _ports() -> Check:
     found = f"{len(ports)} ports" if ports else f"none under {_INFINIBAND}"
     if dark:
         found = f"not readable: {', '.join(sorted(set(dark)))}"
-    remedy = "load the driver of the adapter (mlx5_ib), if there is one; in a container mount /sys"
-    return _check("RDMA ports", bool(ports) and not dark, found, "InfiniBand and RoCE faults", remedy)
+    fix = "load the driver of the adapter (mlx5_ib), if there is one; in a container mount /sys"
+    return _check("RDMA ports", bool(ports) and not dark, found, "InfiniBand and RoCE faults", fix)
 
 
 def _shm() -> Check:
     free = _free(_SHM)
-    remedy = "mount -o remount,size=50% /dev/shm; in a container: --shm-size (compose: shm_size)"
-    return _check(str(_SHM), free >= _SHM_WANTED, f"{free / _GIB:.1f} GiB free", "snapshots in memory", remedy)
+    fix = "mount -o remount,size=50% /dev/shm; in a container: --shm-size (compose: shm_size)"
+    return _check(str(_SHM), free >= _SHM_WANTED, f"{free / _GIB:.1f} GiB free", "snapshots in memory", fix)
 
 
 def _disk() -> Check:
-    from probes.cli import default_data_dir  # noqa: PLC0415 - cli imports this module
-
     place = next(path for path in (default_data_dir(), *default_data_dir().parents) if path.exists())
     free, writable = _free(place), os.access(place, os.W_OK)
     found = f"{free / _GIB:.1f} GiB free under {place}" + ("" if writable else ", not writable")
-    remedy = "free some space, or name another place with --data-dir"
+    fix = "free some space, or name another place with --data-dir"
     ok = free >= _DISK_WANTED and writable
-    return _check("disk", ok, found, "spool and telemetry", remedy, essential=True)
+    return _check("disk", ok, found, "spool and telemetry", fix, essential=True)
 
 
-def _program(name: str, candidates: tuple[str, ...], needed_for: str, remedy: str) -> Check:
+def _program(name: str, candidates: tuple[str, ...], needed_for: str, fix: str) -> Check:
     paths = [path for path in map(shutil.which, candidates) if path]
-    return _check(name, bool(paths), paths[0] if paths else "not found", needed_for, remedy)
+    return _check(name, bool(paths), paths[0] if paths else "not found", needed_for, fix)
 
 
 def _postgres_server() -> Check:
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     found = str(installed[-1]) if installed else shutil.which("postgres") or ""
-    remedy = "sudo apt-get install -y postgresql, or set MAINSTAY_TEST_POSTGRES_URL"
-    return _check("postgres", bool(found), found or "not found", "make test; the scaled service", remedy)
+    fix = "sudo apt-get install -y postgresql, or set MAINSTAY_TEST_POSTGRES_URL"
+    return _check("postgres", bool(found), found or "not found", "make test; the scaled service", fix)
 
 
 def _free(path: Path) -> int:

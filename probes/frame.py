@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from probes.decoding import UNREADABLE
-from probes.words import NAME_PATTERN, check_name
+from mainstay.probes.core_types import NAME_PATTERN, validate_name
+from mainstay.probes.decoding import UNREADABLE
 
 FRAME_VERSION: Final = 1
 MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
@@ -56,13 +56,13 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sequence: int
     t0: float
     dt: float
-    catalogue: str
+    catalog: str
     entities: tuple[str, ...]
     """Device ids of the node (``"host"`` first), or rank numbers of the job, as text; a pair of ranks is
     ``3>4`` (rank 3 sends to rank 4)."""
     samples: int
     crc32: int
-    """Of the raw tensors, whatever the codec."""
+    """Of the raw tensors, with any codec."""
     values: bytes
     wide: bytes = b""
     codec: Codec = Codec.RAW
@@ -87,7 +87,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes) -> Frame:
-    """Parse and check an envelope; shapes against a catalogue are checked by ``check_shape``.
+    """Parse and check an envelope; shapes against a catalog are checked by ``check_shape``.
 
     Raises:
         FrameError: truncated, oversized, wrong schema or version, bad ids, non-finite times, or checksum mismatch.
@@ -129,9 +129,9 @@ def _check_envelope(frame: Frame) -> None:
     if frame.version != FRAME_VERSION:
         raise FrameError(f"frame version {frame.version}, this service reads {FRAME_VERSION}")
     try:
-        check_name(frame.subject, "subject")
-        check_name(frame.stream, "stream")
-        check_name(frame.catalogue, "catalogue")
+        validate_name(frame.subject, "subject")
+        validate_name(frame.stream, "stream")
+        validate_name(frame.catalog, "catalog")
         _check_entities(frame.entities)
     except ValueError as error:
         raise FrameError(str(error)) from error
@@ -155,11 +155,11 @@ def _check_entities(entities: tuple[str, ...]) -> None:
         return
     for entity in entities:
         if not _PAIR.fullmatch(entity):
-            check_name(entity, "entity")
+            validate_name(entity, "entity")
 
 
 def check_shape(frame: Frame, *, narrow: int, wide: int) -> None:
-    """Check the payload lengths against the catalogue's number of narrow and wide signals.
+    """Check the payload lengths against the catalog's number of narrow and wide signals.
 
     Raises:
         FrameError: names the half that is too short or too long, in bytes.

@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from probes.decoding import UNREADABLE
-from probes.samplers.base import DeviceIdentity
-from probes.segments import write_durably
-from probes.signals import Catalogue
-from probes.transport import Later, Transport
-from probes.words import check_name
+from mainstay.probes.core_types import validate_name
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.samplers.base import DeviceIdentity
+from mainstay.probes.segments import write_durably
+from mainstay.probes.signals import Catalog
+from mainstay.probes.transport import RetryableError, Transport
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     cpu_count: int
     memory_bytes: int
     devices: tuple[DeviceIdentity, ...]
-    catalogue: Catalogue
+    catalog: Catalog
     started_at: float
     rack: str = ""
     switches: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """What enrolment gave: valid for this node at this service."""
+    """The result of the enrollment: valid for this node at this service."""
 
     service: str
     node: str
@@ -68,7 +68,7 @@ def default_name() -> str:
     Raises:
         ValueError: it has none that would do; the operator must choose.
     """
-    return check_name(socket.gethostname(), "host name")
+    return validate_name(socket.gethostname(), "host name")
 
 
 def default_cohort(devices: tuple[DeviceIdentity, ...]) -> str:
@@ -80,9 +80,9 @@ def default_cohort(devices: tuple[DeviceIdentity, ...]) -> str:
     return f"{count}x-{'-'.join(filter(None, words.split('-')))}"[:128].rstrip("-")
 
 
-def describe(
+def describe_node(
     devices: tuple[DeviceIdentity, ...],
-    catalogue: Catalogue,
+    catalog: Catalog,
     *,
     cohort: str | None,
     started_at: float,
@@ -101,7 +101,7 @@ def describe(
         cpu_count=os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         devices=devices,
-        catalogue=catalogue,
+        catalog=catalog,
         started_at=started_at,
         rack=rack,
         switches=switches,
@@ -115,7 +115,7 @@ def read_switches(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: one is no legal id, stands twice, or there are more than ``MAX_SWITCHES``.
     """
-    switches = tuple(check_name(part.strip(), "--switches") for part in text.split(",") if part.strip())
+    switches = tuple(validate_name(part.strip(), "--switches") for part in text.split(",") if part.strip())
     if len(switches) > MAX_SWITCHES:
         raise ValueError(f"--switches names {len(switches)} switches, at most {MAX_SWITCHES} stand above a node")
     if len(set(switches)) != len(switches):
@@ -128,7 +128,7 @@ def boot_id() -> str:
     return _read(Path("/proc/sys/kernel/random/boot_id")) or "unknown"
 
 
-def enrol(url: str, name: str, join_token: str, data_dir: Path) -> str:
+def enroll(url: str, name: str, join_token: str, data_dir: Path) -> str:
     """The node's own token: the stored one if there is one for this service and name, else a new one.
 
     Raises:
@@ -140,9 +140,9 @@ def enrol(url: str, name: str, join_token: str, data_dir: Path) -> str:
         return stored
     transport = Transport(url, join_token)
     try:
-        answer = msgspec.convert(transport.json("POST", "/nodes:enrol", {"name": name}), _Enrolled)
+        answer = msgspec.convert(transport.json("POST", "/nodes:enroll", {"name": name}), _Enrolled)
     except msgspec.ValidationError as error:
-        raise Later(f"an answer to the enrolment that cannot be read: {error}") from error
+        raise RetryableError(f"cannot read the answer to the enrollment: {error}") from error
     finally:
         transport.close()
     credential = Credential(service=url, node=answer.node, token=answer.token)
@@ -152,7 +152,7 @@ def enrol(url: str, name: str, join_token: str, data_dir: Path) -> str:
 
 
 def load_credential(url: str, name: str, data_dir: Path) -> str | None:
-    """The stored token for this service and name, if enrolment left one."""
+    """Return the stored token for this service and name, if the node is enrolled."""
     try:
         credential = msgspec.json.decode((data_dir / _CREDENTIAL).read_bytes(), type=Credential)
     except FileNotFoundError:

@@ -6,21 +6,20 @@ An event's id is made where it happened and the service keeps one of each id, so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
-from probes.shipper import Shipper
-from probes.spool import Entry, Spool
-from probes.transport import Backoff, Transport
-from probes.words import Event
+from mainstay.probes.core_types import Event
+from mainstay.probes.shipper import Shipper, SpoolSender
+from mainstay.probes.spool import Entry, Spool
+from mainstay.probes.transport import Backoff, Transport
 
 _BATCH: Final = 100
 """The service takes 500 a request; events with plans inside are kilobytes."""
 
 
-class EventOutbox:
+class EventOutbox(SpoolSender):
     """Where a node or a job puts what happened: ``with EventOutbox(spool, transport) as outbox: outbox.put(event)``."""
 
     def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
@@ -28,20 +27,6 @@ class EventOutbox:
         self._transport = transport
         # Short waits: an incident is opened by what travels here.
         self.shipper = Shipper(spool, self._deliver, batch=_BATCH, backoff=backoff or Backoff(base=0.1, cap=2.0))
-
-    def start(self) -> Self:
-        self.shipper.start()
-        return self
-
-    def stop(self, timeout: float = 3.0) -> bool:
-        """Drain for at most ``timeout`` seconds; True when nothing was left behind."""
-        return self.shipper.stop(timeout)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
 
     def put(self, event: Event) -> None:
         """Queue an event; the sending thread wakes at once.

@@ -1,9 +1,10 @@
 """The child that owns the driver: samples on an absolute schedule, writes rows to a pipe. It may hang; nothing waits.
 
-Run as ``python -m probes.sampler_process`` by the daemon. Rows leave on the descriptor that was standard output;
-whatever a library prints goes to standard error instead. Samples are taken at whole multiples of the interval on the
+Run as ``python -m mainstay.probes.sampler_process`` by the daemon. Rows leave on the descriptor that was standard
+output; output of libraries goes to standard error instead. Samples are taken at whole multiples of the interval on the
 Unix clock: they never drift, and all nodes of a fleet sample in the same instant. A tick that was missed is skipped,
-never made up. With ``--try LANE`` it reads that lane once and ends: whether a fresh process succeeds where one hangs.
+never made up. With ``--try CHANNEL`` it reads that channel once and ends: whether a fresh process succeeds where one
+hangs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from probes.board import DEADLINE_S, Board
-from probes.samplers.base import Happened, registry
-from probes.samplers.wire import Message, pack
+from mainstay.probes.sample_collector import DEADLINE_S, SampleCollector
+from mainstay.probes.samplers.base import SourceEvent, registry
+from mainstay.probes.samplers.protocol import Message, pack
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +40,13 @@ def ticks(interval: float, clock: Callable[[], float], sleep: Callable[[float], 
 
 
 class Pipe:
-    """The way to the parent, from any thread: what is said in one call arrives in one piece."""
+    """The way to the parent, from any thread: each message arrives in one piece."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
-    def say(self, message: Message) -> None:
+    def send_message(self, message: Message) -> None:
         """Write a message.
 
         Raises:
@@ -57,7 +58,7 @@ class Pipe:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             except BrokenPipeError:
-                if not isinstance(message, Happened):
+                if not isinstance(message, SourceEvent):
                     raise
 
 
@@ -69,11 +70,11 @@ def _claim_stdout() -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m probes.sampler_process")
+    parser = argparse.ArgumentParser(prog="python -m mainstay.probes.sampler_process")
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--deadline", type=float, default=DEADLINE_S)
     parser.add_argument("--without", action="append", default=[], metavar="SAMPLER")
-    parser.add_argument("--try", dest="lane", metavar="LANE")
+    parser.add_argument("--try", dest="channel", metavar="CHANNEL")
     return parser.parse_args(argv)
 
 
@@ -82,10 +83,10 @@ def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we end
     pipe = Pipe(_claim_stdout())
-    if arguments.lane is not None:
-        return try_lane(arguments.lane)
+    if arguments.channel is not None:
+        return try_channel(arguments.channel)
     samplers = [config().build() for name, config in registry().items() if name not in arguments.without]
-    board = Board(samplers, pipe.say, interval=arguments.interval, deadline=arguments.deadline)
+    board = SampleCollector(samplers, pipe.send_message, interval=arguments.interval, deadline=arguments.deadline)
     try:
         for t in ticks(arguments.interval, time.time, time.sleep):
             board.sample(t)
@@ -94,18 +95,18 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def try_lane(name: str) -> int:
-    """Read one lane once: 0 when it answers. May hang, which is what is to be found out."""
+def try_channel(name: str) -> int:
+    """Read one channel once: 0 when it answers. May hang, which is what is to be found out."""
     config = registry().get(name.partition("/")[0])
     if config is None:
         return 2
     sampler = config().build()
-    lanes = {lane.name: lane for lane in sampler.lanes()} if sampler.supported().ok else {}
+    channels = {channel.name: channel for channel in sampler.channels()} if sampler.supported().ok else {}
     if name.endswith("/open"):  # what hung was opening it
-        return 0 if lanes else 1
-    if name not in lanes:
+        return 0 if channels else 1
+    if name not in channels:
         return 1
-    lanes[name].read(time.time())
+    channels[name].read(time.time())
     return 0
 
 

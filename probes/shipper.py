@@ -1,7 +1,7 @@
 """What empties a spool: one thread that delivers entries in order and deletes only what was acknowledged.
 
 A spool is drained head first. *Later* keeps the head and waits, a little longer each time; *Refused* sets the head
-aside and goes on, so one bad entry never holds up the good ones behind it.
+aside and continues, so one bad entry never holds up the good ones behind it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, Self
 
 import msgspec
 
-from probes.decoding import UNREADABLE
-from probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
-from probes.segments import write_durably
-from probes.signals import Catalogue
-from probes.spool import Entry, Spool
-from probes.transport import Backoff, Later, Receipt, Refused, Transport
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
+from mainstay.probes.segments import write_durably
+from mainstay.probes.signals import Catalog
+from mainstay.probes.spool import Entry, Spool
+from mainstay.probes.transport import Backoff, FrameReceipt, RejectedError, RetryableError, Transport
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,8 @@ class Shipper:
     """A thread that drains ``spool`` through ``deliver``.
 
     ``deliver`` gets the oldest entries (at most ``batch``); it returns when they are durable at the other end, or
-    raises ``Later`` or ``Refused`` (see ``probes.transport``). A refused batch is tried again entry by entry.
+    raises ``RetryableError`` or ``RejectedError`` (see ``mainstay.probes.transport``). A rejected batch is
+    tried again entry by entry.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Shipper:
                 self._hand_over(entries)
             else:  # the bound took them meanwhile, or the disk returns something else than was written
                 self._stopping.wait(_RESYNC_S)
-        except Later as error:
+        except RetryableError as error:
             self._pause(str(error), error.retry_after)
         except OSError as error:
             self._pause(str(error), 0.0)
@@ -97,7 +98,7 @@ class Shipper:
     def _hand_over(self, entries: list[Entry]) -> None:
         try:
             self._deliver(entries)
-        except Refused as error:
+        except RejectedError as error:
             if len(entries) > 1:
                 self._singly = len(entries)
                 return
@@ -131,19 +132,10 @@ class Shipper:
             log.exception("%s: the disk refuses to sync", self.spool.directory.name)
 
 
-class FrameSender:
-    """Frames, spooled and delivered in order: ``with FrameSender(spool, transport) as sender: sender.put(...)``.
+class SpoolSender:
+    """A context manager: its shipper delivers a spool while the block lasts."""
 
-    Used by the node daemon (time axis) and by the coordinator of a job (step axis). The spool numbers the frames, so
-    a frame's ``stream`` and ``sequence`` are always the spool's.
-    """
-
-    def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
-        self.duplicates = 0
-        self.shipper = Shipper(spool, self._deliver, backoff=backoff)
-        self._spool = spool
-        self._transport = transport
-        self._known: set[str] = set()
+    shipper: Shipper
 
     def start(self) -> Self:
         self.shipper.start()
@@ -159,6 +151,21 @@ class FrameSender:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
+
+class FrameSender(SpoolSender):
+    """Frames, spooled and delivered in order: ``with FrameSender(spool, transport) as sender: sender.put(...)``.
+
+    Used by the node daemon (time axis) and by the coordinator of a job (step axis). The spool numbers the frames, so
+    a frame's ``stream`` and ``sequence`` are always the spool's.
+    """
+
+    def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
+        self.duplicates = 0
+        self.shipper = Shipper(spool, self._deliver, backoff=backoff)
+        self._spool = spool
+        self._transport = transport
+        self._known: set[str] = set()
+
     def put(
         self,
         *,
@@ -166,25 +173,25 @@ class FrameSender:
         axis: Axis,
         t0: float,
         dt: float,
-        catalogue: Catalogue,
+        catalog: Catalog,
         entities: tuple[str, ...],
         samples: int,
         values: bytes,
         wide: bytes = b"",
     ) -> int:
-        """Queue one frame (see ``probes.frame`` for shapes) and return its sequence number.
+        """Queue one frame (see ``mainstay.probes.frame`` for shapes) and return its sequence number.
 
         Raises:
             ValueError: the frame is larger than the spool takes.
             OSError: the disk refuses.
         """
-        self._remember(catalogue)
+        self._remember(catalog)
 
         def body(sequence: int) -> bytes:
             return encode(
                 Frame(
                     version=FRAME_VERSION, subject=subject, axis=axis, stream=self._spool.stream, sequence=sequence,
-                    t0=t0, dt=dt, catalogue=catalogue.digest, entities=entities, samples=samples,
+                    t0=t0, dt=dt, catalog=catalog.digest, entities=entities, samples=samples,
                     crc32=checksum(values, wide), values=values, wide=wide,
                 )
             )  # fmt: skip
@@ -195,33 +202,33 @@ class FrameSender:
         for entry in entries:
             try:
                 receipt = self._transport.send_frame(entry.payload)
-            except Refused as error:
-                if error.slug != "unknown-catalogue":
+            except RejectedError as error:
+                if error.slug != "unknown-catalog":
                     raise
                 receipt = self._introduce(entry)
-            self.duplicates += receipt is Receipt.DUPLICATE
+            self.duplicates += receipt is FrameReceipt.DUPLICATE
 
-    def _introduce(self, entry: Entry) -> Receipt:
-        digest = decode(entry.payload).catalogue
-        self._transport.put_catalogue(self._recall(digest))
+    def _introduce(self, entry: Entry) -> FrameReceipt:
+        digest = decode(entry.payload).catalog
+        self._transport.put_catalog(self._recall(digest))
         try:
             return self._transport.send_frame(entry.payload)
-        except Refused as error:
-            if error.slug == "unknown-catalogue":
-                raise Later(f"the service forgot catalogue {digest} at once") from error
+        except RejectedError as error:
+            if error.slug == "unknown-catalog":
+                raise RetryableError(f"the service forgot catalog {digest} at once") from error
             raise
 
-    def _remember(self, catalogue: Catalogue) -> None:
-        """Keep the catalogue beside the frames: they may be delivered by a later process that measures other things."""
-        if catalogue.digest in self._known:
+    def _remember(self, catalog: Catalog) -> None:
+        """Keep the catalog beside the frames: they may be delivered by a later process that measures other things."""
+        if catalog.digest in self._known:
             return
-        path = self._spool.directory / f"catalogue-{catalogue.digest}.json"
-        write_durably(path, msgspec.json.encode(catalogue))
-        self._known.add(catalogue.digest)
+        path = self._spool.directory / f"catalog-{catalog.digest}.json"
+        write_durably(path, msgspec.json.encode(catalog))
+        self._known.add(catalog.digest)
 
-    def _recall(self, digest: str) -> Catalogue:
-        path = self._spool.directory / f"catalogue-{digest}.json"
+    def _recall(self, digest: str) -> Catalog:
+        path = self._spool.directory / f"catalog-{digest}.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Catalogue)
+            return msgspec.json.decode(path.read_bytes(), type=Catalog)
         except (OSError, *UNREADABLE) as error:
-            raise Refused(f"catalogue {digest} is known neither here nor at the service: {error}") from error
+            raise RejectedError(f"catalog {digest} is known neither here nor at the service: {error}") from error

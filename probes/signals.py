@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from probes.words import GROUP_KINDS
+from mainstay.probes.core_types import GROUP_KINDS
 
 WIDE_MISSING: Final = -(2**63)
 _INF: Final = float("inf")
@@ -189,7 +189,7 @@ _DECLARED: Final = (
     _rank("data_wait_seconds", "s", "waiting for the next batch"),
     _rank("communication_wait_seconds", "s", "inside collectives and point-to-point calls, all groups"),
     *(_rank(f"{kind}_wait_seconds", "s", f"the same within the {kind} group") for kind in GROUP_KINDS),
-    _rank("run_delay_seconds", "s", "training thread ready to run while its core ran somebody else (schedstat)"),
+    _rank("run_delay_seconds", "s", "training thread ready to run while its core ran another thread (schedstat)"),
     _rank("gc_seconds", "s", "Python garbage collection"),
     _rank("tokens", "1", "tokens that the rank worked on"),
     _rank("sequence_squares", "1", "sum of squared sequence lengths: what attention costs"),
@@ -201,7 +201,7 @@ _DECLARED: Final = (
     _rank("measured_every", "1", "steps between two readings of what the SDK thins to stay within 1 %; 1: nothing is"),
     _rank("step_phase", "enum", "StepPhase: 0 train, 1 warm-up, 2 compile, 3 evaluate, 4 checkpoint"),
     _rank("step_end_nanoseconds", "ns", "when the step committed, Unix time", wide=True),
-    # From the training SDK, once or twice a second, whatever the training thread does.
+    # From the training SDK, once or twice a second, independent of the training thread.
     _progress("progress_phase", "enum", "StepPhase"),
     _progress(
         "in_collective_seconds", "s", "how long the training thread has been inside its present call; 0: in none"
@@ -226,7 +226,7 @@ def names(source: SignalSource, *, wide: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalog:
     """The signals a stream of frames carries, in the order of its tensors' middle axis."""
 
     narrow: tuple[str, ...]
@@ -237,23 +237,23 @@ class Catalogue:
         if unknown:
             raise ValueError(f"unknown signal {unknown[0]!r}: declare it in probes/signals.py")
         if len({*self.narrow, *self.wide}) != len(self.narrow) + len(self.wide):
-            raise ValueError("a signal stands twice in the catalogue")
+            raise ValueError("a signal is in the catalog twice")
         misplaced = [n for n in self.narrow if SIGNALS[n].wide] + [n for n in self.wide if not SIGNALS[n].wide]
         if misplaced:
-            raise ValueError(f"signal {misplaced[0]!r} is in the wrong half of the catalogue (narrow or wide)")
+            raise ValueError(f"signal {misplaced[0]!r} is in the wrong half of the catalog (narrow or wide)")
 
     @property
     def digest(self) -> str:
-        """16 hex digits that name this catalogue in a frame's envelope."""
+        """16 hex digits that name this catalog in a frame's envelope."""
         import hashlib  # noqa: PLC0415 - brings OpenSSL with it: four megabytes that the sampler child does not need
 
         text = ",".join(self.narrow) + ";" + ",".join(self.wide)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def catalogue(*sources: SignalSource) -> Catalogue:
-    """The catalogue of everything the given sources measure."""
-    return Catalogue(
+def catalog(*sources: SignalSource) -> Catalog:
+    """Return the catalog of everything that the given sources measure."""
+    return Catalog(
         narrow=tuple(n for s in sources for n in names(s, wide=False)),
         wide=tuple(n for s in sources for n in names(s, wide=True)),
     )

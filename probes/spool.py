@@ -8,8 +8,8 @@ Invariants:
 * A torn tail (the process or the machine died while appending) is discarded when the directory is opened again.
 * An entry that the service refuses for ever is set aside in ``rejected/`` with the reason and never blocks the queue.
 
-In the directory: segments (see ``probes.segments``); ``acked``, the last acknowledged sequence (should it be lost,
-entries are sent again, which changes nothing); ``lock``, held by the one process that owns the directory.
+In the directory: segments (see ``mainstay.probes.segments``); ``acked``, the last acknowledged sequence (should it be
+lost, entries are sent again, which changes nothing); ``lock``, held by the one process that owns the directory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
-from probes import segments
-from probes.ids import uuid7
-from probes.segments import HEADER_BYTES, Entry, Segment, SpoolError
+from mainstay.probes import segments
+from mainstay.probes.ids import uuid7
+from mainstay.probes.segments import HEADER_BYTES, Entry, Segment, SpoolError
 
 __all__ = ["Entry", "Spool", "SpoolError"]
 
@@ -71,7 +71,7 @@ class Spool:
         self._acked = self._read_acked()
         try:
             self.stream = self._load()
-        except BaseException:  # boundary: nothing is swallowed, the directory is let go
+        except BaseException:  # boundary: the error propagates after the directory is released
             os.close(self._acked_descriptor)
             self._lock.close()
             raise
@@ -136,7 +136,7 @@ class Spool:
             self._changed.notify_all()
 
     def reject(self, entry: Entry, reason: str) -> None:
-        """Set the oldest entry aside in ``rejected/`` with the reason; the queue goes on behind it."""
+        """Set the oldest entry aside in ``rejected/`` with the reason; the queue continues behind it."""
         self.rejected += 1
         log.error("spool %s: entry %d set aside: %s", self.directory.name, entry.sequence, reason)
         aside = self.directory / "rejected"
@@ -172,13 +172,8 @@ class Spool:
         with self._changed:
             return self._pending()
 
-    @property
-    def bytes_on_disk(self) -> int:
-        with self._changed:
-            return self._bytes()
-
     def close(self) -> None:
-        """Sync and let go of the directory; what is pending stays for the next owner."""
+        """Sync and release the directory; what is pending stays for the next owner."""
         self.sync()
         self._file.close()
         os.close(self._acked_descriptor)

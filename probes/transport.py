@@ -21,8 +21,8 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from probes.decoding import UNREADABLE
-from probes.signals import Catalogue
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.signals import Catalog
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 """Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
@@ -42,22 +42,22 @@ class TransportError(Exception):
         self.retry_after = retry_after
 
 
-class Refused(TransportError):  # noqa: N818 - reads as the answer it is
+class RejectedError(TransportError):
     """The service will never take this request."""
 
 
-class Later(TransportError):  # noqa: N818 - reads as the answer it is
+class RetryableError(TransportError):
     """The request may be accepted another time."""
 
 
-class Receipt(StrEnum):
+class FrameReceipt(StrEnum):
     """How a frame was accepted."""
 
     STORED = "stored"
     DUPLICATE = "duplicate"
 
 
-class Problem(msgspec.Struct):
+class ProblemDocument(msgspec.Struct):
     """The parts of an RFC 9457 answer that are read here."""
 
     type: str = ""
@@ -135,7 +135,7 @@ class Transport:
                 method, f"{self.url}/v1{path}", body=data, headers=sent, timeout=timeout, redirect=False
             )
         except HTTPError as error:
-            raise Later(f"{method} {path}: {_cause(error)}") from error
+            raise RetryableError(f"{method} {path}: {_cause(error)}") from error
         if 200 <= answer.status < 300:
             return answer
         raise _verdict(method, path, answer)
@@ -146,17 +146,17 @@ class Transport:
         try:
             return msgspec.json.decode(answer.data) if answer.data else None
         except UNREADABLE as error:
-            raise Later(f"{method} {path}: the answer is not JSON: {error}", status=answer.status) from error
+            raise RetryableError(f"{method} {path}: the answer is not JSON: {error}", status=answer.status) from error
 
-    def send_frame(self, body: bytes) -> Receipt:
+    def send_frame(self, body: bytes) -> FrameReceipt:
         """Deliver one encoded frame; on return it is durable at the service."""
         answer = self.request("POST", "/telemetry/frames", content=body, content_type="application/msgpack")
-        return Receipt.DUPLICATE if answer.headers.get("X-Mainstay-Duplicate") else Receipt.STORED
+        return FrameReceipt.DUPLICATE if answer.headers.get("X-Mainstay-Duplicate") else FrameReceipt.STORED
 
-    def put_catalogue(self, catalogue: Catalogue) -> None:
+    def put_catalog(self, catalog: Catalog) -> None:
         """Tell the service what the frames with this digest carry."""
-        body = {"narrow": catalogue.narrow, "wide": catalogue.wide}
-        self.request("PUT", f"/telemetry/catalogues/{catalogue.digest}", body)
+        body = {"narrow": catalog.narrow, "wide": catalog.wide}
+        self.request("PUT", f"/telemetry/catalogs/{catalog.digest}", body)
 
     def close(self) -> None:
         self._pool.clear()
@@ -169,13 +169,13 @@ def _cause(error: HTTPError) -> str:
 
 def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> TransportError:
     try:
-        problem = msgspec.json.decode(answer.data[:_DETAIL_BYTES], type=Problem)
+        problem = msgspec.json.decode(answer.data[:_DETAIL_BYTES], type=ProblemDocument)
     except UNREADABLE:
-        problem = Problem(title=answer.data[:200].decode("utf-8", "replace").strip())
+        problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
-    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug == "not-your-node")
-    kind = Refused if refused else Later
+    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug == "wrong-node")
+    kind = RejectedError if refused else RetryableError
     return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
 
 

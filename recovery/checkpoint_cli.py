@@ -1,9 +1,9 @@
-"""``mainstay checkpoint ls|verify|export|import``: what the disk level holds, whether it is whole, in and out of it.
+"""``mainstay checkpoint ls|verify|export|import``: list, verify, export, and import checkpoints.
 
-``ls`` and ``verify`` need no torch. ``export`` makes what stands on its own: a ``torch.distributed.checkpoint`` of
-model and optimizer, or one file for ``torch.load``. ``import`` makes a step to resume from out of such a directory of a
-whole step that lost its manifest, or was written again by another tool; its ``.metadata`` is read as data
-(``recovery.disk.opcodes``), its tensors by ``torch.load`` with ``weights_only``.
+``ls`` and ``verify`` need no torch. ``export`` writes a ``torch.distributed.checkpoint`` of model and optimizer, or one
+file for ``torch.load``. ``import`` turns such a directory of a complete step, which lost its manifest or which another
+tool wrote again, into a step to resume from; its ``.metadata`` is read as data
+(``mainstay.recovery.checkpoint.pickle_codec``), its tensors by ``torch.load`` with ``weights_only``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from cyclopts import App
 
-from detectors.shell import BAD_INPUT, AsJson, one_line
-from recovery.disk.catalogue import LATEST, Run, Source, find, runs
-from recovery.disk.load import verify_part
-from recovery.disk.manifest import CheckpointError, Manifest, Part, PartEntry
-from recovery.memory.errors import ArenaError
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
+from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.load import verify_part
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, PartEntry
+from mainstay.recovery.memory.errors import ArenaError
 
-checkpoint = App(name="checkpoint", help="What the disk level of protected jobs holds: list, verify, export, import.")
+checkpoint = App(name="checkpoint", help="List, verify, export, and import checkpoints.")
 MIB = 1 << 20
 
 
@@ -30,7 +30,7 @@ _clear = one_line("mainstay checkpoint", dict.fromkeys((CheckpointError, ArenaEr
 @checkpoint.command(name="ls")
 @_clear
 def ls(directory: Path, *, as_json: AsJson = False) -> int:
-    """Runs and steps, the newest last; why a step that is not whole is not."""
+    """List runs and steps, the newest last, and why a step is incomplete."""
     rows = [row for run in runs(directory) for row in _steps(run)]
     if as_json:
         _print(rows)
@@ -48,12 +48,11 @@ def ls(directory: Path, *, as_json: AsJson = False) -> int:
 def _line(row: dict[str, Any]) -> str:
     if row["step"] is None:
         return str(row["problem"])
-    return (
-        f"step {row['step']:>9}  {row['ranks']:>5} ranks  {row['nbytes'] / MIB:>11.1f} MiB  {row['problem'] or 'whole'}"
-    )
+    size = f"{row['nbytes'] / MIB:>11.1f} MiB"
+    return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {size}  {row['problem'] or 'complete'}"
 
 
-def _steps(run: Run) -> list[dict[str, Any]]:
+def _steps(run: RunDirectory) -> list[dict[str, Any]]:
     try:
         info = run.info()
         row: dict[str, Any] = {"run": run.id, "job": info.job, "shape": [info.dp, info.pp, info.tp]}
@@ -64,7 +63,7 @@ def _steps(run: Run) -> list[dict[str, Any]]:
     return steps or [row | {"step": None, "ranks": 0, "nbytes": 0, "whole": False, "problem": problem}]
 
 
-def _step(run: Run, epoch: int) -> dict[str, Any]:
+def _step(run: RunDirectory, epoch: int) -> dict[str, Any]:
     parts = run.parts(epoch)
     row = {"step": epoch, "ranks": len({p.rank for p in parts}), "nbytes": sum(p.nbytes for p in parts)}
     try:
@@ -77,13 +76,13 @@ def _step(run: Run, epoch: int) -> dict[str, Any]:
 @checkpoint.command(name="verify")
 @_clear
 def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_json: AsJson = False) -> int:
-    """Read every tensor of a step and check its digest; exit code 1 if one does not hold.
+    """Verify a checkpoint: read every tensor and check its digest; exit code 1 if a digest differs.
 
     Args:
-        directory: of checkpoints.
-        run: id of the run; the newest that has a whole step.
-        step: which step; the newest whole one.
-        as_json: print JSON.
+        directory: Read checkpoints from this directory.
+        run: Choose the run by its ID; the default is the newest with a complete step.
+        step: Choose the step; the default is the newest complete one.
+        as_json: Print only JSON.
     """
     source = _source(directory, run, step)
     manifest, found = source.manifest, []
@@ -105,7 +104,7 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
     return 1 if bad else 0
 
 
-def _pinned(source: Source, entry: PartEntry) -> Part:
+def _pinned(source: ResumeSource, entry: PartEntry) -> CheckpointPart:
     """The part that the manifest means."""
     part = source.run.part(source.manifest.epoch, entry.rank, entry.generation)
     if part.check != entry.check:
@@ -121,63 +120,63 @@ def _verdict(bad: int, count: int, nbytes: int) -> str:
 @_clear
 def export(
     directory: Path,
-    out: Path,
+    output: Path,
     *,
     run: str = LATEST,
     step: int | None = None,
     form: str = "dcp",
     as_json: AsJson = False,
 ) -> int:
-    """Write a step as others want it: model and optimizer, each tensor once.
+    """Export a step for other tools: model and optimizer, each tensor once.
 
     Args:
         directory: of checkpoints.
-        out: what to write; must not exist.
+        output: Write to this path; it must not exist.
         run: id of the run; the newest that has a whole step.
         step: which step; the newest whole one.
-        form: ``dcp``, a directory for torch.distributed.checkpoint; ``torch``, one file for torch.load.
-        as_json: print JSON.
+        form: Choose ``dcp``, a directory for torch.distributed.checkpoint, or ``torch``, one file for torch.load.
+        as_json: Print only JSON.
     """
-    from recovery.disk import convert  # noqa: PLC0415 - torch is only needed here
+    from mainstay.recovery.checkpoint import convert  # noqa: PLC0415 - torch is only needed here
 
     if form not in {"dcp", "torch"}:
-        raise CheckpointError(f"--form {form!r} is neither dcp nor torch")
-    if out.exists():
-        raise CheckpointError(f"{out} is there already")
+        raise CheckpointError(f"--form {form!r} must be dcp or torch")
+    if output.exists():
+        raise CheckpointError(f"{output} exists already")
     source = _source(directory, run, step)
-    names = convert.export_dcp(source, out) if form == "dcp" else convert.export_torch(source, out)
-    said = {"run": source.manifest.run, "step": source.manifest.epoch, "tensors": len(names), "out": str(out)}
+    names = convert.export_dcp(source, output) if form == "dcp" else convert.export_torch(source, output)
+    said = {"run": source.manifest.run, "step": source.manifest.epoch, "tensors": len(names), "output": str(output)}
     if as_json:
         _print(said)
     else:
-        print(f"step {said['step']} of run {said['run']}: {len(names)} tensors in {out}")  # noqa: T201
+        print(f"step {said['step']} of run {said['run']}: {len(names)} tensors in {output}")  # noqa: T201
     return 0
 
 
 @checkpoint.command(name="import")
 @_clear
 def import_(source: Path, directory: Path, *, dp: int, pp: int = 1, tp: int = 1, as_json: AsJson = False) -> int:
-    """Make a step to resume from out of a torch.distributed.checkpoint directory of a Mainstay job.
+    """Import a torch.distributed.checkpoint directory of a Mainstay job as a step to resume from.
 
     Args:
-        source: the directory, with ``.metadata``.
-        directory: of checkpoints, where a new run begins with the step.
-        dp: data-parallel size of the job that wrote it.
-        pp: its pipeline stages.
-        tp: its tensor slices.
-        as_json: print JSON.
+        source: Read this directory; it must contain ``.metadata``.
+        directory: Add a new run with the step to this directory of checkpoints.
+        dp: Set the data-parallel size of the job that wrote it.
+        pp: Set its pipeline stages.
+        tp: Set its tensor slices.
+        as_json: Print only JSON.
     """
-    from recovery.disk import convert  # noqa: PLC0415 - torch is only needed here
+    from mainstay.recovery.checkpoint import convert  # noqa: PLC0415 - torch is only needed here
 
     manifest = convert.import_dcp(source, directory, dp=dp, pp=pp, tp=tp)
     if as_json:
         _print({"run": manifest.run, "step": manifest.epoch, "ranks": len(manifest.parts)})
     else:
-        print(f"go on from it with --checkpoint-dir {directory} --resume {manifest.run}")  # noqa: T201
+        print(f"Resume from it with --checkpoint-dir {directory} --resume {manifest.run}")  # noqa: T201
     return 0
 
 
-def _source(directory: Path, run: str, step: int | None) -> Source:
+def _source(directory: Path, run: str, step: int | None) -> ResumeSource:
     if step is None:
         return find(directory, run)
     known = [found for found in runs(directory) if run in {LATEST, found.id}]
@@ -187,7 +186,7 @@ def _source(directory: Path, run: str, step: int | None) -> Source:
     if not having:
         raise CheckpointError(f"{directory} has no step {step} of {'any run' if run == LATEST else f'run {run}'}")
     manifest: Manifest = having[-1].manifest(step)
-    return Source(directory, manifest)
+    return ResumeSource(directory, manifest)
 
 
 def _print(value: object) -> None:

@@ -8,15 +8,15 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from recovery.cadence import NODE_MTBF_HOURS
+from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 
-# torchrun's own grammar (options, script, the rest is the script's) is argparse's: the words are handed over as typed.
+# argparse parses the arguments as torchrun does (options, script, arguments of the script): pass them unchanged.
 run = App(name="run", help_flags=(), version_flags=())
 
 
 @run.default
 def _run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    from recovery.launcher.main import main
+    from mainstay.recovery.launcher.main import main
 
     return main(words)
 
@@ -26,7 +26,7 @@ agent = App(name="agent", help_flags=(), version_flags=())
 
 @agent.default
 def _agent(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    from recovery.agent.server import main
+    from mainstay.recovery.agent.server import main
 
     return main(words)
 
@@ -34,21 +34,21 @@ def _agent(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
 def plan(
     *,
     scenario: str,
-    levels: Annotated[bool, Parameter(negative=())] = False,
-    mtbf: float = NODE_MTBF_HOURS,
+    tiers: Annotated[bool, Parameter(negative=())] = False,
+    node_mtbf_hours: float = NODE_MTBF_HOURS,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """Price every recovery strategy for a described failure.
+    """Estimate the cost of each recovery strategy for a failure.
 
     Args:
-        scenario: file that describes the job and its failure.
-        levels: say instead how often each level of protection should save in such a job.
-        mtbf: hours between failures of one node, for --levels.
-        json_: print JSON.
+        scenario: Read the file that describes the job and its failure.
+        tiers: Print instead the best save interval of each protection tier.
+        node_mtbf_hours: Set the mean time between failures of one node, for --tiers.
+        json_: Print only JSON.
     """
-    from recovery.plan_cli import run_levels, run_plan
+    from mainstay.recovery.plan_cli import run_plan, run_tiers
 
-    sys.exit(run_levels(scenario, mtbf, json_) if levels else run_plan(scenario, json_))
+    sys.exit(run_tiers(scenario, node_mtbf_hours, json_) if tiers else run_plan(scenario, json_))
 
 
 def reshape(
@@ -61,19 +61,19 @@ def reshape(
     timeout: float = 600.0,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """Let a running job train on with other data-parallel and pipeline sizes, and wait until it does.
+    """Change (dp, pp) of a running job and wait until it trains with the new shape.
 
-    Give either --dp and --pp, or --stages.
+    Use either --dp and --pp, or --stages.
 
     Args:
-        job: its name.
-        dp: data-parallel replicas.
-        pp: pipeline stages.
-        stages: of each pipeline, where they are unlike: 3,2.
-        state_dir: of the launcher that coordinates, where mainstay run was given one.
-        timeout: seconds to wait for the answer.
-        json_: print JSON.
+        job: Name the job.
+        dp: Set the data-parallel replicas.
+        pp: Set the pipeline stages.
+        stages: Set the stages of each pipeline if they differ: 3,2.
+        state_dir: Use the --state-dir of the launcher that coordinates, if it has one.
+        timeout: Wait this many seconds for the answer.
+        json_: Print only JSON.
     """
-    from recovery.reshape_cli import run_reshape
+    from mainstay.recovery.reshape_cli import run_reshape
 
     sys.exit(run_reshape(job, (dp, pp), stages, state_dir, timeout, as_json=json_))

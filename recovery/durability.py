@@ -5,10 +5,10 @@ A loss of nodes is outlived when all ranks can have one common step from what th
 newest   each rank's own slot, that of a replica with equal state, or an extra copy of it on another node
 parity   the step that the job's groups protect: own slot, a replica's, or what the group's scheme brings back
 
-The probability counts every set of nodes that may be lost, as if nothing were mended within the hour: after a recovery
+The probability counts every set of nodes that may be lost, as if no repair came within the hour: after a recovery
 a job is protected again within seconds, so that the truth is better. Nodes fail independently here; what fails together
 (a rack) is a matter of placement, which warns of it. Where sets are too many the largest are counted as lost: the
-figure is then a lower bound, and says so.
+figure is then a lower bound, and is marked as one.
 
 Pure: no clock, no I/O.
 """
@@ -25,21 +25,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from recovery.placement import holders
-from recovery.scheme import Kind, Scheme
+from mainstay.recovery.placement import holders
+from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
 BUDGET: Final = 2_000_000
 """Cells (sets times nodes and ranks) looked at for one group of nodes that depend on each other: a second or less."""
 LISTED: Final = 16
-"""Sets of nodes told; how many there are is told besides."""
+"""Sets of nodes reported; their total number is reported too."""
 _TRIED: Final = 4096
-"""Sets tried for one rank: a rank of a group of 64 under rs:16 has more fatal sets than anybody reads."""
+"""Sets tried for one rank: a rank of a group of 64 under rs:16 has more fatal sets than an operator reads."""
 
 Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class HeldSnapshots:
     """What is kept of a job, and where.
 
     Raises:
@@ -54,7 +54,7 @@ class Holding:
     """Ranks that hold equal state; a rank that stands nowhere has none."""
     extra: Mapping[int, frozenset[str]] = field(default_factory=dict)
     """Rank -> nodes that keep an extra copy of its newest slot."""
-    scheme: Scheme = field(default_factory=lambda: Scheme(Kind.NONE, 0))
+    scheme: ProtectionScheme = field(default_factory=lambda: ProtectionScheme(SchemeKind.NONE, 0))
     groups: tuple[tuple[int, ...], ...] = ()
     """Of ranks, in the order of their places; empty where no protected step exists yet."""
 
@@ -68,7 +68,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Durability:
+class DurabilityEstimate:
     """The figure. ``survival`` is a lower bound unless ``exact``."""
 
     survival: float
@@ -86,7 +86,7 @@ def hourly(mtbf_hours: float, factor: float = 1.0) -> float:
     return -math.expm1(-factor / mtbf_hours)
 
 
-def durability(holding: Holding) -> Durability:
+def durability(holding: HeldSnapshots) -> DurabilityEstimate:
     """The figure of what is held now."""
     rules = _Rules(holding)
     newest = parity = both = 1.0
@@ -102,7 +102,7 @@ def durability(holding: Holding) -> Durability:
         both *= float(weight[first & second].sum())
         exact = exact and whole
     fatal = rules.fatal()
-    return Durability(
+    return DurabilityEstimate(
         survival=min(1.0, max(0.0, newest + parity - both)),
         exact=exact,
         least=len(fatal[0]) if fatal else None,
@@ -111,17 +111,10 @@ def durability(holding: Holding) -> Durability:
     )
 
 
-def outlived(holding: Holding, lost: Iterable[str]) -> bool:
-    """Whether memory gives all ranks one common step back after the loss of these nodes."""
-    rules, gone = _Rules(holding), set(lost)
-    columns = {node: np.array([node in gone]) for node in holding.loss}
-    return bool(rules.newest(columns, 1)[0] or rules.parity(columns, 1)[0])
-
-
 class _Rules:
     """What a set of lost nodes must not contain."""
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: HeldSnapshots) -> None:
         self._h = holding
         self._twins = {rank: ranks for ranks in holding.replicas for rank in ranks}
         self._group = {rank: group for group in holding.groups for rank in group}
@@ -155,7 +148,7 @@ class _Rules:
         return [rank for rank, node in enumerate(self._h.home) if node in inside]
 
     def newest(self, lost: Mapping[str, Bools], count: int) -> Bools:
-        """[set] whether the newest step is to be had; ``lost[node]``: [set]. Nodes elsewhere are not asked about."""
+        """[set] whether the newest step is to be had; ``lost[node]``: [set]. Other nodes are not considered."""
         good = np.ones(count, np.bool_)
         for nodes in self._newest:
             if nodes <= lost.keys():
@@ -169,7 +162,7 @@ class _Rules:
         good, over = np.ones(count, np.bool_), dict[tuple[int, ...], Bools]()
         for rank in self.ranks_on(lost):
             group = self._group.get(rank, (rank,))
-            if self._h.scheme.fitted(len(group)).kind is Kind.COPIES:
+            if self._h.scheme.fitted(len(group)).kind is SchemeKind.COPIES:
                 kept = holders(self._h.scheme, len(group), group.index(rank))
                 away = _all(lost, {self._h.home[group[place]] for place in kept}, count)
             else:  # one answer for all members
@@ -202,7 +195,7 @@ class _Rules:
         """Sets of nodes, none smaller within, whose loss takes the rank's protected step."""
         group, homes = self._group.get(rank, (rank,)), self._homes(rank)
         fitted = self._h.scheme.fitted(len(group))
-        if fitted.kind is Kind.COPIES:
+        if fitted.kind is SchemeKind.COPIES:
             yield homes | {self._h.home[group[p]] for p in holders(self._h.scheme, len(group), group.index(rank))}
             return
         members: dict[str, int] = {}
@@ -242,7 +235,7 @@ def _sets(nodes: int, most: int) -> tuple[Bools, bool]:
     return sets, False
 
 
-def in_words(figure: Durability, ranks: Sequence[str]) -> str:
+def describe(figure: DurabilityEstimate, ranks: Sequence[str]) -> str:
     """What may die now, for people. ``ranks``: the nodes that the job runs on."""
     if figure.least is None:
         return "Memory outlives the loss of any node."

@@ -1,8 +1,8 @@
-"""``mainstay migrate``: move ranks of a running job to standbys elsewhere, and stay until it is done.
+"""``mainstay migrate``: move ranks of a running job to standbys on other nodes, and wait until the job is done.
 
-What cannot work is said before anything is asked of the job. Through the service, or without one through the state
-directory of the launcher that coordinates. Exit codes: 0 moved, 1 the job did not, 2 bad input, 4 no answer in time,
-5 the service did not take it.
+The command checks the request before it sends it: through the service, or without one through the state directory of
+the coordinator. Exit codes: 0 moved, 1 the job did not move them, 2 invalid input, 4 no answer in time, 5 the service
+rejected the request or did not answer.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from typing import Annotated, Any, Final
 import msgspec
 from cyclopts import Parameter
 
-from detectors.shell import BAD_INPUT, InputError, one_line
-from probes.ids import uuid7
-from probes.transport import Later, Transport, TransportError
-from recovery.advice import Advice, AdviceKind, AdviceState, Answer, leave_file
+from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, ServiceError, one_line
+from mainstay.probes.ids import uuid7
+from mainstay.probes.transport import RetryableError, Transport, TransportError
+from mainstay.recovery.migration_request import (
+    MigrationKind,
+    MigrationRequest,
+    MigrationResult,
+    MigrationState,
+    write_request,
+)
 
 NOT_MOVED: Final = 1
 NO_ANSWER: Final = 4
-NO_SERVICE: Final = 5
 POLL_SECONDS: Final = 0.25
 SILENT_SECONDS: Final = 10.0
 """A coordinator reports each second; one that is silent for so long may be gone."""
-_GONE = "The job's coordinator has not been heard for {age:.0f} s: it may be gone, and then nothing will happen."
+_GONE = "The coordinator of the job has not reported for {age:.0f} s: it may be gone and never answer."
 _AFTER: Final = {
-    AdviceState.REFUSED: "Nothing was begun; every rank is where it was.",
-    AdviceState.FAILED: "The ranks are where they were, or where a recovery has put them.",
+    MigrationState.REJECTED: "Every rank stays where it was.",
+    MigrationState.FAILED: "The ranks are where they were, or where a recovery moved them.",
 }
 
 
-class ServiceError(Exception):
-    """The service cannot be reached, or did not take what it was given."""
-
-
 class _NoAnswerError(Exception):
-    """The job has not said in time what became of it."""
+    """The job has not answered the request in time."""
 
 
 _one_line = one_line("mainstay migrate", {InputError: BAD_INPUT, ServiceError: NO_SERVICE, _NoAnswerError: NO_ANSWER})
@@ -49,58 +50,62 @@ _one_line = one_line("mainstay migrate", {InputError: BAD_INPUT, ServiceError: N
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """How the job is reached: through the service, or where its coordinator runs."""
+class JobAddress:
+    """How to reach the job: through the service, or where its coordinator runs."""
 
     service: Annotated[
-        str | None, Parameter(env_var="MAINSTAY_SERVICE", help="Where the service listens, http(s)://host:port.")
+        str | None, Parameter(env_var="MAINSTAY_SERVICE", help="Connect to the service at this URL.")
     ] = None
     token: Annotated[
         str | None,
-        Parameter(env_var="MAINSTAY_TOKEN", help="A token that may act (others can read it here: prefer a file)."),
+        Parameter(env_var="MAINSTAY_TOKEN", help="Use this token with scope act; prefer a file."),
     ] = None
-    token_file: Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE", help="A file with the token.")] = None
+    token_file: Annotated[
+        Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE", help="Read the token from this file.")
+    ] = None
     state_dir: Annotated[
-        Path | None, Parameter(help="Without a service: --state-dir of the launcher that coordinates, on its machine.")
+        Path | None, Parameter(help="Use, without a service, the --state-dir of the coordinator on its node.")
     ] = None
 
 
 @_one_line
 def migrate(
-    job: Annotated[str, Parameter(help="The job's id.")],
+    job: Annotated[str, Parameter(help="Name the job.")],
     /,
-    where: Where = Where(),
+    where: JobAddress = JobAddress(),
     *,
-    rank: Annotated[int | None, Parameter(help="The rank that moves.")] = None,
-    node: Annotated[str | None, Parameter(help="Or the node that all ranks of the job leave.")] = None,
-    to: Annotated[str | None, Parameter(help="The node that they go to; by default where standbys wait.")] = None,
-    why: Annotated[str, Parameter(help="The reason; it stands in the job's events.")] = "asked for by hand",
-    timeout: Annotated[float, Parameter(help="Seconds after which it is no longer watched.")] = 1800.0,
+    rank: Annotated[int | None, Parameter(help="Move this rank.")] = None,
+    node: Annotated[str | None, Parameter(help="Move all ranks of the job on this node.")] = None,
+    target: Annotated[str | None, Parameter(help="Move them to this node; the default is any with standbys.")] = None,
+    reason: Annotated[str, Parameter(help="Record this reason in the events of the job.")] = "requested by an operator",
+    timeout: Annotated[float, Parameter(help="Stop waiting after this many seconds.")] = 1800.0,
 ) -> int:
-    """Move a rank, or a node's ranks, of a running job to warm standbys on other nodes, and say what came of it.
+    """Move ranks to other nodes: one rank, or all ranks of a node, to warm standbys.
 
-    Training goes on meanwhile and stands still only while the newest step is fetched; nobody else is stopped.
+    Training continues and pauses only while Mainstay fetches the newest step; other ranks keep running.
     """
     if (rank is None) == (node is None):
         raise InputError("give either --rank R, or --node NAME for all ranks that the job has there")
-    if not why.strip() or not timeout > 0:
-        raise InputError("--why may not be empty, and --timeout must be above 0")
-    road = _road(job, where)
-    told = road.job()
-    _check(job, told, rank, node, to)
-    advice = Advice(id=uuid7(), kind=AdviceKind.MIGRATE, node=node, rank=rank, target=to, reason=why.strip())
-    _say(f"Asking job {job} to move {_what(advice)}.")
+    if not reason.strip() or not timeout > 0:
+        raise InputError("--reason must not be empty, and --timeout must be above 0")
+    channel = _open_channel(job, where)
+    told = channel.job()
+    _check(job, told, rank, node, target)
+    request = MigrationRequest(
+        id=uuid7(), kind=MigrationKind.MIGRATE, node=node, rank=rank, target=target, reason=reason.strip()
+    )
+    _say(f"Asking job {job} to move {_what(request)}.")
     if told["state"] == "recovering":
-        _say("It recovers from a failure just now; it will follow once it trains again.")
+        _say("It recovers from a failure just now; it accepts requests when it trains again.")
     age = time.time() - told.get("last_seen_at", time.time())
     if age > SILENT_SECONDS:
         _say(_GONE.format(age=age))
-    return _follow(road, road.give(advice), timeout)
+    return _follow(channel, channel.send_request(request), timeout)
 
 
-def _what(advice: Advice) -> str:
-    ranks = f"rank {advice.rank}" if advice.node is None else f"its ranks on {advice.node}"
-    return ranks + (f" to {advice.target}" if advice.target else " to standbys on other nodes")
+def _what(request: MigrationRequest) -> str:
+    ranks = f"rank {request.rank}" if request.node is None else f"its ranks on {request.node}"
+    return ranks + (f" to {request.target}" if request.target else " to standbys on other nodes")
 
 
 def _say(line: str) -> None:
@@ -108,31 +113,37 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-# what can be known beforehand
+# checks before the request
 
 
 def _check(job: str, told: dict[str, Any], rank: int | None, node: str | None, to: str | None) -> None:
-    """Say what cannot work while nobody has been asked yet.
+    """Check the request before the command sends it.
 
     Raises:
-        InputError: one line that names what is wrong, and what there is instead.
+        InputError: one line that names the problem and the alternatives.
     """
     if told["state"] in {"finished", "failed"}:
-        raise InputError(f"job {job} is {told['state']}: there is nothing to move")
-    ranks = told["topology"]["ranks"]
-    homes = {place["rank"]: place["node"] for place in ranks}
-    nodes = ", ".join(sorted(set(homes.values())))
-    if rank is not None and rank not in homes:
-        raise InputError(f"job {job} has no rank {rank}: its ranks are 0 to {len(homes) - 1}")
-    if node is not None and node not in homes.values():
-        raise InputError(f"job {job} has no rank on node {node}: its ranks are on {nodes}")
-    source = node if rank is None else homes[rank]
-    moving = 1 if rank is not None else sum(home == node for home in homes.values())
+        raise InputError(f"job {job} is {told['state']}: no rank can move")
+    locations = {place["rank"]: place["node"] for place in told["topology"]["ranks"]}
+    _check_ranks(job, locations, rank, node)
+    source = node if rank is None else locations[rank]
     if to == source:
         raise InputError(f"{'rank ' + str(rank) if node is None else 'what is to move'} is on {to} already")
     standbys: dict[str, int] | None = told["topology"].get("standbys")
-    if standbys is None:
-        return  # an older coordinator: it will say itself
+    if standbys is not None:  # an older coordinator reports no standbys and checks the request itself
+        moving = 1 if rank is not None else sum(location == node for location in locations.values())
+        _check_standbys(job, standbys, moving, source, to)
+
+
+def _check_ranks(job: str, locations: dict[int, str], rank: int | None, node: str | None) -> None:
+    nodes = ", ".join(sorted(set(locations.values())))
+    if rank is not None and rank not in locations:
+        raise InputError(f"job {job} has no rank {rank}: its ranks are 0 to {len(locations) - 1}")
+    if node is not None and node not in locations.values():
+        raise InputError(f"job {job} has no rank on node {node}: its ranks are on {nodes}")
+
+
+def _check_standbys(job: str, standbys: dict[str, int], moving: int, source: str | None, to: str | None) -> None:
     if to is not None and to not in standbys:
         raise InputError(f"job {job} has no node {to}: it runs on {', '.join(sorted(standbys))}")
     ready = sum(count for name, count in standbys.items() if name != source and to in {None, name})
@@ -141,59 +152,61 @@ def _check(job: str, told: dict[str, Any], rank: int | None, node: str | None, t
         place = to or "other nodes"
         raise InputError(
             f"{moving} warm standby(s) on {place} are needed and {ready} are ready (standbys now: {waiting}); "
-            "start the job with --spares, or wait until a standby is back"
+            "start the job with --standbys, or wait until a standby is back"
         )
 
 
-# asking, and staying
+# requesting and waiting
 
 
-class Road(ABC):
-    """A way to a job's coordinator."""
+class JobChannel(ABC):
+    """A connection to the coordinator of a job."""
 
     @abstractmethod
     def job(self) -> dict[str, Any]:
         """The job as last reported.
 
         Raises:
-            InputError: there is no such job.
-            ServiceError: nobody answers.
+            InputError: no such job exists.
+            ServiceError: the service does not answer.
         """
 
     @abstractmethod
-    def give(self, advice: Advice) -> str:
-        """Give it; the id by which it is known from then on."""
+    def send_request(self, request: MigrationRequest) -> str:
+        """Send the request and return its ID."""
 
     @abstractmethod
-    def answer(self, advice_id: str) -> Answer | None:
-        """What became of it so far, None while nothing is heard."""
+    def answer(self, request_id: str) -> MigrationResult | None:
+        """The latest result of the request; None before the first."""
 
 
-def _follow(road: Road, advice_id: str, timeout: float, sleep: Callable[[float], None] = time.sleep) -> int:
-    until, state = time.monotonic() + timeout, AdviceState.GIVEN
+def _follow(channel: JobChannel, request_id: str, timeout: float, sleep: Callable[[float], None] = time.sleep) -> int:
+    until, state = time.monotonic() + timeout, MigrationState.PENDING
     while time.monotonic() < until:
-        answer = road.answer(advice_id)
+        answer = channel.answer(request_id)
         if answer is not None and answer.state is not state:
             state = answer.state
-            if state is AdviceState.ACCEPTED:
-                _say(f"Under way: {answer.detail}. Training goes on while their snapshots are fetched.")
-            elif state is not AdviceState.GIVEN:
+            if state is MigrationState.ACCEPTED:
+                _say(f"Under way: {answer.detail}. Training continues while agents fetch the snapshots.")
+            elif state is not MigrationState.PENDING:
                 return _end(answer)
         sleep(POLL_SECONDS)
-    begun = "it has begun and not ended" if state is AdviceState.ACCEPTED else "the job has not answered"
-    raise _NoAnswerError(f"after {timeout:g} s {begun}; advice {advice_id} still stands and may yet be followed")
+    begun = "it has begun and not ended" if state is MigrationState.ACCEPTED else "the job has not answered"
+    raise _NoAnswerError(
+        f"after {timeout:g} s {begun}; request {request_id} is still open and the job may still accept it"
+    )
 
 
-def _end(answer: Answer) -> int:
-    if answer.state is AdviceState.DONE:
-        steps = "" if answer.steps_lost is None else f"; {answer.steps_lost} step(s) are made again"
+def _end(answer: MigrationResult) -> int:
+    if answer.state is MigrationState.COMPLETED:
+        steps = "" if answer.steps_lost is None else f"; {answer.steps_lost} step(s) are repeated"
         _say(f"Done: {answer.detail}{steps}.")
         return 0
     _say(f"{answer.state.capitalize()}: {answer.detail}. {_AFTER[answer.state]}")
     return NOT_MOVED
 
 
-def _road(job: str, where: Where) -> Road:
+def _open_channel(job: str, where: JobAddress) -> JobChannel:
     if where.state_dir is not None:
         return _Files(job, where.state_dir)
     if where.service is None:
@@ -213,7 +226,7 @@ def _transport(service: str, token: str | None, token_file: Path | None) -> Tran
         raise InputError(str(error)) from error
 
 
-class _Service(Road):
+class _Service(JobChannel):
     """Through the control plane."""
 
     def __init__(self, job: str, transport: Transport) -> None:
@@ -231,17 +244,17 @@ class _Service(Road):
             raise InputError(f"there is no job {self._job}; running now: {names}") from error
         return told
 
-    def give(self, advice: Advice) -> str:
-        body = {"node": advice.node, "rank": advice.rank, "target": advice.target, "reason": advice.reason[:200]}
-        return str(self._ask("POST", f"/jobs/{self._job}/advice", body)["id"])
+    def send_request(self, request: MigrationRequest) -> str:
+        body = {"node": request.node, "rank": request.rank, "target": request.target, "reason": request.reason[:200]}
+        return str(self._ask("POST", f"/jobs/{self._job}/migration-requests", body)["id"])
 
-    def answer(self, advice_id: str) -> Answer | None:
+    def answer(self, request_id: str) -> MigrationResult | None:
         try:
-            items = self._transport.json("GET", f"/jobs/{self._job}/advice")["items"]
-        except Later:
-            return None  # the job follows its advice whether or not we hear of it
-        found = next((one for one in items if one["id"] == advice_id), None)
-        return None if found is None else msgspec.convert(found, Answer)
+            items = self._transport.json("GET", f"/jobs/{self._job}/migration-requests")["items"]
+        except RetryableError:
+            return None  # the job handles the request in any case
+        found = next((one for one in items if one["id"] == request_id), None)
+        return None if found is None else msgspec.convert(found, MigrationResult)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         try:
@@ -250,7 +263,7 @@ class _Service(Road):
             raise ServiceError(str(error)) from error
 
 
-class _Files(Road):
+class _Files(JobChannel):
     """Through the state directory of the launcher that coordinates."""
 
     def __init__(self, job: str, directory: Path) -> None:
@@ -267,17 +280,17 @@ class _Files(Road):
             raise InputError(f"{self._directory} belongs to job {told['id']}, not {self._job}")
         return told
 
-    def give(self, advice: Advice) -> str:
+    def send_request(self, request: MigrationRequest) -> str:
         try:
-            leave_file(self._directory, advice)
+            write_request(self._directory, request)
         except OSError as error:
-            raise InputError(f"{self._directory}: advice cannot be written there: {error.strerror}") from error
-        return advice.id
+            raise InputError(f"{self._directory}: the request cannot be written there: {error.strerror}") from error
+        return request.id
 
-    def answer(self, advice_id: str) -> Answer | None:
-        answers = (self._read() or {}).get("advice", [])
-        found = next((one for one in answers if one["id"] == advice_id), None)
-        return None if found is None else msgspec.convert(found, Answer)
+    def answer(self, request_id: str) -> MigrationResult | None:
+        answers = (self._read() or {}).get("migration_requests", [])
+        found = next((one for one in answers if one["id"] == request_id), None)
+        return None if found is None else msgspec.convert(found, MigrationResult)
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -1,6 +1,6 @@
-"""``mainstay plan --scenario F``: a described failure in, priced ways back out.
+"""``mainstay plan --scenario F``: estimate the cost of each recovery strategy for a described failure.
 
-A scenario is a JSON object with the fields of ``recovery.situation.Situation``; a few may be written shorter::
+A scenario is a JSON object with the fields of ``mainstay.recovery.planner_input.PlannerInput``, some in short form::
 
     {
       "job": "gpt", "generation": 1, "step": 1200, "step_seconds": 4.0,
@@ -13,7 +13,7 @@ A scenario is a JSON object with the fields of ``recovery.situation.Situation``;
       "disk": {"epochs": [1000]},
       "standbys": {"node-a": 2}, "cold": {}, "replicated": true,
       "costs": {"net_Bps": 2.5e10},
-      "outlook": {"micro_batches": 16, "layers": 32, "able": ["reroute"], "mtbf_hours": 6000.0}
+      "cost_inputs": {"micro_batches": 16, "layers": 32, "able": ["reroute"], "mtbf_hours": 6000.0}
     }
 
 - ``ranks``: the list of ``{rank, dp, pp, tp, node}``, or the grid: rank = (dp x PP + pp) x TP + tp, and each node gets
@@ -22,10 +22,10 @@ A scenario is a JSON object with the fields of ``recovery.situation.Situation``;
 - ``slots``: the list of ``{node, rank, epoch, verified}``, or the epochs that every rank's node holds of it.
 - ``parity``: the list of ``{node, epoch, ranks}``, or epochs and groups, with a row on each member's node.
 - ``disk``: the list of ``{rank, epoch, node}``, or the epochs that every node can read for every rank.
-- ``outlook``: what is needed to weigh every way of recovering, also those that no coordinator carries out yet; fields
-  of ``recovery.prospects.Prospects``.
+- ``cost_inputs``: the inputs to evaluate every recovery strategy, also those that no coordinator supports yet; fields
+  of ``mainstay.recovery.scenario_assumptions.ScenarioAssumptions``.
 
-Required: job, generation, step, step_seconds, ranks, state_bytes. A field that is not known is an error, not a remark.
+Required: job, generation, step, step_seconds, ranks, state_bytes. An unknown field is an error.
 """
 
 from __future__ import annotations
@@ -40,17 +40,24 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from recovery.cadence import Hazard, Level, Prices, levels
-from recovery.decide import decide
-from recovery.outlook import Outlook
-from recovery.plan import Alternative, Plan
-from recovery.plan_table import show_decision
-from recovery.planner import plan
-from recovery.pricing.allocation import Tenant
-from recovery.pricing.redundancy import Scheme
-from recovery.pricing.resources import Sample
-from recovery.prospects import Prospects, outlook_of
-from recovery.situation import Costs, DiskHold, ParityHold, Place, Situation, SlotHold
+from mainstay.recovery.cost_inputs import CostInputs
+from mainstay.recovery.cost_model.allocation import Tenant
+from mainstay.recovery.cost_model.redundancy import RedundancyScheme
+from mainstay.recovery.cost_model.resources import ScalingSample
+from mainstay.recovery.plan_table import show_decision
+from mainstay.recovery.planner import plan_recovery
+from mainstay.recovery.planner_input import (
+    HeldCheckpoint,
+    HeldParity,
+    HeldSlot,
+    MachineCosts,
+    PlannerInput,
+    RankPlacement,
+)
+from mainstay.recovery.recovery_plan import Alternative, RecoveryPlan
+from mainstay.recovery.save_intervals import FailureRate, ProtectionTier, SaveCosts, levels
+from mainstay.recovery.scenario_assumptions import ScenarioAssumptions, cost_inputs_of
+from mainstay.recovery.strategy_choice import choose_strategy
 
 
 class ScenarioError(ValueError):
@@ -86,34 +93,34 @@ class Scenario:
     generation: int
     step: int
     step_seconds: float
-    ranks: tuple[Place, ...] | Grid
+    ranks: tuple[RankPlacement, ...] | Grid
     state_bytes: int | tuple[int, ...]
     failed_ranks: tuple[int, ...] = ()
     lost_nodes: tuple[str, ...] = ()
     live: int | dict[int, int] = field(default_factory=dict)
-    slots: tuple[SlotHold, ...] | Epochs = ()
-    parity: tuple[ParityHold, ...] | Groups = ()
-    disk: tuple[DiskHold, ...] | Epochs = ()
+    slots: tuple[HeldSlot, ...] | Epochs = ()
+    parity: tuple[HeldParity, ...] | Groups = ()
+    disk: tuple[HeldCheckpoint, ...] | Epochs = ()
     standbys: dict[str, int] = field(default_factory=dict)
     cold: dict[str, int] = field(default_factory=dict)
     replicated: bool = True
-    costs: Costs = field(default_factory=Costs)
-    outlook: Prospects | None = None
+    costs: MachineCosts = field(default_factory=MachineCosts)
+    cost_inputs: ScenarioAssumptions | None = None
 
 
 _PARTS: dict[str, tuple[type, type | None]] = {  # field: (class of a list's entries, class of the short form)
-    "ranks": (Place, Grid),
-    "slots": (SlotHold, Epochs),
-    "parity": (ParityHold, Groups),
-    "disk": (DiskHold, Epochs),
-    "costs": (Costs, Costs),
-    "outlook": (Prospects, Prospects),
+    "ranks": (RankPlacement, Grid),
+    "slots": (HeldSlot, Epochs),
+    "parity": (HeldParity, Groups),
+    "disk": (HeldCheckpoint, Epochs),
+    "costs": (MachineCosts, MachineCosts),
+    "cost_inputs": (ScenarioAssumptions, ScenarioAssumptions),
 }
-_PROSPECTS: dict[str, type] = {"others": Tenant, "schemes": Scheme, "samples": Sample}
-"""Lists of the outlook, and the class of their entries."""
+_ASSUMPTIONS: dict[str, type] = {"others": Tenant, "schemes": RedundancyScheme, "samples": ScalingSample}
+"""Lists of the cost inputs, and the class of their entries."""
 
 
-def read_scenario(path: Path) -> Situation:
+def read_scenario(path: Path) -> PlannerInput:
     """Read and check a scenario file.
 
     Raises:
@@ -123,14 +130,14 @@ def read_scenario(path: Path) -> Situation:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[Situation, Prospects | None]:
-    """The situation, and the prospects if the file has some; raises as ``read_scenario``."""
+def _read(path: Path) -> tuple[PlannerInput, ScenarioAssumptions | None]:
+    """The situation, and the cost inputs if the file has some; raises as ``read_scenario``."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         _check_values(raw, "")
         _check_names(raw)
         scenario = msgspec.convert(raw, Scenario, str_keys=True)
-        return _situation(scenario), scenario.outlook
+        return _situation(scenario), scenario.cost_inputs
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -146,11 +153,11 @@ def _read(path: Path) -> tuple[Situation, Prospects | None]:
         raise ScenarioError(f"{path}: {error}") from error
 
 
-def _outlook(path: Path, situation: Situation, prospects: Prospects) -> Outlook:
+def _cost_inputs(path: Path, situation: PlannerInput, assumptions: ScenarioAssumptions) -> CostInputs:
     try:
-        return outlook_of(situation, prospects)
+        return cost_inputs_of(situation, assumptions)
     except ValueError as error:
-        raise ScenarioError(f"{path}: outlook: {error}") from error
+        raise ScenarioError(f"{path}: cost_inputs: {error}") from error
 
 
 _LEAST, _MOST = 1e-12, 1e18
@@ -178,7 +185,7 @@ def _check_values(raw: Any, where: str) -> None:
 
 
 def _check_names(raw: Any) -> None:
-    """Refuse unknown fields, which are most often misspelt optional ones.
+    """Refuse unknown fields, which are most often misspelled optional ones.
 
     Raises:
         ValueError: names the field.
@@ -193,17 +200,17 @@ def _check_names(raw: Any) -> None:
         for i, item in enumerate(value if isinstance(value, list) else ()):
             if isinstance(item, dict):
                 _refuse_unknown(item, entry, f"{name}[{i}].")
-    outlook = raw.get("outlook")
-    if isinstance(outlook, dict):
-        _check_prospects(outlook)
+    cost_inputs = raw.get("cost_inputs")
+    if isinstance(cost_inputs, dict):
+        _check_assumptions(cost_inputs)
 
 
-def _check_prospects(raw: dict[str, Any]) -> None:
-    for name, entry in _PROSPECTS.items():
+def _check_assumptions(raw: dict[str, Any]) -> None:
+    for name, entry in _ASSUMPTIONS.items():
         items = raw.get(name)
         for i, item in enumerate(items if isinstance(items, list) else ()):
             if isinstance(item, dict):
-                _refuse_unknown(item, entry, f"outlook.{name}[{i}].")
+                _refuse_unknown(item, entry, f"cost_inputs.{name}[{i}].")
 
 
 def _refuse_unknown(raw: dict[str, Any], known: type, where: str) -> None:
@@ -213,12 +220,12 @@ def _refuse_unknown(raw: dict[str, Any], known: type, where: str) -> None:
         raise ValueError(f"{where}{unknown}: unknown field; known are {', '.join(names)}")
 
 
-def _situation(scenario: Scenario) -> Situation:
+def _situation(scenario: Scenario) -> PlannerInput:
     ranks = _grid(scenario.ranks) if isinstance(scenario.ranks, Grid) else scenario.ranks
     size = len(ranks)
     bytes_each, live = scenario.state_bytes, scenario.live
     gone = {p.rank for p in ranks if p.node in scenario.lost_nodes}.union(scenario.failed_ranks)
-    return Situation(
+    return PlannerInput(
         job=scenario.job,
         generation=scenario.generation,
         step=scenario.step,
@@ -238,7 +245,7 @@ def _situation(scenario: Scenario) -> Situation:
     )
 
 
-def _grid(grid: Grid) -> tuple[Place, ...]:
+def _grid(grid: Grid) -> tuple[RankPlacement, ...]:
     size = grid.dp * grid.pp * grid.tp
     if min(grid.dp, grid.pp, grid.tp) < 1 or not grid.nodes or size % len(grid.nodes):
         raise ValueError(f"ranks: dp x pp x tp = {size} ranks do not divide over {len(grid.nodes)} nodes")
@@ -246,54 +253,54 @@ def _grid(grid: Grid) -> tuple[Place, ...]:
         raise ValueError(f"ranks: {size} ranks are more than the 1048576 allowed")  # larger than any cluster known
     share = size // len(grid.nodes)
     return tuple(
-        Place(
+        RankPlacement(
             rank=r, dp=r // (grid.pp * grid.tp), pp=r // grid.tp % grid.pp, tp=r % grid.tp, node=grid.nodes[r // share]
         )
         for r in range(size)
     )
 
 
-def _slots(slots: tuple[SlotHold, ...] | Epochs, ranks: tuple[Place, ...]) -> tuple[SlotHold, ...]:
+def _slots(slots: tuple[HeldSlot, ...] | Epochs, ranks: tuple[RankPlacement, ...]) -> tuple[HeldSlot, ...]:
     if not isinstance(slots, Epochs):
         return slots
-    return tuple(SlotHold(node=p.node, rank=p.rank, epoch=epoch) for p in ranks for epoch in slots.epochs)
+    return tuple(HeldSlot(node=p.node, rank=p.rank, epoch=epoch) for p in ranks for epoch in slots.epochs)
 
 
-def _parity(parity: tuple[ParityHold, ...] | Groups, ranks: tuple[Place, ...]) -> tuple[ParityHold, ...]:
+def _parity(parity: tuple[HeldParity, ...] | Groups, ranks: tuple[RankPlacement, ...]) -> tuple[HeldParity, ...]:
     if not isinstance(parity, Groups):
         return parity
     wrong = next((r for group in parity.groups for r in group if not 0 <= r < len(ranks)), None)
     if wrong is not None:
         raise ValueError(f"parity.groups names rank {wrong}, which the job does not have")
     return tuple(
-        ParityHold(node=ranks[rank].node, epoch=epoch, ranks=group, parity=parity.parity)
+        HeldParity(node=ranks[rank].node, epoch=epoch, ranks=group, parity=parity.parity)
         for group in parity.groups
         for epoch in parity.epochs
         for rank in group
     )
 
 
-def _disk(disk: tuple[DiskHold, ...] | Epochs, size: int) -> tuple[DiskHold, ...]:
+def _disk(disk: tuple[HeldCheckpoint, ...] | Epochs, size: int) -> tuple[HeldCheckpoint, ...]:
     if not isinstance(disk, Epochs):
         return disk
-    return tuple(DiskHold(rank=rank, epoch=epoch) for rank in range(size) for epoch in disk.epochs)
+    return tuple(HeldCheckpoint(rank=rank, epoch=epoch) for rank in range(size) for epoch in disk.epochs)
 
 
 def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None = None) -> int:
-    """Print the plan for a scenario file, as a table or as the JSON of ``recovery.plan.Plan``.
+    """Print the plan for a scenario file, as a table or as JSON (``mainstay.recovery.recovery_plan.RecoveryPlan``).
 
-    With an outlook a second table weighs every way of recovering; in JSON it is ``decision``.
+    With cost inputs a second table evaluates every recovery strategy; in JSON it is ``decision``.
 
     Returns:
         Exit code: 0 with a chosen strategy, 1 if nothing is feasible, 2 for a bad file (one line on stderr).
     """
     try:
-        situation, prospects = _read(Path(path))
-        outlook = None if prospects is None else _outlook(Path(path), situation, prospects)
+        situation, assumptions = _read(Path(path))
+        cost_inputs = None if assumptions is None else _cost_inputs(Path(path), situation, assumptions)
     except ScenarioError as error:
         print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 2
-    made, decision = plan(situation), None if outlook is None else decide(outlook)
+    made, decision = plan_recovery(situation), None if cost_inputs is None else choose_strategy(cost_inputs)
     if as_json:
         every = msgspec.to_builtins(made) | ({} if decision is None else {"decision": msgspec.to_builtins(decision)})
         print(msgspec.json.format(msgspec.json.encode(every), indent=2).decode())  # noqa: T201 - a command prints
@@ -305,8 +312,8 @@ def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None
     return 0 if made.chosen else 1
 
 
-def run_levels(path: str | Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
-    """Print how often each level of protection should save in the job of a scenario file.
+def run_tiers(path: str | Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
+    """Print the best save interval of each protection tier in the job of a scenario file.
 
     Returns:
         Exit code: 0, or 2 for bad input (one line on stderr).
@@ -314,38 +321,38 @@ def run_levels(path: str | Path, mtbf_hours: float, as_json: bool = False, *, co
     try:
         situation = read_scenario(Path(path))
         if not mtbf_hours > 0.0:
-            raise ScenarioError(f"--mtbf must be a number of hours above 0, not {mtbf_hours:g}")  # noqa: TRY301
+            raise ScenarioError(f"--node-mtbf-hours must be above 0, not {mtbf_hours:g}")  # noqa: TRY301
         if not situation.step_seconds:
             raise ScenarioError(f"{path}: step_seconds: saves are counted in steps, which must take time")  # noqa: TRY301
     except ScenarioError as error:
         print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return 2
-    made = levels_of(situation, mtbf_hours)
+    made = tiers_of(situation, mtbf_hours)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())  # noqa: T201 - a command prints
     else:
-        _show_levels(made, situation, console or Console())
+        _show_tiers(made, situation, console or Console())
     return 0
 
 
-def levels_of(situation: Situation, mtbf_hours: float) -> tuple[Level, ...]:
-    """Every level's best interval in the job of ``situation``."""
+def tiers_of(situation: PlannerInput, mtbf_hours: float) -> tuple[ProtectionTier, ...]:
+    """The best interval of every protection tier in the job of ``situation``."""
     nodes = {place.node for place in situation.ranks}
     costs = situation.costs
-    prices = Prices(
+    prices = SaveCosts(
         state_bytes=max(situation.state_bytes),
         ranks_per_node=-(-len(situation.ranks) // len(nodes)),
         step_s=situation.step_seconds,
         parity_Bps=min(costs.net_Bps, costs.xor_Bps),
         disk_Bps=costs.disk_Bps,
     )
-    return levels(prices, Hazard(len(nodes), mtbf_hours))
+    return levels(prices, FailureRate(len(nodes), mtbf_hours))
 
 
-def _show_levels(made: tuple[Level, ...], situation: Situation, console: Console) -> None:
-    table = Table(title=f"Levels of protection of job {situation.job}", title_justify="left")
-    for name in ("level", "brings back", "save takes s", "failures apart h", "every steps", "every s", "lost share"):
-        table.add_column(name, justify="left" if name in {"level", "brings back"} else "right", overflow="fold")
+def _show_tiers(made: tuple[ProtectionTier, ...], situation: PlannerInput, console: Console) -> None:
+    table = Table(title=f"Protection tiers of job {situation.job}", title_justify="left")
+    for name in ("tier", "restores", "save s", "failures apart h", "every steps", "every s", "lost share"):
+        table.add_column(name, justify="left" if name in {"tier", "restores"} else "right", overflow="fold")
     for level in made:
         numbers = [f"{level.takes_s:.3g}", f"{level.mtbf_s / 3600.0:.4g}", str(level.every)]
         numbers += [f"{level.every * situation.step_seconds:.4g}", f"{level.lost_share:.3%}"]
@@ -353,7 +360,7 @@ def _show_levels(made: tuple[Level, ...], situation: Situation, console: Console
     console.print(table)
 
 
-def _show(made: Plan, console: Console) -> None:
+def _show(made: RecoveryPlan, console: Console) -> None:
     table = Table(title=f"Plan for job {made.job}, generation {made.generation}", title_justify="left")
     for name in ("strategy", "epoch", "seconds", "steps lost", "cost s"):
         table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)

@@ -1,7 +1,7 @@
-"""Which way back costs least: a pure function from a situation to a plan, explained.
+"""Which recovery strategy costs least: a pure function from a situation to a plan, explained.
 
 Every strategy is asked; the cheapest feasible one is chosen (on a tie the one that repeats fewer steps, then the first
-by name), and all of them are kept in the plan, so that a human can see what was not done and why.
+by name), and all of them are kept in the plan, so that an operator can see what was not done and why.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from functools import cached_property
 
 import msgspec
 
-from recovery.plan import Alternative, Plan, RestoreSource, StrategyName
-from recovery.situation import Case, Index, Situation
-from recovery.strategies import STRATEGIES
-from recovery.strategies.base import Strategy
+from mainstay.recovery.planner_input import FailureCase, PlannerInput, SnapshotIndex
+from mainstay.recovery.recovery_plan import Alternative, RecoveryPlan, RestoreSource, RestoreStrategyName
+from mainstay.recovery.strategies import STRATEGIES
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
 
-def plan(situation: Situation, strategies: Sequence[Strategy] = STRATEGIES) -> Plan:
+def plan_recovery(situation: PlannerInput, strategies: Sequence[RestoreStrategy] = STRATEGIES) -> RecoveryPlan:
     """Price every strategy and choose.
 
     Returns:
         A plan whose alternatives are sorted best first, infeasible ones last by name; ``chosen`` is None if nothing is
         feasible. The same situation gives the same plan, its id included.
     """
-    return _plan(Case(situation), strategies)
+    return _plan(FailureCase(situation), strategies)
 
 
-def _plan(case: Case, strategies: Sequence[Strategy]) -> Plan:
+def _plan(case: FailureCase, strategies: Sequence[RestoreStrategy]) -> RecoveryPlan:
     alternatives = tuple(sorted((strategy.price(case) for strategy in strategies), key=_order))
     best = alternatives[0] if alternatives and alternatives[0].feasible else None
-    return Plan(
+    return RecoveryPlan(
         id=_identify(case),
         job=case.situation.job,
         generation=case.situation.generation + 1,
@@ -48,7 +48,7 @@ _LARGE = 1024
 """Ranks whose index takes some five milliseconds."""
 
 
-class Forecasts(Mapping[int | str, Plan]):
+class PrecomputedPlans(Mapping[int | str, RecoveryPlan]):
     """Plans for the loss of every single rank (key: its number) and of every single node (key: its name).
 
     Each is made when it is asked for, from one index of the situation: ranks that hold the same epochs are one to it,
@@ -56,13 +56,13 @@ class Forecasts(Mapping[int | str, Plan]):
     failed is left aside: it describes the job while it runs.
     """
 
-    def __init__(self, situation: Situation, strategies: Sequence[Strategy] = STRATEGIES) -> None:
+    def __init__(self, situation: PlannerInput, strategies: Sequence[RestoreStrategy] = STRATEGIES) -> None:
         self.situation = situation
         self._strategies = strategies
 
     @cached_property
-    def _index(self) -> Index:
-        return Index(self.situation)
+    def _index(self) -> SnapshotIndex:
+        return SnapshotIndex(self.situation)
 
     @property
     def large(self) -> bool:
@@ -74,12 +74,12 @@ class Forecasts(Mapping[int | str, Plan]):
         for key in (self.situation.ranks[0].rank, self.situation.ranks[0].node):
             self[key]
 
-    def __getitem__(self, key: int | str) -> Plan:
+    def __getitem__(self, key: int | str) -> RecoveryPlan:
         if isinstance(key, str):
-            return _plan(Case(self.situation, self._index, self._index.at[key], (key,)), self._strategies)
+            return _plan(FailureCase(self.situation, self._index, self._index.at[key], (key,)), self._strategies)
         if not 0 <= key < len(self.situation.ranks):
             raise KeyError(key)
-        return _plan(Case(self.situation, self._index, (key,), ()), self._strategies)
+        return _plan(FailureCase(self.situation, self._index, (key,), ()), self._strategies)
 
     def __iter__(self) -> Iterator[int | str]:
         yield from range(len(self.situation.ranks))
@@ -89,7 +89,7 @@ class Forecasts(Mapping[int | str, Plan]):
         return len(self.situation.ranks) + len(self._index.at)
 
 
-def _order(alternative: Alternative) -> tuple[bool, float, int, StrategyName]:
+def _order(alternative: Alternative) -> tuple[bool, float, int, RestoreStrategyName]:
     return (
         not alternative.feasible,
         alternative.cost_seconds or 0.0,
@@ -98,7 +98,7 @@ def _order(alternative: Alternative) -> tuple[bool, float, int, StrategyName]:
     )
 
 
-def _identify(case: Case) -> str:
+def _identify(case: FailureCase) -> str:
     """A UUID (version 8: made of a digest) that is the same for the same situation, so that a retry adds no plan."""
     index = case.index
     if "digest" not in index.kept:
@@ -113,7 +113,7 @@ def _identify(case: Case) -> str:
 _OF_THE_LOSS = frozenset({"failed_ranks", "lost_nodes", "live"})
 
 
-def _digest(situation: Situation) -> bytes:
+def _digest(situation: PlannerInput) -> bytes:
     """Of all that does not depend on what is lost."""
     values = (getattr(situation, f.name) for f in fields(situation) if f.name not in _OF_THE_LOSS)
     ordered = [sorted(value.items()) if isinstance(value, dict) else value for value in values]
@@ -124,7 +124,7 @@ Run = tuple[int, int, int]
 """First rank, last rank, and the epoch that all of them hold in their tensors."""
 
 
-def _runs(situation: Situation, present: Sequence[int]) -> list[Run]:
+def _runs(situation: PlannerInput, present: Sequence[int]) -> list[Run]:
     live, runs = situation.live, list[Run]()
     for rank in (rank for rank in present if rank in live):
         if runs and runs[-1][1:] == (rank - 1, live[rank]):
@@ -151,7 +151,7 @@ def _less(runs: Sequence[Run], gone: Sequence[int]) -> list[Run]:
 def _explain(alternatives: tuple[Alternative, ...], best: Alternative | None) -> str:
     if best is None:
         reasons = " ".join(f"{a.strategy}: {a.reason}" for a in alternatives)
-        return f"Nothing brings the job back by itself, a human is needed. {reasons}"
+        return f"Nothing brings the job back automatically, an operator is needed. {reasons}"
     kept = [restore.source for restore in best.restores].count(RestoreSource.LIVE)
     keep = f"{kept} of {len(best.restores)} ranks keep what they hold"
     text = f"{best.strategy}: {best.reason} It takes {_price(best)}; {keep}."

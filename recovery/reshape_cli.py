@@ -1,4 +1,4 @@
-"""``mainstay reshape JOB --dp D --pp P``, or ``--stages 3,2``: ask a running job for another shape."""
+"""``mainstay reshape JOB --dp D --pp P``, or ``--stages 3,2``: change (dp, pp) of a running job."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from probes.ids import uuid7
-from probes.words import check_name
-from recovery.launcher.options import state_directory
-from recovery.reshape import Answer, Outcome, Wish, answered, ask
+from mainstay.probes.core_types import validate_name
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.launcher.option_values import state_directory
+from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
 
 BAD_INPUT: Final = 2
 _LOOK_SECONDS: Final = 0.1
@@ -20,7 +20,7 @@ _OVER: Final = frozenset({"finished", "failed"})
 
 
 class _Job(msgspec.Struct):
-    """What is read of a job report."""
+    """The part of a job report that the command reads."""
 
     state: str
 
@@ -28,11 +28,11 @@ class _Job(msgspec.Struct):
 def run_reshape(
     job: str, shape: tuple[int, int], stages: str, state_dir: Path | None, timeout: float, *, as_json: bool
 ) -> int:
-    """Carry the command out; exit code 0: done, 1: refused, failed or no answer, 2: bad input."""
+    """Run the command; exit code 0: done, 1: rejected, failed, or no answer, 2: invalid input."""
     try:
-        wish = _wish(shape, stages)
+        request = _request(shape, stages)
         directory = _directory(job, state_dir)
-        given = _wait(ask(directory, wish), directory, timeout)
+        given = _wait(write_request(directory, request), directory, timeout)
     except (ValueError, OSError) as error:
         print(f"mainstay reshape: {error}", file=sys.stderr)  # noqa: T201 - a command prints
         return BAD_INPUT
@@ -44,14 +44,14 @@ def run_reshape(
     else:
         took = "" if given.seconds is None else f" ({given.seconds:.1f} s after it was asked)"
         print(f"job {job}: {given.outcome.value}: {given.detail}{took}")  # noqa: T201 - a command prints
-    return 0 if given.outcome is Outcome.DONE else 1
+    return 0 if given.outcome is ReshapeStatus.DONE else 1
 
 
-def _wish(shape: tuple[int, int], stages: str) -> Wish:
-    """What is asked for.
+def _request(shape: tuple[int, int], stages: str) -> ReshapeRequest:
+    """Return the request.
 
     Raises:
-        ValueError: the shape cannot be.
+        ValueError: the shape is invalid.
     """
     if stages and shape != (0, 0):
         raise ValueError("give either --dp and --pp, or --stages")
@@ -59,18 +59,18 @@ def _wish(shape: tuple[int, int], stages: str) -> Wish:
         numbers = tuple(int(text) for text in stages.split(",")) if stages else ()
     except ValueError as error:
         raise ValueError(f"--stages {stages!r} must look like 3,2") from error
-    wish = Wish(id=uuid7(), dp=shape[0], pp=shape[1], stages=numbers, asked_at=time.time())
-    wish.shape(1)
-    return wish
+    request = ReshapeRequest(id=uuid7(), dp=shape[0], pp=shape[1], stages=numbers, asked_at=time.time())
+    request.shape(1)
+    return request
 
 
 def _directory(job: str, given: Path | None) -> Path:
-    """Where the wish goes.
+    """Return the directory that takes the request.
 
     Raises:
         ValueError: there is no such job here, or it has ended.
     """
-    directory = given or state_directory(check_name(job, "job"))
+    directory = given or state_directory(validate_name(job, "job"))
     if not (directory / "job.json").is_file():
         raise ValueError(f"no job is coordinated from {directory}: give the --state-dir of its launcher of node rank 0")
     state = _state(directory)
@@ -86,7 +86,7 @@ def _state(directory: Path) -> str:
         return ""
 
 
-def _wait(path: Path, directory: Path, timeout: float) -> Answer | None:
+def _wait(path: Path, directory: Path, timeout: float) -> ReshapeResult | None:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         given = answered(path)

@@ -19,60 +19,60 @@ from prometheus_client.registry import Collector
 from starlette.routing import Route
 
 from mainstay import __version__
-from service import health
-from service.admission import endpoints as admission
-from service.auth import endpoints as auth
-from service.auth import loops as auth_loops
-from service.auth.guard import COOKIE
-from service.auth.service import ensure_admin
-from service.auth.tokens import TokenCache
-from service.events import endpoints as events
-from service.exposition.collector import HealthCollector
-from service.fleet import device_endpoints as devices
-from service.fleet import endpoints as fleet
-from service.fleet import life_endpoints as node_life
-from service.fleet import loops as fleet_loops
-from service.fleet.snapshot import LayoutCache
-from service.incidents import endpoints as incidents
-from service.incidents import judge, lemons
-from service.incidents.metrics import JudgementCollector
-from service.incidents.run_metrics import RunCollector
-from service.jobs import endpoints as jobs
-from service.jobs import live_endpoints as live_jobs
-from service.jobs.repository import world_size
-from service.kit import idempotency, migrate, openapi, problem
-from service.kit.body import BodyLimit
-from service.kit.clock import Clock, SystemClock
-from service.kit.db import Database
-from service.kit.loops import Loop, Loops
-from service.kit.web import Dashboard, SecurityHeaders
-from service.overview import endpoints as overview
-from service.planning import endpoints as planning
-from service.policies import endpoints as policies
-from service.remediation import endpoints as remediation
-from service.remediation import loops as remediation_loops
-from service.remediation.metrics import RemediationCollector
-from service.retention import loops as retention_loops
-from service.services import Services
-from service.settings import Settings
-from service.sources import endpoints as sources
-from service.sources import loops as source_loops
-from service.stream import endpoints as stream
-from service.stream import loops as stream_loops
-from service.stream.hub import ChangeHub
-from service.telemetry import block_endpoints as blocks
-from service.telemetry import endpoints as telemetry
-from service.telemetry import loops as telemetry_loops
-from service.telemetry import route as frames
-from service.telemetry.history import History
-from service.telemetry.parts import build_ingest
-from service.validation import comparison_endpoints as comparisons
-from service.validation import endpoints as validation
-from service.validation import localisation_endpoints as localisations
-from service.validation import loops as validation_loops
-from service.validation import selection_endpoints as selections
-from service.validation import sweep_endpoints as sweeps
-from service.validation.selector import Selector
+from mainstay.service import health
+from mainstay.service.admission import endpoints as admission
+from mainstay.service.auth import endpoints as auth
+from mainstay.service.auth import loops as auth_loops
+from mainstay.service.auth.guard import COOKIE
+from mainstay.service.auth.service import ensure_admin
+from mainstay.service.auth.tokens import TokenCache
+from mainstay.service.check_selection import endpoints as selections
+from mainstay.service.check_selection.service import Selector
+from mainstay.service.common import idempotency, migrate, openapi, problem
+from mainstay.service.common.body import BodyLimit
+from mainstay.service.common.clock import Clock, SystemClock
+from mainstay.service.common.db import Database
+from mainstay.service.common.loops import Loop, Loops
+from mainstay.service.common.web import Dashboard, SecurityHeaders
+from mainstay.service.events import endpoints as events
+from mainstay.service.exposition.collector import HealthCollector
+from mainstay.service.fleet import device_endpoints as devices
+from mainstay.service.fleet import endpoints as fleet
+from mainstay.service.fleet import lifecycle_endpoints as node_life
+from mainstay.service.fleet import loops as fleet_loops
+from mainstay.service.fleet.heatmap import LayoutCache
+from mainstay.service.incidents import detection_loop, lemon_scan
+from mainstay.service.incidents import endpoints as incidents
+from mainstay.service.incidents.metrics import DetectorStatusCollector
+from mainstay.service.incidents.run_metrics import RunCollector
+from mainstay.service.jobs import endpoints as jobs
+from mainstay.service.jobs import live_endpoints as live_jobs
+from mainstay.service.jobs.repository import world_size
+from mainstay.service.localization import endpoints as localizations
+from mainstay.service.overview import endpoints as overview
+from mainstay.service.remediation import endpoints as remediation
+from mainstay.service.remediation import loops as remediation_loops
+from mainstay.service.remediation.metrics import RemediationCollector
+from mainstay.service.retention import loops as retention_loops
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from mainstay.service.simulation import endpoints as planning
+from mainstay.service.sources import endpoints as sources
+from mainstay.service.sources import loops as source_loops
+from mainstay.service.stream import endpoints as stream
+from mainstay.service.stream import loops as stream_loops
+from mainstay.service.stream.hub import ChangeHub
+from mainstay.service.telemetry import block_endpoints as blocks
+from mainstay.service.telemetry import endpoints as telemetry
+from mainstay.service.telemetry import loops as telemetry_loops
+from mainstay.service.telemetry import route as frames
+from mainstay.service.telemetry.factory import build_ingest
+from mainstay.service.telemetry.history import History
+from mainstay.service.validation import cohort_comparison_endpoints as comparisons
+from mainstay.service.validation import endpoints as validation
+from mainstay.service.validation import loops as validation_loops
+from mainstay.service.validation import sweep_endpoints as sweeps
+from mainstay.service.xid_policies import endpoints as policies
 
 _log: Final = logging.getLogger(__name__)
 Extra = Callable[[Services], AbstractContextManager[object]]
@@ -97,7 +97,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     sweeps.router,
     selections.router,
     comparisons.router,
-    localisations.router,
+    localizations.router,
     overview.router,
     planning.router,
     sources.router,
@@ -109,8 +109,8 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     fleet_loops.make,
     telemetry_loops.make,
     stream_loops.make,
-    judge.make_loops,
-    lemons.make_loops,
+    detection_loop.make_loops,
+    lemon_scan.make_loops,
     remediation_loops.make,
     retention_loops.make,
     validation_loops.make,
@@ -120,7 +120,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
 COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (
     health.IngestCollector,
     health.FleetCollector,
-    JudgementCollector,
+    DetectorStatusCollector,
     RunCollector,
     HealthCollector,
     RemediationCollector,
@@ -143,9 +143,9 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
         hub=ChangeHub(database),
         ingest=ingest,
-        history=History(ingest.ring, ingest.store, ingest.catalogues),
+        history=History(ingest.ring, ingest.store, ingest.catalogs),
         layout=LayoutCache(database),
-        selector=Selector(),
+        selector=Selector(settings.incidents.shared_fault_nodes),
     )
 
 

@@ -1,4 +1,4 @@
-"""``mainstay serve``, ``up``, ``worker`` and ``token``. Bad input and bad surroundings give one clear line."""
+"""``mainstay serve``, ``up``, ``worker``, and ``token``. Invalid input gives one clear line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, Parameter
 
+from mainstay.service.config.cli import CONFIG_HELP
+
 if TYPE_CHECKING:  # commands import what they need when they run
-    from service.auth.models import TokenRow
-    from service.auth.service import NewToken
-    from service.kit.db import Database
-    from service.services import Services
-    from service.settings import Settings
+    from mainstay.service.auth.models import TokenRow
+    from mainstay.service.auth.service import NewToken
+    from mainstay.service.common.db import Database
+    from mainstay.service.services import Services
+    from mainstay.service.settings import Settings
 
 
 def _option(about: str) -> Any:
@@ -26,35 +28,38 @@ def _option(about: str) -> Any:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What is not given comes from the environment (``MAINSTAY_PORT``, …) or has its default."""
+    """Settings as options: ``mainstay.service.config.load`` lists the other sources."""
 
-    host: Annotated[str | None, _option("Address to listen on; loopback unless you say otherwise.")] = None
-    port: Annotated[int | None, _option("Port to listen on (8080); 0 takes a free one.")] = None
-    data_dir: Annotated[Path | None, _option("Where database, blocks and the admin token live.")] = None
-    database_url: Annotated[str | None, _option("sqlite:///FILE or postgresql://….")] = None
-    broker_url: Annotated[str | None, _option("memory:// or redis://….")] = None
-    migrate: Annotated[bool | None, _option("Bring the database schema up to date first (default on SQLite).")] = None
-    tls_certificate: Annotated[Path | None, _option("PEM certificate chain.")] = None
-    tls_key: Annotated[Path | None, _option("PEM private key.")] = None
+    config: Annotated[Path | None, _option(CONFIG_HELP)] = None
+    host: Annotated[str | None, _option("Listen on this address; the default is loopback.")] = None
+    port: Annotated[int | None, _option("Listen on this port (8080); 0 takes a free one.")] = None
+    data_dir: Annotated[Path | None, _option("Keep database, blocks, and the admin token in this directory.")] = None
+    database_url: Annotated[str | None, _option("Use the database sqlite:///FILE or postgresql://….")] = None
+    broker_url: Annotated[str | None, _option("Use the broker memory:// or redis://….")] = None
+    migrate: Annotated[bool | None, _option("Migrate the database schema first (default on SQLite).")] = None
+    tls_certificate: Annotated[Path | None, _option("Read the PEM certificate chain from this file.")] = None
+    tls_key: Annotated[Path | None, _option("Read the PEM private key from this file.")] = None
     insecure_listen: Annotated[
-        bool | None, Parameter(help="Listen beyond loopback without TLS (a proxy carries it).", negative="")
+        bool | None, Parameter(help="Listen beyond loopback without TLS (a proxy provides it).", negative="")
     ] = None
-    log_format: Annotated[Literal["console", "json"] | None, _option("How log lines look.")] = None
-    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, _option("Least severe line.")] = None
+    log_format: Annotated[Literal["console", "json"] | None, _option("Set the format of log lines.")] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None, _option("Set the lowest severity of log lines.")
+    ] = None
 
 
 def serve(options: ServeOptions = ServeOptions()) -> None:
-    """The control plane: API, dashboard, ingest, detectors. Tasks and sweeps need a worker beside it."""
+    """Run the control plane: API, dashboard, ingest, detectors. Tasks and sweeps also need a worker."""
     _serve(options, "serve", extras=())
 
 
 def up(
     options: ServeOptions = ServeOptions(),
     *,
-    node: Annotated[bool, Parameter(help="Run this machine's own probe.")] = True,
+    node: Annotated[bool, Parameter(help="Run the node daemon of this machine.")] = True,
 ) -> None:
-    """Service, dashboard, worker, beat and this machine's probe in one command."""
-    from service.worker import embedded
+    """Run all services locally: service, dashboard, worker, scheduler, and node daemon."""
+    from mainstay.service.celery_app import embedded
 
     _serve(options, "up", extras=(embedded,), own_probe=node)
 
@@ -63,25 +68,25 @@ Extra = Callable[["Services"], AbstractContextManager[object]]
 
 
 def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], own_probe: bool = False) -> None:
-    from service import serving
-    from service.app import create_app
-    from service.kit import log
-    from service.own_node import own_node
+    from mainstay.service import server as server_module
+    from mainstay.service.app import create_app
+    from mainstay.service.common import log
+    from mainstay.service.local_node import own_node
 
     settings = _settings(options, command)
     try:
-        serving.check_listen(settings)
-        serving.check_data_dir(settings.data_dir)
-        serving.check_database(settings)
-        sock = serving.bind(settings)
-    except serving.CannotServeError as error:
+        server_module.check_listen(settings)
+        server_module.check_data_dir(settings.data_dir)
+        server_module.check_database(settings)
+        sock = server_module.bind(settings)
+    except server_module.CannotServeError as error:
         _fail(command, str(error), 1)
     log.configure(settings.log_level, settings.log_format)
     settings = settings.model_copy(update={"port": sock.getsockname()[1]})
     if own_probe:
         extras = (*extras, lambda services: own_node(services, settings.base_url))
     app = create_app(settings, extras=extras)
-    server = serving.make_server(app, settings, lambda _: _welcome(settings, app.state.first_token))
+    server = server_module.make_server(app, settings, lambda _: _welcome(settings, app.state.first_token))
     server.run(sockets=[sock])
     if not server.started:
         sys.exit(1)  # uvicorn has logged why
@@ -96,13 +101,16 @@ def _welcome(settings: Settings, first_token: str | None) -> None:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Where the worker finds its work."""
+    """Where the worker finds its tasks."""
 
-    data_dir: Annotated[Path | None, _option("Where the SQLite database lives.")] = None
-    database_url: Annotated[str | None, _option("sqlite:///FILE or postgresql://….")] = None
-    broker_url: Annotated[str | None, _option("redis://….")] = None
-    log_format: Annotated[Literal["console", "json"] | None, _option("How log lines look.")] = None
-    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, _option("Least severe line.")] = None
+    config: Annotated[Path | None, _option(CONFIG_HELP)] = None
+    data_dir: Annotated[Path | None, _option("Find the SQLite database in this directory.")] = None
+    database_url: Annotated[str | None, _option("Use the database sqlite:///FILE or postgresql://….")] = None
+    broker_url: Annotated[str | None, _option("Use the broker redis://….")] = None
+    log_format: Annotated[Literal["console", "json"] | None, _option("Set the format of log lines.")] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None, _option("Set the lowest severity of log lines.")
+    ] = None
 
 
 def worker(
@@ -110,58 +118,64 @@ def worker(
     *,
     beat: Annotated[bool, Parameter(help="Schedule sweeps as well.", negative="")] = False,
     beat_only: Annotated[bool, Parameter(help="Schedule sweeps and run no tasks.", negative="")] = False,
-    concurrency: Annotated[int, Parameter(help="Tasks at the same time.")] = 2,
+    concurrency: Annotated[int, Parameter(help="Run this many tasks at the same time.")] = 2,
 ) -> None:
-    """A Celery worker (and, with --beat, the scheduler)."""
-    from service import serving
-    from service.kit import log
+    """Run a Celery worker (and, with --beat, the scheduler)."""
+    from mainstay.service import server as server_module
+    from mainstay.service.common import log
 
     settings = _settings(options, "worker")
     if settings.celery.broker_url.startswith("memory"):
-        _fail("worker", "memory:// does not leave its process: give --broker-url redis://…, or use mainstay up")
+        _fail("worker", "memory:// works only inside one process: give --broker-url redis://…, or use mainstay up")
     if not 1 <= concurrency <= 64:
-        _fail("worker", f"--concurrency {concurrency} is not between 1 and 64")
+        _fail("worker", f"--concurrency {concurrency} must be from 1 to 64")
     try:
-        serving.check_database(settings)
-    except serving.CannotServeError as error:
+        server_module.check_database(settings)
+    except server_module.CannotServeError as error:
         _fail("worker", str(error), 1)
     log.configure(settings.log_level, settings.log_format)
-    from service.worker import run
+    from mainstay.service.app import build_services, close_services
+    from mainstay.service.celery_app import run
 
-    run(settings, tasks=not beat_only, beat=beat or beat_only, concurrency=concurrency)
+    services = build_services(settings)
+    run(services, tasks=not beat_only, beat=beat or beat_only, concurrency=concurrency)
+    close_services(services)
 
 
-token = App(name="token", help="Create, list and revoke access tokens and join tokens.")
+token = App(name="token", help="Manage tokens.")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseOptions:
-    """Which service the token is for: its database is changed directly."""
+    """The service of the token: the command changes its database directly."""
 
-    data_dir: Annotated[Path | None, _option("The service's data directory.")] = None
-    database_url: Annotated[str | None, _option("The service's database.")] = None
+    config: Annotated[Path | None, _option(CONFIG_HELP)] = None
+    data_dir: Annotated[Path | None, _option("Use the data directory of the service.")] = None
+    database_url: Annotated[str | None, _option("Use the database of the service.")] = None
 
 
 @token.command
 def create(
-    name: Annotated[str, Parameter(help="What it is for.")],
+    name: Annotated[str, Parameter(help="Name the token by its purpose.")],
     options: DatabaseOptions = DatabaseOptions(),
     *,
-    scopes: Annotated[str, Parameter(help="Comma-separated: read, report, act, admin.")] = "read",
-    kind: Annotated[Literal["user", "job"], Parameter(help="A job token only reports.")] = "user",
+    scopes: Annotated[str, Parameter(help="Set the scopes, separated by commas: read, report, act, admin.")] = "read",
+    kind: Annotated[Literal["user", "job"], Parameter(help="Choose the kind; a job token only reports.")] = "user",
     job: Annotated[str | None, Parameter(help="Bind a job token to one job.")] = None,
-    expires_hours: Annotated[float | None, Parameter(help="Life in hours; for ever if not given.")] = None,
-    quiet: Annotated[bool, Parameter(help="Print the secret and nothing else.", negative="")] = False,
+    expires_hours: Annotated[
+        float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
+    ] = None,
+    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
 ) -> None:
-    """Create an access token and print it: it is shown this once."""
-    from service.auth.service import NewToken
-    from service.auth.tokens import Scope, TokenKind
+    """Create an access token and print it once."""
+    from mainstay.service.auth.service import NewToken
+    from mainstay.service.auth.tokens import Scope, TokenKind
 
     wanted = [part.strip() for part in scopes.split(",") if part.strip()]
     unknown = [scope for scope in wanted if scope not in set(Scope)]
     if unknown:
-        _fail("token", f"scope {unknown[0]!r} is none of {', '.join(Scope)}")
+        _fail("token", f"scope {unknown[0]!r} must be one of {', '.join(Scope)}")
     chosen = (Scope.REPORT,) if kind == "job" else tuple(Scope(scope) for scope in wanted)
     new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job)
     _issue(options, new, hours=expires_hours, quiet=quiet)
@@ -171,13 +185,15 @@ def create(
 def join(
     options: DatabaseOptions = DatabaseOptions(),
     *,
-    node: Annotated[str | None, Parameter(help="Bind it to one node (needed to enrol a known node again).")] = None,
-    expires_hours: Annotated[float | None, Parameter(help="Life in hours; 24 if not given.")] = None,
-    quiet: Annotated[bool, Parameter(help="Print the secret and nothing else.", negative="")] = False,
+    node: Annotated[
+        str | None, Parameter(help="Bind the token to one node (required to enroll a known node again).")
+    ] = None,
+    expires_hours: Annotated[float | None, Parameter(help="Set the lifetime in hours; the default is 24.")] = None,
+    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
 ) -> None:
-    """Create a one-time token with which a node enrols itself."""
-    from service.auth.service import NewToken
-    from service.auth.tokens import Scope, TokenKind
+    """Create a one-time token with which a node enrolls itself."""
+    from mainstay.service.auth.service import NewToken
+    from mainstay.service.auth.tokens import Scope, TokenKind
 
     hours = expires_hours if expires_hours is not None else _settings(options, "token").auth.join_token_hours
     new = NewToken(name=f"join {node or 'any node'}", kind=TokenKind.JOIN, scopes=(Scope.REPORT,), node=node)
@@ -190,13 +206,13 @@ def list_(
     *,
     json: Annotated[bool, Parameter(help="Print JSON.", negative="")] = False,
 ) -> None:
-    """Tokens that are in force, newest first; never their secrets."""
+    """List valid tokens, newest first, without their secrets."""
     from sqlalchemy import select
 
-    from service.auth.models import TokenRow
-    from service.auth.repository import is_valid
-    from service.auth.schemas import TokenRead
-    from service.kit.clock import SystemClock
+    from mainstay.service.auth.models import TokenRow
+    from mainstay.service.auth.repository import is_valid
+    from mainstay.service.auth.schemas import TokenRead
+    from mainstay.service.common.clock import SystemClock
 
     database, now = _database(options), SystemClock().now()
     with database.reading() as session:
@@ -212,30 +228,30 @@ def list_(
 
 @token.command
 def revoke(
-    token_id: Annotated[str, Parameter(help="The id that 'mainstay token list' shows.")],
+    token_id: Annotated[str, Parameter(help="Revoke the token with this ID (see 'mainstay token list').")],
     options: DatabaseOptions = DatabaseOptions(),
 ) -> None:
-    """End a token and the sessions opened with it."""
-    from service.auth.service import UnknownTokenError, revoke_token
-    from service.kit.clock import SystemClock
+    """Revoke a token and end its sessions."""
+    from mainstay.service.auth.service import UnknownTokenError, revoke_token
+    from mainstay.service.common.clock import SystemClock
 
     try:
         with _database(options).session() as session:
             revoke_token(session, token_id, now=SystemClock().now())
     except UnknownTokenError as error:
         _fail("token", str(error), 1)
-    print("revoked; running services forget it within seconds")
+    print("Revoked; running services reject the token within seconds.")
 
 
 def _issue(options: DatabaseOptions, new: NewToken, *, hours: float | None, quiet: bool) -> None:
-    """Make the token and print its secret."""
-    from service.auth.service import create_token
-    from service.kit.clock import SystemClock
-    from service.kit.problem import ProblemError
+    """Create the token and print its secret."""
+    from mainstay.service.auth.service import create_token
+    from mainstay.service.common.clock import SystemClock
+    from mainstay.service.common.problem import ProblemError
 
     _check_names(new)
     if hours is not None and not 0 < hours <= 87_600:
-        _fail("token", f"--expires-hours {hours} is not between 0 and 87600")
+        _fail("token", f"--expires-hours {hours} must be above 0 and at most 87600")
     now = SystemClock().now()
     ends = None if hours is None else now + hours * 3600
     try:
@@ -243,16 +259,16 @@ def _issue(options: DatabaseOptions, new: NewToken, *, hours: float | None, quie
             row, secret = create_token(session, replace(new, expires_at=ends), now=now)
     except ProblemError as error:
         _fail("token", str(error))
-    print(secret if quiet else f"{secret}\n(id {row.id}; the secret is shown this once)")
+    print(secret if quiet else f"{secret}\n(ID {row.id}; the secret is shown only once)")
 
 
 def _check_names(new: NewToken) -> None:
-    from probes.words import check_name
+    from mainstay.probes.core_types import validate_name
 
     try:
         for value, what in ((new.node, "--node"), (new.job, "--job")):
             if value is not None:
-                check_name(value, what)
+                validate_name(value, what)
     except ValueError as error:
         _fail("token", str(error))
 
@@ -271,36 +287,31 @@ def _print_tokens(rows: list[TokenRow]) -> None:
 
 
 def _settings(options: ServeOptions | WorkerOptions | DatabaseOptions, command: str) -> Settings:
-    from pydantic import ValidationError
-
-    from service.settings import Settings
+    from mainstay.service.config.load import InvalidSettingsError, load
 
     given = {name: value for name, value in asdict(options).items() if value is not None}
-    broker = given.pop("broker_url", None)
+    file = given.pop("config", None)
+    if "broker_url" in given:
+        given["celery"] = {"broker_url": given.pop("broker_url")}
     try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        _fail(command, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
-    if broker is not None:
-        celery = settings.celery.model_copy(update={"broker_url": broker})
-        settings = settings.model_copy(update={"celery": celery})
-    return settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
+        return load(given, file).settings
+    except InvalidSettingsError as error:
+        _fail(command, str(error))
 
 
 def _database(options: DatabaseOptions) -> Database:
     from sqlalchemy.engine import make_url
 
-    from service import serving
-    from service.kit.db import Database
+    from mainstay.service import server as server_module
+    from mainstay.service.common.db import Database
 
     settings = _settings(options, "token").model_copy(update={"migrate": False})
     file = make_url(settings.resolved_database_url).database or ""
     if settings.resolved_database_url.startswith("sqlite") and not Path(file).is_file():
         _fail("token", f"there is no database at {file}: give the service's --data-dir or --database-url", 1)
     try:
-        serving.check_database(settings)
-    except serving.CannotServeError as error:
+        server_module.check_database(settings)
+    except server_module.CannotServeError as error:
         _fail("token", str(error), 1)
     return Database(settings.resolved_database_url)
 

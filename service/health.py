@@ -13,12 +13,12 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
-from probes.words import HealthState
-from service import services as running
-from service.exposition.page import page
-from service.fleet import repository as fleet
-from service.kit.loops import Loops
-from service.services import Services
+from mainstay.probes.core_types import HealthState
+from mainstay.service import services as running
+from mainstay.service.common.loops import Loops
+from mainstay.service.exposition.page import page
+from mainstay.service.fleet import repository as fleet
+from mainstay.service.services import Services
 
 
 async def healthz(_request: Request) -> Response:
@@ -28,7 +28,7 @@ async def healthz(_request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Work can be done: the database answers, frames become durable, the loops turn."""
-    services, loops = running.of(request), request.app.state.loops
+    services, loops = running.services_of(request), request.app.state.loops
     checks = await run_in_threadpool(_checks, services, loops)
     ready = all(fault is None for fault in checks.values())
     told = {name: fault or "ok" for name, fault in checks.items()}
@@ -57,9 +57,9 @@ async def metrics(request: Request) -> Response:
     """Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
     for make in request.app.state.collectors:
-        registry.register(make(running.of(request)))
+        registry.register(make(running.services_of(request)))
     registry.register(LoopCollector(request.app.state.loops))
-    text = await run_in_threadpool(_metrics_text, registry, running.of(request))
+    text = await run_in_threadpool(_metrics_text, registry, running.services_of(request))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -90,14 +90,14 @@ class IngestCollector(Collector):
         yield _counter("commits", "Group commits", stats.commits)
         yield _counter("commit_failures", "Group commits that failed", stats.commit_failures)
         yield _counter("commit_seconds", "Time spent in group commits", stats.commit_seconds)
-        yield _gauge("frames_waiting", "Frames waiting for a commit", ingest.writer.pending)
-        yield _gauge("frames_waiting_seconds", "Age of the oldest waiting frame", ingest.writer.lag())
+        yield _gauge("frames_pending", "Frames waiting for a commit", ingest.writer.pending)
+        yield _gauge("frames_pending_age_seconds", "Age of the oldest waiting frame", ingest.writer.lag())
         yield _gauge("ring_bytes", "Memory of the telemetry ring", ingest.ring.nbytes)
         yield _gauge("step_ring_bytes", "Memory of the step rings", ingest.steps.nbytes)
         latest = ingest.seen.latest()
         if latest is not None:
-            yield _gauge("data_age_seconds", "Since any node last spoke", self.services.clock.now() - latest)
-        refused = CounterMetricFamily("mainstay_frames_refused", "Frames refused, by problem", labels=["problem"])
+            yield _gauge("data_age_seconds", "Since any node last reported", self.services.clock.now() - latest)
+        refused = CounterMetricFamily("mainstay_frames_rejected", "Frames refused, by problem", labels=["problem"])
         for slug, count in sorted(ingest.refused.items()):
             refused.add_metric([slug], count)
         yield refused
@@ -117,7 +117,7 @@ class FleetCollector(Collector):
             nodes.add_metric([state.value], counts.get(state.value, 0))
         yield nodes
         yield _gauge("devices", "Devices in the latest reports", devices)
-        yield _gauge("watchers", "Open event streams", self.services.hub.watchers)
+        yield _gauge("event_streams", "Open event streams", self.services.hub.watchers)
         yield _counter("watch_messages", "Messages handed to event streams", self.services.hub.sent)
 
 
@@ -128,7 +128,7 @@ class LoopCollector(Collector):
         self.loops = loops
 
     def collect(self) -> Iterator[Metric]:
-        turns = CounterMetricFamily("mainstay_loop_turns", "Turns that went well", labels=["loop"])
+        turns = CounterMetricFamily("mainstay_loop_iterations", "Turns that went well", labels=["loop"])
         failures = CounterMetricFamily("mainstay_loop_failures", "Turns that failed", labels=["loop"])
         seconds = GaugeMetricFamily("mainstay_loop_turn_seconds", "Length of the last turn", labels=["loop"])
         for loop in self.loops:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from service.auth import models as auth
-from service.events import models as events
-from service.fleet import models as fleet
-from service.incidents import models as incidents
-from service.jobs import models as jobs
-from service.kit import idempotency
-from service.kit.db import Base
-from service.policies import models as policies
-from service.remediation import models as remediation
-from service.sources import models as sources
-from service.stream import models as stream
-from service.telemetry import models as telemetry
-from service.validation import localisation_models as localisations
-from service.validation import models as validation
-from service.validation import selection_models as selections
+from mainstay.service.auth import models as auth
+from mainstay.service.check_selection import models as selections
+from mainstay.service.common import idempotency
+from mainstay.service.common.db import Base
+from mainstay.service.events import models as events
+from mainstay.service.fleet import models as fleet
+from mainstay.service.incidents import models as incidents
+from mainstay.service.jobs import models as jobs
+from mainstay.service.localization import models as localizations
+from mainstay.service.remediation import models as remediation
+from mainstay.service.sources import models as sources
+from mainstay.service.stream import models as stream
+from mainstay.service.telemetry import models as telemetry
+from mainstay.service.validation import models as validation
+from mainstay.service.xid_policies import models as policies
 
 __all__ = [
     "Base",
@@ -26,7 +26,7 @@ __all__ = [
     "idempotency",
     "incidents",
     "jobs",
-    "localisations",
+    "localizations",
     "policies",
     "remediation",
     "selections",

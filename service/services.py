@@ -1,6 +1,6 @@
 """What a running service is made of: built once by the lifespan, frozen, passed down.
 
-A feature that needs a part of its own adds a field here and builds it in ``service.app``.
+A feature that needs a part of its own adds a field here and builds it in ``mainstay.service.app``.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from service.admission.facts import Occupancy
-from service.incidents.accounts import Accounts
-from service.kit.wake import Wakers
-from service.validation.waiting import WaitingNodes
+from mainstay.service.admission.node_facts import Occupancy
+from mainstay.service.common.wakeups import WakeupRegistry
+from mainstay.service.incidents.detector_status import DetectorStatusCache
+from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
-    from service.auth.tokens import TokenCache
-    from service.fleet.seen import Seen
-    from service.fleet.snapshot import LayoutCache
-    from service.kit.clock import Clock
-    from service.kit.db import Database
-    from service.settings import Settings
-    from service.stream.hub import ChangeHub
-    from service.telemetry.blocks import BlockStore
-    from service.telemetry.history import History
-    from service.telemetry.ingest import Ingest
-    from service.telemetry.pairs import PairStore
-    from service.telemetry.progress import ProgressStore
-    from service.telemetry.ring import Ring
-    from service.telemetry.steps import StepStore
-    from service.validation.selector import Selector
+    from mainstay.service.auth.tokens import TokenCache
+    from mainstay.service.check_selection.service import Selector
+    from mainstay.service.common.clock import Clock
+    from mainstay.service.common.db import Database
+    from mainstay.service.fleet.heatmap import LayoutCache
+    from mainstay.service.fleet.last_seen import LastSeenCache
+    from mainstay.service.settings import Settings
+    from mainstay.service.stream.hub import ChangeHub
+    from mainstay.service.telemetry.blocks import BlockStore
+    from mainstay.service.telemetry.history import History
+    from mainstay.service.telemetry.ingest import Ingest
+    from mainstay.service.telemetry.pairs import PairStore
+    from mainstay.service.telemetry.progress import ProgressStore
+    from mainstay.service.telemetry.ring import TelemetryRing
+    from mainstay.service.telemetry.steps import StepStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class Services:
     history: History
     layout: LayoutCache
     selector: Selector
-    wakers: Wakers = field(default_factory=Wakers)
-    waiting: WaitingNodes = field(default_factory=WaitingNodes)
-    accounts: Accounts = field(default_factory=Accounts)
+    wakers: WakeupRegistry = field(default_factory=WakeupRegistry)
+    waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
+    accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
     occupancy: Occupancy = field(default_factory=Occupancy)
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> TelemetryRing:
         """The last minutes of every device."""
         return self.ingest.ring
 
@@ -72,8 +72,8 @@ class Services:
         return self.ingest.pairs
 
     @property
-    def seen(self) -> Seen:
-        """When each node last spoke."""
+    def seen(self) -> LastSeenCache:
+        """When each node last reported."""
         return self.ingest.seen
 
     @property
@@ -82,14 +82,14 @@ class Services:
         return self.ingest.store
 
 
-def of(request: Request) -> Services:
+def services_of(request: Request) -> Services:
     """The services of the app that serves ``request``."""
     services: Services = request.app.state.services
     return services
 
 
 async def _services(request: Request) -> Services:
-    return of(request)
+    return services_of(request)
 
 
 ServicesDep = Annotated[Services, Depends(_services)]

@@ -1,222 +1,345 @@
-"""Settings: read once in the composition root, passed down, never imported as a global.
+"""Settings of the service: loaded once by ``mainstay.service.config.load``, passed down, never imported as a global.
 
-Every field is an environment variable: prefix ``MAINSTAY_``, nested by two underscores, e.g.
-``MAINSTAY_TELEMETRY__RING_SECONDS=900``.
+Every leaf field is a setting: ``telemetry.ring_seconds`` in a settings file, ``MAINSTAY_TELEMETRY__RING_SECONDS`` in
+the environment. ``Settings(...)`` itself reads neither. Fields with ``repr=False`` may hold secrets: print them masked.
 """
 
 from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 
-class TelemetrySettings(BaseModel):
-    """The data path: frame route, ring, block store."""
+class _Group(BaseModel):
+    """Settings under one heading."""
 
-    ring_seconds: int = Field(default=900, ge=60, le=86_400, description="Seconds of telemetry kept in memory.")
-    commit_interval: float = Field(
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class TelemetrySettings(_Group):
+    """Telemetry: ingest, memory, and storage."""
+
+    ring_seconds: int = Field(default=900, ge=60, le=86_400, description="Telemetry kept in memory, in seconds.")
+    commit_interval_seconds: float = Field(
         default=0.1,
         gt=0,
         le=5,
-        description="Longest wait for a group commit, seconds; the acknowledgement waits for it.",
+        description="Longest wait for a group commit, in seconds. A frame is acknowledged after its commit.",
     )
-    max_frame_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Largest frame accepted, bytes.")
+    max_frame_bytes: int = Field(
+        default=8 * 1024 * 1024, ge=1024, description="Largest frame that the service accepts, in bytes."
+    )
     max_pending_frames: int = Field(
-        default=20_000, ge=1, description="Frames that may wait for a commit before new ones are answered 503."
+        default=20_000,
+        ge=1,
+        description="Frames that may wait for a commit. The service answers 503 to further frames.",
     )
-    retention_hours: int = Field(default=48, ge=1, description="Hours of blocks kept at full rate.")
+    retention_hours: int = Field(default=48, ge=1, description="Telemetry blocks kept at full rate, in hours.")
     step_refill_hours: float = Field(
-        default=6.0, ge=0, description="Hours of step records read back into memory at start."
+        default=6.0, ge=0, description="Step records that a starting service reads back into memory, in hours."
     )
     step_ring_steps: int = Field(default=2048, ge=64, description="Steps of each job kept in memory.")
     step_ring_bytes: int = Field(
-        default=2**30, ge=2**20, description="Memory for the steps of all jobs; a large job keeps fewer of them."
+        default=2**30,
+        ge=2**20,
+        description="Memory for the steps of all jobs, in bytes. A large job keeps fewer steps.",
     )
-    progress_ring_seconds: int = Field(default=600, ge=60, le=86_400, description="Seconds of progress kept of a job.")
+    progress_ring_seconds: int = Field(
+        default=600, ge=60, le=86_400, description="Progress of each job kept in memory, in seconds."
+    )
     progress_ring_bytes: int = Field(
-        default=2**29, ge=2**20, description="Memory for the progress of all jobs; a large job keeps fewer seconds."
+        default=2**29,
+        ge=2**20,
+        description="Memory for the progress of all jobs, in bytes. A large job keeps fewer seconds.",
     )
     pair_ring_bytes: int = Field(
-        default=2**29, ge=2**20, description="Memory for the transfers between ranks of all jobs."
+        default=2**29, ge=2**20, description="Memory for the transfers between ranks of all jobs, in bytes."
     )
     max_future_seconds: float = Field(
-        default=300.0, gt=0, description="How far ahead of this clock a frame's time may be."
+        default=300.0,
+        gt=0,
+        description="How far the time of a frame may be ahead of the clock of the service, in seconds.",
     )
 
 
-class AuthSettings(BaseModel):
+class AuthSettings(_Group):
     """Tokens and sessions."""
 
-    session_hours: float = Field(default=24 * 7, gt=0, description="Life of a browser session, hours.")
-    join_token_hours: float = Field(default=24, gt=0, description="Default life of a join token, hours.")
+    session_hours: float = Field(default=24 * 7, gt=0, description="Lifetime of a browser session, in hours.")
+    join_token_hours: float = Field(default=24, gt=0, description="Default lifetime of a join token, in hours.")
     cache_seconds: float = Field(
-        default=60.0, ge=0, description="How long a checked token is trusted before the database is asked again."
+        default=60.0,
+        ge=0,
+        description="Time for which a checked token stays valid without a new database query, in seconds.",
     )
     revocation_seconds: float = Field(
-        default=1.0, gt=0, description="How often a process looks for revocations made by another one."
+        default=1.0,
+        gt=0,
+        description="Interval at which a process looks for tokens that another process revoked, in seconds.",
     )
 
 
-class StreamSettings(BaseModel):
-    """Live updates."""
+class StreamSettings(_Group):
+    """Live updates of the dashboard and of API clients."""
 
-    poll_interval: float = Field(default=0.15, gt=0, description="How often new changes are looked for, seconds.")
-    keep_alive: float = Field(default=15.0, gt=0, description="Comment sent on a silent stream, seconds.")
-    max_life: float = Field(default=600.0, gt=0, description="A stream ends after this and the client reconnects.")
-    keep_changes: int = Field(default=50_000, ge=1000, description="Changes kept for resuming.")
-    max_watchers: int = Field(default=200, ge=1, description="Streams open at the same time.")
+    poll_interval_seconds: float = Field(
+        default=0.15, gt=0, description="Interval at which the service looks for new changes, in seconds."
+    )
+    keep_alive: float = Field(
+        default=15.0, gt=0, description="Interval of the comments that keep an idle stream open, in seconds."
+    )
+    max_lifetime_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="Time after which the service ends a stream, in seconds. The client then connects again.",
+    )
+    keep_changes: int = Field(default=50_000, ge=1000, description="Changes kept for clients that resume a stream.")
+    max_watchers: int = Field(default=200, ge=1, description="Largest number of streams open at the same time.")
 
 
-class FleetSettings(BaseModel):
+class FleetSettings(_Group):
     """Nodes."""
 
-    silent_after: float = Field(default=10.0, gt=0, description="Age of a node's last word that makes it unknown, s.")
-
-
-class IncidentSettings(BaseModel):
-    """The judge and the life of an incident."""
-
-    judge_interval: float = Field(default=1.0, gt=0, le=60, description="Seconds between two looks at measurements.")
-    plan_seconds: float = Field(
-        default=15.0, gt=0, description="A stopped job without a plan for so long needs a human, s."
-    )
-    attention_seconds: float = Field(
-        default=120.0, gt=0, description="Any other open incident that does not clear by itself needs a human, s."
-    )
-    act_seconds: float = Field(default=300.0, gt=0, description="A recovery that takes longer needs a human, s.")
-    verify_seconds: float = Field(default=60.0, gt=0, description="A recovery not verified by then needs a human, s.")
-    clear_seconds: float = Field(
-        default=30.0, gt=0, description="Findings that stay away for so long verify an incident without a recovery, s."
-    )
-    quiet_seconds: float = Field(default=60.0, gt=0, description="A verified incident closes after this, s.")
-    replay_seconds: float = Field(
-        default=3600.0, ge=0, description="Events at least this far back are shown to the detectors after a restart, s."
+    heartbeat_timeout_seconds: float = Field(
+        default=10.0, gt=0, description="Time without a report after which the state of a node is unknown, in seconds."
     )
 
 
-class RemediationSettings(BaseModel):
-    """What the machine may do about a node that evidence is held against. Nothing moves unless a site says so."""
+class IncidentSettings(_Group):
+    """The detection loop and the life cycle of an incident."""
+
+    detection_interval_seconds: float = Field(
+        default=1.0, gt=0, le=60, description="Interval between two passes of the detection loop, in seconds."
+    )
+    plan_timeout_seconds: float = Field(
+        default=15.0,
+        gt=0,
+        description="Time after which a stopped job without a recovery plan needs an operator, in seconds.",
+    )
+    escalation_timeout_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        description="Time after which any other open incident that does not clear needs an operator, in seconds.",
+    )
+    recovery_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="Time after which an unfinished recovery needs an operator, in seconds."
+    )
+    verify_timeout_seconds: float = Field(
+        default=60.0, gt=0, description="Time after which an unverified recovery needs an operator, in seconds."
+    )
+    clear_after_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="Time without findings that verifies an incident without a recovery, in seconds.",
+    )
+    close_after_seconds: float = Field(
+        default=60.0, gt=0, description="Time after which a verified incident closes, in seconds."
+    )
+    event_lookback_seconds: float = Field(
+        default=3600.0,
+        ge=0,
+        description="Age up to which stored events are given to the detectors after a restart, in seconds.",
+    )
+    shared_fault_nodes: int = Field(
+        default=3,
+        ge=2,
+        description="Least number of nodes with related findings that makes one incident of what they share, such as "
+        "a rack. Nodes of such an incident are no lemons.",
+    )
+
+
+class RemediationSettings(_Group):
+    """Remediation of nodes with findings. By default Mainstay only proposes."""
 
     mode: Literal["dry_run", "automatic"] = Field(
-        default="dry_run", description="dry_run: every proposal waits for a person. automatic: allowed ones are taken."
+        default="dry_run",
+        description="dry_run: every remediation waits for an operator. automatic: Mainstay carries out those that "
+        "every rule allows.",
     )
-    migrate: Literal["off", "ask", "automatic"] = Field(
-        default="ask",
-        description="Whether jobs are advised to move ranks off a living node that evidence is held against: never, "
-        "once a person accepts it, or at once where every rule allows it.",
+    migrate: Literal["off", "manual", "automatic"] = Field(
+        default="manual",
+        description="Whether Mainstay asks jobs to move ranks off a running node with findings. off: never. "
+        "manual: after an operator accepts it. automatic: at once where every rule allows it.",
     )
-    interval: float = Field(default=1.0, gt=0, le=60, description="Seconds between two looks at findings and drains.")
+    interval_seconds: float = Field(
+        default=1.0, gt=0, le=60, description="Interval at which Mainstay evaluates findings and drains, in seconds."
+    )
     min_confidence: float = Field(
-        default=0.9, ge=0.5, le=1, description="Findings less certain than this propose nothing."
+        default=0.9,
+        ge=0.5,
+        le=1,
+        description="Least confidence of a finding that proposes a remediation, from 0.5 to 1.",
     )
     boot_grace_seconds: float = Field(
         default=300.0,
         ge=0,
-        description="A node that booted this recently is held: links and managers still come up, s.",
+        description="Time after a boot in which a node is not remediated, in seconds: links and managers still start.",
     )
-    share_limit: float = Field(
-        default=0.05, ge=0, le=1, description="Largest share of the fleet that we drain in one window."
+    max_drained_ratio: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Largest share of the fleet that Mainstay drains in one window, from 0 to 1.",
     )
-    minimum: int = Field(default=1, ge=0, description="Nodes that we may drain in a window however small the fleet.")
-    rack_limit: int = Field(default=2, ge=0, description="Nodes of one rack that we drain in one window.")
-    window_seconds: float = Field(default=3600.0, gt=0, description="Window of the circuit breaker, s.")
-    drain_seconds: float | None = Field(
-        default=1800.0, gt=0, description="After this a drain of ours ends in quarantine even if work is left, s."
+    min_drain_budget: int = Field(
+        default=1, ge=0, description="Nodes that Mainstay may drain in one window, also in a small fleet."
     )
-    comeback_days: float = Field(
-        default=7.0, gt=0, description="What comes back within so many days of a remedy gets the next one."
+    max_drained_per_rack: int = Field(
+        default=2, ge=0, description="Largest number of nodes of one rack that Mainstay drains in one window."
+    )
+    window_seconds: float = Field(default=3600.0, gt=0, description="Window of the circuit breaker, in seconds.")
+    drain_timeout_seconds: float | None = Field(
+        default=1800.0,
+        gt=0,
+        description="Time after which a drain by Mainstay ends in quarantine even if work is left, in seconds.",
+    )
+    recurrence_days: float = Field(
+        default=7.0,
+        gt=0,
+        description="Time within which a fault that returns gets the next stronger recommended action, in days.",
     )
     suite: Literal["quick", "standard", "deep"] = Field(
-        default="standard", description="Suite that lets a node back unless a stronger one is needed."
+        default="standard",
+        description="Weakest suite that returns a node to service: quick, standard, or deep.",
     )
 
 
-class RetentionSettings(BaseModel):
-    """How long what is over is kept; what is active stays for ever."""
+class RetentionSettings(_Group):
+    """Deletion of closed records. Active records are kept."""
 
-    days: float = Field(default=90.0, ge=1, description="Days for which closed incidents, events and moves are kept.")
-    interval: float = Field(default=300.0, gt=0, description="Seconds between two rounds of forgetting.")
-    batch: int = Field(default=500, ge=1, le=5000, description="Rows of each kind that one round forgets at most.")
+    days: float = Field(
+        default=90.0,
+        ge=1,
+        description="Time for which closed incidents, events, and node state changes are kept, in days.",
+    )
+    interval_seconds: float = Field(
+        default=300.0, gt=0, description="Interval between two rounds of deletion, in seconds."
+    )
+    batch: int = Field(
+        default=500, ge=1, le=5000, description="Largest number of rows of each kind that one round deletes."
+    )
 
 
-class SourceSettings(BaseModel):
-    """Other monitors that are scraped."""
+class SourceSettings(_Group):
+    """Scrapes of other monitors."""
 
-    scrape_seconds: float = Field(default=5.0, gt=0, le=60, description="Longest time for one scrape, s.")
-    max_scrape_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="Largest answer of an exporter.")
-    scrape_threads: int = Field(default=8, ge=1, le=64, description="Scrapes at the same time.")
-    ca_file: Path | None = Field(default=None, description="PEM of authorities to trust for https targets.")
+    scrape_seconds: float = Field(default=5.0, gt=0, le=60, description="Longest duration of one scrape, in seconds.")
+    max_scrape_bytes: int = Field(
+        default=16 * 1024 * 1024,
+        ge=1024,
+        description="Largest response of an exporter that the service reads, in bytes.",
+    )
+    scrape_threads: int = Field(default=8, ge=1, le=64, description="Scrapes that run at the same time.")
+    ca_file: Path | None = Field(
+        default=None,
+        description="PEM file of authorities to trust for https targets, together with those of the system.",
+    )
 
 
-class ExpositionSettings(BaseModel):
-    """What /metrics says of single devices."""
+class ExpositionSettings(_Group):
+    """Series of single devices in /metrics."""
 
-    gpus: bool = Field(default=True, description="A series for every signal of every GPU.")
-    hosts: bool = Field(default=True, description="A series for every signal of every host.")
-    ports: bool = Field(default=True, description="A series for every signal of every network port.")
-    nodes: bool = Field(default=True, description="The state of every node.")
+    gpus: bool = Field(default=True, description="Whether /metrics has a series for every signal of every GPU.")
+    hosts: bool = Field(default=True, description="Whether /metrics has a series for every signal of every host.")
+    ports: bool = Field(
+        default=True, description="Whether /metrics has a series for every signal of every network port."
+    )
+    nodes: bool = Field(default=True, description="Whether /metrics has the state of every node.")
     stale_seconds: int = Field(
-        default=45, ge=5, le=600, description="What was not read for so long is left out, s; above any scrape interval."
+        default=45,
+        ge=5,
+        le=600,
+        description="Age after which /metrics leaves out a value, in seconds. Choose more than any scrape interval.",
     )
 
 
-class ValidationSettings(BaseModel):
+class ValidationSettings(_Group):
     """Validations and sweeps."""
 
     deadline_factor: float = Field(
-        default=5.0, ge=1, description="A validation expires after this many times its suite's expected seconds."
+        default=5.0,
+        ge=1,
+        description="A validation expires after the expected duration of its suite times this factor.",
     )
-    deadline_seconds: float = Field(default=300.0, gt=0, description="And never sooner than this, s.")
-    poll_interval: float = Field(default=0.5, gt=0, description="How often waiting nodes' orders are looked for, s.")
-    keep_runs: int = Field(default=20, ge=1, description="Runs of a sweep that its answer lists.")
+    deadline_seconds: float = Field(
+        default=300.0, gt=0, description="Shortest time after which a validation expires, in seconds."
+    )
+    poll_interval_seconds: float = Field(
+        default=0.5, gt=0, description="Interval at which the service looks for tasks of waiting nodes, in seconds."
+    )
+    keep_runs: int = Field(default=20, ge=1, description="Runs that the answer about a sweep lists.")
 
 
-class AdmissionSettings(BaseModel):
-    """The gate for schedulers."""
+class AdmissionSettings(_Group):
+    """Admission checks for schedulers."""
 
-    suite: str = Field(default="quick", description="The weakest suite whose pass counts in full.")
-    max_age_hours: float = Field(default=168.0, gt=0, description="A check older than this counts less, h.")
+    suite: str = Field(
+        default="quick", description="Weakest suite whose PASS counts in full: quick, standard, or deep."
+    )
+    max_age_hours: float = Field(default=168.0, gt=0, description="Age after which a validation counts less, in hours.")
 
 
-class CelerySettings(BaseModel):
-    """Tasks and sweeps."""
+class CelerySettings(_Group):
+    """Background tasks and sweeps."""
 
-    broker_url: str = Field(default="memory://", description="memory:// inside one process, or redis://… .")
-    embedded: bool = Field(default=True, description="Run worker and beat inside this process with memory://.")
+    broker_url: str = Field(
+        default="memory://",
+        repr=False,
+        description="URL of the Celery broker: memory:// inside one process, or redis://…",
+    )
     tick_seconds: float = Field(
-        default=5.0, gt=0, description="Beat looks for due sweeps and expired validations this often, s."
+        default=5.0,
+        gt=0,
+        description="Interval at which beat looks for due sweeps and expired validations, in seconds.",
     )
-    concurrency: int = Field(default=4, ge=1, le=256, description="Tasks that run at the same time in one worker.")
+    concurrency: int = Field(
+        default=4, ge=1, le=256, description="Tasks that run at the same time in the embedded worker."
+    )
 
 
 class Settings(BaseSettings):
     """Everything that may be configured."""
 
-    model_config = SettingsConfigDict(env_prefix="MAINSTAY_", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="MAINSTAY_",
+        env_nested_delimiter="__",
+        enable_decoding=False,  # no JSON in variables: each setting has its own
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
 
-    data_dir: Path = Field(
-        default_factory=lambda: Path.home() / ".mainstay", description="Database, blocks and the admin token live here."
+    data_dir: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())] = Field(
+        default=Path("~/.mainstay"), description="Directory of the database, the blocks, and the admin token."
     )
-    host: str = Field(default="127.0.0.1", description="Address to listen on; loopback unless you say otherwise.")
-    port: int = Field(default=8080, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    host: str = Field(
+        default="127.0.0.1", description="Address to listen on. The default accepts connections from this machine only."
+    )
+    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port to listen on. 0 takes a free one.")
     insecure_listen: bool = Field(
-        default=False, description="Allow a non-loopback address without TLS: tokens then travel in clear text."
+        default=False, description="Whether to listen beyond loopback without TLS. Tokens then travel in clear text."
     )
-    tls_certificate: Path | None = Field(default=None, description="PEM certificate chain.")
-    tls_key: Path | None = Field(default=None, description="PEM private key of the certificate.")
-    database_url: str = Field(default="", description="sqlite:///FILE or postgresql://…; empty: SQLite in data_dir.")
+    tls_certificate: Path | None = Field(default=None, description="PEM file of the TLS certificate chain.")
+    tls_key: Path | None = Field(default=None, description="PEM file of the private key of the certificate.")
+    database_url: str = Field(
+        default="", repr=False, description="sqlite:///FILE or postgresql://… Empty: SQLite in the data directory."
+    )
     blocks: Literal["auto", "sqlite", "postgresql"] = Field(
-        default="auto", description="Where blocks are stored; auto: where the state is."
+        default="auto",
+        description="Where telemetry blocks are stored: sqlite, postgresql, or auto (in the database of the service).",
     )
     migrate: bool | None = Field(
-        default=None, description="Bring the database schema up to date at start; unset: on SQLite only."
+        default=None, description="Whether to bring the database schema up to date at start. Not set: on SQLite only."
     )
-    log_format: Literal["console", "json"] = Field(default="console", description="How log lines look.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe line.")
+    log_format: Literal["console", "json"] = Field(
+        default="console", description="Format of log lines: console or json."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe log line that is written: debug, info, warning, or error."
+    )
     telemetry: TelemetrySettings = TelemetrySettings()
     auth: AuthSettings = AuthSettings()
     stream: StreamSettings = StreamSettings()
@@ -229,6 +352,19 @@ class Settings(BaseSettings):
     sources: SourceSettings = SourceSettings()
     exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use arguments only: ``mainstay.service.config.load`` checks and merges the other sources."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
 
     @property
     def resolved_database_url(self) -> str:

@@ -1,4 +1,4 @@
-"""Fixtures that every floor's tests share: real servers, free ports, a browser.
+"""Fixtures that every layer's tests share: real servers, free ports, a browser.
 
 Private servers are started once a run, by whichever worker needs one first, and ended by the controller by their own
 process ids. Each test gets a database of its own; of a Redis that was there before us only an empty database is used.
@@ -31,11 +31,12 @@ from hypothesis.internal.constants_ast import Constants
 
 from tests.data import DATA
 from tests.groups import GroupScheduling
+from tests.retries import read_list
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
-    from tests.warm.processes import Warm
+    from tests.fork_server.processes import Warm
 
 # A shared machine has slow moments, and a test that fails must fail again: what is drawn depends on nothing else, and
 # not on the modules that a worker happens to have imported, whose constants would be drawn too. To draw at random:
@@ -47,10 +48,10 @@ if hasattr(providers, "_get_local_constants"):
 
 for _library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     # Several workers share the cores: a pool of threads in each of them spins more than it computes. What asks for
-    # threads itself still has them. Before anybody imports numpy or torch; workers and children inherit it.
+    # threads itself still has them. Before any module imports numpy or torch; workers and children inherit it.
     os.environ.setdefault(_library, "1")
 
-# Hundreds of processes start here, and each would compile the project anew; workers would rewrite every assertion.
+# Hundreds of processes start here, and each would compile the project again; workers would rewrite every assertion.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -92,11 +93,12 @@ def _use_memory(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """``-m alone`` is a handful of tests: to import all the other files took longer than they do."""
-    others = config.option.markexpr == "alone" and collection_path.suffix == ".py"
-    return True if others and "mark.alone" not in collection_path.read_text(encoding="utf-8") else None
+    """``-m exclusive`` is a handful of tests: to import all the other files took longer than they do."""
+    others = config.option.markexpr == "exclusive" and collection_path.suffix == ".py"
+    return True if others and "mark.exclusive" not in collection_path.read_text(encoding="utf-8") else None
 
 
+@pytest.hookimpl(optionalhook=True)  # absent under ``-p no:xdist``
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
     """Our own in the place of ``--dist loadgroup``."""
     return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
@@ -213,9 +215,9 @@ def redis_url(redis_server: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A process that has imported torch, to fork ranks and launchers from."""
-    from tests.warm.processes import warm_process
+    from tests.fork_server.processes import warm_process
 
-    with warm_process(tmp_path_factory.mktemp("warm"), "torch", "recovery.launcher.main") as process:
+    with warm_process(tmp_path_factory.mktemp("warm"), "torch", "mainstay.recovery.launcher.main") as process:
         yield process
 
 
@@ -241,21 +243,23 @@ def test_data() -> Path:
 
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}
 """Markers of tests that start something outside this process."""
+_PROCESSES = {"agents", "warm"}
+"""Fixtures that do."""
 _IN_REAL_TIME = "play"
 """The fixture that runs a coordinator and its launchers' sockets by the wall clock."""
-_OWN_SERVER = "start"
-"""The fixture that starts a server for one test; module-wide ones are cheap enough."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fast lane (``-m "not slow"``) starts no database, browser, process or server of a single test's own.
+    """The fast lane (``-m "not slow"``) starts no database, browser or process of its own; apps inside pytest are fine.
 
-    What such a test starts runs by the wall clock and shares two cores with two others: one that fails is told once
-    more, and the summary says RERUN. What the fast lane runs has no such excuse.
+    Tests that ``retried_tests.toml`` lists have a second try, and the summary says RERUN. The fast lane has none, but
+    for a coordinator that runs by the wall clock.
     """
+    retried = read_list()
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if _OWN_SERVER in fixtures or any(mark.name in _OWN_WORLD for mark in item.iter_markers()):
+        fixtures = {*getattr(item, "fixturenames", ())}
+        if fixtures & _PROCESSES or any(mark.name in _OWN_WORLD for mark in item.iter_markers()):
             item.add_marker(pytest.mark.slow)
-        if _IN_REAL_TIME in fixtures or item.get_closest_marker("slow"):
+        live = _IN_REAL_TIME in fixtures or item.get_closest_marker("slow")
+        if live and item.nodeid in retried:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))

@@ -41,9 +41,9 @@ def config(root: Path, recorded: dict[str, float]) -> Any:
 
 
 def test_a_mark_makes_one_unit_of_several_files() -> None:
-    assert unit_of("tests/web/test_judged.py::test_x[a@b]", ROOT) == "browser"
+    assert unit_of("tests/web/test_run_analysis.py::test_x[a@b]", ROOT) == "browser"
     assert unit_of("tests/scenarios/test_kill_rank.py::test_x", ROOT) == "training"
-    assert unit_of("tests/scenarios/test_demo.py::test_x", ROOT) == "control"
+    assert unit_of("tests/scenarios/test_wheel.py::test_x", ROOT) == "control"
     assert unit_of("tests/test_groups.py::test_x", ROOT) == "tests/test_groups.py"
 
 

@@ -1,1 +1,1 @@
-"""What a driver's error code means for the node, as data: a built-in table, a site's overrides, and a try-out."""
+"""Maps driver error codes to severities and recommended actions: a built-in table, site overrides, and tests."""

@@ -1,7 +1,7 @@
-"""``mainstay policy``: what an error code means, a check of a site's overrides, and what they would have changed.
+"""``mainstay policy``: show, test, and upload XID policies.
 
-The shell around a pure floor: only here are files read and the service asked. Offline commands need nothing but the
-program. Exit codes: 0 done, 2 bad input, 5 the service did not take it.
+This module reads the files and calls the service; the layers below are pure. Offline commands need no service. Exit
+codes: 0 done, 2 invalid input, 5 the service rejected the request or did not answer.
 """
 
 from __future__ import annotations
@@ -14,48 +14,43 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from detectors.policy.load import load
-from detectors.policy.model import Policy, Rule
-from detectors.policy.reading import PolicyError
-from detectors.policy.replay import Comparison, compare
-from detectors.shell import BAD_INPUT, AsJson, InputError, one_line
-from probes.words import Event
+from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, AsJson, InputError, ServiceError, one_line
+from mainstay.detectors.policy.comparison import Comparison, compare
+from mainstay.detectors.policy.load import load
+from mainstay.detectors.policy.model import XidPolicy, XidRule
+from mainstay.detectors.policy.toml_reader import PolicyError
+from mainstay.probes.core_types import Event
 
 if TYPE_CHECKING:  # commands import what they need when they run
-    from probes.transport import Transport
+    from mainstay.probes.transport import Transport
 
-NO_SERVICE: Final = 5
 _TEST_SECONDS: Final = 120.0
-"""How long the service may take for a try-out of 10,000 events."""
+"""The time limit of the service for a test with 10,000 events."""
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
-policy = App(name="policy", help="What GPU error codes mean: show, check, try out and push a policy.")
+policy = App(name="policy", help="Show, test, and upload XID policies.")
 Service = Annotated[str | None, Parameter(env_var="MAINSTAY_SERVICE")]
 Token = Annotated[str | None, Parameter(env_var="MAINSTAY_TOKEN")]
 TokenFile = Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")]
 
 
-class ServiceError(Exception):
-    """The service cannot be reached, or did not take what it was given."""
-
-
 _one_line = one_line("mainstay policy", {InputError: BAD_INPUT, PolicyError: BAD_INPUT, ServiceError: NO_SERVICE})
-"""Bad input, and a service that says no, end a command with one clear line on standard error."""
+"""Invalid input and a rejected request end a command with one clear line on standard error."""
 
 
 @policy.command
 @_one_line
 def show(file: Path | None = None, /, *, code: str | None = None, as_json: AsJson = False) -> int:
-    """The effective policy: the built-in table, with a site's overrides if a file is given.
+    """Show the effective policy: the built-in table, with the overrides of a site if a file is given.
 
     Parameters
     ----------
     file
-        Overrides, as TOML.
+        Read overrides from this TOML file.
     code
-        Only this code, e.g. 79 or sxid:20034.
+        Show only this code, for example 79 or sxid:20034.
     as_json
-        Print JSON, and nothing else, on standard output.
+        Print only JSON on standard output.
     """
     rules = _chosen(_read_policy(file), code)
     if as_json:
@@ -68,17 +63,17 @@ def show(file: Path | None = None, /, *, code: str | None = None, as_json: AsJso
 @policy.command
 @_one_line
 def check(file: Path, /) -> int:
-    """Whether overrides can be used; names table, key and fault if not.
+    """Check overrides; an error names table, key, and problem.
 
     Parameters
     ----------
     file
-        Overrides, as TOML.
+        Read overrides from this TOML file.
     """
     made = _read_policy(file)
     changed = [rule.label for rule in _sorted(made) if rule.overridden]
     differ = "1 code differs" if len(changed) == 1 else f"{len(changed)} codes differ"
-    print(f"{file}: good; {differ} from the built-in policy; digest {made.digest[:12]}")
+    print(f"{file}: valid; {differ} from the built-in policy; digest {made.digest[:12]}")
     for start in range(0, len(changed), 12):
         print("  " + ", ".join(changed[start : start + 12]))
     return 0
@@ -86,7 +81,7 @@ def check(file: Path, /) -> int:
 
 @policy.command(name="test")
 @_one_line
-def try_out(
+def evaluate_overrides(
     file: Path,
     /,
     *,
@@ -97,27 +92,27 @@ def try_out(
     since: str | None = None,
     as_json: AsJson = False,
 ) -> int:
-    """What overrides would have changed: findings, drains, and each statement that differs.
+    """Test overrides on past events: show the findings and drains that they change.
 
-    With --events the built-in policy is compared with the overrides, offline; with --service the live policy with them,
-    over the service's stored events.
+    With --events, compare the overrides with the built-in policy, offline. With --service, compare them with the active
+    policy on the stored events of the service.
 
     Parameters
     ----------
     file
-        Overrides, as TOML.
+        Read overrides from this TOML file.
     events
-        Events as JSON, one a line, as GET /v1/events lists them.
+        Read events from this file: one JSON object per line, as GET /v1/events returns them.
     service
-        Where the service listens.
+        Connect to the service at this URL.
     token
-        A token that may act (a command line can be read by every user: prefer a file).
+        Use this token with scope act; prefer a file, as all users can read a command line.
     token_file
-        A file with the token.
+        Read the token from this file.
     since
-        From when on: Unix seconds, or how long ago (12h, 30d). A week if not given.
+        Start at this time (Unix seconds) or this long ago (12h, 30d); the default is a week ago.
     as_json
-        Print JSON, and nothing else, on standard output.
+        Print only JSON on standard output.
     """
     overrides = _text(file)
     after = load(overrides, name=str(file))
@@ -127,7 +122,7 @@ def try_out(
         told = _offline(compare(load(), after, taken), taken)
     elif service is not None:
         body = {"overrides": overrides} | ({} if start is None else {"since": start})
-        told = _ask(_transport(service, token, token_file), "POST", "/policies/xid/test", body)
+        told = _ask(_transport(service, token, token_file), "POST", "/policies/xid:test", body)
     else:
         raise InputError("give --events FILE, or --service URL with a token")
     if as_json:
@@ -139,7 +134,7 @@ def try_out(
 
 @policy.command
 @_one_line
-def push(
+def upload(
     file: Path,
     /,
     *,
@@ -149,22 +144,22 @@ def push(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> int:
-    """Give overrides to the service as a new version; new rules should begin as a shadow.
+    """Upload overrides to the service as a new version; start new rules in shadow mode.
 
     Parameters
     ----------
     file
-        Overrides, as TOML.
+        Read overrides from this TOML file.
     reason
-        Why; it stands beside the version.
+        Record this reason with the version.
     mode
-        draft (kept only), shadow (beside the live policy, opens nothing) or active (it judges).
+        Choose draft (stored only), shadow (evaluated beside the active policy, without effect), or active.
     service
-        Where the service listens.
+        Connect to the service at this URL.
     token
-        A token that may act (a command line can be read by every user: prefer a file).
+        Use this token with scope act; prefer a file, as all users can read a command line.
     token_file
-        A file with the token.
+        Read the token from this file.
     """
     overrides = _text(file)
     load(overrides, name=str(file))
@@ -188,12 +183,12 @@ def _text(file: Path) -> str:
         raise InputError(f"{file}: not UTF-8: {error}") from error
 
 
-def _read_policy(file: Path | None) -> Policy:
+def _read_policy(file: Path | None) -> XidPolicy:
     return load() if file is None else load(_text(file), name=str(file))
 
 
 def _events(file: Path) -> list[Event]:
-    """Events of a file, one JSON object a line; fields that an event does not have are passed over."""
+    """Events of a file, one JSON object a line; unknown fields are ignored."""
     found: list[Event] = []
     for number, line in enumerate(_text(file).splitlines(), 1):
         if not line.strip():
@@ -217,17 +212,17 @@ def _since(text: str | None) -> float | None:
     try:
         return float(text) if unit is None else time.time() - float(text[:-1]) * unit
     except ValueError as error:
-        raise InputError(f"--since {text!r} is neither Unix seconds nor a time like 90m, 12h or 30d") from error
+        raise InputError(f"--since {text!r} must be Unix seconds or a time like 90m, 12h, or 30d") from error
 
 
 def _transport(service: str, token: str | None, token_file: Path | None) -> Transport:
-    from probes.transport import Transport
+    from mainstay.probes.transport import Transport
 
     secret = (token or "") if token_file is None else _text(token_file).strip()
     if not secret:
         raise InputError("no token: give --token-file, or --token")
     if not (secret.isascii() and secret.isprintable()):
-        raise InputError("the token holds characters that no token has")
+        raise InputError("the token contains invalid characters")
     try:
         return Transport(service, secret)
     except ValueError as error:
@@ -235,7 +230,7 @@ def _transport(service: str, token: str | None, token_file: Path | None) -> Tran
 
 
 def _ask(transport: Transport, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    from probes.transport import TransportError
+    from mainstay.probes.transport import TransportError
 
     try:
         told: dict[str, Any] = transport.json(method, path, body, read_s=_TEST_SECONDS)
@@ -244,12 +239,12 @@ def _ask(transport: Transport, method: str, path: str, body: dict[str, Any]) -> 
     return told
 
 
-def _sorted(made: Policy) -> list[Rule]:
+def _sorted(made: XidPolicy) -> list[XidRule]:
     rules = [rule for rule in made.rules.values() if rule.code is not None]
     return sorted(rules, key=lambda rule: (rule.family.value != "xid", rule.code))
 
 
-def _chosen(made: Policy, code: str | None) -> list[Rule]:
+def _chosen(made: XidPolicy, code: str | None) -> list[XidRule]:
     if code is None:
         return _sorted(made)
     family, _, number = code.rpartition(":")
@@ -259,17 +254,17 @@ def _chosen(made: Policy, code: str | None) -> list[Rule]:
     return [rule]
 
 
-# telling
+# output
 
 
-def _as_dict(rule: Rule) -> dict[str, Any]:
+def _as_dict(rule: XidRule) -> dict[str, Any]:
     return {
         "family": rule.family,
         "code": rule.code,
         "title": rule.title,
         "group": rule.group,
         "severity": rule.ruling.severity,
-        "remedy": rule.ruling.remedy,
+        "recommended_action": rule.ruling.recommended_action,
         "repeat": rule.repeat_text,
         "architectures": sorted(rule.architectures),
         "note": rule.note,
@@ -292,19 +287,23 @@ def _offline(found: Comparison, events: list[Event]) -> dict[str, Any]:
     }
 
 
-def _rule_table(rules: list[Rule]) -> Any:
+def _rule_table(rules: list[XidRule]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("code", "severity", "remedy", "group", "meaning"):
+    for name in ("code", "severity", "recommended_action", "group", "meaning"):
         table.add_column(name, no_wrap=name != "meaning")
     for rule in rules:
         more = "; ".join(part for part in (rule.repeat_text, rule.note if len(rules) == 1 else "") if part)
         meaning = escape(rule.title + (f" ({more})" if more else ""))
         mark = "*" if rule.overridden else ""
         table.add_row(
-            rule.label + mark, rule.ruling.severity.value, rule.ruling.remedy.value, rule.group.value, meaning
+            rule.label + mark,
+            rule.ruling.severity.value,
+            rule.ruling.recommended_action.value,
+            rule.group.value,
+            meaning,
         )
     return table
 
@@ -313,12 +312,12 @@ def _show_changes(told: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    print(f"{told['events']} events" + (" (older ones were left out)" if told["truncated"] else ""))
+    print(f"{told['events']} events" + (" (older events are omitted)" if told["truncated"] else ""))
     for name in ("findings", "drains"):
         before, after = told["before"][name], told["after"][name]
         print(f"{name}: {before} before, {after} after ({after - before:+d})")
     if not told["changes"]:
-        print("nothing changes")
+        print("no changes")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("time (UTC)", "node", "device", "code", "before", "after"):
@@ -337,5 +336,5 @@ def _print(what: object) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 200  # a log is not folded to the eighty columns of a terminal that is not there
+        console.width = 200  # do not fold a log to the 80 columns of an absent terminal
     console.print(what)

@@ -2,8 +2,8 @@
 
 Overrides are TOML of the same shape. A table's name is a code or several (``[xid.79]``, ``[xid."144-150"]``,
 ``[xid."32,69"]``); what a site does not say stays as it is; a code that the table does not know needs all of title,
-group, severity and remedy. ``[settings]`` holds what is the same for all codes, ``[xid.unknown]`` the answer to codes
-that nobody knows.
+group, severity and recommended action. ``[settings]`` holds what is the same for all codes, ``[xid.unknown]`` the
+answer to codes that is unknown.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from detectors.policy.history import plain
-from detectors.policy.model import (
+from mainstay.detectors.policy.device_history import plain
+from mainstay.detectors.policy.model import (
     Architecture,
-    Bits,
-    Company,
+    Cooccurrence,
+    ErrorGroup,
     Family,
-    Group,
-    Policy,
+    MessageMatch,
+    PolicySettings,
+    RegisterMatch,
     Repeat,
-    Rule,
-    Ruling,
-    Same,
-    Settings,
-    Wording,
+    RepeatScope,
+    RuleAction,
+    XidPolicy,
+    XidRule,
 )
-from detectors.policy.reading import PolicyError, Table
-from probes.words import Remedy, Severity
+from mainstay.detectors.policy.toml_reader import PolicyError, TomlTable
+from mainstay.probes.core_types import RecommendedAction, Severity
 
 MAX_BYTES: Final = 256 * 1024
 MAX_CODE: Final = 99_999  # SXIDs have five digits
@@ -44,12 +44,12 @@ _Tree = dict[str, Any]
 
 
 @cache
-def builtin() -> Policy:
+def builtin() -> XidPolicy:
     """The table that the program brings."""
     return _policy(_builtin_tree())
 
 
-def load(overrides: str = "", *, name: str = "overrides") -> Policy:
+def load(overrides: str = "", *, name: str = "overrides") -> XidPolicy:
     """The built-in policy with a site's overrides.
 
     Args:
@@ -74,7 +74,7 @@ def _builtin_tree() -> _Tree:
     tree: _Tree = {"settings": {}}
     for family in Family:
         file = f"{family.value}.toml"
-        text = resources.files("detectors.policy").joinpath(file).read_text("utf-8")
+        text = resources.files("mainstay.detectors.policy").joinpath(file).read_text("utf-8")
         tree |= _parse(text, file)
     return tree
 
@@ -140,27 +140,27 @@ def _merge(base: _Tree, over: _Tree) -> _Tree:
     return merged
 
 
-def _policy(tree: _Tree, name: str = "built-in") -> Policy:
-    settings = _settings(Table(f"{name}: settings", tree.get("settings", {})))
-    rules: dict[str, Rule] = {}
+def _policy(tree: _Tree, name: str = "built-in") -> XidPolicy:
+    settings = _settings(TomlTable(f"{name}: settings", tree.get("settings", {})))
+    rules: dict[str, XidRule] = {}
     for family in Family:
         for code, values in tree.get(family.value, {}).items():
             number = None if code == "unknown" else int(code)
             key = f"{family.value}:{'' if number is None else number}"
-            rules[key] = _rule(Table(f"{name}: {family.value}.{code}", values), family, number)
+            rules[key] = _rule(TomlTable(f"{name}: {family.value}.{code}", values), family, number)
     canonical = json.dumps(tree, sort_keys=True, default=str).encode()
-    return Policy(rules=rules, settings=settings, digest=hashlib.sha256(canonical).hexdigest())
+    return XidPolicy(rules=rules, settings=settings, digest=hashlib.sha256(canonical).hexdigest())
 
 
-def _settings(table: Table) -> Settings:
-    plain = Settings()
-    made = Settings(
+def _settings(table: TomlTable) -> PolicySettings:
+    plain = PolicySettings()
+    made = PolicySettings(
         together_seconds=table.number("together_seconds", plain.together_seconds, low=1, high=3600),
         twin_seconds=table.number("twin_seconds", plain.twin_seconds, low=0, high=300),
         spread=table.whole("spread", plain.spread, low=1, high=1000),
         boot_grace_seconds=table.number("boot_grace_seconds", plain.boot_grace_seconds, low=0, high=7200),
         planned_seconds=table.number("planned_seconds", plain.planned_seconds, low=0, high=7200),
-        forgiven=table.words("forgiven", Group, plain.forgiven),
+        forgiven=table.read_words("forgiven", ErrorGroup, plain.forgiven),
         tries=table.whole("tries", plain.tries, low=1, high=20),
         replace_tries=table.whole("replace_tries", plain.replace_tries, low=1, high=40),
         tries_days=table.number("tries_days", plain.tries_days, low=0.01, high=90),
@@ -173,17 +173,17 @@ def _settings(table: Table) -> Settings:
     return made
 
 
-def _rule(table: Table, family: Family, code: int | None) -> Rule:
+def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
     if code is not None and not 0 <= code <= MAX_CODE:
         table.fail(f"{code} is not between 0 and {MAX_CODE}")
-    made = Rule(
+    made = XidRule(
         family=family,
         code=code,
         title=table.text("title", limit=120),
-        group=table.word("group", Group),
+        group=table.word("group", ErrorGroup),
         ruling=_ruling(table, because=""),
         note=table.text("note", "", limit=1000),
-        architectures=table.words("architectures", Architecture, frozenset()),
+        architectures=table.read_words("architectures", Architecture, frozenset()),
         tries=table.whole("tries", low=1, high=20) if "tries" in table else None,
         echo=table.flag("echo", default=False),
         leads=table.flag("leads", default=False),
@@ -194,32 +194,36 @@ def _rule(table: Table, family: Family, code: int | None) -> Rule:
         registers=tuple(_bits(name, inner) for name, inner in table.tables("bits")),
     )
     table.end()
-    parts: tuple[tuple[Repeat | Company | Wording | Bits, ...], ...] = (
+    parts: tuple[tuple[Repeat | Cooccurrence | MessageMatch | RegisterMatch, ...], ...] = (
         made.repeats, made.companies, made.wordings, made.registers,
     )  # fmt: skip
     rulings = [made.ruling, *(one.ruling for part in parts for one in part)]
     return replace(
-        made, worst=max(rulings, key=lambda ruling: (list(Severity).index(ruling.severity), ruling.remedy.rung))
+        made,
+        worst=max(rulings, key=lambda ruling: (list(Severity).index(ruling.severity), ruling.recommended_action.level)),
     )
 
 
-def _ruling(table: Table, because: str | None = None) -> Ruling:
-    severity, remedy = table.word("severity", Severity), table.word("remedy", Remedy)
-    if remedy.evicts and severity is not Severity.CRITICAL:
-        table.fail(f"remedy {remedy} takes the node out of service, so severity must be critical, not {severity}")
-    return Ruling(
+def _ruling(table: TomlTable, because: str | None = None) -> RuleAction:
+    severity, recommended_action = table.word("severity", Severity), table.word("recommended_action", RecommendedAction)
+    if recommended_action.evicts and severity is not Severity.CRITICAL:
+        table.fail(
+            f"recommended action {recommended_action} takes the node out of service, "
+            f"so severity must be critical, not {severity}"
+        )
+    return RuleAction(
         severity=severity,
-        remedy=remedy,
+        recommended_action=recommended_action,
         because=table.text("because", "", limit=200) if because is None else because,
     )
 
 
-def _repeat(name: str, table: Table) -> Repeat:
+def _repeat(name: str, table: TomlTable) -> Repeat:
     made = Repeat(
         name=name,
         count=table.whole("count", low=2, high=1000),
         hours=table.number("hours", low=_HOURS[0], high=_HOURS[1]),
-        same=table.word("same", Same),
+        same=table.word("same", RepeatScope),
         ruling=_ruling(table),
         enabled=table.flag("enabled", default=True),
     )
@@ -227,8 +231,8 @@ def _repeat(name: str, table: Table) -> Repeat:
     return made
 
 
-def _company(name: str, table: Table) -> Company:
-    made = Company(
+def _company(name: str, table: TomlTable) -> Cooccurrence:
+    made = Cooccurrence(
         name=name,
         codes=table.wholes("codes", low=0, high=MAX_CODE),
         minutes=table.number("minutes", 60.0, low=0.1, high=24 * 60 * 7),
@@ -239,15 +243,15 @@ def _company(name: str, table: Table) -> Company:
     return made
 
 
-def _wording(name: str, table: Table) -> Wording:
+def _wording(name: str, table: TomlTable) -> MessageMatch:
     words = tuple(plain(word) for word in table.texts("words", limit=100))
-    made = Wording(name=name, words=words, ruling=_ruling(table))
+    made = MessageMatch(name=name, words=words, ruling=_ruling(table))
     table.end()
     return made
 
 
-def _bits(name: str, table: Table) -> Bits:
-    made = Bits(
+def _bits(name: str, table: TomlTable) -> RegisterMatch:
+    made = RegisterMatch(
         name=name,
         register=table.whole("register", low=0, high=15),
         bits=table.wholes("bits", low=0, high=31),

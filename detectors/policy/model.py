@@ -1,8 +1,8 @@
 """The policy in memory: frozen, comparable, and complete (every code has an answer, a known one or the default).
 
-A policy says what one code means by itself (severity, remedy) and how that grows: by repetition, in company of another
-code, by what the line says besides the number, and by actions that did not help. The table is data, ``xid.toml`` and
-``sxid.toml``; ``detectors.policy.load`` reads it strictly, ``detectors.policy.judge`` applies it.
+A policy says what one code means alone (severity, recommended action) and how that grows: by repetition, with another
+code, by what the line says after the number, and by actions that did not help. The table is data, ``xid.toml`` and
+``sxid.toml``; ``mainstay.detectors.policy.load`` reads it strictly, ``mainstay.detectors.policy.judge`` applies it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from probes.words import Remedy, Severity
+from mainstay.probes.core_types import RecommendedAction, Severity
 
 
 class Family(StrEnum):
@@ -21,7 +21,7 @@ class Family(StrEnum):
     SXID = "sxid"  # the NVSwitch driver's
 
 
-class Group(StrEnum):
+class ErrorGroup(StrEnum):
     """What part of the machine a code is about: actions are counted per group, and links are forgiven at reboots."""
 
     APP = "app"  # the program's own fault
@@ -47,7 +47,7 @@ class Architecture(StrEnum):
     GRACE = "grace"  # superchips: a CPU beside the GPU
 
 
-class Same(StrEnum):
+class RepeatScope(StrEnum):
     """What two occurrences must share to count as a repeat."""
 
     PLACE = "place"  # the same GPC and TPC of the same GPU
@@ -57,13 +57,13 @@ class Same(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class RuleAction:
     """What follows from a code."""
 
     severity: Severity
-    remedy: Remedy
+    recommended_action: RecommendedAction
     because: str = ""
-    """Why it is more (or less) than the code by itself, as part of a sentence; empty for the code's own answer."""
+    """Why it is more (or less) than the code alone, as part of a sentence; empty for the code's own answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,40 +73,40 @@ class Repeat:
     name: str
     count: int
     hours: float
-    same: Same
-    ruling: Ruling
+    same: RepeatScope
+    ruling: RuleAction
     enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company:
+class Cooccurrence:
     """Another code of the same GPU within ``minutes``: the two together mean more than each."""
 
     name: str
     codes: frozenset[int]
     minutes: float
-    ruling: Ruling
+    ruling: RuleAction
     enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
-    """What the line says besides the number: the first entry of which every word occurs decides."""
+class MessageMatch:
+    """What the line says in addition to the number: the first entry of which every word occurs decides."""
 
     name: str
     words: tuple[str, ...]
     """Compared without regard to case; a line without text matches none."""
-    ruling: Ruling
+    ruling: RuleAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bits:
+class RegisterMatch:
     """What a register printed with the error says (XID 74): any of ``bits`` of register ``register`` is set."""
 
     name: str
     register: int
     bits: frozenset[int]
-    ruling: Ruling
+    ruling: RuleAction
     alone: bool = False
     """Only when no other code was reported for the GPU."""
     count: int = 1
@@ -114,31 +114,31 @@ class Bits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class XidRule:
     """One code."""
 
     family: Family
     code: int | None
     """None for the answer to codes that the table does not know."""
     title: str
-    group: Group
-    ruling: Ruling
+    group: ErrorGroup
+    ruling: RuleAction
     note: str = ""
     architectures: frozenset[Architecture] = frozenset()
-    """Empty: any, or nobody says."""
+    """Empty: any, or unknown."""
     tries: int | None = None
-    """Actions that may fail before somebody has to look; None: as the ladder says."""
+    """Actions that may fail before an operator has to look; None: as the ladder says."""
     echo: bool = False
     """Follows from another code: said once a job and node, never counted."""
     leads: bool = False
-    """The driver's own conclusion: its remedy stands before the resets and reboots of the GPU's other codes."""
+    """The driver's own conclusion: its action precedes the resets and reboots of the GPU's other codes."""
     many: bool = False
     """On several GPUs at once it is the program's fault and no repeat."""
     repeats: tuple[Repeat, ...] = ()
-    companies: tuple[Company, ...] = ()
-    wordings: tuple[Wording, ...] = ()
-    registers: tuple[Bits, ...] = ()
-    worst: Ruling | None = None
+    companies: tuple[Cooccurrence, ...] = ()
+    wordings: tuple[MessageMatch, ...] = ()
+    registers: tuple[RegisterMatch, ...] = ()
+    worst: RuleAction | None = None
     """The heaviest of all its rulings; None: not worked out, so it may be anything."""
     overridden: bool = False
 
@@ -151,16 +151,17 @@ class Rule:
     def repeat_text(self) -> str | None:
         """The rules of repetition in a sentence, or None."""
         told = [
-            f"{r.count} in {r.hours:g} h ({r.same.value}): {r.ruling.severity}, {r.ruling.remedy}"
+            f"{r.count} in {r.hours:g} h ({r.same.value}): {r.ruling.severity}, {r.ruling.recommended_action}"
             for r in self.repeats
             if r.enabled
         ]
-        told += [f"after {self.tries} action(s) in vain: inspect"] if self.tries is not None else []
+        if self.tries is not None:
+            told.append(f"after {self.tries} failed action{'' if self.tries == 1 else 's'}: inspect_node")
         return "; ".join(told) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PolicySettings:
     """What is the same for all codes. Each default has its reason; a site may change every one."""
 
     together_seconds: float = 60.0
@@ -172,11 +173,11 @@ class Settings:
     boot_grace_seconds: float = 300.0
     """Links train and the fabric manager starts within 1-4 min of boot, noisily."""
     planned_seconds: float = 120.0
-    """An orderly stop takes its time: unloading the driver takes links down up to 2 min around the goodbye."""
-    forgiven: frozenset[Group] = frozenset({Group.LINK, Group.FABRIC})
+    """An orderly stop takes its time: unloading the driver takes links down up to 2 min around the shutdown notice."""
+    forgiven: frozenset[ErrorGroup] = frozenset({ErrorGroup.LINK, ErrorGroup.FABRIC})
     """Groups whose codes mean nothing at boot and during a planned stop."""
     tries: int = 2
-    """Resets or reboots that may fail within ``tries_days``; then somebody has to look."""
+    """Resets or reboots that may fail within ``tries_days``; then an operator has to look."""
     replace_tries: int = 4
     """And after so many the part is to be replaced."""
     tries_days: float = 7.0
@@ -188,19 +189,19 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class XidPolicy:
     """The effective table."""
 
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, XidRule]
     """``"xid:79"`` → rule, and ``"xid:"`` for what the table does not know (text keys, so that JSON carries it)."""
-    settings: Settings = field(default_factory=Settings)
+    settings: PolicySettings = field(default_factory=PolicySettings)
     digest: str = ""
     """SHA-256 of everything above, hexadecimal: equal digests judge alike."""
 
     def __repr__(self) -> str:
         return f"Policy({self.digest[:12]}, {len(self.rules)} rules)"
 
-    def rule(self, family: Family, code: int | None) -> Rule:
+    def rule(self, family: Family, code: int | None) -> XidRule:
         """The code's rule, or the family's default."""
         found = None if code is None else self.rules.get(f"{family.value}:{code}")
         return found or self.rules[f"{family.value}:"]

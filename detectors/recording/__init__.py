@@ -1,1 +1,1 @@
-"""Recordings: what a service saw of a fleet and its jobs, as a directory of plain files, and their replay."""
+"""Writes and replays recordings: the telemetry of a fleet and its jobs as a directory of plain files."""

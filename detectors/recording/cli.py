@@ -1,4 +1,4 @@
-"""``mainstay record`` and ``mainstay replay``: the shell around a pure floor."""
+"""``mainstay record`` and ``mainstay replay``. This module reads and writes the files; the layers below are pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from detectors.finding import ADVICE, Finding
-from detectors.recording.reader import Directory, RecordingError
-from detectors.recording.replay import replay as replay_recording
-from probes.frame import FrameError
-from probes.transport import Transport, TransportError
-from probes.words import Severity
+from mainstay.detectors.finding import ADVICE, Finding
+from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
+from mainstay.detectors.recording.replay import replay as replay_recording
+from mainstay.probes.core_types import Severity
+from mainstay.probes.frame import FrameError
+from mainstay.probes.transport import Transport, TransportError
 
 BAD_INPUT = 2
 _SHOWN = 200
@@ -31,30 +31,30 @@ def replay(
     directory: Path,
     /,
     *,
-    out: Path | None = None,
-    only: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    output: Path | None = None,
+    detectors: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """The detectors over a recording: the same findings as when it was live.
+    """Run detectors on a recording; they report the same findings as on live data.
 
-    Exit code: 0 whatever was found; 2 bad input.
+    Exit code: 0 with or without findings; 2 invalid input.
 
     Parameters
     ----------
     directory
-        The recording, as `mainstay record` writes it (docs/recordings.md says how to make one yourself).
-    out
-        Where to write the findings: one JSON object a line, in order of time.
-    only
-        Names of detectors to run; all without it.
+        Read the recording that `mainstay record` wrote (docs/reference/recordings.md describes the format).
+    output
+        Write the findings to this file: one JSON object per line, in order of time.
+    detectors
+        Run only these detectors; the default is all.
     as_json
-        Print the findings as JSON lines, and nothing else, on standard output.
+        Print only the findings, as JSON lines, on standard output.
     """
     try:
-        recording = Directory(directory)
-        found = replay_recording(recording, only)
-        if out is not None:
-            out.write_bytes(lines(found))
+        recording = RecordingDirectory(directory)
+        found = replay_recording(recording, detectors)
+        if output is not None:
+            output.write_bytes(lines(found))
     except (RecordingError, ValueError) as error:
         print(f"mainstay: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -62,11 +62,11 @@ def replay(
         print(f"mainstay: {error.filename}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     for column in recording.ignored:
-        print(f"mainstay: ignored, as it is no signal: {column}", file=sys.stderr)
+        print(f"mainstay: ignored column {column}: it is no signal", file=sys.stderr)
     if as_json:
         sys.stdout.write(lines(found).decode())
         return 0
-    _print(table(found, recording.fleet.start), summary(found, out))
+    _print(table(found, recording.fleet.start), summary(found, output))
     return 0
 
 
@@ -80,32 +80,32 @@ def record(
     token: Annotated[str, Parameter(env_var="MAINSTAY_TOKEN")] = "",
     token_file: Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")] = None,
 ) -> int:
-    """What a service saw, as a directory of plain files that `mainstay replay` runs the detectors over.
+    """Record the telemetry of a service in a directory of plain files for `mainstay replay`.
 
-    Exit code: 0 written; 1 the service did not give everything; 2 bad input.
+    Exit code: 0 written; 1 the service did not return all data; 2 invalid input.
 
     Parameters
     ----------
     directory
-        Where to write it; must hold no recording yet.
+        Write to this directory; it must hold no recording yet.
     service
-        Where the service listens.
+        Connect to the service at this URL.
     since
-        How far back: 90s, 10m, 2h, or Unix seconds of the beginning.
+        Start this long ago (90s, 10m, 2h) or at this time (Unix seconds).
     job
-        Only this job and the nodes that it runs on.
+        Record only this job and its nodes.
     token
-        A token that may read (a command line can be read by every user: prefer a file).
+        Use this token with scope read; prefer a file, as all users can read a command line.
     token_file
-        A file with the token.
+        Read the token from this file.
     """
-    from detectors.recording.record import Source
-    from detectors.recording.record import record as write_recording
+    from mainstay.detectors.recording.recorder import RecordingSource
+    from mainstay.detectors.recording.recorder import record as write_recording
 
     now = time.time()
     try:
         secret = token if token_file is None else token_file.read_text().strip()
-        rows = write_recording(Source(Transport(service, secret)), directory, _beginning(since, now), now, job)
+        rows = write_recording(RecordingSource(Transport(service, secret)), directory, _beginning(since, now), now, job)
     except (TransportError, FrameError) as error:
         print(f"mainstay: {error}", file=sys.stderr)
         return 1
@@ -113,7 +113,7 @@ def record(
         print(f"mainstay: {error}", file=sys.stderr)
         return BAD_INPUT
     told = ", ".join(f"{count} rows of {name.removesuffix('.parquet')}" for name, count in rows.items() if count)
-    print(f"{directory}: {told or 'nothing was there to record'}")
+    print(f"{directory}: {told or 'the service has no data to record'}")
     return 0
 
 
@@ -125,7 +125,7 @@ def _beginning(since: str, now: float) -> float:
             return now - float(since[:-1]) * units[since[-1]]
         return float(since)
     except ValueError:
-        raise ValueError(f"--since {since!r} is neither like 90s, 10m, 2h nor Unix seconds") from None
+        raise ValueError(f"--since {since!r} must look like 90s, 10m, 2h, or be Unix seconds") from None
 
 
 def lines(found: Sequence[Finding]) -> bytes:
@@ -134,7 +134,7 @@ def lines(found: Sequence[Finding]) -> bytes:
 
 
 def table(found: Sequence[Finding], start: float) -> Table:
-    """What began to hold, in order of time; seconds since the recording began."""
+    """Findings that became active, in order of time, in seconds since the recording began."""
     columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     columns.add_column("after", justify="right", no_wrap=True)
     for name in ("severity", "kind", "who"):
@@ -152,8 +152,8 @@ def table(found: Sequence[Finding], start: float) -> Table:
     return columns
 
 
-def summary(found: Sequence[Finding], out: Path | None) -> Text:
-    """How much, how grave, and where the rest is."""
+def summary(found: Sequence[Finding], output: Path | None) -> Text:
+    """The number of findings by severity, and the file that holds all of them."""
     begun = [one for one in found if one.active]
     counts = ", ".join(
         f"{number} {severity.value}" for severity in Severity if (number := sum(f.severity is severity for f in begun))
@@ -162,12 +162,12 @@ def summary(found: Sequence[Finding], out: Path | None) -> Text:
     held = {finding.key for finding in begun} - {finding.key for finding in found if not finding.active}
     text += f"; {len(held)} still hold at the end" if held else ""
     text += f"; the first {_SHOWN} are shown" if len(begun) > _SHOWN else ""
-    return Text(text + (f". All are in {out}." if out else ". --out FILE keeps them."))
+    return Text(text + (f". All are in {output}." if output else ". --output FILE keeps them."))
 
 
 def _print(*parts: RenderableType) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 200  # a log is not folded to the eighty columns of a terminal that is not there
+        console.width = 200  # do not fold a log to the 80 columns of an absent terminal
     for part in parts:
         console.print(part)

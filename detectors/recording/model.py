@@ -1,21 +1,20 @@
-"""What a recording is, wherever it comes from: a directory, a generator of scenarios, a reader of somebody's traces.
+"""What a recording is, wherever it comes from: a directory, a generator of scenarios, a reader of other traces.
 
-All times are Unix seconds. ``docs/recordings.md`` defines the directory.
+All times are Unix seconds. ``docs/reference/recordings.md`` defines the directory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from detectors.base import Samples
-from detectors.mesh import Mesh
-from probes.signals import SignalSource
-from probes.words import Event
+from mainstay.detectors.base import Samples
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.probes.core_types import Event
+from mainstay.probes.signals import SignalSource
 
 VERSION = 1
 DEVICE_SOURCES = (SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
@@ -60,12 +59,12 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobInfo, ...] = ()
 
     def group(self, node: str, device: str) -> str:
-        """With whom a device may be compared: its node's cohort and its model; alone where nobody said."""
+        """With whom a device may be compared: its node's cohort and its model; alone where they are unknown."""
         cohort = next((n.cohort for n in self.nodes if n.name == node), "")
         model = next((d.model for d in self.devices if (d.node, d.id) == (node, device)), "")
         return f"{cohort}/{model}" if cohort or model else f"alone:{node}/{device}"
 
-    def mesh(self, job: str) -> Mesh:
+    def mesh(self, job: str) -> JobMesh:
         """The job's ranks on their axes.
 
         Raises:
@@ -75,18 +74,22 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         if info is None:
             raise KeyError(job)
         above = {node.name: node.switches for node in self.nodes}
-        places = sorted(info.ranks, key=lambda place: int(place["rank"] or 0))
-        index = [[int(place.get(axis) or 0) for place in places] for axis in info.axes]
+        places = sorted(info.ranks, key=lambda place: _index(place["rank"]))
+        index = [[_index(place.get(axis)) for place in places] for axis in info.axes]
         nodes = tuple(str(place.get("node") or "") for place in places)
-        return Mesh(
+        return JobMesh(
             job=job,
             axes=info.axes,
-            ranks=np.array([int(place["rank"] or 0) for place in places], np.int64),
+            ranks=np.array([_index(place["rank"]) for place in places], np.int64),
             index=np.array(index, np.int64).reshape(len(info.axes), len(places)),
             nodes=nodes,
             devices=tuple(None if place.get("device") is None else str(place["device"]) for place in places),
             switches=tuple(above.get(node, ()) for node in nodes) if any(above.values()) else (),
         )
+
+
+def _index(value: str | int | None) -> int:
+    return int(value or 0)
 
 
 class Recording(Protocol):
@@ -108,35 +111,3 @@ class Recording(Protocol):
     def events(self) -> tuple[Event, ...]:
         """In order of time."""
         ...
-
-
-@dataclass(kw_only=True)
-class Held:
-    """A recording in memory, one chunk a feed: what generators make."""
-
-    fleet: FleetInfo
-    by_source: dict[SignalSource, Samples] = field(default_factory=dict)
-    by_step: dict[str, Samples] = field(default_factory=dict)
-    """Job to its steps; so for the two below."""
-    by_progress: dict[str, Samples] = field(default_factory=dict)
-    by_pair: dict[str, Samples] = field(default_factory=dict)
-    happened: tuple[Event, ...] = ()
-
-    def devices(self, source: SignalSource) -> Iterator[Samples]:
-        return _one(self.by_source.get(source))
-
-    def steps(self, job: str) -> Iterator[Samples]:
-        return _one(self.by_step.get(job))
-
-    def progress(self, job: str) -> Iterator[Samples]:
-        return _one(self.by_progress.get(job))
-
-    def pairs(self, job: str) -> Iterator[Samples]:
-        return _one(self.by_pair.get(job))
-
-    def events(self) -> tuple[Event, ...]:
-        return self.happened
-
-
-def _one(samples: Samples | None) -> Iterator[Samples]:
-    return iter(() if samples is None else (samples,))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors.base import Floats
+from mainstay.detectors.base import Floats
 
 
-class Rates:
-    """The last total of each counter, so that rates go on from window to window.
+class RecordedRates:
+    """The last total of each counter, so that rates continue from window to window.
 
     Args:
         counters: C.

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from detectors.base import Samples
-from detectors.finding import Entity
-from detectors.mesh import Mesh
-from detectors.recording import files
-from detectors.recording.model import FleetInfo
-from detectors.recording.rates import Rates
-from probes.decoding import UNREADABLE
-from probes.signals import SIGNALS, SignalKind, SignalSource, names
-from probes.words import HOST_DEVICE, NIC_PREFIX, Event
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.recording import files
+from mainstay.detectors.recording.model import FleetInfo
+from mainstay.detectors.recording.rates import RecordedRates
+from mainstay.probes.core_types import HOST_DEVICE, NIC_PREFIX, Event
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.signals import SIGNALS, SignalKind, SignalSource, names
 
 WINDOW_SECONDS = 600
 WINDOW_STEPS = 512
@@ -39,7 +39,7 @@ class RecordingError(ValueError):
     """The directory is no recording; the message names the file and what is wrong with it."""
 
 
-class Directory:
+class RecordingDirectory:
     """A recording on disk. ``fleet.json`` must be there; of the tables, what is absent was not recorded.
 
     Raises:
@@ -95,7 +95,7 @@ class Directory:
             return
         first, last = self._range(files.SAMPLES, "time")
         counters = [place for place, name in enumerate(signals) if SIGNALS[name].kind is SignalKind.COUNTER]
-        rates = Rates(len(counters), len(entities))
+        rates = RecordedRates(len(counters), len(entities))
         groups = tuple(self.fleet.group(str(e.node), str(e.device)) for e in entities)
         for start in range(int(first), int(last) + 1, WINDOW_SECONDS):
             t = np.arange(start, min(start + WINDOW_SECONDS, int(last) + 1), dtype=np.float64)
@@ -212,10 +212,10 @@ class _Who:
 
     entities: tuple[Entity, ...]
     groups: tuple[str, ...]
-    mesh: Mesh
+    mesh: JobMesh
 
 
-def _ranks(mesh: Mesh) -> _Who:
+def _ranks(mesh: JobMesh) -> _Who:
     """A row a rank; its role is its pipeline stage."""
     places = zip(mesh.ranks, mesh.nodes, strict=True)
     entities = tuple(Entity(job=mesh.job, rank=int(rank), node=node or None) for rank, node in places)

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from detectors.base import Array, ArrayDetector, EventDetector, Feed, Floats, Samples
-from detectors.finding import Entity, Finding
-from detectors.recording.model import DEVICE_SOURCES, Recording
-from detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
-from probes.signals import SignalSource, names
-from probes.words import Event
+from mainstay.detectors.base import Array, ArrayDetector, EventDetector, Feed, Floats, Samples
+from mainstay.detectors.finding import Entity, Finding
+from mainstay.detectors.recording.model import DEVICE_SOURCES, Recording
+from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
+from mainstay.probes.core_types import Event
+from mainstay.probes.signals import SignalSource, names
 
 _HEARTBEAT = "heartbeat"
 _LOOK_SECONDS = 10.0
-"""How often event detectors are told that time has passed, as no event would tell them."""
+"""How often the replay advances the clock of event detectors between events."""
 
 
 def replay(recording: Recording, only: Sequence[str] = ()) -> list[Finding]:
@@ -166,6 +166,6 @@ def _events(events: Sequence[Event], detectors: Sequence[EventDetector]) -> list
     for event in events:
         while looked + _LOOK_SECONDS < event.time:
             looked += _LOOK_SECONDS
-            found += [finding for detector in detectors for finding in detector.pass_time(looked)]
+            found += [finding for detector in detectors for finding in detector.advance_clock(looked)]
         found += [finding for detector in detectors for finding in detector.update([event])]
     return found

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from detectors.selector.coverage import Coverage
-from detectors.selector.hazard import Bools
-from detectors.selector.plan import Plan
-from detectors.selector.risk import Problem
-from detectors.selector.select import Choice, in_order
+from mainstay.detectors.selector.coverage import Coverage
+from mainstay.detectors.selector.hazard import Bools
+from mainstay.detectors.selector.node_plan import NodePlan
+from mainstay.detectors.selector.risk import SelectionProblem
+from mainstay.detectors.selector.set_search import BenchmarkSet, in_order
 
 NODES_SHOWN = 50
 
 
-class Considered(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkReason(msgspec.Struct, frozen=True, kw_only=True):
     """One benchmark in a decision."""
 
     benchmark: str
@@ -36,7 +36,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     """Past defects that it found."""
     alone: int
     """Of these, the ones that no other in the plan found."""
-    why: str
+    reason: str
     nodes: int = 0
     """On how many nodes it runs."""
 
@@ -55,11 +55,11 @@ class NodeRisk(msgspec.Struct, frozen=True, kw_only=True):
     """What runs on it, in this order."""
     seconds: float = 0.0
     """What that takes."""
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     """Benchmark → why it runs on this node, or does not; empty where all nodes have one set."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One decision."""
 
     benchmarks: tuple[str, ...]
@@ -82,18 +82,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     reached: bool
     learned: bool
     """False: nothing could be learned, and the plan is the whole suite."""
-    why: str
+    reason: str
     """The decision in a sentence."""
     model: str
     """What the risks come from."""
     defects: int
     """Past defects that coverage was learned from."""
-    considered: tuple[Considered, ...]
+    considered: tuple[BenchmarkReason, ...]
     nodes: tuple[NodeRisk, ...]
     """The riskiest first, fifty at most."""
 
 
-def record(whole: Problem, made: Plan, nodes: Sequence[str], *, model: str) -> Record:
+def record(whole: SelectionProblem, made: NodePlan, nodes: Sequence[str], *, model: str) -> PlanRecord:
     """The record of a decision.
 
     Args:
@@ -112,7 +112,7 @@ def record(whole: Problem, made: Plan, nodes: Sequence[str], *, model: str) -> R
     rest = [_left_out(problem, choice, int(place)) for place in np.flatnonzero(~choice.chosen)]
     rest.sort(key=lambda c: (-c.gain_per_second, c.benchmark))
     before = problem.residual(problem.none())
-    return Record(
+    return PlanRecord(
         benchmarks=tuple(names[place] for place, *_ in steps),
         seconds=choice.seconds,
         full_seconds=problem.cost(problem.all()),
@@ -124,7 +124,7 @@ def record(whole: Problem, made: Plan, nodes: Sequence[str], *, model: str) -> R
         target=choice.goal,
         reached=choice.reached,
         learned=True,
-        why=_sentence(problem, choice, before, made),
+        reason=_sentence(problem, choice, before, made),
         model=model,
         defects=problem.coverage.defects,
         considered=(*taken, *rest),
@@ -132,7 +132,7 @@ def record(whole: Problem, made: Plan, nodes: Sequence[str], *, model: str) -> R
     )
 
 
-def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequence[str], *, why: str) -> Record:
+def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequence[str], *, why: str) -> PlanRecord:
     """The record of a decision that nothing could be learned for: everything runs, as unknown is never healthy.
 
     Args:
@@ -142,7 +142,7 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
         why: what is missing.
     """
     said = "too little is known to leave it out"
-    return Record(
+    return PlanRecord(
         benchmarks=tuple(benchmarks),
         seconds=float(sum(seconds)),
         full_seconds=float(sum(seconds)),
@@ -154,13 +154,13 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
         target=0.0,
         reached=False,
         learned=False,
-        why=f"too little history: {why}; the whole suite runs",
+        reason=f"too little history: {why}; the whole suite runs",
         model="none",
         defects=0,
         considered=tuple(
-            Considered(
+            BenchmarkReason(
                 benchmark=name, chosen=True, seconds=cost, gain=0.0, gain_per_second=0.0, risk_before=1.0,
-                risk_after=1.0, finds=0, alone=0, why=said, nodes=len(nodes),
+                risk_after=1.0, finds=0, alone=0, reason=said, nodes=len(nodes),
             )
             for name, cost in zip(benchmarks, seconds, strict=True)
         ),
@@ -173,11 +173,13 @@ def fallback(benchmarks: Sequence[str], seconds: Sequence[float], nodes: Sequenc
     )  # fmt: skip
 
 
-def _considered(problem: Problem, choice: Choice, place: int, risks: tuple[float, float], why: str) -> Considered:
+def _considered(
+    problem: SelectionProblem, choice: BenchmarkSet, place: int, risks: tuple[float, float], why: str
+) -> BenchmarkReason:
     (before, after), seconds = risks, float(problem.seconds[place])
     finds, alone = found(problem.coverage, choice.chosen, place)
     checked = len(problem.p) if problem.checked is None else int(problem.checked.sum())
-    return Considered(
+    return BenchmarkReason(
         benchmark=problem.coverage.benchmarks[place],
         chosen=bool(choice.chosen[place]),
         seconds=seconds,
@@ -187,12 +189,12 @@ def _considered(problem: Problem, choice: Choice, place: int, risks: tuple[float
         risk_after=after,
         finds=finds,
         alone=alone,
-        why=why,
+        reason=why,
         nodes=checked if choice.chosen[place] else 0,
     )
 
 
-def _left_out(problem: Problem, choice: Choice, place: int) -> Considered:
+def _left_out(problem: SelectionProblem, choice: BenchmarkSet, place: int) -> BenchmarkReason:
     more = choice.chosen.copy()
     more[place] = True
     after = problem.residual(more)
@@ -221,7 +223,7 @@ def found(coverage: Coverage, chosen: Bools, place: int) -> tuple[int, int]:
     return int(per_pattern[mine].sum()), int(per_pattern[mine & ~theirs].sum())
 
 
-def _sentence(problem: Problem, choice: Choice, before: float, made: Plan) -> str:
+def _sentence(problem: SelectionProblem, choice: BenchmarkSet, before: float, made: NodePlan) -> str:
     if not choice.chosen.any():
         if choice.reached:
             return f"no check needed: a risk of {before:.2%} is under the target of {choice.goal:.2%}"
@@ -236,8 +238,8 @@ def _sentence(problem: Problem, choice: Choice, before: float, made: Plan) -> st
     return f"{did}: the risk falls from {before:.2%} to {choice.risk:.2%}; {rest} {choice.goal:.2%}"
 
 
-def _nodes(problem: Problem, made: Plan, names: Sequence[str]) -> tuple[NodeRisk, ...]:
-    covered = (problem.shares @ problem.coverage.of(made.choice.chosen)) * made.checked
+def _nodes(problem: SelectionProblem, made: NodePlan, names: Sequence[str]) -> tuple[NodeRisk, ...]:
+    covered = (problem.shares @ problem.coverage.detection_probability(made.choice.chosen)) * made.checked
     order = np.argsort(-problem.p, kind="stable")[:NODES_SHOWN]
     run = tuple(problem.coverage.benchmarks[place] for place, *_ in in_order(problem, made.choice.chosen))
     return tuple(

@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from detectors.selector.audit import NODES_SHOWN, Considered, NodeRisk, Record, found
-from detectors.selector.coverage import Coverage
-from detectors.selector.hazard import Floats
-from detectors.selector.per_node import Made
-from detectors.selector.tailor import Pairs, Tailored
+from mainstay.detectors.selector.audit import NODES_SHOWN, BenchmarkReason, NodeRisk, PlanRecord, found
+from mainstay.detectors.selector.coverage import Coverage
+from mainstay.detectors.selector.hazard import Floats
+from mainstay.detectors.selector.per_node_plan import PerNodePlan
+from mainstay.detectors.selector.per_node_search import NodeBenchmarkPairs, PerNodeSets
 
 _RECENT: Final = 0.5
 """Share of the longest time since a look on the node under which a benchmark "ran lately"."""
 
 
-def record(made: Made, coverage: Coverage, nodes: Sequence[str], *, model: str) -> Record:
+def record(made: PerNodePlan, coverage: Coverage, nodes: Sequence[str], *, model: str) -> PlanRecord:
     """The record of a decision.
 
     Args:
@@ -32,7 +32,7 @@ def record(made: Made, coverage: Coverage, nodes: Sequence[str], *, model: str) 
     considered = _considered(problem, sets, coverage)
     spent = sets.chosen @ problem.seconds
     full = float(problem.seconds.sum())
-    return Record(
+    return PlanRecord(
         benchmarks=tuple(c.benchmark for c in considered if c.chosen),
         seconds=float(spent.max()),
         full_seconds=full,
@@ -45,7 +45,7 @@ def record(made: Made, coverage: Coverage, nodes: Sequence[str], *, model: str) 
         target=_risk(sets.goal),
         reached=sets.reached,
         learned=True,
-        why=_sentence(problem, sets, before),
+        reason=_sentence(problem, sets, before),
         model=model,
         defects=coverage.defects,
         considered=considered,
@@ -53,7 +53,7 @@ def record(made: Made, coverage: Coverage, nodes: Sequence[str], *, model: str) 
     )
 
 
-def in_order(problem: Pairs, sets: Tailored, node: int) -> list[int]:
+def in_order(problem: NodeBenchmarkPairs, sets: PerNodeSets, node: int) -> list[int]:
     """Benchmarks of a node's set, that which takes most hazard off a second first."""
     left = sets.chosen[node].copy()
     open_ = problem.mass[node].copy()
@@ -71,7 +71,7 @@ def _risk(hazard: float) -> float:
     return -math.expm1(-hazard)
 
 
-def _considered(problem: Pairs, sets: Tailored, coverage: Coverage) -> tuple[Considered, ...]:
+def _considered(problem: NodeBenchmarkPairs, sets: PerNodeSets, coverage: Coverage) -> tuple[BenchmarkReason, ...]:
     gains = problem.gains(sets.chosen)
     runs = sets.chosen.sum(axis=0)
     any_ = runs > 0
@@ -83,16 +83,16 @@ def _considered(problem: Pairs, sets: Tailored, coverage: Coverage) -> tuple[Con
         finds, alone = found(coverage, any_, place)
         least = sets.hazard + gain if on else sets.hazard
         made.append(
-            Considered(
+            BenchmarkReason(
                 benchmark=name, chosen=on > 0, seconds=float(problem.seconds[place]), gain=gain,
                 gain_per_second=gain / spent, risk_before=_risk(least), risk_after=_risk(max(least - gain, 0.0)),
-                finds=finds, alone=alone, nodes=on, why=_why(on, len(gains), finds, sets),
+                finds=finds, alone=alone, nodes=on, reason=_why(on, len(gains), finds, sets),
             )
         )  # fmt: skip
     return tuple(sorted(made, key=lambda c: (not c.chosen, -c.gain_per_second, c.benchmark)))
 
 
-def _why(on: int, of: int, finds: int, sets: Tailored) -> str:
+def _why(on: int, of: int, finds: int, sets: PerNodeSets) -> str:
     if on:
         return f"pays on {on} of {of} nodes"
     if sets.price == 0:
@@ -102,7 +102,7 @@ def _why(on: int, of: int, finds: int, sets: Tailored) -> str:
     return "not worth its time on any node: what it would find is rare there, or others find it"
 
 
-def _sentence(problem: Pairs, sets: Tailored, before: float) -> str:
+def _sentence(problem: NodeBenchmarkPairs, sets: PerNodeSets, before: float) -> str:
     goal = _risk(sets.goal)
     if not sets.chosen.any():
         if sets.reached:
@@ -120,7 +120,7 @@ def _sentence(problem: Pairs, sets: Tailored, before: float) -> str:
     return f"{fell}; {rest} {goal:.2%}"
 
 
-def _nodes(made: Made, coverage: Coverage, names: Sequence[str]) -> tuple[NodeRisk, ...]:
+def _nodes(made: PerNodePlan, coverage: Coverage, names: Sequence[str]) -> tuple[NodeRisk, ...]:
     problem, sets = made.problem, made.sets
     whole = problem.left(problem.none())
     kept = problem.left(sets.chosen)
@@ -136,13 +136,13 @@ def _nodes(made: Made, coverage: Coverage, names: Sequence[str]) -> tuple[NodeRi
                 checked=bool(order),
                 benchmarks=tuple(coverage.benchmarks[b] for b in order),
                 seconds=float(problem.seconds[order].sum()),
-                why={name: _pair(made, gains, int(i), b) for b, name in enumerate(coverage.benchmarks)},
+                reasons={name: _pair(made, gains, int(i), b) for b, name in enumerate(coverage.benchmarks)},
             )
         )
     return tuple(told)
 
 
-def _pair(made: Made, gains: Floats, node: int, place: int) -> str:
+def _pair(made: PerNodePlan, gains: Floats, node: int, place: int) -> str:
     problem, sets = made.problem, made.sets
     gain, seconds = float(gains[node, place]), float(problem.seconds[place])
     age = None if made.ages is None else float(made.ages[node, place])
@@ -156,7 +156,7 @@ def _pair(made: Made, gains: Floats, node: int, place: int) -> str:
         return f"the others on this node find most of the {_risk(could):.3%} that it would take off"
     if made.ages is not None and age is not None and age < _RECENT * float(made.ages[node].max()):
         return f"ran {_hours(age)} ago: little can have come since ({_risk(gain):.3%} for {seconds:.0f} s)"
-    return f"would take {_risk(gain):.3%} off for {seconds:.0f} s: elsewhere the time finds more"
+    return f"would take {_risk(gain):.3%} off for {seconds:.0f} s: on other benchmarks the time finds more"
 
 
 def _hours(hours: float) -> str:

@@ -1,6 +1,6 @@
-"""``mainstay select``: what to validate before a job and why, and what another policy would have done.
+"""``mainstay select``: choose benchmarks for nodes before a job, and backtest a policy on past decisions.
 
-The shell around a pure package: only here are files read. Exit codes: 0 done, 2 bad input.
+This module reads the files; the rest of the package is pure. Exit codes: 0 done, 2 invalid input.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from cyclopts import App
 
-from detectors.shell import AsJson, InputError, one_line
+from mainstay.detectors.cli_errors import AsJson, InputError, one_line
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from rich.table import Table
 
-    from detectors.selector.audit import Considered, Record
-    from detectors.selector.whatif import Decision, Outcome, Past, Wanted
+    from mainstay.detectors.selector.audit import BenchmarkReason, PlanRecord
+    from mainstay.detectors.selector.backtest import BacktestResult, SelectionDecision
+    from mainstay.detectors.selector.fleet_history import FleetHistory, SelectionPolicy
 
 _NODES_LISTED: Final = 8
 
-select = App(name="select", help="Which checks a node needs before its next job, and why; other policies tried out.")
+select = App(name="select", help="Choose benchmarks for nodes.")
 _one_line = one_line("mainstay select")
 
 
@@ -42,32 +43,33 @@ def plan(
     worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
-    """What to run before a job, on which nodes, and why each benchmark is in the plan or not.
+    """Choose the benchmarks to run before a job, on which nodes, and explain each choice.
 
     Parameters
     ----------
     history
-        What is known of the fleet, as JSON (docs/selector.md, "The history file").
+        Read the history of the fleet, as JSON (docs/how-to/selector.md, "The history file").
     nodes
-        Nodes of the job, separated by commas; all of the history if not given.
+        Set the nodes of the job, separated by commas; the default is all nodes of the history.
     hours
-        How long the job runs.
+        Set the duration of the job in hours.
     at
-        When it starts, Unix seconds; where the history ends if not given.
+        Set the start of the job in Unix seconds; the default is the end of the history.
     target_risk
-        Highest risk of an incident in the job, 0 to 1; 0.1 if neither this nor --keep is given.
+        Limit the risk of an incident in the job, 0 to 1; the default without --keep is 0.1.
     keep
-        Instead: share of what all benchmarks find in the fleet now that must still be found, 0 to 1.
+        Set, instead of a risk, the ratio of current defects that the selection must still find, 0 to 1.
     spare_nodes
-        Whether nodes of little risk may be left alone.
+        Skip nodes of low risk.
     uniform
-        One set of benchmarks for all nodes that are checked; else each node has its own.
+        Use one set of benchmarks for all checked nodes; the default is one set per node.
     worth
-        Node-hours that an averted incident is worth: what costs more than it averts is not run, target or not.
+        Set the value of an averted incident in node-hours; a benchmark that costs more than it averts does not run.
     as_json
-        Print JSON, and nothing else, on standard output.
+        Print only JSON on standard output.
     """
-    from detectors.selector.whatif import Occasion, decide, learn_from
+    from mainstay.detectors.selector.backtest import decide, learn_from
+    from mainstay.detectors.selector.fleet_history import ValidationOpportunity
 
     past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth, uniform=uniform)
     names = tuple(h.node for h in past.nodes) if nodes is None else tuple(n.strip() for n in nodes.split(","))
@@ -76,7 +78,7 @@ def plan(
         raise InputError(f"--hours is {hours:g}: a job takes more than 0")
     try:
         so_far = past.until(start + 1e-3)
-        occasion = Occasion(at=start, nodes=names, job_hours=hours)
+        occasion = ValidationOpportunity(at=start, nodes=names, job_hours=hours)
         decision = decide(so_far, learn_from(so_far), occasion, wanted)
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -89,7 +91,7 @@ def plan(
 
 @select.command
 @_one_line
-def whatif(
+def backtest(
     history: Path,
     /,
     *,
@@ -100,43 +102,43 @@ def whatif(
     worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
-    """What a policy would have found, missed and spent on every occasion of the past, knowing only what was known then.
+    """Backtest a policy: decide each past opportunity again with only the knowledge of that time.
 
     Parameters
     ----------
     history
-        What is known of the fleet with its occasions, as JSON (docs/selector.md, "The history file").
+        Read the history of the fleet with its opportunities, as JSON (docs/how-to/selector.md, "The history file").
     target_risk
-        Highest risk of an incident in the job, 0 to 1; 0.1 if neither this nor --keep is given.
+        Limit the risk of an incident in the job, 0 to 1; the default without --keep is 0.1.
     keep
-        Instead: share of what all benchmarks find in the fleet now that must still be found, 0 to 1.
+        Set, instead of a risk, the ratio of current defects that the selection must still find, 0 to 1.
     spare_nodes
-        Whether nodes of little risk may be left alone.
+        Skip nodes of low risk.
     uniform
-        One set of benchmarks for all nodes that are checked; else each node has its own.
+        Use one set of benchmarks for all checked nodes; the default is one set per node.
     worth
-        Node-hours that an averted incident is worth: what costs more than it averts is not run, target or not.
+        Set the value of an averted incident in node-hours; a benchmark that costs more than it averts does not run.
     as_json
-        Print JSON, and nothing else, on standard output.
+        Print only JSON on standard output.
     """
-    from detectors.selector.whatif import replay
+    from mainstay.detectors.selector.backtest import replay
 
     past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth, uniform=uniform)
     if not past.occasions:
-        raise InputError(f"{history}: no occasion to decide anew")
+        raise InputError(f"{history}: no occasion to decide again")
     try:
         outcome = replay(past, wanted)
     except ValueError as error:
         raise InputError(str(error)) from error
-    print(msgspec.json.encode(outcome).decode() if as_json else _told(outcome))
+    print(msgspec.json.encode(outcome).decode() if as_json else _summary(outcome))
     return 0
 
 
-def _past(file: Path) -> Past:
-    from detectors.selector.whatif import Past
+def _past(file: Path) -> FleetHistory:
+    from mainstay.detectors.selector.fleet_history import FleetHistory
 
     try:
-        past = msgspec.json.decode(file.read_bytes(), type=Past)
+        past = msgspec.json.decode(file.read_bytes(), type=FleetHistory)
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
@@ -148,8 +150,8 @@ def _past(file: Path) -> Past:
 
 def _wanted(
     target_risk: float | None, keep: float | None, *, spare: bool, worth: float | None, uniform: bool
-) -> Wanted:
-    from detectors.selector.whatif import Wanted
+) -> SelectionPolicy:
+    from mainstay.detectors.selector.fleet_history import SelectionPolicy
 
     for name, value in (("--target-risk", target_risk), ("--keep", keep)):
         if value is not None and not 0 <= value <= 1:
@@ -159,10 +161,10 @@ def _wanted(
     if worth is not None and not 0 < worth < float("inf"):
         raise InputError(f"--worth is {worth:g}: give node-hours above 0")
     target = 0.1 if target_risk is keep is None else target_risk
-    return Wanted(target_risk=target, keep=keep, spare_nodes=spare, worth=worth, per_node=not uniform)
+    return SelectionPolicy(target_risk=target, keep=keep, spare_nodes=spare, worth=worth, per_node=not uniform)
 
 
-def _told(outcome: Outcome) -> str:
+def _summary(outcome: BacktestResult) -> str:
     all_defects = outcome.found + outcome.missed
     share = outcome.node_seconds / outcome.full_node_seconds if outcome.full_node_seconds else 0.0
     hit = f" ({outcome.found / all_defects:.1%})" if all_defects else ""
@@ -180,13 +182,13 @@ def _told(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _show(decision: Decision) -> None:
+def _show(decision: SelectionDecision) -> None:
     from rich.console import Console
     from rich.table import Table
 
     said = decision.record
     console = Console(width=None if sys.stdout.isatty() else 150)
-    print(said.why)
+    print(said.reason)
     if said.learned:
         print(f"risk by {said.model}; coverage from {said.defects} past defects")
     if said.benchmarks:
@@ -201,7 +203,7 @@ def _show(decision: Decision) -> None:
         console.print(_sets(said))
 
 
-def _sets(said: Record) -> Table:
+def _sets(said: PlanRecord) -> Table:
     from rich.table import Table
 
     table = Table("node", "risk", "covered", "seconds", "runs", box=None)
@@ -211,12 +213,12 @@ def _sets(said: Record) -> Table:
     return table
 
 
-def _row(one: Considered, said: Record) -> tuple[str, ...]:
+def _row(one: BenchmarkReason, said: PlanRecord) -> tuple[str, ...]:
     cells = ("run" if one.chosen else "-", one.benchmark, str(one.nodes), f"{one.seconds:.0f}")
     if not said.learned:
-        return (*cells, "?", "?", "?", "?", "?", one.why)
+        return (*cells, "?", "?", "?", "?", "?", one.reason)
     per_minute = f"{60 * one.gain_per_second:.3%}"
-    return (*cells, f"{one.gain:.2%}", per_minute, f"{one.risk_after:.2%}", str(one.finds), str(one.alone), one.why)
+    return (*cells, f"{one.gain:.2%}", per_minute, f"{one.risk_after:.2%}", str(one.finds), str(one.alone), one.reason)
 
 
 def _listed(names: tuple[str, ...]) -> str:

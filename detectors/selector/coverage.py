@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.selector.hazard import Bools, Floats
+from mainstay.detectors.selector.hazard import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class DefectRecord:
     """A defect of the past, however it was noticed in the end."""
 
     defect: str
-    """Its class (``probes.benchmarks.defects.Defect``)."""
+    """Its class (``mainstay.probes.benchmarks.defects.Defect``)."""
     found: frozenset[str]
     """Benchmarks that found it; empty when only an incident showed it."""
     ran: frozenset[str] | None = None
@@ -60,7 +60,7 @@ class Coverage:
         Args:
             records: of past defects.
             benchmarks: the candidates; others in the records are left aside.
-            classes: classes that exist besides those in the records.
+            classes: classes that exist in addition to those in the records.
             catches: benchmark → classes that it is made to find; one that is not listed may find any.
             enough: see above.
 
@@ -109,7 +109,7 @@ class Coverage:
             raise ValueError(f"no candidate is called {min(unknown)!r}: there are {', '.join(self.benchmarks)}")
         return np.array([name in wanted for name in self.benchmarks], bool)
 
-    def of(self, chosen: Bools) -> Floats:
+    def detection_probability(self, chosen: Bools) -> Floats:
         """[class] share of the class's defects that the chosen benchmarks [benchmark] find together.
 
         (1 + found) / (2 + all): a Beta(1,1) prior, by which a class without a record is found half of the time. Zero

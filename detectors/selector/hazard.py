@@ -1,4 +1,4 @@
-"""A cumulative hazard learned from times at risk, which goes on after the last incident that was seen.
+"""A cumulative hazard learned from times at risk, which continues after the last incident that was seen.
 
 Invariant: it never stops growing. A step function that is flat after its last step would call the node that survived
 longest, and every job that fits between two steps, free of risk: unknown is never healthy.
@@ -24,7 +24,7 @@ class NotEnoughError(ValueError):
 class Spells:
     """Times at risk: row i was watched from ``entry[i]`` (exclusive) to ``stop[i]``, hours on its own clock.
 
-    ``entry`` above zero is left truncation: what would have failed before was never seen. A spell that goes on with
+    ``entry`` above zero is left truncation: what would have failed before was never seen. A spell that continues with
     other covariates is simply the next row.
     """
 

@@ -18,15 +18,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from detectors.selector.hazard import Floats, NotEnoughError
+from mainstay.detectors.selector.hazard import Floats, NotEnoughError
 
 HOUR = 3600.0
 _DAY_HOURS = 24.0
 _FIRST_CUT = 24.0
-"""Hours after which covariates are looked at anew; then at every doubling."""
+"""Hours after which covariates are read again; then at every doubling."""
 _CUTS = 8
 _ERROR_APART = 6.0
-"""Hours between two cuts for errors: a storm is one piece of news."""
+"""Hours between two cuts for errors: an error storm is one piece of news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class NodeHistory:
     in_service_since: float | None = None
     """When it began to serve, if that was before ``since``: its first spell enters late."""
     cohort: str = ""
-    """Hardware that may be compared; empty when nobody said."""
+    """Hardware that may be compared; empty when it is unknown."""
     incidents: tuple[Incident, ...] = ()
     """In order of time, none before the last one is over."""
     remediations: tuple[float, ...] = ()
-    """When somebody or something mended it, ascending."""
+    """When it was repaired, ascending."""
     checks: tuple[float, ...] = ()
     """When it was validated and nothing was found, ascending."""
     errors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class NodeHistory:
 
 
 def as_known(history: NodeHistory, at: float) -> NodeHistory:
-    """What was known at ``at``: nothing later, and an incident that went on then has no end."""
+    """What was known at ``at``: nothing later, and an incident that was active then has no end."""
     known = tuple(
         replace(i, back_at=None) if i.back_at is not None and i.back_at > at else i
         for i in history.incidents
@@ -104,7 +104,7 @@ def as_known(history: NodeHistory, at: float) -> NodeHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class FailureRuns:
     """Times at risk with their covariates: one row a piece of a spell."""
 
     x: Floats
@@ -118,7 +118,7 @@ class Episodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
+class CovariateEncoder:
     """Turns a node's past into covariates; knows which cohorts and errors there are, and the fleet's rate."""
 
     cohorts: tuple[str, ...]
@@ -129,7 +129,7 @@ class Encoder:
     """Incidents' worth of belief that a node is an average one (a Gamma's shape)."""
 
     @classmethod
-    def learn(cls, histories: Iterable[NodeHistory], *, least: int = 20) -> Encoder:
+    def learn(cls, histories: Iterable[NodeHistory], *, least: int = 20) -> CovariateEncoder:
         """What the covariates need of the whole fleet.
 
         Args:
@@ -165,11 +165,12 @@ class Encoder:
         starts = [i.at for i in history.incidents]
         n = bisect_left(starts, at)
         hours = max(0.0, at - history.since) / HOUR
-        # posterior mean of a Poisson rate under a Gamma prior at the fleet's rate, as in detectors.lemon
+        # posterior mean of a Poisson rate under a Gamma prior at the fleet's rate, as in
+        # mainstay.detectors.correlation.lemon_nodes
         rate = (self.prior + n) / (self.prior / self.rate + hours)
         month = n - bisect_left(starts, at - 30 * _DAY_HOURS * HOUR)
-        mended = bisect_left(history.remediations, at)
-        values = [math.log(rate / self.rate), math.log1p(n), math.log1p(month), math.log1p(mended), float(n == 0)]
+        repaired = bisect_left(history.remediations, at)
+        values = [math.log(rate / self.rate), math.log1p(n), math.log1p(month), math.log1p(repaired), float(n == 0)]
         values.append(math.log1p(self._unchecked(history, at)))
         for kind in self.kinds:
             times = history.errors.get(kind, ())
@@ -179,7 +180,7 @@ class Encoder:
 
     @staticmethod
     def _unchecked(history: NodeHistory, at: float) -> float:
-        """Hours in which a defect may have come and nobody looked; a node that came back was looked at."""
+        """Hours in which a defect may have come without a check; a node that came back was looked at."""
         place = bisect_left(history.checks, at)
         looked = history.checks[place - 1] if place else -math.inf
         origin = history.origin(at)
@@ -189,7 +190,7 @@ class Encoder:
         """[node, covariate] at one moment."""
         return np.array([self.row(history, at) for history in histories], np.float64).reshape(-1, len(self.names))
 
-    def episodes(self, histories: Iterable[NodeHistory]) -> Episodes:
+    def failure_runs(self, histories: Iterable[NodeHistory]) -> FailureRuns:
         """Every time at risk of every node."""
         x: list[list[float]] = []
         spans: list[tuple[float, float, float]] = []
@@ -204,7 +205,7 @@ class Encoder:
                     nodes.append(history.node)
         table = np.array(spans, np.float64).reshape(-1, 3)
         covariates = np.array(x, np.float64).reshape(-1, len(self.names))
-        return Episodes(covariates, table[:, 0], table[:, 1], table[:, 2], tuple(nodes))
+        return FailureRuns(covariates, table[:, 0], table[:, 1], table[:, 2], tuple(nodes))
 
 
 def _spells(history: NodeHistory) -> Iterable[tuple[float, float, float, bool]]:
@@ -221,7 +222,7 @@ def _spells(history: NodeHistory) -> Iterable[tuple[float, float, float, bool]]:
 
 
 def _cuts(history: NodeHistory, origin: float, begin: float, end: float) -> list[float]:
-    """Where covariates are looked at anew within a spell."""
+    """Where covariates are read again within a spell."""
     marks = [origin + _FIRST_CUT * 2**k * HOUR for k in range(_CUTS)]
     for times in history.errors.values():
         last = -math.inf

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from detectors.selector import scores
-from detectors.selector.hazard import Bools, Floats, NotEnoughError
-from detectors.selector.history import HOUR, Encoder, Episodes, NodeHistory, as_known
-from detectors.selector.survival import Cox, Exponential, KaplanMeier, SurvivalModel
+from mainstay.detectors.selector import scores
+from mainstay.detectors.selector.hazard import Bools, Floats, NotEnoughError
+from mainstay.detectors.selector.history import HOUR, CovariateEncoder, FailureRuns, NodeHistory, as_known
+from mainstay.detectors.selector.survival import Cox, Exponential, KaplanMeier, SurvivalModel
 
 LEAST_INCIDENTS = 30
 """Fewer incidents than this teach nothing about covariates (ten a coefficient is the common rule; most are shrunk)."""
@@ -54,7 +54,7 @@ class HeldOut:
 class Learned:
     """A model of the whole history, with what the models were worth on its last part."""
 
-    encoder: Encoder
+    encoder: CovariateEncoder
     model: SurvivalModel
     name: str
     incidents: int
@@ -71,12 +71,6 @@ class Learned:
             raise ValueError(f"a job of {hours:g} hours has no risk to ask for")
         survived = np.array([h.survived(at) for h in histories])
         return self.model.conditional(self.encoder.rows(histories, at), survived, hours)
-
-    def effects(self) -> dict[str, float]:
-        """Covariate → how often the hazard is that of one a unit less; empty for a model without covariates."""
-        if not isinstance(self.model, Cox) or self.model.coef_ is None:
-            return {}
-        return {name: float(np.exp(c)) for name, c in zip(self.encoder.names, self.model.coef_, strict=True)}
 
 
 def learn(
@@ -103,14 +97,14 @@ def learn(
     split = times[int((1 - held_out) * len(times))]
     judged = _compare(histories, split, horizons)
     name = min(judged, key=lambda n: (judged[n].brier, n != "cox")) if judged else "kaplan-meier"
-    encoder = Encoder.learn(histories)
-    model = fit(MODELS[name](), encoder.episodes(histories))
+    encoder = CovariateEncoder.learn(histories)
+    model = fit(MODELS[name](), encoder.failure_runs(histories))
     return Learned(encoder=encoder, model=model, name=name, incidents=len(times), held_out=judged)
 
 
-def fit(model: SurvivalModel, episodes: Episodes) -> SurvivalModel:
-    """Fit a model to episodes."""
-    return model.fit(episodes.x, episodes.stop, episodes.observed, episodes.entry)
+def fit(model: SurvivalModel, failure_runs: FailureRuns) -> SurvivalModel:
+    """Fit a model to spells."""
+    return model.fit(failure_runs.x, failure_runs.stop, failure_runs.observed, failure_runs.entry)
 
 
 def _compare(histories: Sequence[NodeHistory], split: float, horizons: Sequence[float]) -> dict[str, HeldOut]:
@@ -120,9 +114,9 @@ def _compare(histories: Sequence[NodeHistory], split: float, horizons: Sequence[
     most = max(3, min(60, _ROWS // len(histories)))
     moments = np.arange(split, end, max(24.0 * HOUR, (end - split) / most))
     try:
-        encoder = Encoder.learn(before)
-        episodes = encoder.episodes(before)
-        models = {name: fit(make(), episodes) for name, make in MODELS.items()}
+        encoder = CovariateEncoder.learn(before)
+        failure_runs = encoder.failure_runs(before)
+        models = {name: fit(make(), failure_runs) for name, make in MODELS.items()}
     except NotEnoughError:
         return {}
     marks = landmarks(histories, encoder, moments)
@@ -130,7 +124,7 @@ def _compare(histories: Sequence[NodeHistory], split: float, horizons: Sequence[
     return judged if all(np.isfinite(found.brier) for found in judged.values()) else {}
 
 
-def landmarks(histories: Sequence[NodeHistory], encoder: Encoder, moments: npt.ArrayLike) -> Landmarks:
+def landmarks(histories: Sequence[NodeHistory], encoder: CovariateEncoder, moments: npt.ArrayLike) -> Landmarks:
     """Every node in service at each of the moments (Unix seconds)."""
     x: list[list[float]] = []
     rows: list[tuple[float, float, float]] = []

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from detectors.selector.hazard import Floats
-from detectors.selector.history import HOUR, NodeHistory
+from mainstay.detectors.selector.hazard import Floats
+from mainstay.detectors.selector.history import HOUR, NodeHistory
 
 LATELY: Final = 24 * HOUR
 """Errors before a defect that may have announced it: the first day of ``history.Encoder``'s two windows."""
@@ -47,7 +46,7 @@ class Posterior:
         Args:
             defects: (node, class, Unix seconds) of each; those of other classes are left aside.
             histories: node → its past, for the errors.
-            classes: that are told apart.
+            classes: the distinguished classes.
 
         Raises:
             ValueError: there is no class.
@@ -91,11 +90,6 @@ def signs(history: NodeHistory, kinds: Sequence[str], at: float) -> Floats:
         times = history.errors.get(kind, ())
         found.append(float(bisect_left(times, at) > bisect_left(times, since)))
     return np.array(found)
-
-
-def own_defects(defects: Iterable[tuple[str, str, float]], node: str) -> Counter[str]:
-    """Class → how many of a node's own."""
-    return Counter(defect for name, defect, _ in defects if name == node)
 
 
 def _belief(own: Sequence[Floats], fleet: Floats) -> float:

@@ -12,12 +12,12 @@ from typing import Self
 
 import numpy as np
 
-from detectors.selector.coverage import Coverage
-from detectors.selector.hazard import Bools, Floats
+from mainstay.detectors.selector.coverage import Coverage
+from mainstay.detectors.selector.hazard import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SelectionProblem:
     """What is to be decided: which benchmarks to run on the nodes of a coming job."""
 
     coverage: Coverage
@@ -41,7 +41,7 @@ class Problem:
             raise ValueError(f"shares have shape {self.shares.shape}, wanted [node, class]")
 
     @classmethod
-    def of(cls, coverage: Coverage, seconds: Floats, p: Floats, shares: Floats | None = None) -> Self:
+    def from_coverage(cls, coverage: Coverage, seconds: Floats, p: Floats, shares: Floats | None = None) -> Self:
         """A problem; without shares of their own all nodes have the fleet's."""
         probabilities = np.asarray(p, np.float64)
         if shares is None:
@@ -50,7 +50,7 @@ class Problem:
 
     def residual(self, chosen: Bools) -> float:
         """R of one set [benchmark]."""
-        return float(self.residuals(self.coverage.of(chosen)[:, None])[0])
+        return float(self.residuals(self.coverage.detection_probability(chosen)[:, None])[0])
 
     def residuals(self, covered: Floats) -> Floats:
         """[set] R of sets with these coverages [class, set]."""
@@ -59,7 +59,7 @@ class Problem:
     def hazards(self, covered: Floats) -> Floats:
         """[set] -log(1 - R), about the number of incidents to expect: what is searched by.
 
-        Of a large job R is 1 whatever one does about it; this still falls with every defect that is found.
+        Of a large job R is 1 with any set of benchmarks; this still falls with every defect that is found.
         """
         taken = self.shares @ covered
         if self.checked is not None:
@@ -73,13 +73,13 @@ class Problem:
 
     def hazard(self, chosen: Bools) -> float:
         """-log(1 - R) of one set [benchmark]."""
-        return float(self.hazards(self.coverage.of(chosen)[:, None])[0])
+        return float(self.hazards(self.coverage.detection_probability(chosen)[:, None])[0])
 
     def cost(self, chosen: Bools) -> float:
         """Seconds that one node spends on a set."""
         return float(self.seconds[chosen].sum())
 
-    def on(self, checked: Bools) -> Problem:
+    def on(self, checked: Bools) -> SelectionProblem:
         """The same, with the chosen benchmarks run on some nodes [node] only."""
         return replace(self, checked=checked)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from detectors.selector.hazard import Bools, Floats
+from mainstay.detectors.selector.hazard import Bools, Floats
 
 
 def concordance(risk: npt.ArrayLike, durations: npt.ArrayLike, observed: npt.ArrayLike) -> float:
@@ -65,7 +65,7 @@ def integrated_brier(
 
 
 def _in_sight(time: Floats, seen: Bools, at: Floats, *, before: Bools) -> Floats:
-    """P(not censored by ``at``) by Kaplan-Meier of the censoring; just before ``at`` where ``before`` says so."""
+    """P(not censored by ``at``) by Kaplan-Meier of the censoring; just before ``at`` if ``before``."""
     ends, counts = np.unique(time[~seen], return_counts=True)
     left = len(time) - np.searchsorted(np.sort(time), ends, side="left")
     # an incident at the same moment came first

@@ -1,7 +1,7 @@
 """Time to a node's next incident: Cox proportional hazards, and the two models that know nothing of the node.
 
-All three have one manner: ``fit(x, durations, observed, entry)`` on times at risk, ``predict_survival(x, horizon)``,
-and ``conditional(x, survived, horizon)``, the chance of an incident within the coming hours given survival so far.
+All three have one manner: ``fit(x, durations, observed, entry)`` on times at risk, and
+``conditional(x, survived, horizon)``, the chance of an incident within the coming hours given survival so far.
 
 Sources: Cox (1972); partial likelihood with left truncation as in Klein & Moeschberger, "Survival Analysis", §8 and §9;
 ties by Efron (1977) or Breslow (1974); Kaplan & Meier (1958).
@@ -15,7 +15,15 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from detectors.selector.hazard import CumulativeHazard, Floats, NotEnoughError, RiskSets, Spells, cumulative, spells
+from mainstay.detectors.selector.hazard import (
+    CumulativeHazard,
+    Floats,
+    NotEnoughError,
+    RiskSets,
+    Spells,
+    cumulative,
+    spells,
+)
 
 __all__ = ["Cox", "Exponential", "KaplanMeier", "NotEnoughError", "SurvivalModel"]
 
@@ -34,10 +42,6 @@ class SurvivalModel(Protocol):
             ValueError: the rows are not of one shape, or hold what is no number or no time.
             NotEnoughError: there is nothing to learn from.
         """
-        ...
-
-    def predict_survival(self, x: npt.ArrayLike, horizon: npt.ArrayLike) -> Floats:
-        """P(no incident until ``horizon``), one a row; ``horizon`` is one number of hours or one a row."""
         ...
 
     def conditional(self, x: npt.ArrayLike, survived: npt.ArrayLike, horizon: npt.ArrayLike) -> Floats:
@@ -59,10 +63,6 @@ class _Fitted:
         if self.hazard_ is None:
             raise ValueError(f"{type(self).__name__} was not fitted")
         return self.hazard_
-
-    def predict_survival(self, x: npt.ArrayLike, horizon: npt.ArrayLike) -> Floats:
-        """P(no incident until ``horizon`` hours), one a row of ``x``."""
-        return np.asarray(np.exp(-self._hazard().at(horizon) * self.relative(x)), np.float64)
 
     def conditional(self, x: npt.ArrayLike, survived: npt.ArrayLike, horizon: npt.ArrayLike) -> Floats:
         """P(incident within ``horizon`` hours | survived ``survived`` hours), one a row of ``x``."""
@@ -109,7 +109,7 @@ class KaplanMeier(_Fitted):
 class Cox(_Fitted):
     """Proportional hazards: a baseline of any shape, multiplied by exp(x · beta).
 
-    Newton-Raphson on the log partial likelihood with a Gaussian prior on the coefficients of standardised covariates,
+    Newton-Raphson on the log partial likelihood with a Gaussian prior on the coefficients of standardized covariates,
     which keeps them finite when a covariate separates the incidents and when two say the same. Values beyond those
     seen in training count as the last one seen.
     """
@@ -181,7 +181,7 @@ class Cox(_Fitted):
 
 
 class _Partial:
-    """Log partial likelihood of standardised covariates z [row, covariate], its slope and information.
+    """Log partial likelihood of standardized covariates z [row, covariate], its slope and information.
 
     Sums over risk sets are differences of two running sums, by stop and by entry, so each costs one pass. With Efron's
     ties the k-th of d incidents at one time sees (k-1)/d of their weight gone.

@@ -1,5 +1,6 @@
-"""SuperBench's files, read and judged here: results, rules, baselines, summaries (github.com/microsoft/superbenchmark).
+"""Reads and judges the files of SuperBench: results, rules, baselines, and summaries.
 
-Labels and categories are SuperBench's, on any rule file; where it aborts a fleet's diagnosis or passes what is missing,
-this package answers UNKNOWN and says why. ``docs/superbench.md`` lists every deviation.
+Labels and categories are those of SuperBench (github.com/microsoft/superbenchmark) for any rule file. Where SuperBench
+aborts a diagnosis or passes a missing metric, this package answers UNKNOWN with the reason.
+``docs/how-to/superbench.md`` lists every deviation.
 """

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.base import Floats
-from detectors.superbench.names import InputError, select, shown, stripped, without_rank
-from detectors.superbench.results import Results
-from detectors.superbench.rules import Function, Rule, RuleFile
+from mainstay.detectors.base import Floats
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.names import select, shown, stripped, without_rank
+from mainstay.detectors.superbench.results import Results
+from mainstay.detectors.superbench.rules import Function, RuleFile, SuperBenchRule
 
 Baseline = Mapping[str, object]
 
@@ -128,7 +129,7 @@ def generate_fixed(samples: Mapping[str, Floats], rules: RuleFile, previous: Bas
     return made
 
 
-def _without_outliers(made: Generated, metric: str, values: Floats, rule: Rule) -> Floats:
+def _without_outliers(made: Generated, metric: str, values: Floats, rule: SuperBenchRule) -> Floats:
     assert rule.criterion is not None  # every rule that judges has one
     while True:
         mean = _mean(values)

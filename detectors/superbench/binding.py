@@ -1,4 +1,4 @@
-"""Rules bound to results: which columns a rule judges, against which baselines, and what it asks for in vain."""
+"""Rules bound to results: which columns a rule judges, against which baselines, and what it names that is missing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.base import Floats
-from detectors.superbench.baseline import Baseline, look_up, why_unusable
-from detectors.superbench.names import InputError, Selection, select
-from detectors.superbench.results import Results
-from detectors.superbench.rules import Function, Rule, RuleFile
+from mainstay.detectors.base import Floats
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.baseline import Baseline, look_up, why_unusable
+from mainstay.detectors.superbench.names import Selection, select
+from mainstay.detectors.superbench.results import Results
+from mainstay.detectors.superbench.rules import Function, RuleFile, SuperBenchRule
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A rule and what it means for these results."""
 
-    rule: Rule
+    rule: SuperBenchRule
     selection: Selection
     baselines: Floats
     """(columns,): NaN where there is none that can be used."""
@@ -48,7 +49,7 @@ def bind(results: Results, rules: RuleFile, baseline: Baseline) -> tuple[Bound, 
     return tuple(bound)
 
 
-def _with_baselines(rule: Rule, selection: Selection, results: Results, baseline: Baseline) -> Bound:
+def _with_baselines(rule: SuperBenchRule, selection: Selection, results: Results, baseline: Baseline) -> Bound:
     values = np.full(len(selection.columns), math.nan)
     unusable: dict[int, str] = {}
     for number, place in enumerate(selection.columns):

@@ -1,7 +1,7 @@
-"""``mainstay diagnose``: SuperBench's files in, its diagnosis out. Only here are files read and written.
+"""``mainstay superbench``: find defective nodes in SuperBench results. This module reads and writes the files.
 
-Exit codes of whatever judges: 0 every node passes, 1 some are defective, 2 bad input, 4 some are unknown and none is
-defective. An unknown is never a zero.
+Exit codes of ``diagnose``: 0 every node passes, 1 some are defective, 2 invalid input, 4 some are unknown and none is
+defective. UNKNOWN is never a zero.
 """
 
 from __future__ import annotations
@@ -14,91 +14,90 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from detectors.shell import BAD_INPUT, AsJson, one_line
-from detectors.superbench.baseline import (
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line
+from mainstay.detectors.superbench.baseline import (
     Generated,
     generate_fixed,
     generate_mean,
     read_baseline,
     write_baseline,
 )
-from detectors.superbench.diagnose import Diagnosis
-from detectors.superbench.diagnose import diagnose as judge
-from detectors.superbench.lint import lint as check
-from detectors.superbench.names import InputError
-from detectors.superbench.output import Format, write
-from detectors.superbench.results import Results, read_results
-from detectors.superbench.rules import LARGEST, RuleFile, read_rules
-from detectors.superbench.show import as_data, findings_data, render, render_findings, verdict_of
-from detectors.superbench.summary import (
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
+from mainstay.detectors.superbench.diagnose import diagnose as diagnose_results
+from mainstay.detectors.superbench.lint import lint as check
+from mainstay.detectors.superbench.output import Format, write
+from mainstay.detectors.superbench.report import as_data, findings_data, render, render_findings, verdict_of
+from mainstay.detectors.superbench.results import Results, read_results
+from mainstay.detectors.superbench.rules import LARGEST, RuleFile, read_rules
+from mainstay.detectors.superbench.summary import (
     html_of_summary,
     markdown_of,
     plain_of,
     read_summary_rules,
     samples_for_baseline,
-    summarise,
+    summarize,
 )
-from probes.words import Verdict
+from mainstay.probes.core_types import Verdict
 
 EXIT_CODES: Final = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
 INCOMPLETE: Final = 4
-_HELP: Final = "SuperBench's results, rules and baseline in; which nodes are defective out."
+_HELP: Final = "Find defective nodes in SuperBench results."
 _CODES: Final = (
-    """Exit code: 0 every node passes; 1 some are defective; 2 bad input; 4 some are unknown and none is defective."""
+    """Exit code of diagnose: 0 every node passes; 1 some are defective; 2 invalid input; 4 some are unknown."""
 )
 
-diagnose = App(name="diagnose", help=_HELP, help_epilogue=_CODES)
+superbench = App(name="superbench", help=_HELP, help_epilogue=_CODES)
 T = TypeVar("T")
 Flag = Annotated[bool, Parameter(negative=())]
-_one_line = one_line("mainstay diagnose", {InputError: BAD_INPUT, OSError: BAD_INPUT})
+_one_line = one_line("mainstay superbench", {InputError: BAD_INPUT, OSError: BAD_INPUT})
 
 
-@diagnose.default
+@superbench.command
 @_one_line
-def run(
+def diagnose(
     *,
     results: Path,
     rules: Path,
     baseline: Path | None = None,
-    out: Path | None = None,
+    output: Path | None = None,
     form: Annotated[Format | None, Parameter(name="--format")] = None,
     everything: Annotated[bool, Parameter(name="--all", negative=())] = False,
     compat: Flag = False,
     digits: int = 2,
     as_json: AsJson = False,
 ) -> int:
-    """Judge the nodes of a results file, with what is wrong with the rules.
+    """Diagnose the nodes of a results file and report problems of the rules.
 
-    Exit code: 0 every node passes; 1 some are defective; 2 bad input; 4 some are unknown and none is defective.
+    Exit code: 0 every node passes; 1 some are defective; 2 invalid input; 4 some are unknown and none is defective.
 
     Parameters
     ----------
     results
-        results-summary.jsonl of SuperBench: one JSON object a node.
+        Read results-summary.jsonl of SuperBench: one JSON object per node.
     rules
-        A SuperBench rule file (YAML).
+        Read a SuperBench rule file (YAML).
     baseline
-        A SuperBench baseline (JSON); only variance rules need one.
-    out
-        Write the diagnosis to this file, in SuperBench's shape.
+        Read a SuperBench baseline (JSON); only variance rules need one.
+    output
+        Write the diagnosis to this file, in the format of SuperBench.
     form
-        json, jsonl, md or html; otherwise the ending of --out tells.
+        Set the format: json, jsonl, md, or html; the default follows from the suffix of --output.
     everything
-        Write all nodes with their raw metrics, not only those that are not accepted.
+        Write all nodes with their raw metrics, not only the rejected nodes.
     compat
-        Write exactly what SuperBench writes: without unknown nodes. Screen and exit code still tell.
+        Write exactly what SuperBench writes, without unknown nodes; screen and exit code still show them.
     digits
-        Decimals in md and html.
+        Set the decimals in md and html.
     as_json
-        Print JSON, and nothing else, on standard output.
+        Print only JSON on standard output.
     """
-    if out is not None:
-        form = _form(out, form)
+    if output is not None:
+        form = _form(output, form)
     rule_file = _parsed(rules, lambda file: read_rules(_text(file)))
     diagnosis = _judged(results, rules, rule_file, _baseline(baseline))
     findings = check(rule_file, diagnosis)
-    if out is not None and form is not None:
-        out.write_text(write(diagnosis, form, everything=everything, compat=compat, digits=digits), encoding="utf-8")
+    if output is not None and form is not None:
+        output.write_text(write(diagnosis, form, everything=everything, compat=compat, digits=digits), encoding="utf-8")
     if as_json:
         print(msgspec.json.encode(as_data(diagnosis, findings)).decode())
     else:
@@ -106,23 +105,23 @@ def run(
     return EXIT_CODES[verdict_of(diagnosis)]
 
 
-@diagnose.command
+@superbench.command
 @_one_line
 def lint(*, results: Path, rules: Path, baseline: Path | None = None, as_json: AsJson = False) -> int:
-    """What is wrong with a rule file: entries that select nothing, limits that cannot fire, missing baselines.
+    """Check a rule file: entries that select nothing, limits that cannot fire, missing baselines.
 
-    Exit code: 0 nothing; 1 something; 2 bad input.
+    Exit code: 0 no problem; 1 problems; 2 invalid input.
 
     Parameters
     ----------
     results
-        Results that the rules are meant for.
+        Read the results that the rules apply to.
     rules
-        A SuperBench rule file (YAML).
+        Read a SuperBench rule file (YAML).
     baseline
-        A SuperBench baseline (JSON).
+        Read a SuperBench baseline (JSON).
     as_json
-        Print JSON, and nothing else, on standard output.
+        Print only JSON on standard output.
     """
     rule_file = _parsed(rules, lambda file: read_rules(_text(file)))
     findings = check(rule_file, _judged(results, rules, rule_file, _baseline(baseline)))
@@ -135,77 +134,77 @@ def lint(*, results: Path, rules: Path, baseline: Path | None = None, as_json: A
     return 1 if findings else 0
 
 
-@diagnose.command
+@superbench.command
 @_one_line
 def summary(
     *,
     results: Path,
     rules: Path,
-    out: Path | None = None,
+    output: Path | None = None,
     form: Annotated[Literal["md", "html", "json"], Parameter(name="--format")] = "md",
     digits: int = 2,
 ) -> int:
-    """Statistics over a fleet, by SuperBench's summary rules.
+    """Summarize a fleet with the summary rules of SuperBench.
 
     Parameters
     ----------
     results
-        results-summary.jsonl of SuperBench: one JSON object a node.
+        Read results-summary.jsonl of SuperBench: one JSON object per node.
     rules
-        A SuperBench summary rule file (YAML).
-    out
+        Read a SuperBench summary rule file (YAML).
+    output
         Write to this file instead of the screen.
     form
-        md, html or json.
+        Set the format: md, html, or json.
     digits
-        Decimals; significant digits below 1. 0: as they are.
+        Set the decimals (significant digits below 1); 0: print values unchanged.
     """
     summary_rules = _parsed(rules, lambda file: read_summary_rules(_text(file)))
-    lines = _named(rules, lambda: summarise(_results(results), summary_rules, digits))
+    lines = _named(rules, lambda: summarize(_results(results), summary_rules, digits))
     text = {
         "md": lambda: markdown_of(lines),
         "html": lambda: html_of_summary(lines),
         "json": lambda: msgspec.json.encode(plain_of(lines)).decode() + "\n",
     }[form]()
-    if out is None:
+    if output is None:
         print(text, end="")
     else:
-        out.write_text(text, encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
     return 0
 
 
-@diagnose.command
+@superbench.command
 @_one_line
 def baseline(
     *,
     results: Path,
     summary_rules: Path,
-    out: Path,
+    output: Path,
     rules: Path | None = None,
     algorithm: Literal["mean", "fix_threshold"] | None = None,
     previous: Path | None = None,
     digits: int = 2,
 ) -> int:
-    """A baseline from the results of a fleet, as SuperBench generates one.
+    """Generate a baseline from the results of a fleet, as SuperBench does.
 
-    Exit code: 0 done; 2 bad input; 4 some metrics got no baseline.
+    Exit code: 0 done; 2 invalid input; 4 some metrics have no baseline.
 
     Parameters
     ----------
     results
-        results-summary.jsonl of SuperBench: one JSON object a node.
+        Read results-summary.jsonl of SuperBench: one JSON object per node.
     summary_rules
-        Which metrics, and how they are aggregated (YAML).
-    out
-        Where the baseline goes (JSON).
+        Read which metrics to use and how to aggregate them (YAML).
+    output
+        Write the baseline to this file (JSON).
     rules
-        Diagnosis rules (YAML): what violates them against the mean is left out of it.
+        Read diagnosis rules (YAML); samples that violate them against the mean are excluded.
     algorithm
-        mean or fix_threshold; otherwise fix_threshold if rules are given.
+        Choose mean or fix_threshold; the default is fix_threshold if rules are given.
     previous
-        A baseline whose metrics keep their values.
+        Keep the values of the metrics of this baseline.
     digits
-        Decimals; significant digits below 1.
+        Set the decimals (significant digits below 1).
     """
     if algorithm == "fix_threshold" and rules is None:
         raise InputError("--algorithm fix_threshold needs --rules")
@@ -220,12 +219,12 @@ def baseline(
     else:
         rule_file = _parsed(rules, lambda file: read_rules(_text(file)))
         made = _named(rules, lambda: generate_fixed(samples, rule_file, kept))
-    out.write_text(write_baseline(made, whole, digits=digits, kept=kept), encoding="utf-8")
-    return _tell(made, out, len(measured.nodes))
+    output.write_text(write_baseline(made, whole, digits=digits, kept=kept), encoding="utf-8")
+    return _print_baseline(made, output, len(measured.nodes))
 
 
-def _tell(made: Generated, out: Path, nodes: int) -> int:
-    print(f"{out}: baselines of {len(made.values)} metrics from {nodes} nodes")
+def _print_baseline(made: Generated, output: Path, nodes: int) -> int:
+    print(f"{output}: baselines of {len(made.values)} metrics from {nodes} nodes")
     for metric, count in sorted(made.dropped.items()):
         print(f"  {metric}: {'1 sample' if count == 1 else f'{count} samples'} left out as outliers")
     for metric, why in sorted(made.refused.items()):
@@ -233,9 +232,9 @@ def _tell(made: Generated, out: Path, nodes: int) -> int:
     return INCOMPLETE if made.refused else 0
 
 
-def _judged(results: Path, rules: Path, rule_file: RuleFile, baseline: dict[str, object]) -> Diagnosis:
+def _judged(results: Path, rules: Path, rule_file: RuleFile, baseline: dict[str, object]) -> SuperBenchDiagnosis:
     measured = _results(results)
-    return _named(rules, lambda: judge(measured, rule_file, baseline))
+    return _named(rules, lambda: diagnose_results(measured, rule_file, baseline))
 
 
 def _results(file: Path) -> Results:
@@ -251,7 +250,7 @@ def _baseline(file: Path | None) -> dict[str, object]:
 
 
 def _parsed(file: Path, read: Callable[[Path], T]) -> T:
-    """What a file holds; errors name the file."""
+    """Parse a file; errors name the file."""
     if not file.is_file():
         raise InputError(f"{file} is no file")
     return _named(file, lambda: read(file))
@@ -273,13 +272,13 @@ def _text(file: Path) -> str:
         raise InputError("is not UTF-8") from error
 
 
-def _form(out: Path, form: Format | None) -> Format:
+def _form(output: Path, form: Format | None) -> Format:
     if form is not None:
         return form
     try:
-        return Format(out.suffix.lstrip(".").lower())
+        return Format(output.suffix.lstrip(".").lower())
     except ValueError:
-        raise InputError(f"{out} does not end in {', '.join(Format)}: give --format") from None
+        raise InputError(f"{output} does not end in {', '.join(Format)}: give --format") from None
 
 
 def _print(shown: Any) -> None:

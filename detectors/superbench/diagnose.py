@@ -1,4 +1,4 @@
-"""The diagnosis: rules over a fleet's results, labels and categories as SuperBench gives them, and UNKNOWN besides.
+"""The diagnosis: rules over a fleet's results, labels and categories as SuperBench gives them, plus UNKNOWN.
 
 Algorithm: SuperBench 0.12, ``analyzer/data_diagnosis.py`` and ``diagnosis_rule_op.py``, a numpy pass for each rule
 instead of a Python call for each node and metric. A node that SuperBench accepts is UNKNOWN if anything that a rule
@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from detectors.base import Bools, Floats
-from detectors.superbench.baseline import Baseline, variances
-from detectors.superbench.binding import Bound, bind
-from detectors.superbench.interpret import Unjudgeable
-from detectors.superbench.names import compiled, quoted
-from detectors.superbench.results import Results
-from detectors.superbench.rules import Function, RuleFile
-from probes.words import Verdict
+from mainstay.detectors.base import Bools, Floats
+from mainstay.detectors.superbench.baseline import Baseline, variances
+from mainstay.detectors.superbench.binding import Bound, bind
+from mainstay.detectors.superbench.interpret import Unjudgeable
+from mainstay.detectors.superbench.names import compiled, quoted
+from mainstay.detectors.superbench.results import Results
+from mainstay.detectors.superbench.rules import Function, RuleFile
+from mainstay.probes.core_types import Verdict
 
 MISSED: Final = "FailedTest"
 """SuperBench's category of what was not measured."""
@@ -29,8 +29,8 @@ _BARE: Final = "a bare comparison of stored values, which SuperBench takes for n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """What is said of each node of ``results``; all tuples are in the order of its nodes."""
+class SuperBenchDiagnosis:
+    """The diagnosis of each node of ``results``; all tuples are in the order of its nodes."""
 
     results: Results
     bound: tuple[Bound, ...]
@@ -57,7 +57,7 @@ class Diagnosis:
         return [place for place, one in enumerate(self.verdicts) if one is verdict]
 
 
-def diagnose(results: Results, rules: RuleFile, baseline: Baseline) -> Diagnosis:
+def diagnose(results: Results, rules: RuleFile, baseline: Baseline) -> SuperBenchDiagnosis:
     """Judge every node by every rule.
 
     Raises:
@@ -78,7 +78,7 @@ class _Run:
         self.results, self.bound = results, bound
         count = len(results.nodes)
         self.present = results.present
-        self.labelled: Bools = np.zeros(count, np.bool_)
+        self.labeled: Bools = np.zeros(count, np.bool_)
         self.details: list[list[str]] = [[] for _ in range(count)]
         self.categories: list[set[str]] = [set() for _ in range(count)]
         self.unknown: list[dict[str, None]] = [{} for _ in range(count)]
@@ -117,7 +117,7 @@ class _Run:
         if rule.store:
             self.counts[rule.name] = counts.tolist()
         else:
-            self.labelled |= counts > 0
+            self.labeled |= counts > 0
 
     def _without(self, one: Bound) -> Bools:
         """Where the rule's metrics were measured: (nodes, columns). The rest is unknown of its node."""
@@ -127,7 +127,7 @@ class _Run:
         return present
 
     def _missed(self, one: Bound) -> Bools:
-        """As :meth:`_without`, and told in SuperBench's way, which labels nobody."""
+        """As :meth:`_without`, and written in SuperBench's way, which labels no node."""
         present = self._without(one)
         for node, number in np.argwhere(~present).tolist():
             self.details[node].append(f"{self.results.metrics[one.columns[number]]}_miss")
@@ -230,8 +230,8 @@ class _Run:
             stored[name] = {self.results.metrics[place]: odd.get(place, value) for place, value in values}
         return stored
 
-    def diagnosis(self) -> Diagnosis:
-        return Diagnosis(
+    def diagnosis(self) -> SuperBenchDiagnosis:
+        return SuperBenchDiagnosis(
             results=self.results,
             bound=self.bound,
             verdicts=tuple(map(self._verdict, range(len(self.results.nodes)))),
@@ -246,7 +246,7 @@ class _Run:
         )
 
     def _verdict(self, node: int) -> Verdict:
-        if self.labelled[node]:
+        if self.labeled[node]:
             return Verdict.FAIL
         return Verdict.UNKNOWN if self.unknown[node] or self.unknown_of_all else Verdict.PASS
 

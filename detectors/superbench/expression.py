@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.base import Bools, Floats
-from detectors.superbench.interpret import FUNCTIONS, METHODS, Unjudgeable, scalar
-from detectors.superbench.names import InputError, shown
-from detectors.superbench.vectorised import NotVectorised, vectorised
+from mainstay.detectors.base import Bools, Floats
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.interpret import FUNCTIONS, METHODS, Unjudgeable, scalar
+from mainstay.detectors.superbench.names import shown
+from mainstay.detectors.superbench.vectorized import NotVectorized, vectorized
 
 LONGEST: Final = 2000
 """Characters of a criterion: SuperBench's own have up to 80."""
@@ -41,7 +42,7 @@ _NODES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Criterion:
+class SuperBenchCriterion:
     """One parsed criterion."""
 
     text: str
@@ -78,8 +79,8 @@ class Criterion:
             violated and known, each of the shape of ``values``; not violated where not known.
         """
         try:
-            return vectorised(self.body, self.argument, values), np.ones(values.shape, np.bool_)
-        except NotVectorised:
+            return vectorized(self.body, self.argument, values), np.ones(values.shape, np.bool_)
+        except NotVectorized:
             return self._one_by_one(values)
 
     def _one_by_one(self, values: Floats) -> tuple[Bools, Bools]:
@@ -104,7 +105,7 @@ class Criterion:
         )
 
 
-def parse(text: str) -> Criterion:
+def parse(text: str) -> SuperBenchCriterion:
     """A criterion, checked.
 
     Raises:
@@ -119,7 +120,7 @@ def parse(text: str) -> Criterion:
         raise InputError(f"{shown(text)} must be a lambda of exactly one argument")
     argument = arguments.args[0].arg
     _check(function.body, argument)
-    return Criterion(text, argument, function.body)
+    return SuperBenchCriterion(text, argument, function.body)
 
 
 def _lambda(text: str) -> ast.Lambda:
@@ -150,6 +151,11 @@ def _check(body: ast.expr, argument: str) -> None:
         _check_one(node)
     if loops > MOST_LOOPS:
         raise InputError(f"has {loops} loops; {MOST_LOOPS} are allowed")
+    _check_names(body, bound)
+
+
+def _check_names(body: ast.expr, bound: set[str]) -> None:
+    """Only calls may use names that are not bound, or attributes."""
     calls = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
     for node in ast.walk(body):
         if isinstance(node, ast.Name) and id(node) not in calls and node.id not in bound:

@@ -14,16 +14,17 @@ from typing import Final
 
 import numpy as np
 
-from detectors.base import Bools, Floats
-from detectors.superbench.baseline import EXACT
-from detectors.superbench.binding import Bound
-from detectors.superbench.diagnose import Diagnosis
-from detectors.superbench.names import InputError, benchmark_of, quoted, select, without_rank
-from detectors.superbench.results import Results
-from detectors.superbench.rules import FIELDS, Function, RuleFile
+from mainstay.detectors.base import Bools, Floats
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.baseline import EXACT
+from mainstay.detectors.superbench.binding import Bound
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
+from mainstay.detectors.superbench.names import benchmark_of, quoted, select, without_rank
+from mainstay.detectors.superbench.results import Results
+from mainstay.detectors.superbench.rules import FIELDS, Function, RuleFile
 
 _FACTORS: Final = np.array([0.1, 0.2, 0.3, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0, 10.0])
-"""An absolute limit must fire somewhere within a tenth and ten times the typical value, or nobody would call it one."""
+"""An absolute limit must fire somewhere within a tenth and ten times the typical value, or it is not a limit."""
 _CHANGES: Final = np.array([-0.5, -0.4, -0.3, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0])
 """A relative limit must fire somewhere between half and twice the baseline."""
 _FEWEST: Final = 3
@@ -32,11 +33,11 @@ _HIGHER: Final = re.compile(r"(_bw|busbw|algbw|flops|iops|throughput)$")
 _LOWER: Final = re.compile(r"(_time|_lat|latency|overhead)$")
 _RANK: Final = re.compile(r":\\d[*+]?$")
 _GLOB: Final = re.compile(r"(?<![.\])}\\\w])\*")
-"""A star that repeats what nobody wants repeated: somebody thought of a shell's pattern."""
+"""A star with an unintended repetition: the author thought of a shell's pattern."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintIssue:
     """One fault."""
 
     code: str
@@ -45,17 +46,17 @@ class Finding:
     message: str
 
 
-def lint(rules: RuleFile, diagnosis: Diagnosis) -> tuple[Finding, ...]:
+def lint(rules: RuleFile, diagnosis: SuperBenchDiagnosis) -> tuple[LintIssue, ...]:
     """All findings of a rule file over the results that it judged."""
     found = [*_of_file(rules)]
     for one in diagnosis.bound:
-        found += [Finding(code, one.rule.name, message) for code, message in _of_rule(one, diagnosis.results)]
+        found += [LintIssue(code, one.rule.name, message) for code, message in _of_rule(one, diagnosis.results)]
     for name, (count, why) in diagnosis.unanswered.items():
-        found.append(Finding("no-answer", name, f"no answer for {_count(count, 'node')}: {why}"))
+        found.append(LintIssue("no-answer", name, f"no answer for {_count(count, 'node')}: {why}"))
     return tuple(found)
 
 
-def coverage(diagnosis: Diagnosis) -> str:
+def coverage(diagnosis: SuperBenchDiagnosis) -> str:
     """A note: how much of what was measured is judged, and what no rule looks at."""
     metrics = diagnosis.results.metrics
     judged = set(diagnosis.metrics)
@@ -64,21 +65,21 @@ def coverage(diagnosis: Diagnosis) -> str:
     return f"{text}; no rule looks at {_some(left)}" if left else text
 
 
-def _of_file(rules: RuleFile) -> Iterator[Finding]:
+def _of_file(rules: RuleFile) -> Iterator[LintIssue]:
     for key in rules.twice:
-        yield Finding("defined-twice", "", f"{key} stands twice in one mapping: YAML loses the first")
+        yield LintIssue("defined-twice", "", f"{key} stands twice in one mapping: YAML loses the first")
     for name in rules.late:
-        yield Finding("late-reference", name, "reads a rule that comes later in the file: SuperBench aborts on it")
+        yield LintIssue("late-reference", name, "reads a rule that comes later in the file: SuperBench aborts on it")
     read = {name for rule in rules.rules if rule.criterion for name in rule.criterion.references()}
     for rule in rules.rules:
         if rule.store and rule.name not in read:
-            yield Finding(
-                "unread-store", rule.name, "is stored, and no multi_rules criteria reads it: it labels nobody"
+            yield LintIssue(
+                "unread-store", rule.name, "is stored, and no multi_rules criteria reads it: it labels no node"
             )
         for field in rule.unknown_fields:
             near = difflib.get_close_matches(field, FIELDS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            yield Finding("unknown-field", rule.name, f"{field!r} means nothing here and is ignored{hint}")
+            yield LintIssue("unknown-field", rule.name, f"{field!r} means nothing here and is ignored{hint}")
 
 
 def _of_rule(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
@@ -86,7 +87,7 @@ def _of_rule(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
     if one.rule.function is Function.MULTI_RULES:
         return
     if not one.rule.metrics:
-        yield "dead-entry", "lists no metrics: it can label nobody"
+        yield "dead-entry", "lists no metrics: it can label no node"
     for entry, why in one.selection.dead.items():
         yield "dead-entry", f"{quoted(entry)} selects nothing: {why}{_hint(entry, results)}"
     yield from _missing(one, results)
@@ -128,7 +129,7 @@ def _baselines(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
     for place, why in one.unusable.items():
         by_reason.setdefault(why, []).append(results.metrics[place])
     for why, metrics in by_reason.items():
-        code = "missing-baseline" if why == "has no baseline" else "bad-baseline"
+        code = "missing-baseline" if why == "has no baseline" else "invalid-baseline"
         yield code, f"{_count(len(metrics), 'metric')} {why.replace('has', 'have', 1)}: {_some(metrics)}"
 
 

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from mainstay.detectors.cli_errors import InputError
+
 LONGEST_ENTRY: Final = 1000
 """Characters of one entry: the longest published one has 60."""
-
-
-class InputError(ValueError):
-    """A file that cannot be used; the message is one line and names what is wrong."""
 
 
 def benchmark_of(name: str) -> str | None:
@@ -63,7 +61,7 @@ def select(entries: Iterable[str], metrics: Sequence[str], benchmarks: dict[str,
     """The metrics that a rule's entries select.
 
     Raises:
-        InputError: an entry of a measured benchmark is no regular expression (elsewhere it is dead).
+        InputError: an entry of a measured benchmark is no regular expression (in other places it is dead).
     """
     chosen: set[int] = set()
     dead: dict[str, str] = {}
@@ -94,7 +92,7 @@ def quoted(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a file for a message: short, whatever it holds (by aliases, a little YAML can be a huge value)."""
+    """A value of a file for a message: short, for any content (by aliases, a little YAML can be a huge value)."""
     if isinstance(value, str):
         return quoted(value if len(value) <= 80 else f"{value[:77]}...")
     return repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.base import Floats
-from detectors.superbench.baseline import rounded
-from detectors.superbench.diagnose import Diagnosis
-from detectors.superbench.rules import Function
-from probes.words import Verdict
+from mainstay.detectors.base import Floats
+from mainstay.detectors.superbench.baseline import rounded
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
+from mainstay.detectors.superbench.rules import Function
+from mainstay.probes.core_types import Verdict
 
 ABSENT: Final = "N/A"
 UNKNOWN: Final = "Unknown"
@@ -49,7 +49,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class NodeDescription:
     """What a file says of a node."""
 
     accepted: bool
@@ -67,7 +67,7 @@ class Table:
 
 
 def write(
-    diagnosis: Diagnosis, form: Format, *, everything: bool = False, compat: bool = False, digits: int = 2
+    diagnosis: SuperBenchDiagnosis, form: Format, *, everything: bool = False, compat: bool = False, digits: int = 2
 ) -> str:
     """The text of a diagnosis file.
 
@@ -84,7 +84,7 @@ def write(
     return {Format.JSON: _json, Format.JSONL: _jsonl, Format.MD: markdown, Format.HTML: html_of}[form](table)
 
 
-def not_accepted(diagnosis: Diagnosis, *, compat: bool = False) -> list[int]:
+def not_accepted(diagnosis: SuperBenchDiagnosis, *, compat: bool = False) -> list[int]:
     """Defective nodes by category and details, descending; then the unknown ones in the order of the file."""
     failed = sorted(
         diagnosis.nodes(Verdict.FAIL),
@@ -94,21 +94,23 @@ def not_accepted(diagnosis: Diagnosis, *, compat: bool = False) -> list[int]:
     return failed if compat else failed + diagnosis.nodes(Verdict.UNKNOWN)
 
 
-def words(diagnosis: Diagnosis, node: int, *, compat: bool = False) -> Words:
+def describe_node(diagnosis: SuperBenchDiagnosis, node: int, *, compat: bool = False) -> NodeDescription:
     """What to say of a node; its issues are counted as SuperBench counts them, by commas."""
     details = diagnosis.details[node]
     if diagnosis.verdicts[node] is Verdict.FAIL:
-        return Words(
+        return NodeDescription(
             accepted=False, category=diagnosis.categories[node], details=details, issues=details.count(",") + 1
         )
     if diagnosis.verdicts[node] is Verdict.UNKNOWN and not compat:
         reasons = (*diagnosis.unknown[node], *diagnosis.unknown_of_all)
-        return Words(accepted=False, category=UNKNOWN, details=",".join(reasons), issues=len(reasons))
-    return Words(accepted=True, category=ABSENT, details=ABSENT, issues=0)
+        return NodeDescription(accepted=False, category=UNKNOWN, details=",".join(reasons), issues=len(reasons))
+    return NodeDescription(accepted=True, category=ABSENT, details=ABSENT, issues=0)
 
 
-def _table(diagnosis: Diagnosis, places: list[int], *, everything: bool, compat: bool, digits: int | None) -> Table:
-    said = [words(diagnosis, place, compat=compat) for place in places]
+def _table(
+    diagnosis: SuperBenchDiagnosis, places: list[int], *, everything: bool, compat: bool, digits: int | None
+) -> Table:
+    said = [describe_node(diagnosis, place, compat=compat) for place in places]
     text = json.dumps if digits is None else str
     head = ["index"]
     columns = [[text(diagnosis.results.nodes[place]) for place in places]]
@@ -127,7 +129,7 @@ def _table(diagnosis: Diagnosis, places: list[int], *, everything: bool, compat:
     return Table(head, list(zip(*columns, strict=True)))
 
 
-def _raw(diagnosis: Diagnosis, digits: int | None) -> list[list[str]]:
+def _raw(diagnosis: SuperBenchDiagnosis, digits: int | None) -> list[list[str]]:
     """The metrics as they were measured, with what is no number among them."""
     values = diagnosis.results.values
     columns = [_column(values[:, number], Function.VALUE, digits) for number in range(values.shape[1])]

@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from detectors.base import Bools, Floats
-from detectors.superbench.names import InputError, by_benchmark
-from probes.decoding import UNREADABLE
+from mainstay.detectors.base import Bools, Floats
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.names import by_benchmark
+from mainstay.probes.decoding import UNREADABLE
 
 LONGEST_LINE: Final = 64 << 20
 """Bytes of one node: SuperBench's own test nodes have 21 kB."""
@@ -62,7 +63,7 @@ class _Table:
         self.before: tuple[npt.NDArray[np.intp], list[type]] = (np.zeros(0, np.intp), [])
         """Columns and kinds of the row before: the next one is mostly like it."""
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add_row(self, row: dict[str, Any]) -> None:
         keys = tuple(row)
         places = self.places.get(keys)
         if places is None:
@@ -119,7 +120,7 @@ def read_results(lines: Iterable[bytes]) -> Results:
         if node in nodes:
             raise InputError(f"line {number}: node {node!r} stands already in line {nodes[node]}")
         nodes[node] = number
-        table.add(row)
+        table.add_row(row)
     if not nodes:
         raise InputError("holds no node: one JSON object a line is expected")
     return table.results(list(nodes))

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from detectors.superbench.expression import Criterion, parse
-from detectors.superbench.names import InputError, shown
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.expression import SuperBenchCriterion, parse
+from mainstay.detectors.superbench.names import shown
 
 LARGEST: Final = 1 << 20
 """Characters of a rule file: the published ones have 2,000."""
@@ -35,13 +36,13 @@ FIELDS: Final = ("function", "criteria", "store", "categories", "metrics", "desc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One diagnosis rule. A stored one labels nobody: what it counts, or its values, are for ``multi_rules``."""
+class SuperBenchRule:
+    """One diagnosis rule. A stored one labels no node: what it counts, or its values, are for ``multi_rules``."""
 
     name: str
     function: Function | None
     """None: the values of its metrics are stored."""
-    criterion: Criterion | None
+    criterion: SuperBenchCriterion | None
     store: bool
     category: str
     metrics: tuple[str, ...]
@@ -52,7 +53,7 @@ class Rule:
 class RuleFile:
     """The rules of a file, in the order in which they are judged: the file's, but stored rules before their readers."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[SuperBenchRule, ...]
     twice: tuple[str, ...] = ()
     """Keys that one mapping of the file has twice, with their lines: YAML keeps the last and loses the first."""
     late: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ def read_rules(text: str) -> RuleFile:
     return RuleFile(tuple(_ordered(rules, late)), twice, late)
 
 
-def _rule(name: str, raw: Any) -> Rule:
+def _rule(name: str, raw: Any) -> SuperBenchRule:
     if not isinstance(raw, dict):
         raise InputError(f"rule {name!r} must be a mapping, not {type(raw).__name__}")
     store = raw.get("store", False)
@@ -128,7 +129,7 @@ def _rule(name: str, raw: Any) -> Rule:
         raise InputError(f"rule {name!r}: store must be true or false, not {shown(store)}")
     stores_values = store and raw.get("criteria") is None
     function = None if stores_values else _function(name, raw)
-    return Rule(
+    return SuperBenchRule(
         name=name,
         function=function,
         criterion=None if stores_values else _criterion(name, raw, function),
@@ -144,12 +145,12 @@ def _function(name: str, raw: dict[str, Any]) -> Function:
     if said is None:
         hint = " (store: false is the default: such a rule judges)" if raw.get("store") is False else ""
         raise InputError(f"rule {name!r}: function is missing{hint}")
-    if not isinstance(said, str) or said not in set(Function):  # an enum's own error writes out whatever it is given
+    if not isinstance(said, str) or said not in set(Function):  # an enum's own error writes out any value in full
         raise InputError(f"rule {name!r}: function {shown(said)} is unknown; there are {', '.join(Function)}")
     return Function(said)
 
 
-def _criterion(name: str, raw: dict[str, Any], function: Function | None) -> Criterion:
+def _criterion(name: str, raw: dict[str, Any], function: Function | None) -> SuperBenchCriterion:
     said = raw.get("criteria")
     if not isinstance(said, str):
         what = "is missing" if said is None else f"must be a text, not {shown(said)}"
@@ -198,7 +199,7 @@ def _misspelt(raw: dict[str, Any]) -> str:
     return f"; what is {strange[0]!r}?" if strange else ""
 
 
-def _check_references(rules: dict[str, Rule]) -> tuple[str, ...]:
+def _check_references(rules: dict[str, SuperBenchRule]) -> tuple[str, ...]:
     """Rules that read a later one.
 
     Raises:
@@ -217,13 +218,13 @@ def _check_references(rules: dict[str, Rule]) -> tuple[str, ...]:
     return tuple(late)
 
 
-def _reads(rule: Rule) -> list[str]:
+def _reads(rule: SuperBenchRule) -> list[str]:
     if rule.function is not Function.MULTI_RULES or rule.criterion is None:
         return []
     return sorted(rule.criterion.references())
 
 
-def _ordered(rules: dict[str, Rule], late: tuple[str, ...]) -> list[Rule]:
+def _ordered(rules: dict[str, SuperBenchRule], late: tuple[str, ...]) -> list[SuperBenchRule]:
     if not late:
         return list(rules.values())
     sorter: TopologicalSorter[str] = TopologicalSorter({name: _reads(rule) for name, rule in rules.items()})

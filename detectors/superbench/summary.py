@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.base import Floats
-from detectors.superbench.baseline import rounded
-from detectors.superbench.names import InputError, select, shown, without_rank
-from detectors.superbench.output import Table, html_of
-from detectors.superbench.results import Results
-from detectors.superbench.rules import category_of, load_mapping, metrics_of
+from mainstay.detectors.base import Floats
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.baseline import rounded
+from mainstay.detectors.superbench.names import select, shown, without_rank
+from mainstay.detectors.superbench.output import Table, html_of
+from mainstay.detectors.superbench.results import Results
+from mainstay.detectors.superbench.rules import category_of, load_mapping, metrics_of
 
 _PERCENTILE: Final = re.compile(r"p([1-9]\d?)")
 _HEAD: Final = ("metric", "statistics", "values")
@@ -41,7 +42,7 @@ class SummaryRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SummaryLine:
     """One statistic; a rule that selects nothing has lines without metric and value."""
 
     metric: str
@@ -118,20 +119,20 @@ def _aggregated(metric: str, aggregate: bool | re.Pattern[str]) -> str:
     return metric
 
 
-def summarise(results: Results, rules: tuple[SummaryRule, ...], digits: int = 2) -> dict[str, list[Line]]:
+def summarize(results: Results, rules: tuple[SummaryRule, ...], digits: int = 2) -> dict[str, list[SummaryLine]]:
     """Category -> its lines, rules in the order of the file, metrics sorted within."""
-    summary: dict[str, list[Line]] = {}
+    summary: dict[str, list[SummaryLine]] = {}
     for rule in rules:
         lines = summary.setdefault(rule.category, [])
         groups = samples_of(results, rule)
         if not groups:
-            lines += [Line("", one, None) for one in rule.statistics]
+            lines += [SummaryLine("", one, None) for one in rule.statistics]
         whole = _gives_integers(results, rule, groups)
         for metric in sorted(groups):
             values = results.values[:, groups[metric]]
             found = [statistic(values[~np.isnan(values)], one) for one in rule.statistics]
             shown = _integers(found, digits) if whole else [_shown(one, digits) for one in found]
-            lines += [Line(metric, one, value) for one, value in zip(rule.statistics, shown, strict=True)]
+            lines += [SummaryLine(metric, one, value) for one, value in zip(rule.statistics, shown, strict=True)]
     return summary
 
 
@@ -189,12 +190,12 @@ def samples_for_baseline(results: Results, rules: tuple[SummaryRule, ...]) -> tu
     return samples, {metric: yes and len(samples[metric]) == longest for metric, yes in whole.items()}
 
 
-def markdown_of(summary: Mapping[str, list[Line]]) -> str:
+def markdown_of(summary: Mapping[str, list[SummaryLine]]) -> str:
     """The summary as SuperBench's markdown: a heading and a table a category."""
     return "".join(f"## {category}\n{_table(lines)}\n" for category, lines in summary.items())
 
 
-def html_of_summary(summary: Mapping[str, list[Line]]) -> str:
+def html_of_summary(summary: Mapping[str, list[SummaryLine]]) -> str:
     """The summary as SuperBench's HTML; every cell is escaped."""
     parts = []
     for category, lines in summary.items():
@@ -203,7 +204,7 @@ def html_of_summary(summary: Mapping[str, list[Line]]) -> str:
     return "\n".join(parts)
 
 
-def plain_of(summary: Mapping[str, list[Line]]) -> dict[str, list[dict[str, Any]]]:
+def plain_of(summary: Mapping[str, list[SummaryLine]]) -> dict[str, list[dict[str, Any]]]:
     """The summary as plain data: category -> metric, statistic and value; a value that is not finite is None."""
     return {
         category: [
@@ -218,7 +219,7 @@ def plain_of(summary: Mapping[str, list[Line]]) -> dict[str, list[dict[str, Any]
     }
 
 
-def _table(lines: list[Line]) -> str:
+def _table(lines: list[SummaryLine]) -> str:
     rows = [_HEAD, ("---", "---", "---")]
     rows += [(line.metric, line.statistic, text_of(line.value)) for line in lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

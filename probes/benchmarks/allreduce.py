@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _KIB = 1024
 _SIZES: dict[str, tuple[int, ...]] = {
@@ -21,7 +21,7 @@ _SIZES: dict[str, tuple[int, ...]] = {
 class AllReduce(Benchmark):
     """NCCL with one rank a GPU where there are two GPUs or more; otherwise gloo over host ranks, under other names.
 
-    busbw = bytes / seconds * 2 (n - 1) / n: what each link carries, whatever the number of ranks n. A repetition counts
+    busbw = bytes / seconds * 2 (n - 1) / n: what each link carries, for any number of ranks n. A repetition counts
     as long as its slowest rank.
     """
 
@@ -52,14 +52,14 @@ class AllReduce(Benchmark):
     def where(self, device: Device) -> str:
         return "cuda" if backend_of(device) == "nccl" else "cpu"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
-        from probes.benchmarks.ranks import run_ranks
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
+        from mainstay.probes.benchmarks.ranks import run_ranks
 
         backend = backend_of(device)
         world = device.count if backend == "nccl" else self.config.host_ranks
         answers = run_ranks(world, backend, lambda rank: self._rank(rank, backend, clock))
         factor = 2 * (world - 1) / world
-        readings = Readings()
+        readings = BenchmarkReadings()
         for size, metric in zip(_SIZES[backend], self.metrics(device), strict=True):
             slowest = [max(seconds) for seconds in zip(*(a[str(size)] for a in answers), strict=True)]
             rate = metric.better is Better.HIGHER

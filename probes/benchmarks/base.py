@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import BenchmarkResult, Better, Metric, MetricValues, State
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, Metric, MetricValues
 
 Clock = Callable[[], float]
 """Seconds that only ever grow; injected, so that a test can hold it."""
@@ -30,7 +30,7 @@ Clock = Callable[[], float]
 Kind = Literal["cpu", "cuda"]
 
 
-class Tier(IntEnum):
+class SuiteTier(IntEnum):
     """How thorough a suite is: seconds, minutes, the better part of an hour."""
 
     QUICK = 0
@@ -42,7 +42,7 @@ class Tier(IntEnum):
 class Effort:
     """What a suite asks of its benchmarks. It changes how often they repeat, never what they measure."""
 
-    tier: Tier = Tier.QUICK
+    tier: SuiteTier = SuiteTier.QUICK
     budget_seconds: float = 0.2
     """Seconds of measuring per metric."""
     directory: str = ""
@@ -55,7 +55,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     model: str
     count: int = 1
-    """How many of these the machine has: GPUs, or the processor cores that this process may use."""
+    """How many of these this host has: GPUs, or the processor cores that this process may use."""
     index: int | None = None
     """Which GPU; None means all of them, or the host."""
     numa_nodes: int = 1
@@ -69,7 +69,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Readings:
+class BenchmarkReadings:
     """What ``measure`` hands back."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Benchmark(ABC):
     """What this benchmark finds, or finds best, in words."""
     defects: ClassVar[tuple[Defect, ...]]
     """The same as classes, the one it finds best first: what a failure is put down to."""
-    tier: ClassVar[Tier] = Tier.QUICK
+    tier: ClassVar[SuiteTier] = SuiteTier.QUICK
     """The least thorough suite that it belongs to; it belongs to every longer one too."""
     each_device: ClassVar[bool] = True
     """Run once for every GPU of the machine; False: once for all of them, or for the host."""
@@ -159,19 +159,19 @@ class Benchmark(ABC):
         return True, ""
 
     @abstractmethod
-    def measure(self, device: Device, clock: Clock) -> Readings:
-        """Do the work. Raises whatever goes wrong: the process around it is the boundary."""
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
+        """Do the work. Every error propagates: the process around it is the boundary."""
 
     def run(self, device: Device, clock: Clock) -> BenchmarkResult:
         """Measure and report: ``ok``, or ``unsupported`` with the reason."""
         able, reason = self.supported(device)
         if not able:
-            return self.failed(device, State.UNSUPPORTED, reason)
+            return self.failed(device, BenchmarkState.UNSUPPORTED, reason)
         begun = clock()
         readings = self.measure(device, clock)
         return self._report(device, readings, clock() - begun)
 
-    def failed(self, device: Device, state: State, reason: str, seconds: float = 0.0) -> BenchmarkResult:
+    def failed(self, device: Device, state: BenchmarkState, reason: str, seconds: float = 0.0) -> BenchmarkResult:
         """The result of a benchmark that gave none: every declared metric is there, without values."""
         return BenchmarkResult(
             benchmark=self.name,
@@ -182,7 +182,7 @@ class Benchmark(ABC):
             metrics=tuple(_valued(metric, ()) for metric in self.metrics(device)),
         )
 
-    def _report(self, device: Device, readings: Readings, seconds: float) -> BenchmarkResult:
+    def _report(self, device: Device, readings: BenchmarkReadings, seconds: float) -> BenchmarkResult:
         declared = self.metrics(device)
         surplus = (readings.values.keys() | readings.problems.keys()) - {metric.name for metric in declared}
         assert not surplus, f"{self.name} reports metrics that it does not declare: {sorted(surplus)}"
@@ -196,7 +196,7 @@ class Benchmark(ABC):
             values.append(_valued(metric, taken))
         return BenchmarkResult(
             benchmark=self.name,
-            state=State.OK,
+            state=BenchmarkState.OK,
             error="; ".join(f"{name}: {why}" for name, why in problems.items())[:500] or None,
             seconds=seconds,
             device=self.where(device),

@@ -8,16 +8,16 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.gemm import multiply, same_as
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.gemm import multiply, same_as
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
 
 _FORMAT: dict[Kind, str] = {"cpu": "fp32", "cuda": "bf16"}
-_SECONDS = {Tier.QUICK: 5.0, Tier.STANDARD: 45.0, Tier.DEEP: 300.0}
+_SECONDS = {SuiteTier.QUICK: 5.0, SuiteTier.STANDARD: 45.0, SuiteTier.DEEP: 300.0}
 _MOST = 120
-"""Slices, and so values, of one burn."""
+"""Slices, and so values, of the load test."""
 _LEAST = 8
 
 
@@ -33,14 +33,14 @@ class Burn(Benchmark):
     name: ClassVar[str] = "burn"
     catches: ClassVar[str] = "power, cooling or clocks that give in under lasting load, and bits that flip when hot"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.THERMAL, Defect.COMPUTE, Defect.NUMERICS)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     together: ClassVar[bool] = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
         size: int = 512
         seconds: float = 45.0
-        """Length of the burn, whatever the budget."""
+        """Length of the load, for any budget."""
 
     config: Config
 
@@ -71,7 +71,7 @@ class Burn(Benchmark):
         del device
         return self.set_up_seconds + 1.1 * self.config.seconds
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         rate, steady, speed, repeat = (metric.name for metric in self.metrics(device))
         n = self.config.size
         work, watch = multiply(_FORMAT[device.kind], n, device), Stopwatch(device, clock)
@@ -80,7 +80,7 @@ class Burn(Benchmark):
         calls = max(1, round(length / max(watch.seconds(work), 1e-6)))
         rates: list[float] = []
         clocks: list[float] = []
-        readings = Readings(values={repeat: [1.0]})
+        readings = BenchmarkReadings(values={repeat: [1.0]})
         end = clock() + self.config.seconds
         while len(rates) < _LEAST or (clock() < end and len(rates) < 2 * _MOST):
             rates.append(2.0 * n**3 / watch.seconds(work, calls))
@@ -101,7 +101,7 @@ def _hertz(device: Device) -> float:
     """Clock of the SMs, or the mean over the processor's cores.
 
     Raises:
-        OSError, RuntimeError, ImportError: nobody tells.
+        OSError, RuntimeError, ImportError: no library reports the temperature and the power.
     """
     if device.kind == "cuda":
         import torch

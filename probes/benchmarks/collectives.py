@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from probes.benchmarks.allreduce import agreed, backend_of, size_name
-from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.ranks import run_ranks
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.allreduce import agreed, backend_of, size_name
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.ranks import run_ranks
+from mainstay.probes.benchmarks.result import Better, Metric
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class Collectives(Benchmark):
     name: ClassVar[str] = "collectives"
     catches: ClassVar[str] = "a bad link, switch plane or path that only one pattern of traffic uses"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_CPU)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
@@ -68,11 +68,11 @@ class Collectives(Benchmark):
     def where(self, device: Device) -> str:
         return "cuda" if backend_of(device) == "nccl" else "cpu"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         backend = backend_of(device)
         world = device.count if backend == "nccl" else self.config.host_ranks
         answers = run_ranks(world, backend, lambda rank: self._rank(rank, world, backend, clock))
-        readings = Readings()
+        readings = BenchmarkReadings()
         for name, factor in OPERATIONS.items():
             for size in _SIZES[backend]:
                 metric = _named(backend, name, size)

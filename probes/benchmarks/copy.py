@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
 
 if TYPE_CHECKING:
     import torch
@@ -45,10 +45,10 @@ class Copy(Benchmark):
     def _metric(self, route: str) -> str:
         return f"{route}_{self.config.mebibytes}MiB"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         watch = Stopwatch(device, clock)
         size = self.config.mebibytes << 20
-        readings = Readings()
+        readings = BenchmarkReadings()
         for route in _ROUTES[device.kind]:
             source, target = _buffers(route, size, device)
             seconds = watch.repeat(partial(target.copy_, source, non_blocking=True), self.config.budget_seconds)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from probes.benchmarks.base import Clock, Device, Effort, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.tool import Tool
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.external_tool import ExternalToolBenchmark
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _STATUS = {"pass": 1.0, "warn": 0.5, "fail": 0.0}
 """What each status counts as; a test that was skipped or not run counts as nothing."""
@@ -19,7 +19,7 @@ _WHOLE = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DcgmOutcome:
     """One test on one entity, as dcgmi reports it."""
 
     test: str
@@ -31,7 +31,7 @@ class Outcome:
     words: str
 
 
-class Dcgm(Tool):
+class Dcgm(ExternalToolBenchmark):
     """``dcgmi diag -r 2``: some two minutes of software, PCIe and GPU memory tests.
 
     Each metric is the worst of its test over all GPUs: 1 passed, 0.5 with a warning, 0 failed; ``all`` counts tests too
@@ -41,14 +41,14 @@ class Dcgm(Tool):
     name: ClassVar[str] = "dcgm"
     catches: ClassVar[str] = "what NVIDIA's diagnostic finds: software, permissions, PCIe, GPU memory, row remapping"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_MEMORY, Defect.SOFTWARE, Defect.HOST_LINK)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     programs: ClassVar[tuple[str, ...]] = ("dcgmi",)
     run_seconds: ClassVar[float] = 130.0
     options: ClassVar[tuple[str, ...]] = ("-r", "2")
     tests: ClassVar[tuple[str, ...]] = (_DEPLOYMENT, "pcie", "memory")
 
     def tuned(self, effort: Effort) -> Self:
-        """It repeats by itself what it wants repeated."""
+        """Return it unchanged: dcgmi repeats its own tests."""
         del effort
         return self
 
@@ -56,7 +56,7 @@ class Dcgm(Tool):
         del device
         return tuple(Metric(name=name, unit="", better=Better.EQUAL) for name in (*self.tests, _WHOLE))
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         del device, clock
         return summed(read(self.output("dcgmi", "diag", *self.options, "-j", failure_is_an_answer=True)), self.tests)
 
@@ -67,7 +67,7 @@ class DcgmDeep(Dcgm):
     name: ClassVar[str] = "dcgm_deep"
     catches: ClassVar[str] = "what NVIDIA's diagnostic finds under stress: power, thermal, arithmetic, memory bandwidth"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.THERMAL, Defect.COMPUTE, Defect.GPU_MEMORY, Defect.HOST_LINK)
-    tier: ClassVar[Tier] = Tier.DEEP
+    tier: ClassVar[SuiteTier] = SuiteTier.DEEP
     run_seconds: ClassVar[float] = 560.0
     options: ClassVar[tuple[str, ...]] = (
         "-r", "3", "-p",
@@ -78,7 +78,7 @@ class DcgmDeep(Dcgm):
     )  # fmt: skip
 
 
-def read(text: str) -> list[Outcome]:
+def read(text: str) -> list[DcgmOutcome]:
     """The outcomes in what ``dcgmi diag -j`` printed, of DCGM 2 to 4; lines around the document are passed over.
 
     Raises:
@@ -95,9 +95,9 @@ def read(text: str) -> list[Outcome]:
     return found
 
 
-def summed(outcomes: Sequence[Outcome], tests: Sequence[str]) -> Readings:
-    """The worst status of each test, and of everything; whatever is not a pass has its reason."""
-    readings = Readings()
+def summed(outcomes: Sequence[DcgmOutcome], tests: Sequence[str]) -> BenchmarkReadings:
+    """Return the worst status of each test and of the whole run; every status that is not a pass has its reason."""
+    readings = BenchmarkReadings()
     for name in (*tests, _WHOLE):
         own = [one for one in outcomes if name in (one.test, _WHOLE)]
         counted = [_STATUS[one.status] for one in own if one.status in _STATUS]
@@ -110,7 +110,7 @@ def summed(outcomes: Sequence[Outcome], tests: Sequence[str]) -> Readings:
     return readings
 
 
-def _said(outcomes: Iterable[Outcome]) -> Iterator[str]:
+def _said(outcomes: Iterable[DcgmOutcome]) -> Iterator[str]:
     """Those that did not pass, worst first, in words."""
     amiss = [one for one in outcomes if one.status != "pass"]
     for one in sorted(amiss, key=lambda one: _STATUS.get(one.status, 2.0))[:4]:
@@ -142,12 +142,12 @@ def _tests(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "", test
 
 
-def _outcomes(category: str, test: dict[str, Any]) -> Iterator[Outcome]:
+def _outcomes(category: str, test: dict[str, Any]) -> Iterator[DcgmOutcome]:
     name = str(test.get("name", "")).strip().lower().replace(" ", "_")
     name = _DEPLOYMENT if category.lower() == "deployment" else name.removeprefix("gpu_")
     for result in _dicts(test.get("results")):
         entity = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id", "")))
-        yield Outcome(
+        yield DcgmOutcome(
             test=name,
             status=str(result.get("status", "not run")).lower().removesuffix("ed"),
             entity=f"{result.get('entity_group', 'GPU')} {entity}".strip(),

@@ -6,14 +6,14 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
 
 if TYPE_CHECKING:
     import torch
 
-_REPEATS = {Tier.QUICK: 5, Tier.STANDARD: 100, Tier.DEEP: 1000}
+_REPEATS = {SuiteTier.QUICK: 5, SuiteTier.STANDARD: 100, SuiteTier.DEEP: 1000}
 _SECONDS: dict[Kind, float] = {"cpu": 0.02, "cuda": 0.02}
 """One repetition, stated generously."""
 
@@ -64,11 +64,11 @@ class Deterministic(Benchmark):
     def _metric(self) -> str:
         return f"fingerprint_w{self.config.width}_s{self.config.steps}"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         del clock
         digests = [self._digest(device) for _ in range(self.config.repeats)]
         prints = [float(int(digest[:12], 16)) for digest in digests]
-        return Readings(values={self._metric(): prints}, digest=digests[0])
+        return BenchmarkReadings(values={self._metric(): prints}, digest=digests[0])
 
     def _digest(self, device: Device) -> str:
         import torch

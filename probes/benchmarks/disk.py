@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _BLOCK = 1 << 20
-_REPEATS = {Tier.QUICK: 3, Tier.STANDARD: 10, Tier.DEEP: 40}
+_REPEATS = {SuiteTier.QUICK: 3, SuiteTier.STANDARD: 10, SuiteTier.DEEP: 40}
 _MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 
 
@@ -24,7 +24,7 @@ class Disk(Benchmark):
     """Where snapshots and data sets live. The bytes are random: a file system that compresses gains nothing.
 
     A write counts when fsync has returned. A read counts only if the kernel confirms, page by page, that it no longer
-    held the file in memory; if it cannot be made to let go, the read has no value rather than memory's speed. Caches
+    held the file in memory; if the kernel keeps it, the read has no value rather than memory's speed. Caches
     below the operating system (a controller's, a hypervisor's) are part of what is measured.
     """
 
@@ -81,15 +81,15 @@ class Disk(Benchmark):
     def _folder(self) -> Path:
         return Path(self.config.directory or tempfile.gettempdir())
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         write, read, sync = (metric.name for metric in self.metrics(device))
-        readings = Readings(values={write: [], read: [], sync: []})
+        readings = BenchmarkReadings(values={write: [], read: [], sync: []})
         block = os.urandom(_BLOCK)
         with _scratch(self._folder()) as file:
             for _ in range(self.config.repeats):
                 readings.values[write].append(self._size / _write(file, self._size, block, clock))
                 if not _forgotten(file, self._size):
-                    readings.problems[read] = "the page cache would not let go of the file: it would time memory"
+                    readings.problems[read] = "the page cache kept the file: the read would time memory"
                     continue
                 readings.values[read].append(self._size / _read(file, self._size, block, clock))
             readings.values[sync] = [_sync(file, block[:4096], clock) for _ in range(self.config.fsyncs)]

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
+from mainstay.probes.torch_private import fp8_matmul, int8_matmul
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ _REPEATS = 5
 class Gemm(Benchmark):
     """n x n times n x n; 2 n^3 operations. tf32 is fp32 with the tensor cores' short mantissa allowed, fp8 is e4m3.
 
-    Processors without native support emulate the narrow formats a hundred times slower, hence their smaller size there.
+    Processors without native support emulate the narrow formats a hundred times slower, so their size is smaller there.
     Each format also has a ``_repeat`` metric: 1 for a product with the same bits as the first, 0 for another. The same
     kernel on the same operands adds in the same order, so another bit is a wrong bit.
     """
@@ -66,8 +67,8 @@ class Gemm(Benchmark):
     def _metric(self, kind: str) -> str:
         return f"{kind}_n{self._size(kind)}"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
-        readings = Readings()
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
+        readings = BenchmarkReadings()
         watch = Stopwatch(device, clock)
         for kind in _FORMATS[device.kind]:
             name = self._metric(kind)
@@ -94,7 +95,7 @@ def multiply(kind: str, n: int, device: Device) -> Callable[[], torch.Tensor]:
         left, right = (
             torch.randint(-100, 100, (n, n), generator=random, dtype=torch.int8).to(device.label) for _ in "lr"
         )
-        return lambda: torch._int_mm(left, right)  # noqa: SLF001 - torch has no public int8 multiply
+        return lambda: int8_matmul(left, right)
     left, right = (torch.randn(n, n, generator=random).to(device.label) for _ in "lr")
     if kind == "fp8":
         return _scaled(left, right)
@@ -110,9 +111,7 @@ def _scaled(left: torch.Tensor, right: torch.Tensor) -> Callable[[], torch.Tenso
     first = left.to(torch.float8_e4m3fn)
     second = right.t().contiguous().to(torch.float8_e4m3fn).t()
     one = torch.ones((), device=left.device)
-    return lambda: torch._scaled_mm(  # noqa: SLF001 - torch has no public fp8 multiply
-        first, second, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-    )
+    return lambda: fp8_matmul(first, second, scale=one, out=torch.bfloat16)
 
 
 def same_bits(work: Callable[[], torch.Tensor], repeats: int) -> list[float]:

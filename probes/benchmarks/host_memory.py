@@ -6,18 +6,18 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from probes.benchmarks.base import Clock, Device, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.memory import Memory
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.memory import Memory
 
 
 class HostMemory(Memory):
-    """STREAM on the processor, over every core that this process may use, whatever else the machine has."""
+    """STREAM on the processor, over every core that this process may use, with or without GPUs."""
 
     name: ClassVar[str] = "host_memory"
     catches: ClassVar[str] = "a missing, slow or wrongly placed DIMM, and a processor held back while it feeds GPUs"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_MEMORY, Defect.HOST_CPU)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     each_device: ClassVar[bool] = False
     together: ClassVar[bool] = False
 
@@ -30,5 +30,5 @@ class HostMemory(Memory):
         del device
         return "host"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         return super().measure(msgspec.structs.replace(device, kind="cpu", index=None), clock)

@@ -1,8 +1,8 @@
 """Run one order at a time in a process that may hang, crash or be killed without harm to the caller.
 
-Invariant: ``call`` returns within the time-out, or from an interrupt, plus ``GRACE_SECONDS``, whatever the benchmark
-does; a process that even SIGKILL does not end (a driver call stuck in the kernel) is abandoned, and the next order gets
-a fresh nursery.
+Invariant: ``call`` returns within the time-out, or from an interrupt, plus ``GRACE_SECONDS``, for any behavior of the
+benchmark; a process that even SIGKILL does not end (a driver call stuck in the kernel) is abandoned, and the next task
+gets a new fork server.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from probes.benchmarks.interrupt import Interrupt
+from mainstay.probes.benchmarks.cancellation import CancelSignal
 
 GRACE_SECONDS = 4.0
 """From SIGKILL until a process is given up: the kernel needs well under a second to end one that can be ended."""
 STARTUP_SECONDS = 120.0
 """For importing torch from a cold network file system; warm it takes two to three seconds."""
 
-COMMAND = (sys.executable, "-P", "-m", "probes.benchmarks.nursery")
-_ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-P", "-m", "mainstay.probes.benchmarks.fork_server")
+_ROOT = Path(__file__).parents[3]
 
 
-class NurseryError(RuntimeError):
+class BenchmarkForkServerError(RuntimeError):
     """No process could be started that has torch; the message says what it said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CallOutcome:
     """What became of an order: an answer, or the reason why there is none."""
 
     answer: Any = None
@@ -48,15 +48,15 @@ class Outcome:
     seconds: float = 0.0
 
 
-class Nursery:
-    """A context manager around the nursery process, which starts when the first order needs it.
+class BenchmarkForkServer:
+    """A context manager around the fork server process, which starts when the first task needs it.
 
     Args:
-        command: of the nursery process.
+        command: of the fork server process.
         interrupt: ends the order in progress, and every later one before it begins.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND, interrupt: Interrupt | None = None) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, interrupt: CancelSignal | None = None) -> None:
         self._command = command
         self._interrupt = interrupt
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,30 +71,30 @@ class Nursery:
         self._end()
         self._errors.close()
 
-    def call(self, order: dict[str, Any], timeout: float) -> Outcome:
+    def call(self, order: dict[str, Any], timeout: float) -> CallOutcome:
         """Give one order and wait for its answer, at most ``timeout`` seconds.
 
         Raises:
-            NurseryError: torch is missing or does not import.
+            BenchmarkForkServerError: torch is missing or does not import.
         """
         if self._process is None and not self._interrupt:
             self._start()
         if self._process is None or self._interrupt:
-            return Outcome(reason=self._asked(), interrupted=True)
+            return CallOutcome(reason=self._asked(), interrupted=True)
         self._child, answer = None, None
         begun, said = time.monotonic(), os.fstat(self._errors.fileno()).st_size
-        with contextlib.suppress(BrokenPipeError):  # it died between two orders: the wait below says so
+        with contextlib.suppress(BrokenPipeError):  # it died between two tasks: the wait below reports it
             self._write(order)
         while message := self._receive(begun + timeout, self._interrupt):
             self._child = message.get("pid", self._child)
             answer = message.get("result", answer)
             if "exit" in message:
                 reason = None if answer is not None else self._last_words(message["exit"], said)
-                return Outcome(answer=answer, reason=reason, seconds=time.monotonic() - begun)
+                return CallOutcome(answer=answer, reason=reason, seconds=time.monotonic() - begun)
         if self._process is not None and self._process.poll() is None:
             return self._give_up(timeout, begun)
         self._end()
-        return Outcome(reason=self._last_words(None, said), seconds=time.monotonic() - begun)
+        return CallOutcome(reason=self._last_words(None, said), seconds=time.monotonic() - begun)
 
     def _start(self) -> None:
         environment = os.environ | {
@@ -115,7 +115,7 @@ class Nursery:
             self._end()
             if self._interrupt:
                 return
-            raise NurseryError(self._last_words(None, 0))
+            raise BenchmarkForkServerError(self._last_words(None, 0))
 
     def _write(self, order: dict[str, Any]) -> None:
         assert self._process is not None
@@ -126,8 +126,8 @@ class Nursery:
     def _asked(self) -> str:
         return self._interrupt.reason if self._interrupt is not None else ""
 
-    def _receive(self, deadline: float, interrupt: Interrupt | None = None) -> dict[str, Any] | None:
-        """The next message, or None when the deadline passes, the nursery is gone or ``interrupt`` is set."""
+    def _receive(self, deadline: float, interrupt: CancelSignal | None = None) -> dict[str, Any] | None:
+        """The next message, or None when the deadline passes, the fork server is gone or ``interrupt`` is set."""
         assert self._process is not None
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
@@ -150,8 +150,8 @@ class Nursery:
                 return None
             self._buffer += piece
 
-    def _give_up(self, timeout: float, begun: float) -> Outcome:
-        """The order overran: end the child, and the nursery with it if the child cannot be ended."""
+    def _give_up(self, timeout: float, begun: float) -> CallOutcome:
+        """The task overran: end the child, and the fork server with it if the child cannot be ended."""
         self._kill_child()
         deadline = time.monotonic() + GRACE_SECONDS / 2
         while message := self._receive(deadline):
@@ -164,8 +164,8 @@ class Nursery:
             self._end()
         seconds = time.monotonic() - begun
         if self._interrupt:
-            return Outcome(reason=self._asked(), interrupted=True, seconds=seconds)
-        return Outcome(reason=f"still running after {timeout:g} s: killed", timed_out=True, seconds=seconds)
+            return CallOutcome(reason=self._asked(), interrupted=True, seconds=seconds)
+        return CallOutcome(reason=f"still running after {timeout:g} s: killed", timed_out=True, seconds=seconds)
 
     def _kill_child(self) -> None:
         if self._child is not None:
@@ -173,7 +173,7 @@ class Nursery:
                 os.killpg(self._child, signal.SIGKILL)
 
     def _end(self) -> None:
-        """Close standard input (the nursery then ends its child), then insist."""
+        """Close standard input (the fork server then ends its child), then kill the fork server."""
         process, self._process = self._process, None
         if process is None:
             return

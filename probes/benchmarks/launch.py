@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
 
 _LATENCIES = {"cpu": ("dispatch",), "cuda": ("launch", "round_trip")}
 
@@ -33,7 +33,7 @@ class Launch(Benchmark):
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         return tuple(Metric(name=name, unit="s", better=Better.LOWER) for name in _LATENCIES[device.kind])
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         import torch
 
         watch = Stopwatch(device, clock)
@@ -48,4 +48,4 @@ class Launch(Benchmark):
 
         works = {"dispatch": queue, "launch": queue, "round_trip": wait}
         budget = self.config.budget_seconds
-        return Readings(values={name: watch.repeat(works[name], budget) for name in _LATENCIES[device.kind]})
+        return BenchmarkReadings(values={name: watch.repeat(works[name], budget) for name in _LATENCIES[device.kind]})

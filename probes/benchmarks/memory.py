@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +44,13 @@ class Memory(Benchmark):
     def _metric(self, kernel: str) -> str:
         return f"{kernel}_{self.config.mebibytes}MiB"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         import torch
 
         watch = Stopwatch(device, clock)
         size = self.config.mebibytes << 20
         a, b, c = (torch.full((size // 8,), float(i), dtype=torch.float64, device=device.label) for i in (1, 2, 3))
-        readings = Readings()
+        readings = BenchmarkReadings()
         for kernel, (work, target, expected) in _kernels(a, b, c).items():
             seconds = watch.repeat(work, self.config.budget_seconds)
             readings.values[self._metric(kernel)] = [_MOVED[kernel] * size / s for s in seconds]

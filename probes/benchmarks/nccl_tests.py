@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from probes.benchmarks.base import Clock, Device, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.tool import Tool
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.external_tool import ExternalToolBenchmark
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _RATES = {2 << 20: "busbw_2MiB", 16 << 20: "busbw_16MiB", 1 << 30: "busbw_1GiB"}
 _LATENCY = {8: "latency_8B"}
@@ -26,13 +26,13 @@ class Row:
     """Bus bandwidth, B/s."""
 
 
-class NcclTests(Tool):
+class NcclTests(ExternalToolBenchmark):
     """One process, a thread's worth of GPUs; results are checked by the program, and wrong ones are an error here."""
 
     name: ClassVar[str] = "nccl_tests"
     catches: ClassVar[str] = "a bad link between the GPUs of a node, by the program that vendors quote"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK,)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     programs: ClassVar[tuple[str, ...]] = ("all_reduce_perf",)
     run_seconds: ClassVar[float] = 20.0
 
@@ -46,9 +46,9 @@ class NcclTests(Tool):
             return False, "all_reduce_perf needs two GPUs or more"
         return super().supported(device)
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         del clock
-        readings = Readings()
+        readings = BenchmarkReadings()
         for _ in range(max(1, self.config.repeats)):
             # 8 B to 1 GiB, times eight each; checked once, since checking is slow
             rows = read(

@@ -1,4 +1,4 @@
-"""Copies between a device and the memory of every NUMA node: near memory that is slow has the wrong neighbours."""
+"""Copies between a device and the memory of every NUMA node: slow near memory points to a wrong placement."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.numa import beside, processors_by_node
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.numa import beside, processors_by_node
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ class NumaCopy(Benchmark):
     name: ClassVar[str] = "numa_copy"
     catches: ClassVar[str] = "a GPU, switch or memory behind the wrong socket, and a slow link between sockets"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_LINK, Defect.HOST_MEMORY)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -50,10 +50,10 @@ class NumaCopy(Benchmark):
     def _metric(self, route: str, place: int) -> str:
         return f"{route}_numa{place}_{self.config.mebibytes}MiB"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         watch = Stopwatch(device, clock)
         size = self.config.mebibytes << 20
-        readings = Readings()
+        readings = BenchmarkReadings()
         nodes = list(processors_by_node().values())
         home = nodes[0]
         for place, near in enumerate(nodes[: device.numa_nodes]):

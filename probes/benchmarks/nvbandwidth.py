@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from probes.benchmarks.base import Clock, Device, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.tool import Tool
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.external_tool import ExternalToolBenchmark
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _HOST = {"h2d": "host_to_device_memcpy_ce", "d2h": "device_to_host_memcpy_ce"}
 _DEVICE = {"d2d": "device_to_device_memcpy_read_ce"}
@@ -19,13 +19,13 @@ Matrix = Mapping[tuple[int, int], float]
 """(row, column) → the figure in the unit of its head; cells that are N/A are absent."""
 
 
-class NvBandwidth(Tool):
+class NvBandwidth(ExternalToolBenchmark):
     """Of every GPU its copies from and to the host, and (``d2d``) its slowest copy with any other GPU."""
 
     name: ClassVar[str] = "nvbandwidth"
     catches: ClassVar[str] = "a narrow PCIe link, or a bad NVLink between two GPUs, by NVIDIA's program"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_LINK, Defect.GPU_LINK)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     programs: ClassVar[tuple[str, ...]] = ("nvbandwidth",)
     run_seconds: ClassVar[float] = 40.0
 
@@ -39,9 +39,9 @@ class NvBandwidth(Tool):
     def _cases(self, device: Device) -> dict[str, str]:
         return _HOST | _DEVICE if device.count > 1 else _HOST
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         del clock
-        readings = Readings()
+        readings = BenchmarkReadings()
         for _ in range(max(1, self.config.repeats)):
             cases = self._cases(device)
             found = read(self.output("nvbandwidth", "-t", *cases.values()))
@@ -82,8 +82,12 @@ def read(text: str) -> Mapping[str, Matrix]:
         elif not columns and all(word.isdecimal() for word in words):
             columns = [int(word) for word in words]
         elif columns and words[0].isdecimal():
-            cells = zip(columns, words[1:], strict=False)
-            found.setdefault(case, {}).update({(int(words[0]), c): float(w) for c, w in cells if w != "N/A"})
+            found.setdefault(case, {}).update(_row(words, columns))
     if not found:
         raise ValueError("nvbandwidth printed no matrix")
     return found
+
+
+def _row(words: list[str], columns: list[int]) -> dict[tuple[int, int], float]:
+    cells = zip(columns, words[1:], strict=False)
+    return {(int(words[0]), column): float(word) for column, word in cells if word != "N/A"}

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from probes.benchmarks.allreduce import backend_of
-from probes.benchmarks.base import Benchmark, Clock, Device, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.gemm import multiply
-from probes.benchmarks.ranks import run_ranks
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.allreduce import backend_of
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.gemm import multiply
+from mainstay.probes.benchmarks.ranks import run_ranks
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _LEAST, _MOST = 5, 50
 
@@ -22,13 +22,13 @@ class Overlap(Benchmark):
     ``compute``, ``communicate`` and ``both`` are seconds of the slowest rank. ``hidden`` = (compute + communicate -
     both) / min(compute, communicate): 1 when the shorter costs nothing, 0 when they take turns; where they slow each
     other down so much that it would be below zero, the least value above zero is reported. NCCL's kernels and the
-    multiplies share SMs; gloo shares cores, so the twin hides little and says so.
+    multiplies share SMs; gloo shares cores, so the twin hides little and reports a low value.
     """
 
     name: ClassVar[str] = "overlap"
     catches: ClassVar[str] = "collectives that slow down, or are slowed down by, the arithmetic beside them"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.COMPUTE, Defect.HOST_CPU)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Overlap(Benchmark):
     def where(self, device: Device) -> str:
         return "cuda" if backend_of(device) == "nccl" else "cpu"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         backend = backend_of(device)
         world = device.count if backend == "nccl" else self.config.host_ranks
         answers = run_ranks(world, backend, lambda rank: self._rank(rank, backend, clock))
@@ -62,7 +62,7 @@ class Overlap(Benchmark):
         names = [metric.name for metric in self.metrics(device)]
         values = dict(zip(names, slowest.values(), strict=False))
         values[names[-1]] = [hidden(*seconds) for seconds in zip(*slowest.values(), strict=True)]
-        return Readings(values=values)
+        return BenchmarkReadings(values=values)
 
     def _rank(self, rank: int, backend: str, clock: Clock) -> dict[str, Any]:
         import torch
@@ -90,7 +90,7 @@ def hidden(compute: float, communicate: float, both: float) -> float:
 def _timed(
     compute: Callable[[int], None], communicate: Callable[[], Any], budget: float, where: Device, clock: Clock
 ) -> dict[str, Any]:
-    """Seconds alone and together, in turns, so that whatever drifts drifts for all three."""
+    """Return the seconds alone and together, measured in turns, so that a drift affects all three."""
     import torch
     import torch.distributed as dist
 

@@ -1,9 +1,9 @@
-"""What two nodes measure between them over TCP: ``python -m probes.benchmarks.pair NODE``, one side of it.
+"""What two nodes measure between them over TCP: ``python -m mainstay.probes.benchmarks.pair NODE``, one side of it.
 
 The order (``pairing.PairOrder``) comes as JSON on standard input, the result goes to standard output. The listening
 side takes the port that the order names, the connecting side tries that port of the order's address until the deadline:
 the service gives every pair of a round a port of its own, so nothing has to be announced. Then both drive in turn
-(``probes.benchmarks.echo``), and each reports what its own clock says.
+(``mainstay.probes.benchmarks.tcp_echo``), and each reports what its own clock says.
 
 The two know each other by a word made of the order. It keeps rounds and strangers apart; it is no secret worth the
 name, and nothing but our own test bytes crosses the connection.
@@ -23,10 +23,10 @@ from typing import Final
 
 import msgspec
 
-from probes.benchmarks.base import Clock
-from probes.benchmarks.echo import MOST_BYTES, Wire, goodbye, latencies, prepare, receive, serve
-from probes.benchmarks.pairing import PAIR, PairOrder, Role, bandwidth_name, latency_name, metrics
-from probes.benchmarks.result import BenchmarkResult, MetricValues, State
+from mainstay.probes.benchmarks.base import Clock
+from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandwidth_name, latency_name, metrics
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, MetricValues
+from mainstay.probes.benchmarks.tcp_echo import MOST_BYTES, Wire, close_session, latencies, receive, serve, set_nodelay
 
 BUDGET_SECONDS: Final = 0.5
 """Of measuring one size, on each side."""
@@ -45,7 +45,7 @@ Wrap = Callable[[socket.socket], Wire]
 class _UnableError(Exception):
     """This side cannot do its part."""
 
-    def __init__(self, state: State, reason: str) -> None:
+    def __init__(self, state: BenchmarkState, reason: str) -> None:
         super().__init__(reason)
         self.state = state
 
@@ -62,14 +62,14 @@ class Side:
         clock: what transfers are timed by.
     """
 
-    order: PairOrder
+    order: PairTask
     node: str
     wrap: Wrap = lambda connection: connection
     now: Clock = time.time
     clock: Clock = time.perf_counter
 
     def run(self) -> BenchmarkResult:
-        """Measure; whatever happens is a result: ``timeout`` if the other side or the path is at fault, or may be."""
+        """Measure; every failure is a result: ``timeout`` if the other side or the path is at fault, or may be."""
         begun = self.clock()
         values: dict[str, list[float]] = {}
         try:
@@ -83,17 +83,19 @@ class Side:
             words = (
                 f"the transfer with {self.order.peer} broke off ({measured} measured): {error or type(error).__name__}"
             )
-            return failed(self.order, State.TIMEOUT, words, self.clock() - begun)
-        return _result(self.order, State.OK, None, self.clock() - begun, values)
+            return failed(self.order, BenchmarkState.TIMEOUT, words, self.clock() - begun)
+        return _result(self.order, BenchmarkState.OK, None, self.clock() - begun, values)
 
     def _check(self) -> None:
         order = self.order
         if order.gpu:
-            raise _UnableError(State.UNSUPPORTED, f"pairs are measured from host memory, not from GPU {order.gpu}")
+            raise _UnableError(
+                BenchmarkState.UNSUPPORTED, f"pairs are measured from host memory, not from GPU {order.gpu}"
+            )
         if not 0 < len(order.sizes) <= _MOST_SIZES or not all(0 < size <= MOST_BYTES for size in order.sizes):
-            raise _UnableError(State.ERROR, f"sizes must be 1 to {_MOST_SIZES} of 1 to {MOST_BYTES} bytes")
+            raise _UnableError(BenchmarkState.ERROR, f"sizes must be 1 to {_MOST_SIZES} of 1 to {MOST_BYTES} bytes")
         if self._left() <= 0:
-            raise _UnableError(State.ERROR, "the deadline had passed before the pair could start")
+            raise _UnableError(BenchmarkState.ERROR, "the deadline had passed before the pair could start")
 
     def _left(self) -> float:
         return self.order.deadline_at - MARGIN_SECONDS - self.now()
@@ -102,12 +104,14 @@ class Side:
         try:
             connection = self._listen() if self.order.role is Role.LISTEN else self._connect()
         except socket.gaierror as error:
-            raise _UnableError(State.ERROR, f"the address {self.order.address!r} is not known here: {error}") from None
+            raise _UnableError(
+                BenchmarkState.ERROR, f"the address {self.order.address!r} is not known here: {error}"
+            ) from None
         if connection is None:
             how = "came to" if self.order.role is Role.LISTEN else "answered at"
             where = f"{self.order.address} port {self.order.port}"
-            raise _UnableError(State.TIMEOUT, f"{self.order.peer} never {how} {where}")
-        prepare(connection)
+            raise _UnableError(BenchmarkState.TIMEOUT, f"{self.order.peer} never {how} {where}")
+        set_nodelay(connection)
         return connection
 
     def _listen(self) -> socket.socket | None:
@@ -134,7 +138,7 @@ class Side:
             family = socket.AF_INET6 if both else socket.AF_INET
             return self._nic(socket.create_server(("", port), family=family, dualstack_ipv6=both))
         except OSError as error:
-            raise _UnableError(State.ERROR, f"cannot listen on port {port}: {error}") from None
+            raise _UnableError(BenchmarkState.ERROR, f"cannot listen on port {port}: {error}") from None
 
     def _connect(self) -> socket.socket | None:
         """A connection to the peer; None if it does not answer."""
@@ -158,7 +162,7 @@ class Side:
             except OSError as error:
                 one.close()
                 reason = f"cannot use the network interface {self.order.nic!r}: {error}"
-                raise _UnableError(State.UNSUPPORTED, reason) from None
+                raise _UnableError(BenchmarkState.UNSUPPORTED, reason) from None
         return one
 
     def _word(self) -> bytes:
@@ -168,21 +172,29 @@ class Side:
         return hashlib.sha256(said).digest()[:_WORD_BYTES]
 
     def _measure(self, connection: socket.socket, values: dict[str, list[float]]) -> None:
-        end = self.clock() + max(0.0, min(self.order.seconds, self._left()))
+        end = self.clock() + min(self.order.seconds, self._left())
         wire = self.wrap(connection)
-        connection.settimeout(end - self.clock())
+        connection.settimeout(self._seconds_to(end))
         if self.order.role is Role.LISTEN:
             serve(wire)
         for size in self.order.sizes:
-            if (left := end - self.clock()) <= 0:
-                raise TimeoutError(f"not done within {self.order.seconds:.0f} s")
-            connection.settimeout(left)
+            connection.settimeout(self._seconds_to(end))
             trips = latencies(wire, size, BUDGET_SECONDS, self.clock)
             values[latency_name(size)] = trips
             values[bandwidth_name(size)] = [2 * size / seconds for seconds in trips]
-        goodbye(wire)
+        close_session(wire)
         if self.order.role is Role.CONNECT:
             serve(wire)
+
+    def _seconds_to(self, end: float) -> float:
+        """Seconds left, more than 0, since a socket takes no other time-out and must not wait for good.
+
+        Raises:
+            TimeoutError: none are left.
+        """
+        if (left := end - self.clock()) <= 0:
+            raise TimeoutError(f"not done within {self.order.seconds:.0f} s")
+        return left
 
 
 def _family(address: str) -> socket.AddressFamily:
@@ -206,13 +218,13 @@ def _greeted(connection: socket.socket, word: bytes, *, answer: bool) -> bool:
     return False
 
 
-def failed(order: PairOrder, state: State, reason: str, seconds: float = 0.0) -> BenchmarkResult:
+def failed(order: PairTask, state: BenchmarkState, reason: str, seconds: float = 0.0) -> BenchmarkResult:
     """The result of a side that measured nothing, with the reason."""
     return _result(order, state, reason[:500], seconds, {})
 
 
 def _result(
-    order: PairOrder, state: State, error: str | None, seconds: float, values: dict[str, list[float]]
+    order: PairTask, state: BenchmarkState, error: str | None, seconds: float, values: dict[str, list[float]]
 ) -> BenchmarkResult:
     told = tuple(
         MetricValues(name=m.name, unit=m.unit, better=m.better, values=tuple(values.get(m.name, ())))
@@ -223,7 +235,7 @@ def _result(
 
 def main(node: str, wrap: Wrap = lambda connection: connection) -> None:
     """Carry out the order on standard input."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=PairOrder)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=PairTask)
     sys.stdout.buffer.write(msgspec.json.encode(Side(order, node, wrap).run()) + b"\n")
 
 

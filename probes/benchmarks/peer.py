@@ -8,12 +8,12 @@ from functools import partial
 from itertools import permutations
 from typing import Any, ClassVar, Self
 
-from probes.benchmarks.allreduce import backend_of
-from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.ranks import run_ranks
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.allreduce import backend_of
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.ranks import run_ranks
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
 
 _LEAST, _MOST = 3, 50
 
@@ -28,7 +28,7 @@ class Peer(Benchmark):
     name: ClassVar[str] = "peer"
     catches: ClassVar[str] = "one bad NVLink, switch plane or PCIe path between two GPUs of a node"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_LINK)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,11 @@ class Peer(Benchmark):
         kind = "gpu" if backend_of(device) == "nccl" else "gloo"
         return f"{kind}{source}_to_{target}_{self.config.mebibytes}MiB"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         if backend_of(device) == "nccl":
             return self._direct(device, clock)
         answers = run_ranks(self.config.host_ranks, "gloo", lambda rank: self._rank(rank, device, clock))
-        readings = Readings()
+        readings = BenchmarkReadings()
         for i, j in self._pairs(device):
             slower = zip(answers[i][f"{i}>{j}"], answers[j][f"{i}>{j}"], strict=True)
             readings.values[self._metric(device, i, j)] = [self._size / max(pair) for pair in slower]
@@ -86,10 +86,10 @@ class Peer(Benchmark):
     def _size(self) -> int:
         return self.config.mebibytes << 20
 
-    def _direct(self, device: Device, clock: Clock) -> Readings:
+    def _direct(self, device: Device, clock: Clock) -> BenchmarkReadings:
         import torch
 
-        readings = Readings()
+        readings = BenchmarkReadings()
         access: list[int] = []
         watch = Stopwatch(device, _settled(clock))
         for i, j in self._pairs(device):

@@ -7,10 +7,10 @@ import subprocess
 from contextlib import suppress
 from typing import ClassVar
 
-from probes.benchmarks.base import Clock, Device, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.tool import Tool, rdma_devices
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.external_tool import ExternalToolBenchmark, rdma_devices
+from mainstay.probes.benchmarks.result import Better, Metric
 
 _BANDWIDTH, _LATENCY, _EVEN = "write_bw_8MiB_slowest", "write_latency_2B_slowest", "evenness"
 _FIRST_PORT = 18_600
@@ -19,7 +19,7 @@ _UNITS = {"mb/sec": float(1 << 20), "mib/sec": float(1 << 20), "gb/sec": 1e9 / 8
 """perftest's "MB" is 2**20 bytes, its "Gb" 1e9 bits (``--report_gbits``)."""
 
 
-class Perftest(Tool):
+class Perftest(ExternalToolBenchmark):
     """The slowest RDMA port's bandwidth and latency, and the slowest as a share of the fastest.
 
     A machine may have any number of ports: each is measured, one at a time, and the remark names the slowest. Loopback
@@ -29,7 +29,7 @@ class Perftest(Tool):
     name: ClassVar[str] = "perftest"
     catches: ClassVar[str] = "an RDMA port behind a narrow PCIe link, or slower than the others of its machine"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.FABRIC, Defect.HOST_LINK)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     programs: ClassVar[tuple[str, ...]] = ("ib_write_bw", "ib_write_lat")
     run_seconds: ClassVar[float] = 40.0
     gpus: ClassVar[bool] = False
@@ -47,15 +47,15 @@ class Perftest(Tool):
         del device
         able, reason = self.installed()
         if able and not rdma_devices():
-            return False, "the machine has no RDMA device"
+            return False, "this host has no RDMA device"
         return able, reason
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         del device, clock
         ports = [name for name, active in rdma_devices().items() if active]
         if not ports:
             raise RuntimeError(f"no port is active of {', '.join(rdma_devices())}")
-        readings = Readings(values={_BANDWIDTH: [], _LATENCY: [], _EVEN: []})
+        readings = BenchmarkReadings(values={_BANDWIDTH: [], _LATENCY: [], _EVEN: []})
         for _ in range(max(1, self.config.repeats)):
             rates = {name: self._rate(name, place) for place, name in enumerate(ports)}
             latencies = [self._latency(name, place) for place, name in enumerate(ports)]

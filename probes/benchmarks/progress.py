@@ -1,4 +1,4 @@
-"""What somebody who waits for a suite sees, on standard error only: standard output belongs to the result."""
+"""Progress of a suite for an operator who waits, on standard error only: standard output belongs to the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from probes.benchmarks.result import BenchmarkResult, State
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,11 +42,11 @@ def logged(file: Path | None, watcher: Watcher) -> Iterator[Watcher]:
         return
     with file.open("ab", buffering=0) as log:
 
-        def tell(step: Progress) -> None:
+        def record_step(step: Progress) -> None:
             log.write(msgspec.json.encode(step) + b"\n")
             watcher(step)
 
-        yield tell
+        yield record_step
 
 
 def read_log(content: bytes) -> list[Progress]:
@@ -82,5 +82,5 @@ def _done(console: Console, step: Progress) -> None:
     if step.result is None:
         return
     result = step.result
-    parts = (f"{result.seconds:.1f} s" if result.state is State.OK else result.state.value, result.error)
+    parts = (f"{result.seconds:.1f} s" if result.state is BenchmarkState.OK else result.state.value, result.error)
     console.print(f"{_doing(step)}: {': '.join(filter(None, parts))}", markup=False, soft_wrap=True)

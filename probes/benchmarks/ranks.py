@@ -52,7 +52,7 @@ def _fork(rank: int, world: int, backend: str, meeting: Path, work: RankWork) ->
     os.close(reader)
     try:
         answer = _joined(rank, world, backend, meeting, work)
-    except Exception as error:  # noqa: BLE001 - boundary: whatever a rank dies of is reported by its parent
+    except Exception as error:  # noqa: BLE001 - boundary: the parent reports every error of a rank
         traceback.print_exc(file=sys.stderr)
         answer = {"error": f"failed: {type(error).__name__}: {error}".splitlines()[0]}
     with os.fdopen(writer, "w") as pipe:

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 
-class State(StrEnum):
+class BenchmarkState(StrEnum):
     OK = "ok"
     ERROR = "error"
     TIMEOUT = "timeout"
@@ -51,7 +51,7 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     """One benchmark on one device."""
 
     benchmark: str
-    state: State
+    state: BenchmarkState
     error: str | None
     """Why the state is not ``ok``; when it is, which metrics could not be measured, and what disturbed the others."""
     seconds: float
@@ -59,29 +59,29 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     """``cpu``, ``cuda:0`` …, ``cuda`` for a benchmark that takes all of them at once, ``host`` for the disk."""
     metrics: tuple[MetricValues, ...]
     digest: str | None = None
-    again: int = 0
+    remeasured: int = 0
     """How often it was measured again because it had failed; what stands here passed at last, or failed every time."""
 
 
 _DISTURBED = "disturbed: "
 
 
-def disturbed(result: BenchmarkResult, by: str | None) -> BenchmarkResult:
+def with_contention_note(result: BenchmarkResult, by: str | None) -> BenchmarkResult:
     """The result with the remark that the machine was not idle; ``by`` None: as it was."""
-    if by is None or result.state is not State.OK:
+    if by is None or result.state is not BenchmarkState.OK:
         return result
     said = "; ".join(filter(None, (result.error, _DISTURBED + by)))
     return msgspec.structs.replace(result, error=said)
 
 
-def disturbance(result: BenchmarkResult) -> str | None:
+def contention_note(result: BenchmarkResult) -> str | None:
     """What disturbed the measurement, if something did."""
     _, found, words = (result.error or "").rpartition(_DISTURBED)
     return words if found else None
 
 
 class SuiteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One suite on one machine: what ``mainstay validate --json`` prints (with verdicts added by the judge)."""
+    """One suite on one machine: what ``mainstay validate --json`` prints (which adds the verdicts)."""
 
     suite: str
     started_at: float
@@ -105,7 +105,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 _FRACTIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def show(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     """A value for people: three significant digits and an SI prefix (``27.0 GB/s``, ``4.20 µs``)."""
     if unit == "":
         return f"{int(value):012x}" if value.is_integer() and value > 9 else f"{value:g}"

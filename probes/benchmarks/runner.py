@@ -1,6 +1,6 @@
 """Run a suite on this machine, one benchmark after the other, each in a process of its own under a hard time-out.
 
-Invariant: every benchmark of the suite is in the result, whatever became of it (an optional one that cannot run here
+Invariant: every benchmark of the suite is in the result, with any outcome (an optional one that cannot run here
 under ``left_out``), and the process that calls this never imports torch nor touches a driver. Sequential on purpose,
 two benchmarks at once would measure each other; only one that loads nothing shared (``Benchmark.together``) runs on all
 GPUs of the machine at the same time.
@@ -21,14 +21,14 @@ from typing import Self
 
 import msgspec
 
-from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.interrupt import Interrupt
-from probes.benchmarks.isolation import COMMAND, Nursery, NurseryError, Outcome
-from probes.benchmarks.progress import Progress, Watcher
-from probes.benchmarks.result import BenchmarkResult, State, SuiteResult
-from probes.benchmarks.suites import Suite
+from mainstay.probes.benchmarks.base import Benchmark, Device
+from mainstay.probes.benchmarks.cancellation import CancelSignal
+from mainstay.probes.benchmarks.isolation import COMMAND, BenchmarkForkServer, BenchmarkForkServerError, CallOutcome
+from mainstay.probes.benchmarks.progress import Progress, Watcher
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, SuiteResult
+from mainstay.probes.benchmarks.suites import Suite
 
-__all__ = ["Home", "NurseryError", "cohort_of", "run_benchmarks", "run_suite"]
+__all__ = ["BenchmarkForkServerError", "ForkServerPool", "cohort_of", "run_benchmarks", "run_suite"]
 
 DESCRIBE_SECONDS = 60.0
 """For asking the driver what there is: on an 8-GPU machine without persistence mode this takes up to 20 s."""
@@ -36,14 +36,14 @@ MOST_TOGETHER = 16
 """GPUs of one machine measured at the same time; what is beyond waits for its turn."""
 
 
-class Home:
-    """Nurseries, one for each GPU that is measured at the same time; each starts when it is first needed."""
+class ForkServerPool:
+    """Fork servers, one for each GPU that is measured at the same time; each starts when it is first needed."""
 
-    def __init__(self, command: Sequence[str] = COMMAND, interrupt: Interrupt | None = None) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, interrupt: CancelSignal | None = None) -> None:
         self._stack = contextlib.ExitStack()
         self._command = command
         self._interrupt = interrupt
-        self._nurseries = [self._another()]
+        self._fork_servers = [self._another()]
 
     def __enter__(self) -> Self:
         return self
@@ -51,13 +51,13 @@ class Home:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def nursery(self, number: int = 0) -> Nursery:
-        while len(self._nurseries) <= number:
-            self._nurseries.append(self._another())
-        return self._nurseries[number]
+    def fork_server(self, number: int = 0) -> BenchmarkForkServer:
+        while len(self._fork_servers) <= number:
+            self._fork_servers.append(self._another())
+        return self._fork_servers[number]
 
-    def _another(self) -> Nursery:
-        return self._stack.enter_context(Nursery(self._command, self._interrupt))
+    def _another(self) -> BenchmarkForkServer:
+        return self._stack.enter_context(BenchmarkForkServer(self._command, self._interrupt))
 
 
 def run_suite(
@@ -67,8 +67,8 @@ def run_suite(
     directory: str = "",
     only: Sequence[str] = (),
     watcher: Watcher = lambda _: None,
-    interrupt: Interrupt | None = None,
-    home: Home | None = None,
+    interrupt: CancelSignal | None = None,
+    home: ForkServerPool | None = None,
 ) -> SuiteResult:
     """Run every benchmark of ``suite`` on every device that it applies to.
 
@@ -82,16 +82,16 @@ def run_suite(
         home: where benchmarks run; a test may bring its own.
 
     Raises:
-        NurseryError: torch is missing or does not import.
+        BenchmarkForkServerError: torch is missing or does not import.
         ValueError: ``only`` names a benchmark that the suite does not have.
     """
     started_at = time.time()
-    with home or Home(interrupt=interrupt) as nurseries:
-        found, error = _find_devices(nurseries.nursery(), device)
+    with home or ForkServerPool(interrupt=interrupt) as fork_servers:
+        found, error = _find_devices(fork_servers.fork_server(), device)
         chosen = suite.benchmarks(found.kind, directory=directory, only=only) if found else ()
         left_out = _left_out(chosen, found, only)
         plan = [(one, tuple(_targets(one, found))) for one in chosen if one.name not in left_out]
-        results = tuple(run_benchmarks(plan, suite.timeout_seconds, nurseries, watcher))
+        results = tuple(run_benchmarks(plan, suite.timeout_seconds, fork_servers, watcher))
     if interrupt:
         error = error or f"ended early: {interrupt.reason}"
     return SuiteResult(
@@ -109,7 +109,7 @@ def run_suite(
 
 
 def _left_out(chosen: Sequence[Benchmark], found: Device | None, only: Sequence[str]) -> dict[str, str]:
-    """Optional benchmarks that cannot run here, unless somebody named them → why."""
+    """Optional benchmarks that cannot run here, that ``only`` does not name → the reason."""
     if found is None:
         return {}
     asked = ((one.name, one.supported(found)) for one in chosen if one.optional and one.name not in only)
@@ -121,7 +121,7 @@ Plan = Sequence[tuple[Benchmark, Sequence[Device]]]
 
 
 def run_benchmarks(
-    plan: Plan, timeout: float, home: Home, watcher: Watcher = lambda _: None
+    plan: Plan, timeout: float, home: ForkServerPool, watcher: Watcher = lambda _: None
 ) -> Iterator[BenchmarkResult]:
     """Run each benchmark on its devices; one that hangs ends within ``timeout`` plus five seconds.
 
@@ -145,33 +145,33 @@ class _Turn:
     benchmark: Benchmark
     devices: Sequence[Device]
     timeout: float
-    home: Home
+    home: ForkServerPool
     watcher: Watcher
 
     def run(self, begun: int, total: int) -> Iterator[BenchmarkResult]:
         """Results in the order of the devices; ``begun`` runs of ``total`` came before."""
-        at_once = min(len(self.devices), MOST_TOGETHER) if self.benchmark.together else 1
-        nurseries = [self.home.nursery(number) for number in range(at_once)]
-        telling = threading.Lock()
+        max_concurrent = min(len(self.devices), MOST_TOGETHER) if self.benchmark.together else 1
+        fork_servers = [self.home.fork_server(number) for number in range(max_concurrent)]
+        reporting = threading.Lock()
 
-        def one(number: int) -> BenchmarkResult:
+        def measure_device(number: int) -> BenchmarkResult:
             device = self.devices[number]
             name = self.benchmark.name
             step = Progress(index=begun + number, total=total, benchmark=name, device=self.benchmark.where(device))
-            with telling:
+            with reporting:
                 self.watcher(step)
-            outcome = nurseries[number % at_once].call(_order(self.benchmark, device), self.timeout)
+            outcome = fork_servers[number % max_concurrent].call(_order(self.benchmark, device), self.timeout)
             result = _result(self.benchmark, device, outcome)
-            with telling:
+            with reporting:
                 self.watcher(replace(step, result=result))
             return result
 
-        if at_once <= 1:
-            yield from map(one, range(len(self.devices)))
+        if max_concurrent <= 1:
+            yield from map(measure_device, range(len(self.devices)))
             return
-        with ThreadPoolExecutor(at_once) as pool:
-            for first in range(0, len(self.devices), at_once):
-                yield from pool.map(one, range(first, min(first + at_once, len(self.devices))))
+        with ThreadPoolExecutor(max_concurrent) as pool:
+            for first in range(0, len(self.devices), max_concurrent):
+                yield from pool.map(measure_device, range(first, min(first + max_concurrent, len(self.devices))))
 
 
 def _order(benchmark: Benchmark, device: Device) -> dict[str, object]:
@@ -188,8 +188,8 @@ def cohort_of(device: Device) -> str:
     return f"{device.count}x-{words}"[:128].rstrip("-")
 
 
-def _find_devices(nursery: Nursery, wanted: str) -> tuple[Device | None, str | None]:
-    outcome = nursery.call({"benchmark": None, "device": wanted}, DESCRIBE_SECONDS)
+def _find_devices(fork_server: BenchmarkForkServer, wanted: str) -> tuple[Device | None, str | None]:
+    outcome = fork_server.call({"benchmark": None, "device": wanted}, DESCRIBE_SECONDS)
     if outcome.answer is None:
         return None, f"cannot tell which devices this machine has: {outcome.reason}"
     return msgspec.convert(outcome.answer, Device), None
@@ -203,10 +203,10 @@ def _targets(benchmark: Benchmark, found: Device | None) -> Iterable[Device]:
     return (msgspec.structs.replace(found, index=index) for index in range(found.count))
 
 
-def _result(benchmark: Benchmark, device: Device, outcome: Outcome) -> BenchmarkResult:
+def _result(benchmark: Benchmark, device: Device, outcome: CallOutcome) -> BenchmarkResult:
     if outcome.answer is not None:
         return msgspec.convert(outcome.answer, BenchmarkResult)
-    state = State.ERROR
+    state = BenchmarkState.ERROR
     if outcome.timed_out or outcome.interrupted:
-        state = State.TIMEOUT if outcome.timed_out else State.PREEMPTED
+        state = BenchmarkState.TIMEOUT if outcome.timed_out else BenchmarkState.PREEMPTED
     return benchmark.failed(device, state, outcome.reason or "no reason given", outcome.seconds)

@@ -11,28 +11,28 @@ from dataclasses import dataclass
 
 import msgspec
 
-from probes.benchmarks.allreduce import AllReduce
-from probes.benchmarks.base import Benchmark, Device, Effort, Kind, Tier
-from probes.benchmarks.burn import Burn
-from probes.benchmarks.collectives import Collectives
-from probes.benchmarks.copy import Copy
-from probes.benchmarks.dcgm import Dcgm, DcgmDeep
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.deterministic import Deterministic
-from probes.benchmarks.disk import Disk
-from probes.benchmarks.gemm import Gemm
-from probes.benchmarks.host_memory import HostMemory
-from probes.benchmarks.launch import Launch
-from probes.benchmarks.memory import Memory
-from probes.benchmarks.nccl_tests import NcclTests
-from probes.benchmarks.numa_copy import NumaCopy
-from probes.benchmarks.nvbandwidth import NvBandwidth
-from probes.benchmarks.overlap import Overlap
-from probes.benchmarks.peer import Peer
-from probes.benchmarks.perftest import Perftest
-from probes.benchmarks.result import Metric
-from probes.benchmarks.tcp import Tcp
-from probes.benchmarks.train import Train, TrainCompiled
+from mainstay.probes.benchmarks.allreduce import AllReduce
+from mainstay.probes.benchmarks.base import Benchmark, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.burn import Burn
+from mainstay.probes.benchmarks.collectives import Collectives
+from mainstay.probes.benchmarks.copy import Copy
+from mainstay.probes.benchmarks.dcgm import Dcgm, DcgmDeep
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.deterministic import Deterministic
+from mainstay.probes.benchmarks.disk import Disk
+from mainstay.probes.benchmarks.gemm import Gemm
+from mainstay.probes.benchmarks.host_memory import HostMemory
+from mainstay.probes.benchmarks.launch import Launch
+from mainstay.probes.benchmarks.memory import Memory
+from mainstay.probes.benchmarks.nccl_tests import NcclTests
+from mainstay.probes.benchmarks.numa_copy import NumaCopy
+from mainstay.probes.benchmarks.nvbandwidth import NvBandwidth
+from mainstay.probes.benchmarks.overlap import Overlap
+from mainstay.probes.benchmarks.peer import Peer
+from mainstay.probes.benchmarks.perftest import Perftest
+from mainstay.probes.benchmarks.result import Metric
+from mainstay.probes.benchmarks.tcp import Tcp
+from mainstay.probes.benchmarks.train import Train, TrainCompiled
 
 BENCHMARKS: Mapping[str, type[Benchmark]] = {
     benchmark.name: benchmark
@@ -76,7 +76,7 @@ class Suite:
 
     name: str
     about: str
-    tier: Tier
+    tier: SuiteTier
     budget_seconds: float
     """Seconds of measuring per metric."""
     timeout_seconds: float
@@ -118,7 +118,7 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             name="quick",
             about="seconds: before every job",
-            tier=Tier.QUICK,
+            tier=SuiteTier.QUICK,
             budget_seconds=0.2,
             timeout_seconds=60.0,
             limit_seconds=60.0,
@@ -126,7 +126,7 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             name="standard",
             about="minutes: after a repair, or daily",
-            tier=Tier.STANDARD,
+            tier=SuiteTier.STANDARD,
             budget_seconds=1.0,
             timeout_seconds=300.0,
             limit_seconds=600.0,
@@ -134,7 +134,7 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             name="deep",
             about="the better part of an hour: idle or suspect machines",
-            tier=Tier.DEEP,
+            tier=SuiteTier.DEEP,
             budget_seconds=5.0,
             timeout_seconds=1200.0,
             limit_seconds=2700.0,

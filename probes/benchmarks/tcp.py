@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.echo import MOST_BYTES, goodbye, latencies, prepare, rates, serve
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.tcp_echo import MOST_BYTES, close_session, latencies, rates, serve, set_nodelay
 
 _TIMEOUT_SECONDS = 30.0
 """Without a byte for so long, loopback is broken: the slowest message here takes well under a second."""
@@ -22,7 +22,7 @@ class Tcp(Benchmark):
     """Seconds of a round trip for each message size, and bytes per second of a stream, between two processes.
 
     Every size is a metric of its own, since a path may fail some sizes only. What two nodes measure of each other
-    is the same code over another address (``probes.benchmarks.pair``).
+    is the same code over another address (``mainstay.probes.benchmarks.pair``).
     """
 
     name: ClassVar[str] = "tcp"
@@ -53,14 +53,14 @@ class Tcp(Benchmark):
         del device
         return "host"
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
-        readings, budget = Readings(), self.config.budget_seconds
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
+        readings, budget = BenchmarkReadings(), self.config.budget_seconds
         *trips, stream = (metric.name for metric in self.metrics(device))
         with _loopback() as near:
             for name, size in zip(trips, self.config.sizes, strict=True):
                 readings.values[name] = latencies(near, size, budget, clock)
             readings.values[stream] = rates(near, self.config.stream, budget, clock)
-            goodbye(near)
+            close_session(near)
         return readings
 
 
@@ -77,7 +77,7 @@ def _loopback() -> Iterator[socket.socket]:
         far.start()
         try:
             with socket.create_connection(listener.getsockname(), _TIMEOUT_SECONDS) as near:
-                prepare(near)
+                set_nodelay(near)
                 yield near
         finally:
             far.kill()
@@ -88,5 +88,5 @@ def _far(listener: socket.socket) -> None:
     connection, _ = listener.accept()
     with connection:
         connection.settimeout(_TIMEOUT_SECONDS)
-        prepare(connection)
+        set_nodelay(connection)
         serve(connection)

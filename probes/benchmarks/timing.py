@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.base import Clock, Device
 
 Work = Callable[[], Any]
 
 SLICE_SECONDS = 0.01
-"""Length of one repetition: a thousand times what reading the clock and synchronising a GPU cost (about 10 µs)."""
+"""Length of one repetition: a thousand times what reading the clock and synchronizing a GPU cost (about 10 µs)."""
 QUICKEST_SECONDS = 1e-7
 """No call of Python into torch returns sooner: a clock that claims so was not looked at twice."""
 LEAST = 3
-"""Repetitions, whatever the budget: a median of fewer is a lottery."""
+"""Repetitions, for any budget: a median of fewer is a lottery."""
 MOST = 200
-"""Repetitions, whatever the budget: more bytes in the result would tell nothing more."""
+"""Repetitions, for any budget: a larger result holds no more information."""
 
 
 @dataclass(frozen=True, slots=True)

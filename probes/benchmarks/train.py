@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from probes.benchmarks.base import Benchmark, Clock, Device, Effort, Kind, Readings, Tier
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, Metric
-from probes.benchmarks.timing import Stopwatch
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks.timing import Stopwatch
+from mainstay.probes.torch_private import compile_in_process
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ class Train(Benchmark):
     name: ClassVar[str] = "train"
     catches: ClassVar[str] = "slowness that shows only when arithmetic, memory, launches and allocation meet in a step"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.COMPUTE, Defect.GPU_MEMORY, Defect.HOST_CPU)
-    tier: ClassVar[Tier] = Tier.STANDARD
+    tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     together: ClassVar[bool] = True
     compiled: ClassVar[bool] = False
 
@@ -68,12 +69,12 @@ class Train(Benchmark):
         del device
         return 3.0 + self.config.budget_seconds
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         step, rate = (metric.name for metric in self.metrics(device))
         work = one_step(self.config, device, compiled=self.compiled)
         seconds = Stopwatch(device, clock).repeat(work, self.config.budget_seconds)
         operations = self._operations()
-        return Readings(values={step: seconds, rate: [operations / s for s in seconds]})
+        return BenchmarkReadings(values={step: seconds, rate: [operations / s for s in seconds]})
 
     def _operations(self) -> float:
         c = self.config
@@ -87,7 +88,7 @@ class TrainCompiled(Train):
     name: ClassVar[str] = "train_compiled"
     catches: ClassVar[str] = "a broken or slow compiler tool chain, and slowness of fused kernels that eager steps hide"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.SOFTWARE, Defect.COMPUTE, Defect.GPU_MEMORY)
-    tier: ClassVar[Tier] = Tier.DEEP
+    tier: ClassVar[SuiteTier] = SuiteTier.DEEP
     compiled: ClassVar[bool] = True
 
     def expected_seconds(self, device: Device) -> float:
@@ -105,9 +106,7 @@ def one_step(config: Train.Config, device: Device, *, compiled: bool = False) ->
     tokens = torch.randint(0, config.vocabulary, (config.batch, config.tokens + 1)).to(device.label)
     run: Callable[..., Any] = model
     if compiled:
-        import torch._inductor.config as inductor
-
-        inductor.compile_threads = 1  # a pool of compilers would outlive this process
+        compile_in_process()  # a pool of compilers would outlive this process
         run = torch.compile(model)
 
     def step() -> Any:

@@ -1,7 +1,7 @@
 """One line of the kernel log to a fact, by ``patterns.toml``. Total: any bytes give a fact or nothing, in bounded time.
 
 Every pattern has a needle, and most lines hold none; a line is cut before it is looked at, and no pattern has a
-repetition inside a repetition, so a line costs microseconds whatever it holds.
+repetition inside a repetition, so every line costs microseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from probes.words import EventKind, Severity
+from mainstay.probes.core_types import EventKind, Severity
 
 MAX_LINE: Final = 2048
 """Characters of a line that are read; the kernel itself ends a record's text at 1 KiB."""
@@ -58,7 +58,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a line says: the event that it makes, and its data as ``probes.words`` describes it."""
+    """What a line says: the event that it makes, and its data as ``mainstay.probes.core_types`` describes it."""
 
     pattern: str
     kind: EventKind
@@ -94,7 +94,7 @@ def details() -> tuple[Detail, ...]:
 
 
 def parse(line: str | bytes) -> Fact | None:
-    """What the line says; None when it says nothing that anybody waits for.
+    """Return the fact in the line; None when no pattern matches.
 
     Args:
         line: the text of one record, without its header. Bytes that are no UTF-8 are replaced.
@@ -133,7 +133,7 @@ def _fact(pattern: Pattern, fields: dict[str, Any], text: str) -> Fact | None:
             data |= {"fault": pattern.fault, "severity": str(pattern.severity), "fields": own}
         case EventKind.GPU_LOST:
             data |= {"reason": data.pop("text")} | fields
-        case EventKind.GPU_NOTICE:
+        case EventKind.GPU_EVENT:
             data |= {"what": pattern.what} | fields
         case EventKind.LINK_DOWN | EventKind.LINK_UP:
             data |= {"link": fields.get("interface", "")} | fields

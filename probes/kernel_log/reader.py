@@ -1,8 +1,9 @@
 """Follows the kernel log in a thread of the daemon and tells what its lines mean.
 
-What is logged while the daemon runs is told. Of what was logged before, only facts that still hold are (a card that
-fell off the bus stays off until the next boot), once, with their own old time: ``mark`` remembers how far it had come
-in this boot. A source that breaks is opened again; one that cannot be opened is asked again now and then.
+The reader reports every fact that is logged while the daemon runs. Of earlier facts, it reports only those that still
+hold (a card that fell off the bus stays off until the next boot), once, with their own old time: ``mark`` remembers how
+far it had come in this boot. A source that breaks is opened again; one that cannot be opened is asked again now and
+then.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Final
 
 import msgspec
 
-from probes.decoding import UNREADABLE
-from probes.kernel_log.parse import Fact, parse
-from probes.kernel_log.records import Record
-from probes.kernel_log.sources import PlainFile, Source, SourceError, open_source
-from probes.samplers.base import Happened, Tell
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.kernel_log.parse import Fact, parse
+from mainstay.probes.kernel_log.records import Record
+from mainstay.probes.kernel_log.sources import KernelLogSource, PlainFile, SourceError, open_source
+from mainstay.probes.samplers.base import SourceEvent, Tell
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Clock:
+class BootClock:
     """The times that a reader needs, in seconds: ``unix``, ``boot`` (the clock of the log), and this boot's name."""
 
     boot_id: str
@@ -62,8 +63,8 @@ class KernelLog:
         where: str,
         tell: Tell,
         mark: Path,
-        clock: Clock,
-        opener: Callable[[str], Source] = open_source,
+        clock: BootClock,
+        opener: Callable[[str], KernelLogSource] = open_source,
     ) -> None:
         self.where = where
         self.reason = "switched off" if where == "off" else ""
@@ -84,7 +85,7 @@ class KernelLog:
         self._thread = threading.Thread(target=self._run, name="kernel-log", daemon=True)
 
     def start(self) -> None:
-        """Open the log and begin; a log that cannot be read is said once."""
+        """Open the log and start; report a log that cannot be read once."""
         if self.where != "off":
             self._thread.start()
 
@@ -94,7 +95,7 @@ class KernelLog:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(4 * _WAIT_S)
-        self._keep(at_once=True)
+        self._keep(max_concurrent=True)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -111,7 +112,7 @@ class KernelLog:
             source.close()
             self._skip_until = self._told_until
 
-    def _open(self) -> Source | None:
+    def _open(self) -> KernelLogSource | None:
         try:
             source = self._opener(self.where)
         except SourceError as error:
@@ -124,7 +125,7 @@ class KernelLog:
         self.reading, self.reason = True, ""
         return source
 
-    def _follow(self, source: Source) -> None:
+    def _follow(self, source: KernelLogSource) -> None:
         """Read until the stop, and then what is there already, if that ends."""
         while True:
             stopping, read = self._stopping.is_set(), 0
@@ -172,7 +173,7 @@ class KernelLog:
             return
         t = self._clock.unix() - (0.0 if at is None else max(0.0, self._clock.boot() - at))
         data = fact.data | ({"before_start": True} if old else {})
-        self._tell(Happened(kind=fact.kind, t=t, data=data))
+        self._tell(SourceEvent(kind=fact.kind, t=t, data=data))
 
     def _load(self) -> float:
         try:
@@ -181,9 +182,13 @@ class KernelLog:
             return -1.0
         return mark.boot_seconds if mark.boot_id == self._clock.boot_id else -1.0
 
-    def _keep(self, *, at_once: bool = False) -> None:
+    def _keep(self, *, max_concurrent: bool = False) -> None:
         now = self._clock.boot()
-        if self._told_until < 0 or not (at_once or now - self._kept >= _KEEP_S) or self._told_until == self._kept_until:
+        if (
+            self._told_until < 0
+            or not (max_concurrent or now - self._kept >= _KEEP_S)
+            or self._told_until == self._kept_until
+        ):
             return
         self._kept, self._kept_until = now, self._told_until
         scratch = self._path.with_suffix(".new")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from probes.kernel_log.records import Record, from_journal, from_kmsg, from_line
+from mainstay.probes.kernel_log.records import Record, from_journal, from_kmsg, from_line
 
 KMSG: Final = Path("/dev/kmsg")
 _RECORD_BYTES: Final = 16 * 1024
@@ -36,7 +36,7 @@ class SourceError(Exception):
     """The kernel log cannot be read from there; the message says why."""
 
 
-class Source(Protocol):
+class KernelLogSource(Protocol):
     """A way to the kernel log."""
 
     name: str
@@ -45,7 +45,7 @@ class Source(Protocol):
         """Records that are there, waiting at most ``timeout`` seconds for the first."""
 
     def close(self) -> None:
-        """Let go; may be called twice."""
+        """Close the source; may be called twice."""
 
 
 class Kmsg:
@@ -70,7 +70,7 @@ class Kmsg:
                 self._emptied = True
                 return
             except OSError as error:
-                if error.errno in (errno.EPIPE, errno.EINVAL):  # overwritten before it was read: go on behind it
+                if error.errno in (errno.EPIPE, errno.EINVAL):  # overwritten before it was read: continue behind it
                     continue
                 raise
             if (record := from_kmsg(data)) is not None:
@@ -98,7 +98,7 @@ class _Lines:
                 yield record
 
 
-class Journal:
+class JournaldSource:
     """``journalctl`` as a child process: the journal's files have no stable format, its output has."""
 
     def __init__(self, command: str | None = None) -> None:
@@ -212,7 +212,7 @@ class PlainFile:
         self._descriptor = -1
 
 
-def open_source(where: str) -> Source:
+def open_source(where: str) -> KernelLogSource:
     """``auto``: /dev/kmsg, else journald; else the path that is named.
 
     Raises:
@@ -222,7 +222,7 @@ def open_source(where: str) -> Source:
         path = Path(where)
         return Kmsg(path) if path == KMSG else PlainFile(path)
     reasons = []
-    for source in (Kmsg, Journal):
+    for source in (Kmsg, JournaldSource):
         try:
             return source()
         except SourceError as error:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from probes.nvml.errors import GONE, NEVER, STALE, SUCCESS, UNKNOWN, NeverError, check
+from mainstay.probes.nvml.errors import GONE, NEVER, STALE, SUCCESS, UNKNOWN, NeverError, check
 
 Key = tuple[int, int]
 """Field number and scope (a link's number; 0 for the card)."""
@@ -59,7 +59,7 @@ class FieldBatch:
         """What the card answers now. Empty when the call did not work this time, or never will.
 
         Raises:
-            StaleError, GoneError: see ``probes.nvml.errors``.
+            StaleError, GoneError: see ``mainstay.probes.nvml.errors``.
         """
         if not self.keys:
             return {}

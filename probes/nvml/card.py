@@ -12,13 +12,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from probes.nvml.batch import FieldBatch
-from probes.nvml.errors import GPU_IS_LOST, RESET_REQUIRED, GoneError, NeverError, ask
-from probes.nvml.fields import FAST, MINUTE, RECOVERY_ACTION, SLOW, STANDING, Ask, Tier
-from probes.nvml.links import Links
-from probes.nvml.throttle import throttle_fields
-from probes.samplers.base import DeviceIdentity, Happened, Readings, Tell
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.nvml.batch import FieldBatch
+from mainstay.probes.nvml.errors import GPU_IS_LOST, RESET_REQUIRED, GoneError, NeverError, call_driver
+from mainstay.probes.nvml.fields import FAST, MINUTE, RECOVERY_ACTION, SLOW, STATIC, DriverCall, PollTier
+from mainstay.probes.nvml.links import Links
+from mainstay.probes.nvml.throttle import throttle_fields
+from mainstay.probes.samplers.base import DeviceIdentity, Readings, SourceEvent, Tell
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ REASONS: Final = {GPU_IS_LOST: "gpu_is_lost", RESET_REQUIRED: "reset_required"}
 class TierReader:
     """One tier of one card."""
 
-    def __init__(self, nvml: Any, tier: Tier) -> None:
+    def __init__(self, nvml: Any, tier: PollTier) -> None:
         self._nvml = nvml
         self._fields: dict[int, tuple[str, float]] = {}
         self._batch = FieldBatch(nvml, ())
         self._asks = [(ask_, list(ask_.ways)) for ask_ in tier.asks]
-        self.add(tier.fields)
+        self.add_fields(tier.fields)
 
-    def add(self, fields: Mapping[int, tuple[str, float]]) -> None:
+    def add_fields(self, fields: Mapping[int, tuple[str, float]]) -> None:
         """Read these fields as well: number to (signal, factor)."""
         self._fields |= fields
         self._batch = FieldBatch(self._nvml, [*self._batch.keys, *((number, 0) for number in fields)])
@@ -46,7 +46,7 @@ class TierReader:
         """What the card answers now.
 
         Raises:
-            StaleError, GoneError: see ``probes.nvml.errors``.
+            StaleError, GoneError: see ``mainstay.probes.nvml.errors``.
         """
         readings: dict[str, float] = {}
         for (number, _), value in self._batch.read(handle).items():
@@ -57,12 +57,12 @@ class TierReader:
                 self._read_call(handle, asked, ways, readings)
         return readings
 
-    def _read_call(self, handle: Any, asked: Ask, ways: list[Any], readings: dict[str, float]) -> None:
+    def _read_call(self, handle: Any, asked: DriverCall, ways: list[Any], readings: dict[str, float]) -> None:
         """Try the ways in turn; one that will never answer is not tried again."""
         while ways:
             way = ways[0]
             try:
-                values = ask(self._nvml, lambda: way(self._nvml, handle))  # noqa: B023 - called before it changes
+                values = call_driver(self._nvml, lambda: way(self._nvml, handle))  # noqa: B023 - called before it changes
             except NeverError:
                 ways.pop(0)
                 continue
@@ -81,30 +81,30 @@ class Reader:
         self._throttle_known = False
         self._links = Links(nvml)
         self._recovery = FieldBatch(nvml, [(RECOVERY_ACTION, 0)])
-        self._standing: dict[str, float] = {}
+        self._static: dict[str, float] = {}
 
     def read(self, period: float, t: float) -> dict[str, float]:
         """One tier.
 
         Raises:
-            StaleError, GoneError: see ``probes.nvml.errors``.
+            StaleError, GoneError: see ``mainstay.probes.nvml.errors``.
         """
         if not self._throttle_known and (fields := throttle_fields(self.nvml, self.handle)) is not None:
             self._throttle_known = True
-            self._tiers[FAST.period].add(fields)
+            self._tiers[FAST.period].add_fields(fields)
         readings = self._tiers[period].read(self.handle)
         if period == SLOW.period:
             readings |= self._links.read(t, self.handle)
-            self._standing = {name: readings[name] for name in STANDING if name in readings}
-        return self._standing | readings
+            self._static = {name: readings[name] for name in STATIC if name in readings}
+        return self._static | readings
 
     def recovery_action(self) -> dict[str, float]:
-        """What the driver says would mend the card; {} where it does not tell."""
+        """Return the driver's recovery action for the card; {} where the driver reports none."""
         answers = self._recovery.read(self.handle)
         return dict.fromkeys(["gpu_recovery_action"], *answers.values()) if answers else {}
 
 
-class Card:
+class NvmlGpu:
     """One GPU, for as long as this process lives. Read by one thread at a time."""
 
     def __init__(self, identity: DeviceIdentity, reader: Reader | None) -> None:
@@ -120,11 +120,11 @@ class Card:
         self._look = False
 
     def attach(self, identity: DeviceIdentity, reader: Reader) -> None:
-        """Go on through a new opening of the library: everything is read at once."""
+        """Continue with a newly opened library: everything is read at once."""
         self.identity, self.reader = identity, reader
         self._due.clear()
 
-    def look(self) -> None:
+    def request_recovery_action(self) -> None:
         """Something happened to it: read the recovery action with the next sample. From any thread."""
         self._look = True
 
@@ -132,7 +132,7 @@ class Card:
         """Every tier that is due; nothing at all when the card is lost.
 
         Raises:
-            StaleError: the library has to be opened anew.
+            StaleError: the library must be reopened.
         """
         reader = self.reader
         if reader is None:
@@ -158,7 +158,7 @@ class Card:
 
     def lose(self, reason: str, t: float, tell: Tell) -> None:
         """Say once that it is lost."""
-        with self._lock:  # the lane and the event thread may find it at once
+        with self._lock:  # the channel and the event thread may find it at once
             known, self.lost = self.lost, self.lost or reason
         if known is None:
             log.error("nvml: %s is lost: %s", self.identity.id, reason)
@@ -171,9 +171,9 @@ class Card:
             log.warning("nvml: %s answers again (it was lost: %s)", self.identity.id, reason)
             tell(self._news(t, reason, cleared=True))
 
-    def _news(self, t: float, reason: str, **more: bool) -> Happened:
+    def _news(self, t: float, reason: str, **more: bool) -> SourceEvent:
         data = {"reason": reason, "source": "nvml", "pci": self.identity.facts.get("pci", "")}
-        return Happened(kind=EventKind.GPU_LOST, t=t, device=self.identity.id, data={**data, **more})
+        return SourceEvent(kind=EventKind.GPU_LOST, t=t, device=self.identity.id, data={**data, **more})
 
     def _take_due(self, t: float) -> list[float]:
         """Periods whose time has come. The first sample reads everything; then each card has its own second."""

@@ -19,13 +19,13 @@ NEVER: Final = frozenset({2, 3, 4, FUNCTION_NOT_FOUND, 25, 26})
 """Invalid argument, not supported, no permission, function not found, version mismatch, deprecated: no fault, and the
 next call would say the same."""
 STALE: Final = frozenset({1, 9, 18})
-"""Uninitialized, driver not loaded, library and driver of different versions: the library has to be opened anew."""
+"""Uninitialized, driver not loaded, library and driver of different versions: the library must be reopened."""
 GONE: Final = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 """The card itself is in trouble."""
 
 
 class StaleError(Exception):
-    """The library has to be opened anew: the driver was unloaded or replaced."""
+    """The library must be reopened: the driver was unloaded or replaced."""
 
 
 class GoneError(Exception):
@@ -41,7 +41,7 @@ class NeverError(Exception):
 
 
 def check(code: int) -> None:
-    """Raise what ``code`` means; nothing for success and for what may pass by itself.
+    """Raise the error that ``code`` means; do nothing for success and for transient errors.
 
     Raises:
         StaleError: reopen the library.
@@ -56,7 +56,7 @@ def check(code: int) -> None:
         raise NeverError(f"NVML return code {code}")
 
 
-def ask(nvml: Any, call: Callable[[], T]) -> T | None:
+def call_driver(nvml: Any, call: Callable[[], T]) -> T | None:
     """Make one call of ``nvml``. None when it did not answer this time.
 
     Raises:

@@ -1,6 +1,6 @@
 """One thread that waits for the driver's events and says them within milliseconds.
 
-What happened before the registration, or between two registrations (the set is made anew when a card comes back or
+What happened before the registration, or between two registrations (the set is recreated when a card comes back or
 the driver was replaced), the driver does not tell afterwards: XIDs of that time reach us through the kernel's log only,
 and the recovery action, which is a state, through the 10 s tier. Events of single MIG instances need privilege.
 Correctable errors are not registered for: a failing card raises thousands of them a second.
@@ -14,18 +14,18 @@ import threading
 import time
 from typing import Any, Final
 
-from probes.nvml.card import Card
-from probes.nvml.errors import GPU_IS_LOST, STALE, SUCCESS, TIMEOUT
-from probes.nvml.library import Library
-from probes.samplers.base import Happened, Tell
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.nvml.card import NvmlGpu
+from mainstay.probes.nvml.errors import GPU_IS_LOST, STALE, SUCCESS, TIMEOUT
+from mainstay.probes.nvml.library import Library
+from mainstay.probes.samplers.base import SourceEvent, Tell
 
 log = logging.getLogger(__name__)
 
 XID: Final = 0x8
 NOTICES: Final[dict[int, dict[str, Any]]] = {
     0x2: {"what": "ecc_double_bit"},
-    0x200: {"what": "ecc_storm"},
+    0x200: {"what": "ecc_burst"},
     0x400: {"what": "dram_retirement"},
     0x800: {"what": "dram_retirement_failure"},
     0x1000: {"what": "poison", "fatal": False},
@@ -33,13 +33,13 @@ NOTICES: Final[dict[int, dict[str, Any]]] = {
     0x4000: {"what": "gpu_unavailable"},
     0x8000: {"what": "recovery_action"},
 }
-"""Event bit to what a ``gpu_notice`` says; ``value`` beside it is NVML's event data."""
+"""Event bit to what a ``gpu_event`` says; ``value`` beside it is NVML's event data."""
 WANTED: Final = XID | sum(NOTICES)
 NO_INSTANCE: Final = 0xFFFFFFFF
 WHO: Final = "events"
 
 _WAIT_MS: Final = 1000
-"""How soon the thread ends when it is told to; events end the wait at once."""
+"""How soon the thread ends after a stop; events end the wait at once."""
 _PAUSE_S: Final = 0.2
 _AGAIN_S: Final = 1.0
 """Pause after a set that could not be made or waited for."""
@@ -76,7 +76,7 @@ class Listener:
             stop.wait(pause)
 
     def _listen(self, nvml: Any, stop: threading.Event) -> float:
-        """Make a set and wait on it until it has to be made anew; returns how long to pause before that."""
+        """Make a set and wait on it until it must be recreated; return how long to pause before that."""
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
@@ -99,11 +99,11 @@ class Listener:
         log.debug("nvml: the event set gave NVML return code %d", code)
         return _AGAIN_S
 
-    def _register(self, nvml: Any, events: Any) -> dict[int, Card]:
+    def _register(self, nvml: Any, events: Any) -> dict[int, NvmlGpu]:
         """The cards whose events will come, by address of their handle.
 
         Raises:
-            NVMLError: the set is spoilt and has to be made anew.
+            NVMLError: the set is invalid and must be recreated.
         """
         cards = {}
         for card in self._library.cards:
@@ -119,7 +119,7 @@ class Listener:
                 log.info("nvml: %s gives no events: %s", card.identity.id, error)
         return cards
 
-    def _wait(self, nvml: Any, events: Any, cards: dict[int, Card], stop: threading.Event) -> float:
+    def _wait(self, nvml: Any, events: Any, cards: dict[int, NvmlGpu], stop: threading.Event) -> float:
         wait = nvml.nvmlLib.nvmlEventSetWait_v2
         while not stop.is_set() and self._library.nvml is not None and not self._library.wished:
             data = nvml.c_nvmlEventData_t()
@@ -135,27 +135,27 @@ class Listener:
                 return 0.0  # a card came back
         return _PAUSE_S
 
-    def _happened(self, data: Any, card: Card | None) -> None:
+    def _happened(self, data: Any, card: NvmlGpu | None) -> None:
         """Say one event. A card that we do not know is not named."""
         kind, value = int(data.eventType), int(data.eventData)
         facts: dict[str, Any] = {"source": "nvml"}
         if card is not None:
-            card.look()
+            card.request_recovery_action()
             facts["pci"] = card.identity.facts.get("pci", "")
         for name, number in (("gpu_instance", data.gpuInstanceId), ("compute_instance", data.computeInstanceId)):
             if number != NO_INSTANCE:
                 facts[name] = int(number)
         what = {"code": value} if kind == XID else {**NOTICES.get(kind, {"what": f"event {kind:#x}"}), "value": value}
         self._tell(
-            Happened(
-                kind=EventKind.XID if kind == XID else EventKind.GPU_NOTICE,
+            SourceEvent(
+                kind=EventKind.XID if kind == XID else EventKind.GPU_EVENT,
                 t=time.time(),
                 device=card.identity.id if card is not None else None,
                 data=what | facts,
             )
         )
 
-    def _by_uuid(self, nvml: Any, device: Any) -> Card | None:
+    def _by_uuid(self, nvml: Any, device: Any) -> NvmlGpu | None:
         """Whose handle it is that we did not register with: a driver may make several for one card."""
         try:
             uuid = nvml.nvmlDeviceGetUUID(device) if _address(device) else ""
@@ -163,8 +163,8 @@ class Listener:
             return None
         return next((card for card in self._library.cards if card.identity.uuid == uuid), None)
 
-    def _lost(self, card: Card | None) -> None:
-        """A wait that says "lost" may not name the card; its own lane says it then, within a sample."""
+    def _lost(self, card: NvmlGpu | None) -> None:
+        """A wait that says "lost" may not name the card; its own channel says it then, within a sample."""
         if card is not None:
             card.lose("gpu_is_lost", time.time(), self._tell)
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from probes.nvml.batch import FieldBatch
-from probes.nvml.errors import NeverError, ask
-from probes.nvml.fields import status_reference
-from probes.pci import canonical
-from probes.samplers.base import DeviceIdentity
-from probes.words import check_name
+from mainstay.probes.core_types import validate_name
+from mainstay.probes.nvml.batch import FieldBatch
+from mainstay.probes.nvml.errors import NeverError, call_driver
+from mainstay.probes.nvml.fields import status_reference
+from mainstay.probes.pci import canonical
+from mainstay.probes.samplers.base import DeviceIdentity
 
 _ON: Final = {0: "off", 1: "on"}
 _MARGINS: Final = {193: "shutdown_margin_celsius", 194: "slowdown_margin_celsius"}
-"""Since Hopper the limits are told as degrees relative to the card's own maximum."""
+"""Since Hopper the driver reports the limits as degrees relative to the card's own maximum."""
 
 
 def identify(nvml: Any, handle: Any, index: int) -> DeviceIdentity:
     """The card behind ``handle``, which the driver numbers ``index``.
 
     Raises:
-        StaleError, GoneError: see ``probes.nvml.errors``.
+        StaleError, GoneError: see ``mainstay.probes.nvml.errors``.
         ValueError: its UUID is no legal id, or was not told this time.
     """
     uuid = _uuid(nvml, handle)
     return DeviceIdentity(
-        id=check_name(uuid or f"gpu-{index}", "GPU id"),
+        id=validate_name(uuid or f"gpu-{index}", "GPU id"),
         index=index,
         kind="gpu",
         model=_fact(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or "GPU",
@@ -39,7 +39,7 @@ def identify(nvml: Any, handle: Any, index: int) -> DeviceIdentity:
 
 def _uuid(nvml: Any, handle: Any) -> str | None:
     try:
-        uuid = ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))
+        uuid = call_driver(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))
     except NeverError:
         return None
     if not uuid:
@@ -50,7 +50,7 @@ def _uuid(nvml: Any, handle: Any) -> str | None:
 def _fact(nvml: Any, read: Callable[[], Any]) -> Any:
     """None when this card, driver or privilege does not tell."""
     try:
-        return ask(nvml, read)
+        return call_driver(nvml, read)
     except (NeverError, ValueError, TypeError):  # ValueError: bytes that are no text
         return None
 

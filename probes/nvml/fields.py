@@ -1,8 +1,8 @@
-"""What is read how often: signals of ``probes.signals`` to NVML field numbers and calls.
+"""What is read how often: signals of ``mainstay.probes.signals`` to NVML field numbers and calls.
 
-Field numbers are NVML's binary interface (but see ``probes.nvml.throttle``); those that a driver does not know it
-answers with "not supported" and they are dropped. A call stands here where no field gives the value, or as the way out
-on drivers that lack the field. Left out on purpose: PCIe throughput (each call samples for 20 ms), fan speed and
+Field numbers are NVML's binary interface (but see ``mainstay.probes.nvml.throttle``); those that a driver does not know
+it answers with "not supported" and they are dropped. A call stands here where no field gives the value, or as the way
+out on drivers that lack the field. Left out on purpose: PCIe throughput (each call samples for 20 ms), fan speed and
 graphics processes (slow, of no use).
 """
 
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from probes.nvml.errors import INSUFFICIENT_SIZE, SUCCESS
+from mainstay.probes.nvml.errors import INSUFFICIENT_SIZE, SUCCESS
 
 Way = Callable[[Any, Any], tuple[float | None, ...]]
-"""(pynvml, handle) to the values of an ``Ask``'s signals in their units; None: not known this time."""
+"""(pynvml, handle) to the values of an ``DriverCall``'s signals in their units; None: not known this time."""
 
 RECOVERY_ACTION: Final = 230
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class DriverCall:
     """One call and the signals that it gives, the preferred way first. Made where the batch has not given them."""
 
     signals: tuple[str, ...]
@@ -30,23 +30,23 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class PollTier:
     """What is read every ``period`` seconds: field number to (signal, factor to its unit), and calls."""
 
     period: float
     fields: dict[int, tuple[str, float]] = field(default_factory=dict)
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[DriverCall, ...] = ()
 
 
-def _one(signal: str, *reads: Callable[[Any, Any], float]) -> Ask:
-    return Ask((signal,), tuple(_single(read) for read in reads))
+def _one(signal: str, *reads: Callable[[Any, Any], float]) -> DriverCall:
+    return DriverCall((signal,), tuple(_single(read) for read in reads))
 
 
 def _single(read: Callable[[Any, Any], float]) -> Way:
     return lambda n, h: (read(n, h),)
 
 
-def _ecc(signal: str, kind: int, counter: int) -> Ask:
+def _ecc(signal: str, kind: int, counter: int) -> DriverCall:
     return _one(signal, lambda n, h: n.nvmlDeviceGetTotalEccErrors(h, kind, counter))
 
 
@@ -85,7 +85,7 @@ def _fabric_old(n: Any, h: Any) -> tuple[float | None, ...]:
     return info.state, None
 
 
-FAST: Final = Tier(
+FAST: Final = PollTier(
     1.0,
     {
         3: ("gpu_ecc_corrected_total", 1),
@@ -97,7 +97,7 @@ FAST: Final = Tier(
         83: ("gpu_energy_millijoules_total", 1),
         94: ("gpu_pcie_replay_total", 1),
         186: ("gpu_power_watts", 1e-3),
-        # The other throttle counters have two numberings: ``probes.nvml.throttle``.
+        # The other throttle counters have two numberings: ``mainstay.probes.nvml.throttle``.
     },
     (
         _one("gpu_utilization_ratio", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu / 100),
@@ -130,7 +130,7 @@ FAST: Final = Tier(
     ),
 )
 
-SLOW: Final = Tier(
+SLOW: Final = PollTier(
     10.0,
     {
         5: ("gpu_ecc_corrected_aggregate_total", 1),
@@ -152,13 +152,13 @@ SLOW: Final = Tier(
         _one("gpu_sram_threshold_exceeded", _sram),
         _one("gpu_pcie_generation_max", lambda n, h: n.nvmlDeviceGetMaxPcieLinkGeneration(h)),
         _one("gpu_pcie_width_max", lambda n, h: n.nvmlDeviceGetMaxPcieLinkWidth(h)),
-        Ask(
+        DriverCall(
             ("gpu_fabric_state", "gpu_fabric_health_mask"),
             (_fabric("c_nvmlGpuFabricInfo_v3_t"), _fabric("c_nvmlGpuFabricInfo_v2_t"), _fabric_old),
         ),
         _ecc("gpu_ecc_corrected_aggregate_total", 0, 1),
         _ecc("gpu_ecc_uncorrected_aggregate_total", 1, 1),
-        Ask(
+        DriverCall(
             (
                 "gpu_remapped_rows_corrected_total",
                 "gpu_remapped_rows_uncorrected_total",
@@ -170,10 +170,10 @@ SLOW: Final = Tier(
     ),
 )
 
-MINUTE: Final = Tier(60.0, asks=(_one("gpu_processes", _processes),))
+MINUTE: Final = PollTier(60.0, asks=(_one("gpu_processes", _processes),))
 """Lists of processes hold the driver's lock for milliseconds."""
 
-STANDING: Final = ("gpu_pcie_generation_max", "gpu_pcie_width_max")
+STATIC: Final = ("gpu_pcie_generation_max", "gpu_pcie_width_max")
 """Constants of card and slot: read in the 10 s tier, repeated in the rows between without another call, so that whoever
 judges the current generation and width has both in one row."""
 
@@ -192,6 +192,6 @@ LINK_FIELDS: Final[dict[int, tuple[str | None, float]]] = {
     221: ("gpu_nvlink_crc_errors_total", 1),  # symbol errors
 }
 """Up to Hopper 161-163, from Blackwell on 206-221; each driver answers its own half. A recovery counts as ten errors:
-it stops the link for as long as many replays, and a link that recovered again and again has foretold an outage."""
+it stops the link for as long as many replays, and repeated recoveries of a link precede an outage."""
 LINK_CALLS: Final = {161: 0, 162: 1, 163: 2}
 """The old call's counter numbers for drivers without these fields."""

@@ -1,9 +1,9 @@
-"""The driver's library, opened anew under threads that read through it.
+"""The driver's library, reopened under threads that read through it.
 
-A lane that hangs in the driver must hold up nobody, so no lock is held during a driver call: the lock here guards only
-the book of who is inside. Opening anew shuts the library, which must not happen under a call that is under way: whoever
-finds it necessary (``stale``) or useful (``wish``) says so, everybody steps out at the end of his call, and the first
-who then comes in does it while the others wait a moment, or go without a reading. Who has been inside for longer than
+A channel that hangs in the driver must not block others, so no lock is held during a driver call. The lock guards only
+the table of threads inside. Reopening shuts the library, which must not happen during a call. The thread that finds it
+necessary (``stale``) or useful (``request``) sets a flag, each thread leaves at the end of its call, and the first who
+then comes in does it while the others wait a moment, or go without a reading. Who has been inside for longer than
 ``_HUNG_S`` is taken for hung and no longer waited for.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from probes.nvml.card import REASONS, Card, Reader
-from probes.nvml.errors import GoneError, NeverError, StaleError, check
-from probes.nvml.facts import identify
-from probes.samplers.base import DeviceIdentity
+from mainstay.probes.nvml.card import REASONS, NvmlGpu, Reader
+from mainstay.probes.nvml.errors import GoneError, NeverError, StaleError, check
+from mainstay.probes.nvml.facts import identify
+from mainstay.probes.samplers.base import DeviceIdentity
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Library:
         self._opener: threading.Thread | None = None
         self._retry_at = 0.0
         self._pause = _RETRY_S[0]
-        self.cards: tuple[Card, ...] = ()
+        self.cards: tuple[NvmlGpu, ...] = ()
         """Every card ever seen, in index order; a new tuple when that changed."""
         self.unopened: dict[int, str] = {}
         """Why cards that were listed at the last opening could not be read, by the driver's index."""
@@ -62,18 +62,18 @@ class Library:
         return self._nvml if self._open and not self._stale else None
 
     def stale(self, why: str) -> None:
-        """The library must be opened anew before it is used again."""
+        """Require that the library is reopened before its next use."""
         with self._lock:
             if self._open and not self._stale:
                 log.warning("nvml: %s; opening the library again", why)
                 self._stale = why
 
-    def wish(self, why: str) -> None:
-        """It would be good to open it anew, as soon as nobody is inside. The event thread steps out for that."""
+    def request(self, why: str) -> None:
+        """Request to reopen it as soon as no thread is inside. The event thread leaves for that."""
         self.wished = why
 
     def open(self) -> None:
-        """Open it if it is closed or stale, and nobody is inside.
+        """Open it if it is closed or stale, and no thread is inside.
 
         Raises:
             ModuleNotFoundError: there is no pynvml.
@@ -82,16 +82,16 @@ class Library:
         if self._open and not self._stale:
             return
         if not self._begin():
-            raise OSError("the library is about to be opened anew")
+            raise OSError("the library is about to be reopened")
         try:
-            if not self._open or self._stale:  # nobody did it in between
+            if not self._open or self._stale:  # no other thread did it in between
                 self._shut()
                 self._start()
         finally:
             self._ready.set()
 
     def retry_aside(self) -> None:
-        """``retry`` in a thread of its own, waited for a moment: a lane that opens must not pass for one that hangs."""
+        """Run ``retry`` in a new thread and wait a moment: a channel that opens must not count as hung."""
         if self.nvml is not None and not self.wished:
             return
         with self._lock:
@@ -203,7 +203,7 @@ class Library:
         return found
 
     def _attach(self, nvml: Any, found: list[tuple[DeviceIdentity, Any]]) -> None:
-        """Cards that are known go on; one that is listed no more stays, unread, for it is missed and not gone."""
+        """Attach known cards again; a card that is no longer listed stays, unread: it is missed and not gone."""
         known = {card.identity.id: card for card in self.cards}
         reasons = set(self.unopened.values()) or {NOT_LISTED}
         for card in known.values():
@@ -213,7 +213,7 @@ class Library:
             if identity.id in known:
                 known[identity.id].attach(identity, Reader(nvml, handle))
             else:
-                known[identity.id] = Card(identity, Reader(nvml, handle))
+                known[identity.id] = NvmlGpu(identity, Reader(nvml, handle))
         cards = tuple(sorted(known.values(), key=lambda card: card.identity.index))
         if cards != self.cards:
             self.cards = cards

@@ -2,7 +2,7 @@
 
 Totals are sums over all links, given only when every link that ever answered answers: a link that is silent for one
 reading must not look like a counter that fell. A counter that fell was reset: that reading has no worst link, because
-nobody knows how much was counted before. Errors a second are weighed by ``fields.LINK_FIELDS``.
+the count before it is unknown. Errors a second are weighed by ``fields.LINK_FIELDS``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from probes.nvml.batch import FieldBatch, Key
-from probes.nvml.errors import NeverError, ask
-from probes.nvml.fields import LINK_CALLS, LINK_COUNT, LINK_FIELDS, LINK_STATE
+from mainstay.probes.nvml.batch import FieldBatch, Key
+from mainstay.probes.nvml.errors import NeverError, call_driver
+from mainstay.probes.nvml.fields import LINK_CALLS, LINK_COUNT, LINK_FIELDS, LINK_STATE
 
 _MAX_LINKS: Final = 36
 
@@ -33,7 +33,7 @@ class Links:
         """Signals of the links at ``t``; rates need a reading before.
 
         Raises:
-            StaleError, GoneError: see ``probes.nvml.errors``.
+            StaleError, GoneError: see ``mainstay.probes.nvml.errors``.
         """
         if self._count is None:
             self._count = self._find(handle)
@@ -73,7 +73,7 @@ class Links:
 
     def _call_state(self, handle: Any, link: int) -> float | None:
         try:
-            return ask(self._nvml, lambda: float(self._nvml.nvmlDeviceGetNvLinkState(handle, link)))
+            return call_driver(self._nvml, lambda: float(self._nvml.nvmlDeviceGetNvLinkState(handle, link)))
         except NeverError:
             return None
 
@@ -92,7 +92,7 @@ class Links:
     def _call_counter(self, handle: Any, link: int, number: int) -> float | None:
         nvml = self._nvml
         try:
-            return ask(nvml, lambda: float(nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number)))
+            return call_driver(nvml, lambda: float(nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number)))
         except NeverError:
             return None
 

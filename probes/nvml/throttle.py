@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from probes.nvml.batch import FieldBatch
+from mainstay.probes.nvml.batch import FieldBatch
 
 _SIGNALS: Final = tuple(
     f"gpu_throttle_{cause}_nanoseconds_total" for cause in ("software_thermal", "hardware_thermal", "power_brake")
@@ -24,7 +24,7 @@ def throttle_fields(nvml: Any, handle: Any) -> dict[int, tuple[str, float]] | No
     """Field number to (signal, factor) for this card; None when it did not tell this time.
 
     Raises:
-        StaleError, GoneError: see ``probes.nvml.errors``.
+        StaleError, GoneError: see ``mainstay.probes.nvml.errors``.
     """
     batch = FieldBatch(nvml, [(field, 0) for numbers in _NUMBERINGS for field in numbers])
     answers = batch.read(handle)

@@ -1,20 +1,21 @@
 """The contract of a sampler, on one page.
 
-A sampler reads one source (a driver, a kernel interface) into signals of ``probes.signals``. It owns a ``Config`` of
-plain data whose ``build()`` makes it; where it reads from is in the config and the time comes as an argument, so
-tests need neither the hardware nor a clock. A new sampler costs two files: its module in this package, ending in
-``CONFIG = ItsConfig``, and its test. The conformance suite finds it by itself.
+A sampler reads one source (a driver, a kernel interface) into signals of ``mainstay.probes.signals``. It owns a
+``Config`` of plain data whose ``build()`` makes it; where it reads from is in the config and the time comes as an
+argument, so tests need neither the hardware nor a clock. A new sampler costs two files: its module in this package,
+ending in ``CONFIG = ItsConfig``, and its test. The conformance suite finds it automatically.
 
 Rules that the suite checks:
 
 * ``supported`` says why when it says no, and never raises: a machine without the driver is not a fault.
 * ``devices`` are legal, distinct ids; ``sample`` speaks only of these devices and of declared signals of ``source``.
-* What cannot be read is *left out*: unknown, which is never zero. One unreadable signal never costs the others.
+* A sampler *leaves out* an unreadable signal: it is unknown, which is never zero. One unreadable signal never costs the
+  others.
 * ``close`` may be called at any time, twice; afterwards ``sample`` opens the source again.
 
-A source whose parts can hang one by one (a driver with eight cards) offers them as ``lanes``: each is read in a thread
-of its own with a deadline, so that what hangs there costs only the devices of that lane. A source that learns of things
-between two samples (an XID) says them through the ``tell`` that ``listen`` gave it, from any thread.
+A source whose parts can hang one by one (a driver with eight cards) offers them as ``channels``: each is read in a
+thread of its own with a deadline, so that what hangs there costs only the devices of that channel. A source that learns
+of things between two samples (an XID) says them through the ``tell`` that ``listen`` gave it, from any thread.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from probes.signals import SignalSource
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.signals import SignalSource
 
 Readings = Mapping[str, float]
 """Signal name to value, in the signal's unit. A signal that is missing was not readable."""
@@ -58,7 +59,7 @@ class Support:
     reason: str = ""
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="happened"):
+class SourceEvent(msgspec.Struct, frozen=True, kw_only=True, tag="happened"):
     """Something a source learned between or within samples; the daemon makes an ``Event`` of it."""
 
     kind: EventKind
@@ -68,11 +69,11 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="happened"):
     data: dict[str, Any] = {}
 
 
-Tell = Callable[[Happened], None]
+Tell = Callable[[SourceEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ReadChannel:
     """One way of reading that may hang without holding up the others."""
 
     name: str
@@ -98,14 +99,14 @@ class Sampler(Protocol):
     def sample(self, t: float) -> Mapping[str, Readings]:
         """Read every device once, at ``t`` Unix seconds: device id to what could be read of it."""
 
-    def lanes(self) -> tuple[Lane, ...]:
-        """What may be read side by side, all devices once. The same lanes for as long as the devices stay the same."""
+    def channels(self) -> tuple[ReadChannel, ...]:
+        """Return the channels for parallel reads, all devices once; the same ones while the devices stay the same."""
 
     def listen(self, tell: Tell) -> None:
         """Say from now on through ``tell`` (thread-safe, never blocks) what happens; harmless when nothing does."""
 
     def close(self) -> None:
-        """Let go of the source; what it started has ended, unless it hangs."""
+        """Close the source; what it started has ended, unless it hangs."""
 
 
 class SamplerConfig(Protocol):
@@ -117,9 +118,10 @@ class SamplerConfig(Protocol):
 
 @cache
 def registry() -> dict[str, type[SamplerConfig]]:
-    """Every sampler in this package by module name: whatever module ends in ``CONFIG = …``."""
-    package = import_module("probes.samplers")
+    """Every sampler in this package by module name: each module that ends in ``CONFIG = …``."""
+    package = import_module("mainstay.probes.samplers")
     modules = {
-        info.name: import_module(f"probes.samplers.{info.name}") for info in pkgutil.iter_modules(package.__path__)
+        info.name: import_module(f"mainstay.probes.samplers.{info.name}")
+        for info in pkgutil.iter_modules(package.__path__)
     }
     return {name: module.CONFIG for name, module in sorted(modules.items()) if hasattr(module, "CONFIG")}

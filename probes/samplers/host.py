@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from probes.samplers import host_slow
-from probes.samplers.base import DeviceIdentity, Lane, Readings, Support, Tell
-from probes.samplers.host_slow import UNREADABLE
-from probes.signals import SignalSource
-from probes.words import HOST_DEVICE
+from mainstay.probes.core_types import HOST_DEVICE
+from mainstay.probes.samplers import host_slow
+from mainstay.probes.samplers.base import DeviceIdentity, ReadChannel, Readings, Support, Tell
+from mainstay.probes.samplers.host_slow import UNREADABLE
+from mainstay.probes.signals import SignalSource
 
 _SECTOR_BYTES: Final = 512
-"""The unit of /proc/diskstats, whatever the disk's own sector is."""
+"""The unit of /proc/diskstats, for any sector size of the disk."""
 _CPU_FIELDS: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """Guest time, which follows, is left out: the kernel counts it in user time already."""
 
@@ -95,8 +95,8 @@ class HostSampler:
             self._fabric = host_slow.has_nvswitch(self.config.sys)
         return self._processes.read(t, fabric=self._fabric)
 
-    def lanes(self) -> tuple[Lane, ...]:
-        return (Lane(self.name, tuple(device.id for device in self.devices()), self.sample),)
+    def channels(self) -> tuple[ReadChannel, ...]:
+        return (ReadChannel(self.name, tuple(device.id for device in self.devices()), self.sample),)
 
     def listen(self, tell: Tell) -> None:
         """Nothing happens here between two samples."""

@@ -1,7 +1,7 @@
-"""What of a host is too dear or too slow to change for every second: processes, file systems, memory errors, clock.
+"""Host values that cost too much to read every second: processes, file systems, memory errors, clock.
 
 Each reader is asked at every sample and answers when it has something new; in between it gives nothing, so that its
-signals are missing there. Whatever cannot be read raises one of ``UNREADABLE``, which costs its own signals only.
+signals are missing there. A value that cannot be read raises one of ``UNREADABLE``, which costs its own signals only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from probes.samplers.base import Readings
+from mainstay.probes.samplers.base import Readings
 
 UNREADABLE: Final = (OSError, ValueError, IndexError, KeyError, ZeroDivisionError)
 """What a missing, foreign or half-understood kernel file gives."""
 EVERY_S: Final = 10.0
 """Between two readings of the slow tier."""
-_LAP_SAMPLES: Final = 10
+_PASS_SAMPLES: Final = 10
 _MOST_A_SAMPLE: Final = 400
-"""Processes looked at in one sample, 4 ms at most: with more than 4,000 a lap takes longer, it does not cost more."""
+"""Processes looked at in one sample, 4 ms at most: with more than 4,000 a pass takes longer, it does not cost more."""
 _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD. Kernel threads may sleep in state D for good, by design."""
 _FABRIC_MANAGER: Final = "nv-fabricmanage"
@@ -34,27 +34,27 @@ _SEALED: Final = frozenset({"squashfs", "iso9660", "udf", "erofs", "cramfs", "ro
 
 @dataclass(slots=True)
 class Processes:
-    """Laps around /proc, a slice a sample: who has been stuck since the last lap, and whether one process is there.
+    """Passes over /proc, a slice per sample: processes stuck since the last pass, and whether one process exists.
 
-    Stuck is who was in state D at both visits, ten seconds apart or more, and never ran in between: somebody who waits
+    A process is stuck if it was in state D at both visits, 10 s apart or more, and never ran in between. One that waits
     for a slow disk again and again is busy, not stuck. Main threads only: all threads would cost fifty times as much.
     """
 
     proc: Path
     _waiting: list[str] = field(default_factory=list)
     _slice: int = 0
-    _lap_at: float = float("-inf")
+    _pass_at: float = float("-inf")
     _asleep: dict[str, str] = field(default_factory=dict)
-    """Process in state D at the last lap → how often it had run."""
+    """Process in state D at the last pass → how often it had run."""
     _asleep_now: dict[str, str] = field(default_factory=dict)
     _stuck: int = 0
     _fabric_manager: bool = False
-    _laps: int = 0
+    _passes: int = 0
 
     def read(self, t: float, *, fabric: bool) -> Readings:
-        """A slice; the readings when it ended a lap. ``fabric``: whether this host needs a fabric manager."""
+        """A slice; the readings when it ended a pass. ``fabric``: whether this host needs a fabric manager."""
         if not self._waiting:
-            if self._lap_at <= t < self._lap_at + EVERY_S:
+            if self._pass_at <= t < self._pass_at + EVERY_S:
                 return {}
             self._start(t)
         part, self._waiting = self._waiting[: self._slice], self._waiting[self._slice :]
@@ -64,9 +64,9 @@ class Processes:
         return {} if self._waiting else self._finish(fabric=fabric)
 
     def _start(self, t: float) -> None:
-        self._lap_at = t
+        self._pass_at = t
         self._waiting = [name for name in os.listdir(self.proc) if name.isdigit()]  # noqa: PTH208 - names suffice
-        self._slice = min(_MOST_A_SAMPLE, max(50, -(-len(self._waiting) // _LAP_SAMPLES)))
+        self._slice = min(_MOST_A_SAMPLE, max(50, -(-len(self._waiting) // _PASS_SAMPLES)))
         self._asleep_now, self._stuck, self._fabric_manager = {}, 0, False
 
     def _visit(self, pid: str) -> None:
@@ -82,8 +82,8 @@ class Processes:
         self._stuck += self._asleep.get(pid) == runs
 
     def _finish(self, *, fabric: bool) -> Readings:
-        self._asleep, self._laps = self._asleep_now, self._laps + 1
-        found: dict[str, float] = {"processes_stuck": self._stuck} if self._laps > 1 else {}
+        self._asleep, self._passes = self._asleep_now, self._passes + 1
+        found: dict[str, float] = {"processes_stuck": self._stuck} if self._passes > 1 else {}
         return found | ({"fabric_manager_up": float(self._fabric_manager)} if fabric else {})
 
 
@@ -91,7 +91,7 @@ class Processes:
 class FileSystems:
     """Local file systems that are read-only and should not be: the kernel makes them so when they are damaged.
 
-    Judged by the superblock, not by the mount: a read-only bind mount of a healthy file system is nobody's fault.
+    Judged by the superblock, not by the mount: a read-only bind mount of a healthy file system is no fault.
     """
 
     proc: Path
@@ -163,7 +163,7 @@ class _Timex(ctypes.Structure):
 
 
 _NOT_SYNCHRONIZED: Final = 0x0040
-"""STA_UNSYNC: nobody disciplines the clock, or nobody has for so long that its error passed 16 s."""
+"""STA_UNSYNC: no time source has disciplined the clock, or its error passed 16 s since."""
 
 
 def clock() -> Readings:

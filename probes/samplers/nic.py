@@ -1,9 +1,9 @@
 """InfiniBand and RoCE ports, read from ``/sys/class/infiniband``.
 
 One device a port, ``nic:mlx5_0:1``. Every file of a port is kept open and read again at offset 0: the kernel then asks
-the adapter anew, at a fifth of the cost of opening it. A counter that stands at the largest value that it can hold is
+the adapter again, at a fifth of the cost of opening it. A counter that stands at the largest value that it can hold is
 *left out*: it has stopped counting, and a rate of zero would look healthy. What a kernel or an adapter does not count
-has no file and is left out too. What happens to a port between the samples is told at once (``port_watch``).
+has no file and is left out too. A port event between two samples is reported at once (``port_watch``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from probes.samplers.base import DeviceIdentity, Happened, Lane, Readings, Support, Tell
-from probes.samplers.port_watch import STEADY_S, PortWatch, Said
-from probes.signals import SignalSource
-from probes.words import NIC_PREFIX, EventKind, check_name
+from mainstay.probes.core_types import NIC_PREFIX, EventKind, validate_name
+from mainstay.probes.samplers.base import DeviceIdentity, ReadChannel, Readings, SourceEvent, Support, Tell
+from mainstay.probes.samplers.port_watch import STEADY_S, PortWatch, Said
+from mainstay.probes.signals import SignalSource
 
 _WORD_BYTES: Final = 4
 """port_rcv_data and port_xmit_data count words of four bytes (InfiniBand 1.4, PortCountersExtended)."""
 _SLOW_S: Final = 10.0
-"""Each error counter costs the adapter's firmware a command, and no judgement of errors is made in seconds."""
+"""Each error counter costs the adapter's firmware a command, and no detector evaluates errors within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class NicConfig:
 
 
 class NicSampler:
-    """Every port of every RDMA device. Ports may come and go; each may hang by itself (``lanes``)."""
+    """Every port of every RDMA device. Ports may come and go; each may hang alone (``read_channels``)."""
 
     name = "nic"
     source = SignalSource.NIC
@@ -104,12 +104,12 @@ class NicSampler:
         self._look(t)
         return {name: self._read(port, t) for name, port in self._ports.items()}
 
-    def lanes(self) -> tuple[Lane, ...]:
-        """A lane a port: an adapter whose firmware hangs holds up its own files only."""
+    def channels(self) -> tuple[ReadChannel, ...]:
+        """A channel a port: an adapter whose firmware hangs holds up its own files only."""
         ids = tuple(device.id for device in self.devices())
         if not ids:
-            return (Lane(self.name, (), self.sample),)
-        return tuple(Lane(f"{self.name}/{name}", (name,), self._reader(name)) for name in ids)
+            return (ReadChannel(self.name, (), self.sample),)
+        return tuple(ReadChannel(f"{self.name}/{name}", (name,), self._reader(name)) for name in ids)
 
     def listen(self, tell: Tell) -> None:
         self._tell = tell
@@ -149,7 +149,7 @@ class NicSampler:
             self._say_steady(t)
 
     def _scan(self) -> list[str]:
-        """Open what is new, let go of what is gone; returns the known ports whose driver was loaded anew."""
+        """Open new ports, close removed ones; return the known ports whose driver was reloaded."""
         with self._lock:
             there = {name: (path, inode) for name, path, inode in _listed(self.config.infiniband)}
             stale = [name for name, port in self._ports.items() if there.get(name) != (port.path, port.inode)]
@@ -182,7 +182,7 @@ class NicSampler:
             if self._tell is not None:
                 uptime = self._uptime()
                 known = {} if uptime is None else {"uptime": uptime}
-                self._tell(Happened(kind=kind, t=t, device=device, data={**data, **more, **known}))
+                self._tell(SourceEvent(kind=kind, t=t, device=device, data={**data, **more, **known}))
 
     def _uptime(self) -> float | None:
         try:
@@ -194,7 +194,7 @@ class NicSampler:
 class _Port:
     """The open files of one port while its driver stays loaded.
 
-    They are closed when the last reader lets go: closed under a thread that still reads, a number may come to mean
+    They are closed when the last reader ends: closed under a thread that still reads, a number may come to mean
     another file.
     """
 
@@ -262,7 +262,7 @@ class _Port:
                 descriptor = self._files[path] = os.open(self.path / path, os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
         except FileNotFoundError:
-            self._absent.add(path)  # not counted here; asked again when the driver is loaded anew
+            self._absent.add(path)  # not counted here; read again when the driver is reloaded
         except OSError:
             self._drop(path)
         return None
@@ -288,7 +288,7 @@ def _listed(infiniband: Path) -> Iterator[tuple[str, Path, int]]:
 
 def _legal(name: str) -> str | None:
     try:
-        return check_name(name, "port")
+        return validate_name(name, "port")
     except ValueError:
         return None
 

@@ -1,15 +1,16 @@
 """NVIDIA GPUs through NVML (the module ``pynvml`` of the distribution nvidia-ml-py).
 
-Signals are read in three tiers (``probes.nvml.fields``), because every call takes the driver's lock, which training
-threads take too: what is cheap or urgent every sample, the rest every 10 s and 60 s, each card in its own second. A
-call that a card, a driver or a privilege does not allow is *not a fault*: its signal is left out and the call is not
-made again. New names are called first and old ones where the driver lacks them. XIDs and other events come from a
-thread of their own (``probes.nvml.events``), within milliseconds.
+Signals are read in three tiers (``mainstay.probes.nvml.fields``), because every call takes the driver's lock, which
+training threads take too: what is cheap or urgent every sample, the rest every 10 s and 60 s, each card in its own
+second. A call that a card, a driver or a privilege does not allow is *not a fault*: its signal is left out and the call
+is not made again. New names are called first and old ones where the driver lacks them. XIDs and other events come from
+a thread of their own (``mainstay.probes.nvml.events``), within milliseconds.
 
-Each card is a lane: one that hangs holds up neither the others nor the events, as far as the driver itself does not.
-A lost card answers nothing: all its signals are unknown, and ``gpu_lost`` is said once, and once more when it answers
-again. When the driver was replaced under us the library is opened again (``probes.nvml.library``). A card that hangs
-while the library is opened is left out for then; a driver that hangs there as a whole hangs the sampler.
+Each card is a read channel: one that hangs blocks neither the others nor the events, as far as the driver itself does
+not. A lost card answers nothing: all its signals are unknown, and ``gpu_lost`` is reported once, and once more when it
+answers again. When the driver was replaced under us the library is opened again (``mainstay.probes.nvml.library``). A
+card that hangs while the library is opened is left out for then; a driver that hangs there as a whole hangs the
+sampler.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from probes.nvml.card import Card
-from probes.nvml.errors import StaleError
-from probes.nvml.events import Listener
-from probes.nvml.library import IDENTIFY_S, SILENT, Library
-from probes.samplers.base import DeviceIdentity, Happened, Lane, Readings, Support, Tell
-from probes.signals import SignalSource
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.nvml.card import NvmlGpu
+from mainstay.probes.nvml.errors import StaleError
+from mainstay.probes.nvml.events import Listener
+from mainstay.probes.nvml.library import IDENTIFY_S, SILENT, Library
+from mainstay.probes.samplers.base import DeviceIdentity, ReadChannel, Readings, SourceEvent, Support, Tell
+from mainstay.probes.signals import SignalSource
 
 log = logging.getLogger(__name__)
 
 _RETRY_LOST_S: Final = (60.0, 960.0)
-"""A card that was reset answers again only after the library was opened anew: first and longest pause between tries.
+"""A card that was reset answers again only after the library was reopened: first and longest pause between tries.
 Each costs the other cards a sample at most."""
 
 
@@ -52,7 +53,7 @@ class NvmlConfig:
 
 
 class NvmlSampler:
-    """Every GPU of the node, keyed by UUID. Lanes may be read side by side, each by one thread at a time."""
+    """Every GPU of the node, keyed by UUID. Channels may be read side by side, each by one thread at a time."""
 
     name = "nvml"
     source = SignalSource.GPU
@@ -62,9 +63,9 @@ class NvmlSampler:
         self._library = Library(_import)
         self._lock = threading.Lock()
         """Never held during a driver call."""
-        self._tell: Tell = _nobody
+        self._tell: Tell = _ignore_event
         self._listener: Listener | None = None
-        self._lanes: tuple[tuple[Card, ...], tuple[Lane, ...]] = ((), ())
+        self._channels: tuple[tuple[NvmlGpu, ...], tuple[ReadChannel, ...]] = ((), ())
         self._unopened: dict[int, str] = {}
         self._retry_lost_at = math.inf
         self._retry_lost_s = _RETRY_LOST_S[0]
@@ -85,17 +86,17 @@ class NvmlSampler:
 
     def sample(self, t: float) -> dict[str, Readings]:
         self._library.retry()
-        return {device: readings for lane in self.lanes() for device, readings in lane.read(t).items()}
+        return {device: readings for channel in self.channels() for device, readings in channel.read(t).items()}
 
-    def lanes(self) -> tuple[Lane, ...]:
+    def channels(self) -> tuple[ReadChannel, ...]:
         cards = self._library.cards
-        if cards is not self._lanes[0]:
-            lanes = (
-                Lane(f"{self.name}/{card.identity.id}", (card.identity.id,), partial(self._read, card))
+        if cards is not self._channels[0]:
+            channels = (
+                ReadChannel(f"{self.name}/{card.identity.id}", (card.identity.id,), partial(self._read, card))
                 for card in cards
             )
-            self._lanes = (cards, tuple(lanes))
-        return self._lanes[1]
+            self._channels = (cards, tuple(channels))
+        return self._channels[1]
 
     def listen(self, tell: Tell) -> None:
         self._tell = tell
@@ -109,8 +110,8 @@ class NvmlSampler:
             self._listener.stop()
         self._library.close()
 
-    def _read(self, card: Card, t: float) -> Mapping[str, Readings]:
-        """One lane: nothing when the card or the library does not answer."""
+    def _read(self, card: NvmlGpu, t: float) -> Mapping[str, Readings]:
+        """One channel: nothing when the card or the library does not answer."""
         device = card.identity.id
         with self._lock:
             self._mind_the_lost(t)
@@ -127,7 +128,7 @@ class NvmlSampler:
                 return {device: {}}
 
     def _mind_the_lost(self, t: float) -> None:
-        """Open the library anew now and then while a card is lost; say which ones could not be opened at all."""
+        """Reopen the library now and then while a card is lost; log the cards that could not be opened at all."""
         unopened = self._library.unopened
         if unopened != self._unopened and all(card.reader is not None for card in self._library.cards):
             for index in unopened.keys() - self._unopened.keys():
@@ -140,20 +141,20 @@ class NvmlSampler:
         elif t >= self._retry_lost_at:
             self._retry_lost_s = min(2 * self._retry_lost_s, _RETRY_LOST_S[1])
             self._retry_lost_at = t + self._retry_lost_s
-            self._library.wish("a lost GPU may be back")
+            self._library.request("a lost GPU may be back")
 
 
-def _unnamed(t: float, index: int, reason: str) -> Happened:
+def _unnamed(t: float, index: int, reason: str) -> SourceEvent:
     """About a card that the driver lists and that did not answer even its UUID."""
     data: dict[str, Any] = {"reason": reason, "source": "nvml", "index": index}
     if reason != SILENT:
-        return Happened(kind=EventKind.GPU_LOST, t=t, data=data)
-    about = {"sampler": "nvml", "lane": f"nvml/{index}", "reason": f"GPU {index} does not say who it is"}
-    return Happened(kind=EventKind.PROBE_SILENT, t=t, data={**data, **about, "seconds": IDENTIFY_S})
+        return SourceEvent(kind=EventKind.GPU_LOST, t=t, data=data)
+    about = {"sampler": "nvml", "channel": f"nvml/{index}", "reason": f"GPU {index} does not say who it is"}
+    return SourceEvent(kind=EventKind.PROBE_UNRESPONSIVE, t=t, data={**data, **about, "seconds": IDENTIFY_S})
 
 
-def _nobody(event: Happened) -> None:
-    log.debug("nvml: nobody listens to %s", event)
+def _ignore_event(event: SourceEvent) -> None:
+    log.debug("nvml: no listener for %s", event)
 
 
 CONFIG = NvmlConfig

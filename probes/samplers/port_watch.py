@@ -1,13 +1,13 @@
-"""What happens to one network port, told from what a sampler sees of it second by second. No I/O, no clock.
+"""Events of one network port, derived from the samples of each second. No I/O, no clock.
 
-A port that was never seen up is not in use: nothing is said of it. A change is told the moment it is seen; a port that
-changes without end is told a few times and then summed up, so that a storm of flaps stays a handful of events. When a
-driver is loaded anew the port trains again: that is a start, not a failure, and is told only when it does not come up.
+A port that was never seen up is not in use and has no events. A change is reported when it is seen; a port that
+changes without end is reported a few times and then summed up, so a burst of flaps stays a handful of events. When a
+driver is reloaded, the port trains again: that is a start, not a failure, and is reported only if it does not come up.
 
-What is told, always with ``link``:
+The events, always with ``link``:
 
 * ``LINK_DOWN`` with ``since_up`` (s it had been up); ``flaps``, how often, where it went down more than once;
-  ``back`` where it is up again already; ``down_seconds`` when it is said again because it lasts; ``gone`` when the
+  ``back`` where it is up again already; ``down_seconds`` when it is reported again because it lasts; ``gone`` when the
   driver no longer shows the port.
 * ``LINK_UP`` with ``since_down`` (s); with ``steady_seconds`` when a port that had trouble has been up for that long.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
 
 STEADY_S: Final = 600.0
 """Up without a break for this long is over it. Loose optics and bad cables come back within minutes; ten minutes is
@@ -28,7 +28,8 @@ TRAINING_S: Final = 60.0
 GONE_S: Final = 60.0
 """Reloading the driver takes all ports away for 5-40 s."""
 _AGAIN_S: Final = (120.0, 900.0)
-"""A port that stays down is said again: after two minutes it is no flap; after fifteen no boot is behind it either."""
+"""A port that stays down is reported again: after two minutes it is no flap; after fifteen no boot is behind it
+either."""
 _BURST: Final = 6.0
 _REFILL_S: Final = 10.0
 """Changes told at once, and how often after that: ten flaps a second drowned another monitor's store."""
@@ -53,7 +54,7 @@ class PortWatch:
     _spell: float = 0.0
     _seen_down: bool = False
     _drops: int = 0
-    """How often it went down and nobody was told yet."""
+    """How often it went down without a report yet."""
     _counted: int | None = None
     _training_until: float = 0.0
     _missing_since: float | None = None
@@ -97,7 +98,7 @@ class PortWatch:
             yield self._said(EventKind.LINK_DOWN, gone=True, since_up=self._spell)
 
     def renewed(self, t: float) -> None:
-        """The driver was loaded anew: counters start again, and so does training."""
+        """The driver was reloaded: counters start again, and so does training."""
         self._counted = None
         self._training_until = t + TRAINING_S
 

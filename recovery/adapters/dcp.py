@@ -5,8 +5,8 @@
         dcp.load(state_dict, storage_reader=storage)         # the newest in memory, else on the disk
     dcp.async_save(state_dict, storage_writer=storage)       # each call to memory, each hundredth to the disk too
 
-``dcp.save`` does as well. A save copies this rank's own parts into the node's standing agent before it returns; only
-what is for the disk goes on to be written, in the format of torch's ``FileSystemWriter``, which any other tool reads. A
+``dcp.save`` does as well. A save copies this rank's own parts into the node's standalone agent before it returns; only
+the disk's part is still written, in the format of torch's ``FileSystemWriter``, which any other tool reads. A
 load takes the newest epoch that every rank has in memory, on the same number of ranks and shards; where there is none,
 the newest whole one on disk, which may be resharded.
 """
@@ -17,13 +17,11 @@ import io
 import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import Future as StagingFuture
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch.distributed import ProcessGroup
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
@@ -34,20 +32,18 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
-from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.futures import Future
 
-from recovery.adapters.vault import Vault
-from recovery.memory.local import is_distributed, local
+from mainstay.probes.torch_private import copy_to_cpu, flatten_state_dict, shard_offsets
+from mainstay.recovery.adapters.state_dict_store import StateDictStore
+from mainstay.recovery.memory.dtensor import is_distributed, local
 
 Place = tuple[int, ...]
 _STEP: Final = re.compile(r"epoch-(\d+)$")
 _WHOLE: Final = ".metadata"
 """Written last by torch: a directory without it was never finished."""
-_NO_OPTIONS: Final = ("use_pinned_memory", "use_shared_memory", "use_async_staging", "use_non_blocking_copy")
-"""A copy that is done when ``stage`` returns, on every device: as torch's ``async_save`` stages by itself."""
 
 
 class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
@@ -66,8 +62,7 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
             raise ValueError(f"disk_every={disk_every}: a number of saves, 0 for never")
         self._directory = Path(directory)
         self._disk_every = disk_every
-        self._vault = Vault(group)
-        self._stager = DefaultStager(StagingOptions(**dict.fromkeys(_NO_OPTIONS, False)))
+        self._store = StateDictStore(group)
         self._staged = False
         """The save under way is in memory already."""
         self._files: FileSystemWriter | None = None
@@ -79,32 +74,31 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
     @property
     def epoch(self) -> int:
         """How many saves there have been, over all starts of the job."""
-        return self._vault.epoch
+        return self._store.epoch
 
     @property
     def protected(self) -> bool:
-        return self._vault.protected
+        return self._store.protected
 
     def holds_something(self) -> bool:
         """Whether a load would find an epoch, in memory or on disk. Every rank asks."""
-        return self._vault.newest() is not None or self._newest_on_disk() is not None
+        return self._store.newest() is not None or self._newest_on_disk() is not None
 
     # The stager
 
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any] | StagingFuture[dict[str, Any]]:
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Copy to memory; what is returned is left to be written: everything, or nothing.
 
         Raises:
             ValueError: the state dict holds something that is neither tensor nor plain data.
         """
-        flat, _ = flatten_state_dict(state_dict)
-        self._remember(flat)
+        self._remember(flatten_state_dict(state_dict))
         self._staged = True
-        return {} if self._files is None else self._stager.stage(state_dict)
+        return {} if self._files is None else copy_to_cpu(state_dict)
 
     def _remember(self, flat: Mapping[str, Any]) -> None:
         self._files = self._writer()
-        self._vault.save({name: _entry(value) for name, value in flat.items()})
+        self._store.save({name: _entry(value) for name, value in flat.items()})
 
     def _writer(self) -> FileSystemWriter | None:
         """Of the next save, if that one goes to the disk."""
@@ -118,8 +112,7 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
 
     def close(self) -> None:
         """Hang up. What was saved stays with the agent."""
-        self._stager.close()
-        self._vault.close()
+        self._store.close()
 
     # The writer
 
@@ -151,7 +144,7 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
         return plans if self._read is None else self._read.prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write what belongs to the disk; and copy to memory where nobody staged, as ``dcp.save`` does not.
+        """Write what belongs to the disk; and copy to memory where nothing was staged, as with ``dcp.save``.
 
         Raises:
             TypeError: a planner that does not show its state dict, without a stage before.
@@ -186,7 +179,7 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
         Raises:
             FileNotFoundError: neither has one.
         """
-        tree = self._vault.load()
+        tree = self._store.load()
         if tree is not None:
             self._read = None
             self._found = {name: entry["value"] for name, entry in tree.items()}
@@ -234,8 +227,7 @@ def _offsets(tensor: torch.Tensor) -> Place:
     if not is_distributed(tensor):
         return (0,) * tensor.dim()
     whole: Any = tensor
-    _, offsets = compute_local_shape_and_global_offset(whole.shape, whole.device_mesh, whole.placements)
-    return tuple(offsets)
+    return shard_offsets(whole.shape, whole.device_mesh, whole.placements)
 
 
 def _metadata(entry: dict[str, Any]) -> TensorStorageMetadata | BytesStorageMetadata:

@@ -1,6 +1,6 @@
 """``transformers.Trainer`` on memory: ``trainer.train(resume_from_checkpoint=protect(trainer))``.
 
-Every update is copied to the node's standing agent. A restarted trainer skips the batches that were made (by its own
+Every update is copied to the node's standalone agent. A restarted trainer skips the batches that were made (by its own
 logic, told by a ``trainer_state.json``) and then, before its first forward pass, gets parameters, optimizer, scheduler
 and random numbers back from memory, bit for bit. What the trainer had logged before is not kept.
 """
@@ -14,22 +14,22 @@ import torch.distributed as dist
 from safetensors.torch import save_model
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from recovery.adapters.standing import Standing
-from recovery.memory.state import collect_state
+from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.sdk.standalone import StandaloneSession
 
 _STATE: Final = "trainer_state.json"
 _WEIGHTS: Final = "model.safetensors"
 
 
 def protect(trainer: Trainer) -> str | None:
-    """Save ``trainer`` after every update; the checkpoint to resume from, None when training begins anew.
+    """Save ``trainer`` after every update; the checkpoint to resume from, None when training begins again.
 
     Raises:
         ValueError: the trainer shards its model (FSDP, DeepSpeed): ``adapters.dcp`` is for those.
     """
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        raise ValueError("this adapter keeps whole models: for FSDP and DeepSpeed use recovery.adapters.dcp")
-    session = Standing(replicas=range(dist.get_world_size()) if dist.is_initialized() else ())
+        raise ValueError("this adapter keeps whole models: for FSDP and DeepSpeed use mainstay.recovery.adapters.dcp")
+    session = StandaloneSession(replicas=range(dist.get_world_size()) if dist.is_initialized() else ())
     epoch = session.newest()
     trainer.add_callback(_Protection(session, epoch))
     if epoch is None or session.folder is None:
@@ -38,7 +38,7 @@ def protect(trainer: Trainer) -> str | None:
 
 
 def _checkpoint(trainer: Trainer, epoch: int, folder: Path) -> Path:
-    """As much of a checkpoint as the trainer insists on: how far it is, and weights, which memory then replaces."""
+    """The part of a checkpoint that the trainer requires: how far it is, and weights, which memory then replaces."""
     folder.mkdir(exist_ok=True)
     state = TrainerState(global_step=epoch, train_batch_size=trainer.args.train_batch_size)
     state.compute_steps(trainer.args, trainer.args.max_steps)  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ def _checkpoint(trainer: Trainer, epoch: int, folder: Path) -> Path:
 class _Protection(TrainerCallback):
     """Saves at the end of each update; restores at the start of the first one."""
 
-    def __init__(self, session: Standing, epoch: int | None) -> None:
+    def __init__(self, session: StandaloneSession, epoch: int | None) -> None:
         self._session = session
         self._epoch = epoch
         self._resumed = False
@@ -61,7 +61,7 @@ class _Protection(TrainerCallback):
     ) -> None:
         optimizer = kwargs["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        self._session.hold(collect_state(kwargs["model"], optimizer, {"scheduler": kwargs["lr_scheduler"]}))
+        self._session.register(collect_state(kwargs["model"], optimizer, {"scheduler": kwargs["lr_scheduler"]}))
         optimizer.register_step_pre_hook(self._before_update)
 
     def _before_update(self, *_: object) -> None:

@@ -2,7 +2,7 @@
 
 Call ``save_checkpoint`` after every iteration (it costs a copy within the node) and keep Megatron's own for the disk,
 less often. ``load_checkpoint`` gives iteration 0 back where memory holds nothing that all ranks have: then load from
-the disk as before. Every rank keeps its own part, whatever tensor, pipeline and data parallelism made of it, the
+the disk as before. Every rank keeps its own part, under any tensor, pipeline and data parallelism, the
 distributed optimizer's shards included.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from recovery.adapters.vault import Vault
-from recovery.memory.generators import Generators
+from mainstay.recovery.adapters.state_dict_store import StateDictStore
+from mainstay.recovery.memory.rng_state import RngState
 
-_vaults: list[Vault] = []
+_stores: list[StateDictStore] = []
 """The process's one, once it is asked for."""
 
 
@@ -27,7 +27,7 @@ def save_checkpoint(
     opt_param_scheduler: Any,
     num_floating_point_operations_so_far: float = 0,
 ) -> None:
-    """Copy this rank's state after ``iteration`` to the node's standing agent.
+    """Copy this rank's state after ``iteration`` to the node's standalone agent.
 
     Args:
         iteration: larger than the last one saved.
@@ -40,7 +40,7 @@ def save_checkpoint(
         ValueError: a state dict holds something that is neither tensor nor plain data.
         RuntimeError: a peer is gone.
     """
-    arrays, scalars = _generators().take()
+    arrays, scalars = _generators().capture()
     tree = {
         "iteration": iteration,
         "flops": num_floating_point_operations_so_far,
@@ -49,7 +49,7 @@ def save_checkpoint(
         "scheduler": None if opt_param_scheduler is None else opt_param_scheduler.state_dict(),
         "random": {"arrays": arrays, "scalars": scalars},
     }
-    _vault().save(tree, iteration)
+    _store().save(tree, iteration)
 
 
 def load_checkpoint(
@@ -61,7 +61,7 @@ def load_checkpoint(
         ValueError: the number of model chunks differs.
         RuntimeError: a peer is gone, or a state dict does not fit.
     """
-    tree = _vault().load()
+    tree = _store().load()
     if tree is None:
         return 0, 0
     for chunk, state in zip(_chunks(model), tree["model"], strict=True):
@@ -69,19 +69,19 @@ def load_checkpoint(
     for item, state in ((optimizer, tree["optimizer"]), (opt_param_scheduler, tree["scheduler"])):
         if item is not None and state is not None:
             item.load_state_dict(state)
-    _generators().put(tree["random"]["arrays"], tree["random"]["scalars"])
+    _generators().restore(tree["random"]["arrays"], tree["random"]["scalars"])
     return tree["iteration"], tree["flops"]
 
 
-def _vault() -> Vault:
-    if not _vaults:
-        _vaults.append(Vault())
-    return _vaults[0]
+def _store() -> StateDictStore:
+    if not _stores:
+        _stores.append(StateDictStore())
+    return _stores[0]
 
 
 def _chunks(model: Sequence[torch.nn.Module] | torch.nn.Module) -> Sequence[torch.nn.Module]:
     return [model] if isinstance(model, torch.nn.Module) else model
 
 
-def _generators() -> Generators:
-    return Generators((torch.cuda.current_device(),) if torch.cuda.is_available() else ())
+def _generators() -> RngState:
+    return RngState((torch.cuda.current_device(),) if torch.cuda.is_available() else ())

@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from recovery.memory import blob
-from recovery.memory.copying import Piece
-from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
-from recovery.memory.layout import DTYPES, Layout
-from recovery.memory.local import local
-from recovery.memory.putting import put
-from recovery.memory.state import BLOB, Arrays, dtype_name, host_bytes
+from mainstay.recovery.memory import blob
+from mainstay.recovery.memory.device import Bounce, DeviceCopier, StridedCopier
+from mainstay.recovery.memory.dtensor import local
+from mainstay.recovery.memory.layout import DTYPES, Layout
+from mainstay.recovery.memory.slot_copy import Piece
+from mainstay.recovery.memory.state import BLOB, Arrays, dtype_name, host_bytes
+from mainstay.recovery.memory.tensor_restore import restore_tensor
 
 Tree = dict[Any, Any]
 _LEAST_ROOM: Final = 64 * 1024
@@ -141,5 +141,5 @@ def _tensor(name: str, arrays: Arrays, layout: Layout) -> torch.Tensor:
     spec = layout.specs()[name]
     made = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
     if made.numel():
-        put(made, arrays[name])
+        restore_tensor(made, arrays[name])
     return made

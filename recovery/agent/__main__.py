@@ -1,10 +1,10 @@
-"""``python -m recovery.agent``."""
+"""``python -m mainstay.recovery.agent``."""
 
 from __future__ import annotations
 
 import sys
 
-from recovery.agent.server import main
+from mainstay.recovery.agent.server import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,17 +16,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from recovery.agent.errors import AgentError, AgentGoneError, ProtocolError, refusal
-from recovery.agent.framing import receive, send
-from recovery.agent.messages import (
+from mainstay.recovery.agent.errors import AgentError, AgentGoneError, ProtocolError, refusal
+from mainstay.recovery.agent.framing import receive, send
+from mainstay.recovery.agent.messages import (
+    AgentFailure,
     ArenaInfo,
     Committed,
     ConfigureDisk,
     ConfigureParity,
-    DiscardAfter,
+    DiscardAfterEpoch,
     Done,
     Drop,
-    Failure,
     Fence,
     Fetch,
     Fetched,
@@ -39,12 +39,12 @@ from recovery.agent.messages import (
     Ping,
     Rebuild,
     Reply,
-    SaveDisk,
+    SaveCheckpoint,
     Welcome,
 )
-from recovery.agent.peer_messages import Message
-from recovery.disk.manifest import DiskConfig
-from recovery.memory.layout import Layout
+from mainstay.recovery.agent.peer_messages import WireMessage
+from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.memory.layout import Layout
 
 CALL_SECONDS: Final = 10.0
 """For calls that move no bytes."""
@@ -53,7 +53,7 @@ TRANSFER_SECONDS: Final = 600.0
 _MAX_IDLE: Final = 4
 
 logger = logging.getLogger("mainstay.agent")
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=WireMessage)
 
 
 class AgentClient:
@@ -88,7 +88,7 @@ class AgentClient:
         return self._call(OpenArena(rank=rank, layout=layout.to_json()), ArenaInfo, TRANSFER_SECONDS)
 
     def committed(self, rank: int, epoch: int, generation: int, slot: int) -> None:
-        """Tell the agent of a fresh slot. One-way and never fatal: the agent also finds it by itself."""
+        """Tell the agent of a fresh slot. One-way and never fatal: the agent also finds it on its own."""
         try:
             with self._connection() as sock:
                 send(sock, Committed(rank=rank, epoch=epoch, generation=generation, slot=slot))
@@ -166,18 +166,20 @@ class AgentClient:
         Raises:
             NoSuchSlotError: one could not be written; says why.
         """
-        self._call(SaveDisk(epoch=epoch, copies=copies), Done, TRANSFER_SECONDS)
+        self._call(SaveCheckpoint(epoch=epoch, copies=copies), Done, TRANSFER_SECONDS)
 
-    def configure_parity(self, groups: tuple[Group, ...], every: int, scheme: str = "xor", wards: Group = ()) -> None:
+    def configure_parity(
+        self, groups: tuple[Group, ...], every: int, scheme: str = "xor", extra_copies: Group = ()
+    ) -> None:
         """Protect epochs divisible by ``every`` within each of the job's groups; no groups end it.
 
         Args:
             groups: of the whole job; this node's ranks may stand in several of them.
             every: at least 1 with a group.
-            scheme: as ``recovery.scheme.parse`` reads it.
-            wards: ranks of other nodes of whose newest slots copies are kept here besides.
+            scheme: as ``mainstay.recovery.protection_scheme.parse`` reads it.
+            extra_copies: ranks of other nodes of whose newest slots copies are also kept here.
         """
-        self._call(ConfigureParity(groups=groups, every=every, scheme=scheme, wards=wards), Done)
+        self._call(ConfigureParity(groups=groups, every=every, scheme=scheme, extra_copies=extra_copies), Done)
 
     def fence(self, generation: int) -> None:
         """Refuse all generations below ``generation``, on the wire and in the arenas; this client moves to it."""
@@ -186,7 +188,7 @@ class AgentClient:
 
     def discard_after(self, epoch: int) -> None:
         """Forget this node's slots and parity of epochs after ``epoch``. Only while no rank of the node writes."""
-        self._call(DiscardAfter(epoch=epoch), Done)
+        self._call(DiscardAfterEpoch(epoch=epoch), Done)
 
     def drop(self) -> None:
         """Remove the job's arenas on this node."""
@@ -204,12 +206,12 @@ class AgentClient:
 
     # Connections
 
-    def _call(self, request: Message, answer: type[R], timeout: float | None = None) -> R:
+    def _call(self, request: WireMessage, answer: type[R], timeout: float | None = None) -> R:
         with self._connection() as sock:
             sock.settimeout(max(timeout or 0, self._timeout))
             send(sock, request)
             reply = receive(sock, self._decoder)
-        if isinstance(reply, Failure):
+        if isinstance(reply, AgentFailure):
             raise refusal(reply.kind, reply.reason)
         if not isinstance(reply, answer):
             raise ProtocolError(f"the agent answered {type(request).__name__} with {type(reply).__name__}")
@@ -271,7 +273,7 @@ def greet(
     """
     send(sock, Hello(token=token, job=job, generation=generation, role=role))
     reply = receive(sock, decoder)
-    if isinstance(reply, Failure):
+    if isinstance(reply, AgentFailure):
         raise refusal(reply.kind, reply.reason)
     if not isinstance(reply, Welcome):
         raise ProtocolError(f"the agent answered Hello with {type(reply).__name__}")

@@ -1,4 +1,4 @@
-"""Loud degraded state: what does not work as it should is said when it begins and when it ends."""
+"""Loud degraded state: a failure is reported when it begins and when it ends."""
 
 from __future__ import annotations
 

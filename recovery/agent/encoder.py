@@ -13,18 +13,18 @@ from typing import Final
 
 import msgspec
 
-from recovery import scheme
-from recovery.agent.background import Background
-from recovery.agent.errors import AgentError
-from recovery.agent.messages import Group
-from recovery.agent.node import Node
-from recovery.agent.peer_messages import ProtectedState, ReadProtected, ReadRow, RowState
-from recovery.agent.rows import Key
-from recovery.agent.shares import Share, Task, answer_copies, share_of
-from recovery.memory.arena import Arena
-from recovery.memory.errors import ArenaError
-from recovery.memory.records import NO_EPOCH, Word
-from recovery.scheme import Kind
+from mainstay.recovery import protection_scheme
+from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.agent.messages import Group
+from mainstay.recovery.agent.node import AgentNode
+from mainstay.recovery.agent.parity_store import ParityRowKey
+from mainstay.recovery.agent.peer_messages import ProtectedState, ReadProtected, ReadRow, RowState
+from mainstay.recovery.agent.periodic_thread import PeriodicThread
+from mainstay.recovery.agent.protection_work import ProtectionTask, ProtectionWork, answer_copies, work_for
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.records import NO_EPOCH, Word
+from mainstay.recovery.protection_scheme import SchemeKind
 
 SOON: Final = 0.005
 LATER: Final = 0.1
@@ -36,20 +36,20 @@ _PATIENCE: Final = 8
 logger = logging.getLogger("mainstay.agent")
 
 
-def answer_row(node: Node, request: ReadRow) -> RowState:
-    if scheme.parse(node.store.config.scheme).kind is Kind.COPIES:
+def answer_row(node: AgentNode, request: ReadRow) -> RowState:
+    if protection_scheme.parse(node.store.config.scheme).kind is SchemeKind.COPIES:
         return answer_copies(node.store, request)
     try:
-        row = node.rows.find(Key(request.ranks, request.place), request.epoch, check=request.check)
+        row = node.rows.find(ParityRowKey(request.ranks, request.place), request.epoch, check=request.check)
     except (AgentError, ArenaError):
         return RowState(present=False, digests=())
     return RowState(present=True, digests=row.digests, parity=row.parity)
 
 
-class Encoder(Background):
+class ParityEncoder(PeriodicThread):
     """Works on the oldest pending epoch of every local rank. ``kick`` it when something was committed."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: AgentNode) -> None:
         super().__init__("mainstay-parity")
         self._node = node
         self._store = node.store
@@ -60,7 +60,7 @@ class Encoder(Background):
         """(epoch, discards, group) of other groups that have said that they have all."""
 
     def configure(self, groups: tuple[Group, ...], every: int, text: str, generation: int) -> None:
-        """See ``AgentClient.configure_parity``. The same again changes nothing; otherwise all is looked at anew.
+        """See ``AgentClient.configure_parity``. The same again changes nothing; otherwise all is looked at again.
 
         Raises:
             ValueError: ``every`` below 1 with a group, a rank that stands twice, or an unknown scheme.
@@ -77,7 +77,7 @@ class Encoder(Background):
                 arena.set_word(Word.PARITY_EPOCH, NO_EPOCH)
                 arena.set_word(Word.PARITY_FLOOR, NO_EPOCH)
         self.pin()
-        self.kick()
+        self.wake()
 
     def pin(self) -> None:
         """Tell each rank's writer which epochs get protected; ranks that nothing protects are left alone."""
@@ -90,7 +90,7 @@ class Encoder(Background):
         with self._store.lock(rank):
             arena = self._store.arena(rank)
             arena.set_word(Word.PARITY_FLOOR, min(arena.word(Word.PARITY_FLOOR), epoch - 1))
-        self.kick()
+        self.wake()
 
     def answer(self, request: ReadProtected) -> ProtectedState:
         """Whether the group of a rank here has all that protects an epoch."""
@@ -104,7 +104,7 @@ class Encoder(Background):
             complete=complete, given_up=not complete and arena.word(Word.PARITY_FLOOR) >= request.epoch
         )
 
-    def turn(self) -> float:
+    def run_once(self) -> float:
         """One look at every rank; seconds until the next."""
         outcomes = [self._try(task) for task in self._tasks()]
         late = not all(outcomes)
@@ -113,21 +113,21 @@ class Encoder(Background):
             return min(LATER, SOON * 1.5**self._drags)
         return SOON if outcomes else IDLE
 
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[ProtectionTask]:
         config = self._store.config
         pending = [(rank, arena, _oldest_pending(arena)) for rank, arena in self._store.all()]
         return [
-            Task(rank, arena, epoch, config.group_of(rank), scheme.parse(config.scheme))
+            ProtectionTask(rank, arena, epoch, config.group_of(rank), protection_scheme.parse(config.scheme))
             for rank, arena, epoch in pending
             if epoch is not None and config.group_of(rank)
         ]
 
-    def _try(self, task: Task) -> bool:
+    def _try(self, task: ProtectionTask) -> bool:
         """Whether the epoch is settled."""
         why: object = "a member has not got so far"
         try:
             with ExitStack() as stack:
-                if self._settle(task, share_of(self._node, task, stack)):
+                if self._settle(task, work_for(self._node, task, stack)):
                     return True
         except (AgentError, ArenaError, OSError, ValueError) as error:
             why = error
@@ -135,9 +135,9 @@ class Encoder(Background):
             self._store.degraded[task.subject] = f"epoch {task.epoch}: {why}"
         return False
 
-    def _settle(self, task: Task, share: Share) -> bool:
+    def _settle(self, task: ProtectionTask, share: ProtectionWork) -> bool:
         """Whether the epoch is settled: all of it everywhere, or given up."""
-        if share.overtaken():
+        if share.is_superseded():
             self._give_up(task, "was overwritten before it had parity")
             return True
         if not share.ready():
@@ -154,14 +154,14 @@ class Encoder(Background):
             self._publish(task, share)
         return all_groups
 
-    def _other_groups(self, task: Task) -> tuple[bool, bool]:
+    def _other_groups(self, task: ProtectionTask) -> tuple[bool, bool]:
         """Whether one of the job's other groups has given the epoch up, and whether all of them have it."""
         config, complete = self._store.config, True
         for number, group in enumerate(config.groups):
             key = (task.epoch, self._store.discards, number)
             if len(group) < 2 or any(m.rank == task.rank for m in group) or key in self._settled:
                 continue
-            # Members of one group ask different members of the others, so that nobody is asked by all.
+            # Members of one group ask different members of the others, so that no member is asked by all.
             member = group[task.place % len(group)]
             with self._node.peer(member.endpoint, config.generation) as peer:
                 wanted = ReadProtected(rank=member.rank, epoch=task.epoch, generation=config.generation)
@@ -173,7 +173,7 @@ class Encoder(Background):
                 self._settled.add(key)
         return False, complete
 
-    def _publish(self, task: Task, share: Share) -> None:
+    def _publish(self, task: ProtectionTask, share: ProtectionWork) -> None:
         """First keep the new epoch, then let the old one go."""
         share.complete()
         task.arena.set_word(Word.PARITY_EPOCH, task.epoch)
@@ -181,7 +181,7 @@ class Encoder(Background):
         self._settled = {key for key in self._settled if key[0] >= task.epoch}
         self._store.degraded.pop(task.subject, None)
 
-    def _give_up(self, task: Task, why: str) -> None:
+    def _give_up(self, task: ProtectionTask, why: str) -> None:
         self._store.degraded[task.subject] = f"epoch {task.epoch} {why}"
         logger.error("rank %d: epoch %d got no parity: it %s", task.rank, task.epoch, why)
         task.arena.set_word(Word.PARITY_FLOOR, task.epoch)
@@ -196,11 +196,11 @@ def _oldest_pending(arena: Arena) -> int | None:
 
 
 def _check_groups(groups: tuple[Group, ...], every: int, text: str) -> None:
-    scheme.parse(text)
+    protection_scheme.parse(text)
     if groups and every < 1:
         raise ValueError(f"parity every {every} epochs: at least 1")
-    if any(len(group) > scheme.MAX_GROUP + scheme.MAX_COPIES for group in groups):
-        raise ValueError(f"a group has more than {scheme.MAX_GROUP} members")
+    if any(len(group) > protection_scheme.MAX_GROUP + protection_scheme.MAX_COPIES for group in groups):
+        raise ValueError(f"a group has more than {protection_scheme.MAX_GROUP} members")
     ranks = [member.rank for group in groups for member in group]
     if len(set(ranks)) != len(ranks):
         raise ValueError(f"a rank stands twice in the parity groups: {ranks}")

@@ -1,7 +1,7 @@
 """What a call to a snapshot agent may raise.
 
 AgentError(RuntimeError)
-├── AgentGoneError           nobody answers at the socket, the connection broke, or the time-out passed
+├── AgentGoneError           no agent answers at the socket, the connection broke, or the time-out passed
 ├── ProtocolError            the other side does not speak this protocol (or the token is wrong: it just closes)
 └── RefusedError             the agent answered no; ``kind`` says why in one word
     ├── StaleGenerationError     this generation has been fenced

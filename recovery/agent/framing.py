@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
-from probes.decoding import UNREADABLE
-from recovery.agent.errors import AgentGoneError, ProtocolError
-from recovery.agent.peer_messages import Message
-from recovery.memory.digest import Bytes
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
+from mainstay.recovery.agent.peer_messages import WireMessage
+from mainstay.recovery.memory.digest import Bytes
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 CHUNK: Final = 1024 * 1024
@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 M = TypeVar("M")
 
 
-def send(sock: socket.socket, message: Message) -> None:
+def send(sock: socket.socket, message: WireMessage) -> None:
     """Write one message.
 
     Raises:

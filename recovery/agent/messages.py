@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from recovery.agent.errors import FailureKind
-from recovery.agent.peer_messages import (
+from mainstay.recovery.agent.errors import FailureKind
+from mainstay.recovery.agent.peer_messages import (
+    Ack,
     Decode,
-    Doubt,
     Head,
     LayoutText,
-    Message,
-    Noted,
+    ParityMismatch,
     ProtectedState,
     ReadHead,
     ReadLayout,
@@ -23,20 +22,21 @@ from recovery.agent.peer_messages import (
     ReadProtected,
     ReadRow,
     ReadSlot,
-    Record,
     RowHeader,
     RowState,
     SlotHeader,
     StripeHeader,
-    Tail,
+    TransferTail,
+    WireMessage,
+    WireStruct,
 )
-from recovery.disk.manifest import DiskConfig
+from mainstay.recovery.checkpoint.manifest import DiskConfig
 
 NEWEST: Final = -1
 """As ``Fetch.epoch``."""
 
 
-class GroupMember(Record, frozen=True):
+class GroupMember(WireStruct, frozen=True):
     """One rank of a protection group. All agents name the group in the same order; a member's place is its index."""
 
     node: str
@@ -48,7 +48,7 @@ class GroupMember(Record, frozen=True):
 Group = tuple[GroupMember, ...]
 
 
-class SlotInfo(Record, frozen=True):
+class SlotInfo(WireStruct, frozen=True):
     """A committed slot on this node."""
 
     rank: int
@@ -59,7 +59,7 @@ class SlotInfo(Record, frozen=True):
     """The agent has digested it, and the writer has not touched it since."""
 
 
-class ParityInfo(Record, frozen=True):
+class ParityInfo(WireStruct, frozen=True):
     """A member's parity rows on this node: any ``parity`` of ``ranks`` can be rebuilt for ``epoch`` from the others."""
 
     epoch: int
@@ -73,7 +73,7 @@ class ParityInfo(Record, frozen=True):
     """Every member is known to hold its row."""
 
 
-class DiskInfo(Record, frozen=True):
+class DiskInfo(WireStruct, frozen=True):
     rank: int
     epoch: int
     nbytes: int
@@ -81,7 +81,7 @@ class DiskInfo(Record, frozen=True):
     """In which the slot was committed: tells a future that was given up from the steps made again."""
 
 
-class Rates(Record, frozen=True):
+class TransferRates(WireStruct, frozen=True):
     """Bytes per second as last measured by this agent, None where not measured yet. The planner prices with these."""
 
     digest: float | None = None
@@ -91,7 +91,7 @@ class Rates(Record, frozen=True):
     disk_read: float | None = None
 
 
-class ScrubState(Record, frozen=True):
+class ScrubState(WireStruct, frozen=True):
     """What scrubbing and drills have found since the agent started."""
 
     passes: int
@@ -99,9 +99,9 @@ class ScrubState(Record, frozen=True):
     """Digested again."""
     found: int
     """Damages: slots, rows, copies, records, headers, layouts, and drills that failed."""
-    mended: int
+    repaired: int
     lost: int
-    """Damaged slots that nothing could mend; they are invalid now."""
+    """Damaged slots that nothing could repair; they are invalid now."""
     drills: int
     drills_failed: int
     last: str
@@ -113,7 +113,7 @@ class ScrubState(Record, frozen=True):
 # Requests
 
 
-class Hello(Message, frozen=True):
+class Hello(WireMessage, frozen=True):
     """First on every connection. A wrong token closes it without a word."""
 
     token: str
@@ -123,17 +123,17 @@ class Hello(Message, frozen=True):
     """``rank``, ``launcher`` or ``agent``; for the log only."""
 
 
-class Ping(Message, frozen=True):
+class Ping(WireMessage, frozen=True):
     pass
 
 
-class OpenArena(Message, frozen=True):
+class OpenArena(WireMessage, frozen=True):
     rank: int
     layout: bytes
     """``Layout.to_json()``."""
 
 
-class Committed(Message, frozen=True):
+class Committed(WireMessage, frozen=True):
     """One-way: slot ``slot`` of ``rank`` was just committed."""
 
     rank: int
@@ -142,11 +142,11 @@ class Committed(Message, frozen=True):
     slot: int
 
 
-class GetInventory(Message, frozen=True):
+class GetInventory(WireMessage, frozen=True):
     pass
 
 
-class Fetch(Message, frozen=True):
+class Fetch(WireMessage, frozen=True):
     """Pull ``from_rank``'s slot from the agent at ``endpoint`` into ``rank``'s arena here."""
 
     rank: int
@@ -158,7 +158,7 @@ class Fetch(Message, frozen=True):
     """Make the arena first, with the layout that the other agent has: the rank's process is still to come."""
 
 
-class Rebuild(Message, frozen=True):
+class Rebuild(WireMessage, frozen=True):
     """Decode ``rank``'s slot from the parity and data of the other members, as far as they still have them."""
 
     rank: int
@@ -166,7 +166,7 @@ class Rebuild(Message, frozen=True):
     group: Group
 
 
-class LoadDisk(Message, frozen=True):
+class LoadDisk(WireMessage, frozen=True):
     """Read a part of ``directory/run`` into ``rank``'s arena here."""
 
     rank: int
@@ -179,13 +179,13 @@ class LoadDisk(Message, frozen=True):
     """Of the part; 0: the newest."""
 
 
-class ConfigureDisk(Message, frozen=True):
+class ConfigureDisk(WireMessage, frozen=True):
     """Write for this run from now on, in this shape."""
 
     config: DiskConfig
 
 
-class SaveDisk(Message, frozen=True):
+class SaveCheckpoint(WireMessage, frozen=True):
     """Write ``epoch`` of every rank here that has it, now: the job ends."""
 
     epoch: int
@@ -193,31 +193,31 @@ class SaveDisk(Message, frozen=True):
     """And of these ranks of lost nodes, whose copies are kept here."""
 
 
-class ConfigureParity(Message, frozen=True):
+class ConfigureParity(WireMessage, frozen=True):
     """How the job is protected from now on; no groups: not at all. What old groups have stays until it is complete."""
 
     groups: tuple[Group, ...]
-    """All of the job: an epoch is only let go once every group has a newer one."""
+    """All of the job: an epoch is only released once every group has a newer one."""
     every: int
     scheme: str = "xor"
-    """As ``recovery.scheme.parse`` reads it."""
-    wards: Group = ()
+    """As ``mainstay.recovery.protection_scheme.parse`` reads it."""
+    extra_copies: Group = ()
     """Ranks of other nodes of whose newest slots this agent keeps a copy as well, and where their agents are."""
 
 
-class Fence(Message, frozen=True):
+class Fence(WireMessage, frozen=True):
     """Refuse every generation below ``generation`` from now on, in memory as on the wire."""
 
     generation: int
 
 
-class DiscardAfter(Message, frozen=True):
+class DiscardAfterEpoch(WireMessage, frozen=True):
     """Forget slots and parity of epochs after ``epoch``: the job went back to it."""
 
     epoch: int
 
 
-class Drop(Message, frozen=True):
+class Drop(WireMessage, frozen=True):
     """Remove this node's arenas of the job."""
 
 
@@ -231,10 +231,10 @@ Request = (
     | Rebuild
     | LoadDisk
     | ConfigureDisk
-    | SaveDisk
+    | SaveCheckpoint
     | ConfigureParity
     | Fence
-    | DiscardAfter
+    | DiscardAfterEpoch
     | Drop
     | ReadHead
     | ReadSlot
@@ -243,47 +243,47 @@ Request = (
     | ReadProtected
     | ReadLayout
     | Decode
-    | Doubt
+    | ParityMismatch
 )
 
 
 # Replies
 
 
-class Welcome(Message, frozen=True):
+class Welcome(WireMessage, frozen=True):
     node: str
     generation: int
     """The lowest generation that is not fenced."""
 
 
-class Done(Message, frozen=True):
+class Done(WireMessage, frozen=True):
     pass
 
 
-class Failure(Message, frozen=True):
+class AgentFailure(WireMessage, frozen=True):
     kind: FailureKind
     reason: str
 
 
-class ArenaInfo(Message, frozen=True):
+class ArenaInfo(WireMessage, frozen=True):
     path: str
     slots: int
     slot_bytes: int
 
 
-class Inventory(Message, frozen=True):
+class Inventory(WireMessage, frozen=True):
     node: str
     slots: tuple[SlotInfo, ...]
     parity: tuple[ParityInfo, ...]
     disk: tuple[DiskInfo, ...]
-    rates: Rates
+    rates: TransferRates
     degraded: tuple[str, ...]
-    """What does not work as it should, in words for a human. Empty is good."""
+    """What does not work as it should, in words for an operator. Empty is good."""
     scrub: ScrubState | None = None
     """None where nothing is scrubbed."""
 
 
-class Fetched(Message, frozen=True):
+class Fetched(WireMessage, frozen=True):
     """A slot came back into the arena, checked."""
 
     nbytes: int
@@ -295,7 +295,7 @@ class Fetched(Message, frozen=True):
 Reply = (
     Welcome
     | Done
-    | Failure
+    | AgentFailure
     | ArenaInfo
     | Inventory
     | Fetched
@@ -306,6 +306,6 @@ Reply = (
     | RowHeader
     | ProtectedState
     | LayoutText
-    | Noted
-    | Tail
+    | Ack
+    | TransferTail
 )

@@ -6,14 +6,14 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recovery.agent.peer import Credentials, Peer
-from recovery.agent.rates import Meter
-from recovery.agent.rows import Rows
-from recovery.agent.store import Store
+from mainstay.recovery.agent.parity_store import ParityStore
+from mainstay.recovery.agent.peer import Credentials, Peer
+from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.agent.transfer_rates import TransferRateMeter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AgentSettings:
     job: str
     node: str
     token: str
@@ -37,11 +37,11 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    settings: Settings
-    store: Store
-    rows: Rows
-    meter: Meter = field(default_factory=Meter)
+class AgentNode:
+    settings: AgentSettings
+    store: ArenaStore
+    rows: ParityStore
+    meter: TransferRateMeter = field(default_factory=TransferRateMeter)
 
     def peer(self, endpoint: str, generation: int) -> Peer:
         """A connection to another agent on behalf of ``generation``, or of the lowest one alive if that is later."""
@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Caller:
+class AgentConnection:
     """Who asks: one connection."""
 
     sock: socket.socket

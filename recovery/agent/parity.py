@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recovery.coding import Code, code
-from recovery.memory.digest import Bytes
-from recovery.memory.layout import align
+from mainstay.recovery.coding import Code, code
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.layout import align
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,18 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from recovery.agent.client import greet
-from recovery.agent.errors import AgentGoneError, ProtocolError, TornError, refusal
-from recovery.agent.framing import parse_endpoint, receive, receive_into, send
-from recovery.agent.messages import Failure, Reply
-from recovery.agent.peer_messages import Message, Tail
-from recovery.memory.digest import Bytes
+from mainstay.recovery.agent.client import greet
+from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError, TornError, refusal
+from mainstay.recovery.agent.framing import parse_endpoint, receive, receive_into, send
+from mainstay.recovery.agent.messages import AgentFailure, Reply
+from mainstay.recovery.agent.peer_messages import TransferTail, WireMessage
+from mainstay.recovery.memory.digest import Bytes
 
 CONNECT_SECONDS: Final = 2.0
 STALL_SECONDS: Final = 10.0
 """A peer that sends nothing for this long is taken for dead."""
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=WireMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class Peer:
     ) -> None:
         self._socket.close()
 
-    def call(self, request: Message, answer: type[M]) -> M:
+    def call(self, request: WireMessage, answer: type[M]) -> M:
         """Send ``request`` and read its answer; raw bytes may follow it."""
         send(self._socket, request)
         reply = receive(self._socket, self._decoder)
-        if isinstance(reply, Failure):
+        if isinstance(reply, AgentFailure):
             raise refusal(reply.kind, f"{self.endpoint}: {reply.reason}")
         if not isinstance(reply, answer):
             raise ProtocolError(f"{self.endpoint} answered {type(request).__name__} with {type(reply).__name__}")
@@ -76,13 +76,13 @@ class Peer:
         receive_into(self._socket, out.data)
 
     def finish(self) -> None:
-        """Read the ``Tail``.
+        """Read the ``TransferTail``.
 
         Raises:
             TornError: the bytes were overwritten while they were sent.
         """
         reply = receive(self._socket, self._decoder)
-        if not isinstance(reply, Tail):
+        if not isinstance(reply, TransferTail):
             raise ProtocolError(f"{self.endpoint} ended its bytes with {type(reply).__name__}")
         if not reply.ok:
             raise TornError(f"{self.endpoint}: {reply.reason}")

@@ -1,6 +1,6 @@
 """What agents ask each other, and the base of every message: tagged, checked while decoding, no pickle.
 
-After ``SlotHeader``, ``RowHeader`` and ``StripeHeader`` exactly ``nbytes`` raw bytes follow, then a ``Tail`` that says
+After ``SlotHeader``, ``RowHeader`` and ``StripeHeader`` exactly ``nbytes`` raw bytes follow, then a ``TransferTail``:
 whether the bytes were still committed when the last of them left.
 """
 
@@ -9,22 +9,22 @@ from __future__ import annotations
 import msgspec
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
+class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
     """Base of everything on the wire; the tag is the class name."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WireStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the parts of messages."""
 
 
-class Source(Record, frozen=True):
+class DecodeSource(WireStruct, frozen=True):
     """A member of whose slot or parity row a decode is made."""
 
     place: int
     endpoint: str
 
 
-class ReadHead(Message, frozen=True):
+class ReadHead(WireMessage, frozen=True):
     """What is known about ``rank``'s slot of ``epoch``."""
 
     rank: int
@@ -33,7 +33,7 @@ class ReadHead(Message, frozen=True):
     """Digest it again; a damaged one is not there."""
 
 
-class ReadSlot(Message, frozen=True):
+class ReadSlot(WireMessage, frozen=True):
     """``nbytes`` of a committed slot from ``offset``, cut at the slot's end."""
 
     rank: int
@@ -42,7 +42,7 @@ class ReadSlot(Message, frozen=True):
     nbytes: int
 
 
-class ReadRow(Message, frozen=True):
+class ReadRow(WireMessage, frozen=True):
     """Do the rows (or copies) of member ``place`` for ``epoch`` of ``ranks`` exist?"""
 
     ranks: tuple[int, ...]
@@ -52,7 +52,7 @@ class ReadRow(Message, frozen=True):
     """Digest them again; damaged ones are not there."""
 
 
-class ReadParity(Message, frozen=True):
+class ReadParity(WireMessage, frozen=True):
     """The first ``nbytes`` of the row that member ``place`` keeps of codeword ``word``."""
 
     ranks: tuple[int, ...]
@@ -62,7 +62,7 @@ class ReadParity(Message, frozen=True):
     nbytes: int
 
 
-class ReadProtected(Message, frozen=True):
+class ReadProtected(WireMessage, frozen=True):
     """Has ``rank``'s group all that protects ``epoch``?"""
 
     rank: int
@@ -71,13 +71,13 @@ class ReadProtected(Message, frozen=True):
     """Under which the asker's groups were configured: what belongs to earlier groups does not count."""
 
 
-class ReadLayout(Message, frozen=True):
+class ReadLayout(WireMessage, frozen=True):
     """How ``rank``'s slots are laid out, for whoever keeps a copy."""
 
     rank: int
 
 
-class Decode(Message, frozen=True):
+class Decode(WireMessage, frozen=True):
     """Compute ``rank``'s stripe in codeword ``word`` from your row of it and the sources' blocks."""
 
     rank: int
@@ -87,23 +87,23 @@ class Decode(Message, frozen=True):
     place: int
     """Which member is asked."""
     word: int
-    sources: tuple[Source, ...]
+    sources: tuple[DecodeSource, ...]
     """Who gives the other blocks: one fewer than a codeword has data."""
 
 
-class Doubt(Message, frozen=True):
-    """A drill has shown that member ``place``'s rows of ``epoch`` are not those of the data: make them anew."""
+class ParityMismatch(WireMessage, frozen=True):
+    """A drill has shown that member ``place``'s rows of ``epoch`` are not those of the data: make them again."""
 
     ranks: tuple[int, ...]
     place: int
     epoch: int
 
 
-class Noted(Message, frozen=True):
-    """Answers ``Doubt``."""
+class Ack(WireMessage, frozen=True):
+    """Answers ``ParityMismatch``."""
 
 
-class Head(Message, frozen=True):
+class Head(WireMessage, frozen=True):
     """Answers ``ReadHead``: whether the slot is there and verified; if not, ``newest`` tells if it will still come."""
 
     present: bool
@@ -115,8 +115,8 @@ class Head(Message, frozen=True):
     generation: int = 0
 
 
-class SlotHeader(Message, frozen=True):
-    """``nbytes`` raw bytes follow, then a ``Tail``."""
+class SlotHeader(WireMessage, frozen=True):
+    """``nbytes`` raw bytes follow, then a ``TransferTail``."""
 
     generation: int
     layout_digest: int
@@ -125,7 +125,7 @@ class SlotHeader(Message, frozen=True):
     nbytes: int
 
 
-class StripeHeader(Message, frozen=True):
+class StripeHeader(WireMessage, frozen=True):
     """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; the rest is about the whole slot."""
 
     generation: int
@@ -136,7 +136,7 @@ class StripeHeader(Message, frozen=True):
     nbytes: int
 
 
-class RowState(Message, frozen=True):
+class RowState(WireMessage, frozen=True):
     present: bool
     digests: tuple[int, ...]
     """Of the members' slots that went into the rows; of copies: 0 for members of which none is kept here."""
@@ -144,26 +144,26 @@ class RowState(Message, frozen=True):
     """Rows a codeword; 0 for copies."""
 
 
-class RowHeader(Message, frozen=True):
-    """``nbytes`` raw bytes of a row follow, then a ``Tail``."""
+class RowHeader(WireMessage, frozen=True):
+    """``nbytes`` raw bytes of a row follow, then a ``TransferTail``."""
 
     digests: tuple[int, ...]
     nbytes: int
 
 
-class ProtectedState(Message, frozen=True):
+class ProtectedState(WireMessage, frozen=True):
     """Answers ``ReadProtected``. Neither: it may still come."""
 
     complete: bool
     given_up: bool
 
 
-class LayoutText(Message, frozen=True):
+class LayoutText(WireMessage, frozen=True):
     layout: bytes
     """``Layout.to_json()``."""
 
 
-class Tail(Message, frozen=True):
+class TransferTail(WireMessage, frozen=True):
     """After raw bytes: were they still the committed ones when the last left?"""
 
     ok: bool

@@ -1,7 +1,7 @@
 """Distributed decode of a lost slot: survivors decode one stripe each and send the result.
 
-The newcomer first asks every member of the group what it still holds, digested anew: what is lost, stale or damaged is
-left out, and as long as the rest is enough the slot comes back. It then receives S bytes in all, and nobody holds more
+The newcomer first asks every member of the group what it still holds, digested again: what is lost, stale or damaged is
+left out, and while the rest is enough the slot comes back. It then receives S bytes in all, and no member holds more
 than one chunk of foreign data at a time. Every slot and row used must have the digests that went into the parity.
 """
 
@@ -16,29 +16,29 @@ from typing import Final
 
 import numpy as np
 
-from recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, TornError
-from recovery.agent.framing import CHUNK, send, send_bytes
-from recovery.agent.messages import Fetched, Group, Rebuild
-from recovery.agent.node import Caller, Node
-from recovery.agent.parity import Geometry
-from recovery.agent.peer import Peer
-from recovery.agent.peer_messages import (
+from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, TornError
+from mainstay.recovery.agent.framing import CHUNK, send, send_bytes
+from mainstay.recovery.agent.messages import Fetched, Group, Rebuild
+from mainstay.recovery.agent.node import AgentConnection, AgentNode
+from mainstay.recovery.agent.parity import Geometry
+from mainstay.recovery.agent.parity_store import ParityRow, ParityRowKey
+from mainstay.recovery.agent.peer import Peer
+from mainstay.recovery.agent.peer_messages import (
     Decode,
+    DecodeSource,
     Head,
     ReadHead,
     ReadParity,
     ReadRow,
     ReadSlot,
     RowState,
-    Source,
     StripeHeader,
-    Tail,
+    TransferTail,
 )
-from recovery.agent.rows import Key, Row
-from recovery.agent.streams import Stripe, add_into, ask_parity, ask_slot
-from recovery.memory.arena import Arena
-from recovery.memory.digest import Bytes
-from recovery.memory.errors import LayoutMismatchError
+from mainstay.recovery.agent.streams import Stripe, add_into, ask_parity, ask_slot
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.errors import LayoutMismatchError
 
 MAX_STREAMS: Final = 8
 """Survivors that a newcomer listens to at once."""
@@ -47,9 +47,9 @@ MAX_STREAMS: Final = 8
 # The survivor
 
 
-def serve_stripe(node: Node, caller: Caller, request: Decode) -> None:
+def serve_stripe(node: AgentNode, caller: AgentConnection, request: Decode) -> None:
     """Send the stripe of ``request.rank`` in one codeword, made of this node's row of it and the sources' blocks."""
-    row = node.rows.find(Key(request.ranks, request.place), request.epoch)
+    row = node.rows.find(ParityRowKey(request.ranks, request.place), request.epoch)
     lost = _checked(row, request)
     geometry, part = row.geometry, row.parts[lost]
     offset, length = geometry.span(request.word, lost, row.size, part.nbytes)
@@ -75,12 +75,12 @@ def serve_stripe(node: Node, caller: Caller, request: Decode) -> None:
         send(caller.sock, header)
         _send_decoded(caller, int(coefficients[0]), row.data(request.word)[:length], others)
         problem = _ended(row, others)
-    node.meter.add("net", length * (1 + len(others)), time.perf_counter() - begun)
-    send(caller.sock, Tail(ok=problem is None, reason=problem or ""))
+    node.meter.add_transfer("net", length * (1 + len(others)), time.perf_counter() - begun)
+    send(caller.sock, TransferTail(ok=problem is None, reason=problem or ""))
     caller.streaming = False
 
 
-def _checked(row: Row, request: Decode) -> int:
+def _checked(row: ParityRow, request: Decode) -> int:
     """The place of the lost rank in a request that makes sense.
 
     Raises:
@@ -97,7 +97,7 @@ def _checked(row: Row, request: Decode) -> int:
     return lost
 
 
-def _source(peer: Peer, row: Row, request: Decode, source: Source, length: int) -> Stripe:
+def _source(peer: Peer, row: ParityRow, request: Decode, source: DecodeSource, length: int) -> Stripe:
     """The block that a survivor has in the codeword: its data, or its parity row."""
     geometry, place = row.geometry, source.place
     if place in geometry.parity_places(request.word):
@@ -109,7 +109,7 @@ def _source(peer: Peer, row: Row, request: Decode, source: Source, length: int) 
     return ask_slot(peer, slot, known.digest)
 
 
-def _send_decoded(caller: Caller, coefficient: int, own: Bytes, others: list[Stripe]) -> None:
+def _send_decoded(caller: AgentConnection, coefficient: int, own: Bytes, others: list[Stripe]) -> None:
     """Send the sum of ``own`` and every other block, each with its coefficient, holding one chunk at a time."""
     buffer: Bytes = np.empty(min(CHUNK, len(own)), np.uint8)
     for at in range(0, len(own), CHUNK):
@@ -124,7 +124,7 @@ def _send_decoded(caller: Caller, coefficient: int, own: Bytes, others: list[Str
         send_bytes(caller.sock, chunk)
 
 
-def _ended(row: Row, others: list[Stripe]) -> str | None:
+def _ended(row: ParityRow, others: list[Stripe]) -> str | None:
     """What spoiled the bytes that were sent, or None."""
     try:
         for stripe in others:
@@ -137,15 +137,15 @@ def _ended(row: Row, others: list[Stripe]) -> str | None:
 # The newcomer
 
 
-def rebuild(node: Node, order: Rebuild, generation: int) -> Fetched:
+def rebuild(node: AgentNode, order: Rebuild, generation: int) -> Fetched:
     """Carry out ``Rebuild``: see ``AgentClient.rebuild``."""
     begun = time.perf_counter()
     store = node.store
     arena = store.arena(order.rank)
     with store.lock(order.rank), ThreadPoolExecutor(MAX_STREAMS, "mainstay-rebuild") as pool:
-        requests = plan_decode(order, survey(node, pool, order, generation))
+        requests = plan_decode(order, query_members(node, pool, order, generation))
         slot = arena.choose().slot
-        out = arena.begin(slot, generation)
+        out = arena.begin_write(slot, generation)
 
         def receive(request: Decode) -> StripeHeader:
             peer = node.peer(order.group[request.place].endpoint, generation)
@@ -153,13 +153,13 @@ def rebuild(node: Node, order: Rebuild, generation: int) -> Fetched:
 
         headers = list(pool.map(receive, requests))
         _check_cover(headers, order)
-        node.meter.add("net", headers[0].slot_nbytes, time.perf_counter() - begun)
+        node.meter.add_transfer("net", headers[0].slot_nbytes, time.perf_counter() - begun)
         record = store.accept(order.rank, slot, order.epoch, headers[0].generation, headers[0].digest)
     return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class MemberHolding:
     """What a member says that it has of an epoch."""
 
     head: Head | None = None
@@ -167,27 +167,29 @@ class Holding:
     problem: str = ""
 
 
-def survey(node: Node, pool: ThreadPoolExecutor, order: Rebuild, generation: int) -> dict[int, Holding]:
+def query_members(
+    node: AgentNode, pool: ThreadPoolExecutor, order: Rebuild, generation: int
+) -> dict[int, MemberHolding]:
     """Place -> what is held there; of all members but the lost one, whose rows never cover its own data."""
     ranks = tuple(member.rank for member in order.group)
     if order.rank not in ranks:
         raise ValueError(f"rank {order.rank} is not in its group {ranks}")
 
-    def ask(place: int) -> Holding:
+    def query_member(place: int) -> MemberHolding:
         member = order.group[place]
         try:
             with node.peer(member.endpoint, generation) as peer:
                 head = peer.call(ReadHead(rank=member.rank, epoch=order.epoch, check=True), Head)
                 row = peer.call(ReadRow(ranks=ranks, place=place, epoch=order.epoch, check=True), RowState)
         except (AgentError, ValueError) as error:
-            return Holding(problem=str(error))
-        return Holding(head, row)
+            return MemberHolding(problem=str(error))
+        return MemberHolding(head, row)
 
     places = [place for place, rank in enumerate(ranks) if rank != order.rank]
-    return dict(zip(places, pool.map(ask, places), strict=True))
+    return dict(zip(places, pool.map(query_member, places), strict=True))
 
 
-def plan_decode(order: Rebuild, held: dict[int, Holding], *, thorough: bool = False) -> list[Decode]:
+def plan_decode(order: Rebuild, held: dict[int, MemberHolding], *, thorough: bool = False) -> list[Decode]:
     """Who decodes which codeword of the lost slot, from whose blocks: pure.
 
     Args:
@@ -225,14 +227,14 @@ def _recipes(
         for decoder in parity if thorough else parity[:1]:
             load[decoder] += 1
             more = [p for p in parity if p != decoder][: wanted - 1]
-            sources = tuple(Source(place=p, endpoint=group[p].endpoint) for p in (*blocks, *more))
+            sources = tuple(DecodeSource(place=p, endpoint=group[p].endpoint) for p in (*blocks, *more))
             found.append(
                 Decode(rank=order.rank, epoch=order.epoch, ranks=ranks, place=decoder, word=word, sources=sources)
             )
     return found
 
 
-def _too_little(order: Rebuild, held: dict[int, Holding]) -> str:
+def _too_little(order: Rebuild, held: dict[int, MemberHolding]) -> str:
     ranks = [member.rank for member in order.group]
     whole = [ranks[p] for p, h in held.items() if h.head and h.head.present]
     covered = [ranks[p] for p, h in held.items() if h.row and h.row.present]

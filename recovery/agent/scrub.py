@@ -1,9 +1,9 @@
-"""Scrubbing: all that an agent keeps is read again and again, and what has changed by itself is put right in place.
+"""Scrubbing: the agent rereads all that it keeps and repairs bytes that changed without a write.
 
 A pass looks at headers, layouts and records, then digests every verified slot, copy and parity row, at a bounded rate.
 A damaged slot of the protected epoch is compared with what the group decodes, and the bytes that differ are written; a
-damaged row or copy is made again by the encoder. Training does not stop and no step is repeated. What cannot be mended
-is declared worthless, so that nobody ever restores from it. Drills: see ``Scrubber._drill``.
+damaged row or copy is made again by the encoder. Training does not stop and no step is repeated. What is beyond repair
+is declared worthless, so that no rank ever restores from it. Drills: see ``Scrubber._drill``.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import xxhash
 
-from recovery.agent.background import Background
-from recovery.agent.encoder import answer_row
-from recovery.agent.errors import AgentError
-from recovery.agent.messages import ScrubState
-from recovery.agent.node import Node
-from recovery.agent.peer_messages import Doubt, Noted, ReadRow
-from recovery.agent.recall import recall
-from recovery.agent.rows import Key
-from recovery.memory.arena import Arena
-from recovery.memory.digest import Bytes
-from recovery.memory.errors import ArenaError
-from recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
-from recovery.memory.repair import Ledger, mend_static
+from mainstay.recovery.agent.encoder import answer_row
+from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.agent.messages import ScrubState
+from mainstay.recovery.agent.node import AgentNode
+from mainstay.recovery.agent.parity_store import ParityRowKey
+from mainstay.recovery.agent.peer_messages import Ack, ParityMismatch, ReadRow
+from mainstay.recovery.agent.periodic_thread import PeriodicThread
+from mainstay.recovery.agent.slot_reconstruction import reconstruct_slot
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
+from mainstay.recovery.memory.repair import RecordShadow, repair_static
 
 CHUNK: Final = 4 * 1024 * 1024
 """Digested at once, then the pause that the rate asks for."""
 _NICE: Final = 19
-"""Only what nobody else wants of the processor."""
+"""Only processor time that no other process wants."""
 _SETTLE_SECONDS: Final = 1.0
-"""How long a trainer that began to write a slot just as it was mended is waited for, between two looks."""
+"""How long a trainer that began to write a slot just as it was repaired is waited for, between two looks."""
 
 logger = logging.getLogger("mainstay.agent")
 
@@ -50,7 +50,7 @@ class Counts:
     nbytes: int = 0
     found: int = 0
     flipped: int = 0
-    mended: int = 0
+    repaired: int = 0
     lost: int = 0
     drills: int = 0
     drills_failed: int = 0
@@ -58,26 +58,26 @@ class Counts:
 
     def state(self) -> ScrubState:
         return ScrubState(
-            passes=self.passes, nbytes=self.nbytes, found=self.found, mended=self.mended, lost=self.lost,
+            passes=self.passes, nbytes=self.nbytes, found=self.found, repaired=self.repaired, lost=self.lost,
             drills=self.drills, drills_failed=self.drills_failed, last=self.last, flipped=self.flipped,
         )  # fmt: skip
 
 
-class Scrubber(Background):
-    """``again`` has the encoder make what it keeps for a rank's epoch anew; see ``Encoder.again``."""
+class Scrubber(PeriodicThread):
+    """``again`` has the encoder make what it keeps for a rank's epoch again; see ``Encoder.again``."""
 
     nice = _NICE
 
-    def __init__(self, node: Node, again: Callable[[int, int], None]) -> None:
+    def __init__(self, node: AgentNode, again: Callable[[int, int], None]) -> None:
         super().__init__("mainstay-scrub")
         self.counts = Counts()
         self._node = node
         self._again = again
-        self._ledgers: WeakKeyDictionary[Arena, Ledger] = WeakKeyDictionary()
+        self._ledgers: WeakKeyDictionary[Arena, RecordShadow] = WeakKeyDictionary()
         self._drilled_last = -1
         self._drill_at = time.monotonic() + node.settings.drill_seconds
 
-    def turn(self) -> float:
+    def run_once(self) -> float:
         """One pass, and a drill when it is time; seconds until the next."""
         settings = self._node.settings
         self.scan()
@@ -92,10 +92,10 @@ class Scrubber(Background):
         for rank, arena in store.all():
             self._records(f"rank {rank}", arena)
             for record in self._damaged(arena):
-                self._mend_slot(rank, arena, record)
+                self._repair_slot(rank, arena, record)
         for rank, arena in store.copies.all():
             for record in (*self._records(f"copy of rank {rank}", arena), *self._damaged(arena)):
-                self._make_again(f"copy of rank {rank}", arena, record, self._keepers_of(rank))
+                self._make_again(f"copy of rank {rank}", arena, record, self._holders_of(rank))
         for key, arena in self._node.rows.all():
             for record in (*self._records(f"parity of rank {key.ranks[key.place]}", arena), *self._damaged(arena)):
                 self._make_again(f"parity row {key.place} of {key.ranks}", arena, record, [key.ranks[key.place]])
@@ -103,7 +103,7 @@ class Scrubber(Background):
             self._missing(rank, arena)
         if store.verdicts_damaged:
             count, store.verdicts_damaged = store.verdicts_damaged, 0
-            self._tell(f"{count} records were damaged, and the slots digested anew", found=count, mended=count)
+            self._tell(f"{count} records were damaged, and the slots digested again", found=count, repaired=count)
         self.counts.passes += 1
 
     # Finding
@@ -120,18 +120,18 @@ class Scrubber(Background):
             self._tell(
                 f"what is kept for the group of rank {rank} epoch {epoch} was gone and is made again",
                 flipped=0,
-                mended=1,
+                repaired=1,
             )
 
     def _records(self, what: str, arena: Arena) -> tuple[SlotRecord, ...]:
-        """Mend header, layout and records of an arena; slots that have lost the digest that they should have."""
-        ledger = self._ledgers.setdefault(arena, Ledger())
-        if mend_static(arena):
-            self._tell(f"{what}: header or layout was damaged", mended=1)
-        damage = ledger.mend(arena)
+        """Repair header, layout and records of an arena; slots that have lost the digest that they should have."""
+        ledger = self._ledgers.setdefault(arena, RecordShadow())
+        if repair_static(arena):
+            self._tell(f"{what}: header or layout was damaged", repaired=1)
+        damage = ledger.repair(arena)
         if damage.records:
             words = f"{what}: {damage.records} records were damaged"
-            self._tell(words, found=damage.records, mended=damage.records - damage.lost, lost=damage.lost)
+            self._tell(words, found=damage.records, repaired=damage.records - damage.lost, lost=damage.lost)
         return damage.doubtful
 
     def _damaged(self, arena: Arena) -> Iterator[SlotRecord]:
@@ -153,27 +153,27 @@ class Scrubber(Background):
                 time.sleep(len(part) / rate)
         return int(state.intdigest())
 
-    # Mending
+    # Repairing
 
-    def _mend_slot(self, rank: int, arena: Arena, record: SlotRecord) -> None:
+    def _repair_slot(self, rank: int, arena: Arena, record: SlotRecord) -> None:
         """Write what the group remembers over what differs; or declare the slot worthless."""
         what = f"rank {rank} epoch {record.epoch}"
         try:
             changed = self._patch(rank, arena, record)
         except (AgentError, ArenaError, OSError, ValueError) as error:
-            self._give_up(rank, arena, record, f"{what} is damaged and cannot be mended: {error}")
+            self._give_up(rank, arena, record, f"{what} is damaged and cannot be repaired: {error}")
             return
         if not arena.unchanged(record):
             return  # overwritten meanwhile: what was damaged is gone
         if self._digest(arena, record) != record.digest:
             self._give_up(rank, arena, record, f"{what} is damaged, and the group remembers it otherwise")
             return
-        self._tell(f"{what} was damaged in {changed} bytes and is mended", mended=1)
+        self._tell(f"{what} was damaged in {changed} bytes and is repaired", repaired=1)
 
     def _patch(self, rank: int, arena: Arena, record: SlotRecord) -> int:
         """How many bytes were not as the group remembers them."""
         changed, data = 0, arena.slot_bytes(record.slot)
-        for piece in recall(self._node, rank, record):
+        for piece in reconstruct_slot(self._node, rank, record):
             here = data[piece.offset : piece.offset + len(piece.data)]
             wrong = np.flatnonzero(here != piece.data)
             if len(wrong):
@@ -186,7 +186,7 @@ class Scrubber(Background):
     def _write(self, rank: int, arena: Arena, record: SlotRecord, here: Bytes, right: Bytes) -> bool:
         """Whether the slot was still the same. If a trainer began to write it in between, its write is worthless.
 
-        The lock keeps the agent from verifying what the trainer writes; nobody believes a slot before that.
+        The lock keeps the agent from verifying what the trainer writes; no reader trusts a slot before that.
         """
         with self._node.store.lock(rank):
             if not arena.unchanged(record):
@@ -200,7 +200,7 @@ class Scrubber(Background):
                 if now.committed:
                     arena.invalidate(now)
                     self._tell(
-                        f"rank {rank} epoch {now.epoch} was written while it was mended: worthless", flipped=0, lost=1
+                        f"rank {rank} epoch {now.epoch} was written while it was repaired: worthless", flipped=0, lost=1
                     )
                     return False
                 time.sleep(0.001)
@@ -221,10 +221,10 @@ class Scrubber(Background):
         kept = [r for r in ranks if self._node.store.arena(r).word(Word.PARITY_EPOCH) == record.epoch]
         for rank in kept:
             self._again(rank, record.epoch)
-        verb = "is made again" if kept else "is let go, a newer one is there or under way"
-        self._tell(f"{what} epoch {record.epoch} was damaged and {verb}", flipped=flipped, mended=1)
+        verb = "is made again" if kept else "is released, a newer one is there or under way"
+        self._tell(f"{what} epoch {record.epoch} was damaged and {verb}", flipped=flipped, repaired=1)
 
-    def _keepers_of(self, rank: int) -> list[int]:
+    def _holders_of(self, rank: int) -> list[int]:
         """Ranks here in whose group's name a copy of ``rank`` is kept."""
         group = [member.rank for member in self._node.store.config.group_of(rank)]
         return [own for own, _ in self._node.store.all() if own in group]
@@ -237,7 +237,7 @@ class Scrubber(Background):
         Ranks take turns. A row covers data of several members, and each of them tries it: where a node has one rank
         of the group, everything is tried within one period.
         Scrubbing sees what changed since it was written; a drill sees what was wrong when it was written, such as
-        parity of another history. Whoever decoded what differs is told to make its row anew (``messages.Doubt``).
+        parity of another history. The node that decoded the bad bytes makes its row again (``ParityMismatch``).
 
         Returns:
             Whether all bytes were the same; None if there was nothing to compare.
@@ -268,17 +268,17 @@ class Scrubber(Background):
         data = arena.slot_bytes(record.slot)
         return {
             piece.place
-            for piece in recall(self._node, rank, record, thorough=True)
+            for piece in reconstruct_slot(self._node, rank, record, thorough=True)
             if not np.array_equal(piece.data, data[piece.offset : piece.offset + len(piece.data)])
         }
 
     def _doubt(self, rank: int, epoch: int, place: int) -> None:
         config = self._node.store.config
         group = config.group_of(rank)
-        doubt = Doubt(ranks=tuple(member.rank for member in group), place=place, epoch=epoch)
+        doubt = ParityMismatch(ranks=tuple(member.rank for member in group), place=place, epoch=epoch)
         try:
             with self._node.peer(group[place].endpoint, config.generation) as peer:
-                peer.call(doubt, Noted)
+                peer.call(doubt, Ack)
         except (AgentError, ValueError) as error:
             logger.warning("member %d of rank %d's group did not hear that its parity is stale: %s", place, rank, error)
 
@@ -292,18 +292,20 @@ class Scrubber(Background):
         else:
             self._node.store.degraded.pop(subject, None)
 
-    def doubted(self, key: Key, epoch: int) -> None:
-        """Somebody's drill found our rows of ``epoch`` wrong: make them anew."""
+    def doubted(self, key: ParityRowKey, epoch: int) -> None:
+        """Another node's drill found our rows of ``epoch`` wrong: make them again."""
         for known, arena in self._node.rows.all():
             for record in arena.records() if known == key else ():
                 if record.committed and record.epoch == epoch:
                     what = f"parity row {key.place} of {key.ranks}"
                     self._make_again(what, arena, record, [key.ranks[key.place]], flipped=0)
 
-    def _tell(self, words: str, *, found: int = 1, flipped: int | None = None, mended: int = 0, lost: int = 0) -> None:
+    def _tell(
+        self, words: str, *, found: int = 1, flipped: int | None = None, repaired: int = 0, lost: int = 0
+    ) -> None:
         self.counts.found += found
         self.counts.flipped += found if flipped is None else flipped
-        self.counts.mended += mended
+        self.counts.repaired += repaired
         self.counts.lost += lost
         self.counts.last = words
         logger.error("%s", words)

@@ -23,14 +23,14 @@ from typing import Final
 
 import msgspec
 
-from recovery.agent import standing
-from recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
-from recovery.agent.framing import parse_endpoint, receive, same_token, send
-from recovery.agent.messages import Failure, Hello, Request, Welcome
-from recovery.agent.node import Caller, Settings
-from recovery.agent.peer_messages import Message
-from recovery.agent.service import Service
-from recovery.agent.upkeep import (
+from mainstay.recovery.agent import standalone
+from mainstay.recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
+from mainstay.recovery.agent.framing import parse_endpoint, receive, same_token, send
+from mainstay.recovery.agent.messages import AgentFailure, Hello, Request, Welcome
+from mainstay.recovery.agent.node import AgentConnection, AgentSettings
+from mainstay.recovery.agent.peer_messages import WireMessage
+from mainstay.recovery.agent.service import AgentService
+from mainstay.recovery.agent.shm_lifecycle import (
     collect_garbage,
     default_root,
     node_directory,
@@ -54,10 +54,10 @@ _MAX_SOCKET_PATH: Final = 107  # sockaddr_un
 logger = logging.getLogger("mainstay.agent")
 
 
-class Server:
-    """Accepts connections for a ``Service``."""
+class AgentServer:
+    """Accepts connections for a ``AgentService``."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AgentService) -> None:
         self._service = service
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._turned_away = 0
@@ -86,11 +86,11 @@ class Server:
             threading.Thread(target=self._serve, args=(sock,), name="mainstay-connection", daemon=True).start()
 
     def _refuse(self, why: str) -> None:
-        """Count a caller that was not served; say so at most once a minute, as a flood would fill the log."""
+        """Count a rejected caller; log at most once a minute, as a flood would fill the log."""
         self._turned_away += 1
         if time.monotonic() - self._said_at >= SAY_SECONDS:
             self._said_at = time.monotonic()
-            logger.warning("%s: callers are turned away (%d so far)", why, self._turned_away)
+            logger.warning("%s: the agent rejects callers (%d so far)", why, self._turned_away)
 
     def _serve(self, sock: socket.socket) -> None:
         try:
@@ -116,7 +116,7 @@ class Server:
             if reply is not None:
                 send(sock, reply)
 
-    def _greet(self, sock: socket.socket, hello: Message) -> Caller | None:
+    def _greet(self, sock: socket.socket, hello: WireMessage) -> AgentConnection | None:
         """The caller, if it may speak."""
         settings = self._service.settings
         if not isinstance(hello, Hello) or not same_token(settings.token, hello.token) or hello.job != settings.job:
@@ -124,10 +124,10 @@ class Server:
         try:
             self._service.require_live(hello.generation)
         except StaleGenerationError as error:
-            send(sock, Failure(kind=FailureKind.STALE_GENERATION, reason=str(error)))
+            send(sock, AgentFailure(kind=FailureKind.STALE_GENERATION, reason=str(error)))
             return None
         send(sock, Welcome(node=settings.node, generation=self._service.store.config.fence))
-        return Caller(sock, hello.role, hello.generation)
+        return AgentConnection(sock, hello.role, hello.generation)
 
 
 def listen_unix(path: Path) -> socket.socket:
@@ -156,10 +156,10 @@ def listen_tcp(endpoint: str) -> socket.socket:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve one node of one job until ended.
 
-    ``--job J`` alone makes a standing agent (``agent.standing``). A launcher gives
-    ``--job J --node N --socket PATH --listen HOST:PORT --token-file F`` and optionally ``--shm-dir D --parity-every K
-    --disk-every D --disk-keep N --checkpoint-dir DIR --owner-pid PID``. Port 0 takes a free one. When ready, one line
-    of JSON goes to stdout: ``{"ready": true, "node", "socket", "endpoint": "host:port", "pid"}``. Ends (files stay) on
+    ``--job J`` alone starts a standalone agent (``standalone``). A launcher gives ``--job J --node N --socket PATH
+    --listen HOST:PORT --token-file F`` and optionally ``--shm-dir D --parity-interval K --checkpoint-interval D
+    --checkpoint-keep N --checkpoint-dir DIR --owner-pid PID``. Port 0 takes a free one. When ready, one line of JSON
+    goes to stdout: ``{"ready": true, "node", "socket", "endpoint": "host:port", "pid"}``. Ends (files stay) on
     SIGTERM, and when its owner (default: the parent process) is gone. Exit code 2 and one line on stderr when it
     cannot start.
     """
@@ -186,8 +186,8 @@ def _run(arguments: argparse.Namespace) -> int:
     collect_garbage(arguments.shm_dir)
     lock = take_lock(settings.directory)
     write_owner(settings.directory, owner or os.getpid())
-    service = Service(settings)
-    server = Server(service)
+    service = AgentService(settings)
+    server = AgentServer(service)
     unix, tcp = listen_unix(arguments.socket), listen_tcp(arguments.listen)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -202,7 +202,7 @@ def _run(arguments: argparse.Namespace) -> int:
     print(json.dumps({**ready, "endpoint": f"{host}:{port}"}), flush=True)  # noqa: T201 - the launcher reads this line
     _live(service, ended, owner, started)
     if alone:
-        standing.withdraw(settings.directory)
+        standalone.remove_address(settings.directory)
     for listener in (unix, tcp):
         listener.close()
     arguments.socket.unlink(missing_ok=True)
@@ -211,7 +211,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _live(service: Service, ended: threading.Event, owner: int, started: int | None) -> None:
+def _live(service: AgentService, ended: threading.Event, owner: int, started: int | None) -> None:
     """Beat until ended, or until the owner is gone."""
     beats = 0
     while not ended.wait(BEAT_SECONDS):
@@ -224,39 +224,39 @@ def _live(service: Service, ended: threading.Event, owner: int, started: int | N
             return
 
 
-def _announce(arguments: argparse.Namespace, settings: Settings, endpoint: str) -> None:
-    place = standing.Place(
+def _announce(arguments: argparse.Namespace, settings: AgentSettings, endpoint: str) -> None:
+    place = standalone.AgentAddress(
         job=settings.job,
         node=settings.node,
         socket=str(arguments.socket),
         endpoint=endpoint,
         token_file=str(arguments.token_file.resolve()),
     )
-    standing.announce(settings.directory, place)
+    standalone.publish_address(settings.directory, place)
 
 
 def _reachable(host: str, port: int) -> str:
-    """Where other nodes find an agent that listens at ``host``: a wildcard is nobody's address."""
+    """Where other nodes find an agent that listens at ``host``: a wildcard is no address."""
     name = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
     return f"{name}:{port}"
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
+def _settings(arguments: argparse.Namespace) -> AgentSettings:
     if arguments.token_file is None:
         directory = node_directory(arguments.shm_dir, arguments.job, arguments.node)
-        arguments.token_file = standing.own_token(directory)
+        arguments.token_file = standalone.own_token(directory)
     token = arguments.token_file.read_text().strip()
     if not token:
-        raise ValueError(f"{arguments.token_file} is empty; it must hold the job's token")
+        raise ValueError(f"{arguments.token_file} is empty; write the job's secret into it")
     if arguments.disk_every and arguments.checkpoint_dir is None:
-        raise ValueError("--disk-every needs --checkpoint-dir")
+        raise ValueError("--checkpoint-interval needs --checkpoint-dir")
     if arguments.parity_every < 0 or arguments.disk_every < 0:
-        raise ValueError("--parity-every and --disk-every are numbers of epochs, 0 for never")
-    if min(arguments.scrub_pause, arguments.scrub_rate, arguments.drill_every) < 0:
-        raise ValueError("--scrub-pause, --scrub-rate and --drill-every may not be negative")
+        raise ValueError("--parity-interval and --checkpoint-interval must not be negative")
+    if min(arguments.scrub_interval, arguments.scrub_rate, arguments.restore_drill_interval) < 0:
+        raise ValueError("--scrub-interval, --scrub-rate and --restore-drill-interval must not be negative")
     if arguments.disk_keep < 1:
-        raise ValueError("--disk-keep is a number of files, at least 1")
-    return Settings(
+        raise ValueError("--checkpoint-keep must be at least 1")
+    return AgentSettings(
         job=arguments.job,
         node=arguments.node,
         token=token,
@@ -265,31 +265,40 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         disk_every=arguments.disk_every,
         disk_keep=arguments.disk_keep,
         checkpoint_dir=arguments.checkpoint_dir,
-        scrub_pause=arguments.scrub_pause,
+        scrub_pause=arguments.scrub_interval,
         scrub_rate=arguments.scrub_rate,
-        drill_seconds=arguments.drill_every,
+        drill_seconds=arguments.restore_drill_interval,
     )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options of ``mainstay agent``."""
+    parser = argparse.ArgumentParser("mainstay agent", description="Run the snapshot agent of one node of one job.")
+    add = parser.add_argument
+    add("--job", required=True, help="Serve the job of this name.")
+    add("--node", default=standalone.node_name(), help="Serve the node of this name; the default is the host name.")
+    add("--socket", type=Path, help="Listen on this Unix socket for ranks and a launcher; omit for a standalone agent.")
+    add("--listen", default="127.0.0.1:0", help="Listen on HOST:PORT for peer agents; port 0 takes a free one.")
+    add("--token-file", type=Path, help="Read the job's secret from this file; it is the same on all nodes of the job.")
+    add("--shm-dir", type=Path, default=default_root(), help="Keep snapshot memory in this directory.")
+    parity, checkpoint = (
+        "Encode parity for every Nth epoch; 0: never.",
+        "Write a checkpoint for every Nth epoch; 0: never.",
+    )
+    add("--parity-interval", dest="parity_every", type=int, default=0, metavar="N", help=parity)
+    add("--checkpoint-interval", dest="disk_every", type=int, default=0, metavar="N", help=checkpoint)
+    add("--checkpoint-keep", dest="disk_keep", type=int, default=2, metavar="N", help="Keep N files of each rank.")
+    add("--checkpoint-dir", type=Path, help="Write checkpoints to this directory.")
+    add("--scrub-interval", type=float, default=30.0, help="Wait this many seconds between two scrubs; 0: no scrubs.")
+    add("--scrub-rate", type=float, default=200e6, help="Limit the bytes per second that scrubs read.")
+    drill = "Wait this many seconds between two restore drills; 0: no drills."
+    add("--restore-drill-interval", type=float, default=300.0, help=drill)
+    add("--owner-pid", type=int, help="End when this process ends; 0: never. The default is the parent process.")
+    return parser
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("mainstay agent", description="The snapshot agent of one node of one job.")
-    parser.add_argument("--job", required=True)
-    parser.add_argument("--node", default=standing.node_name())
-    parser.add_argument(
-        "--socket", type=Path, help="Unix socket for ranks and the launcher; without it the agent stands alone"
-    )
-    parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for peer agents; port 0 takes a free one")
-    parser.add_argument("--token-file", type=Path, help="the same on all nodes that copy from each other")
-    parser.add_argument("--shm-dir", type=Path, default=default_root())
-    parser.add_argument("--parity-every", type=int, default=0, help="parity for epochs divisible by this")
-    parser.add_argument("--disk-every", type=int, default=0, help="files for epochs divisible by this")
-    parser.add_argument("--disk-keep", type=int, default=2, help="so many files of each rank")
-    parser.add_argument("--checkpoint-dir", type=Path)
-    parser.add_argument("--scrub-pause", type=float, default=30.0, help="seconds between two scrubs; 0: none")
-    parser.add_argument("--scrub-rate", type=float, default=200e6, help="bytes a second that scrubbing reads at most")
-    parser.add_argument("--drill-every", type=float, default=300.0, help="seconds between two drills; 0: none")
-    parser.add_argument("--owner-pid", type=int, help="end when this process ends; 0: never (default: the parent)")
-    arguments = parser.parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     if arguments.owner_pid is None:
         # One that stands alone outlives the shell that it was started from.
         arguments.owner_pid = 0 if arguments.socket is None else os.getppid()

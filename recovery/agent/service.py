@@ -1,4 +1,4 @@
-"""What the agent of one node does for each request, whatever socket it came through.
+"""What the agent of one node does for each request, through either socket.
 
 The order of checks is the same for all: the sender's generation is alive, the request makes sense, then it is done.
 What is refused is refused with a kind and a sentence; nothing that a peer sends can end the agent.
@@ -11,19 +11,20 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from recovery.agent import transfer
-from recovery.agent.background import Background
-from recovery.agent.disk import DiskWriter, load_disk
-from recovery.agent.encoder import Encoder, answer_row
-from recovery.agent.errors import AgentError, AgentGoneError, FailureKind, RefusedError, StaleGenerationError
-from recovery.agent.messages import (
+from mainstay.recovery.agent import transfer
+from mainstay.recovery.agent.capacity_check import check_capacity
+from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, load_disk
+from mainstay.recovery.agent.encoder import ParityEncoder, answer_row
+from mainstay.recovery.agent.errors import AgentError, AgentGoneError, FailureKind, RefusedError, StaleGenerationError
+from mainstay.recovery.agent.extra_copies import ExtraCopyManager
+from mainstay.recovery.agent.messages import (
+    AgentFailure,
     Committed,
     ConfigureDisk,
     ConfigureParity,
-    DiscardAfter,
+    DiscardAfterEpoch,
     Done,
     Drop,
-    Failure,
     Fence,
     Fetch,
     GetInventory,
@@ -33,29 +34,28 @@ from recovery.agent.messages import (
     OpenArena,
     Ping,
     Rebuild,
-    SaveDisk,
+    SaveCheckpoint,
 )
-from recovery.agent.node import Caller, Node, Settings
-from recovery.agent.peer_messages import (
+from mainstay.recovery.agent.node import AgentConnection, AgentNode, AgentSettings
+from mainstay.recovery.agent.parity_store import ParityRowKey, ParityStore
+from mainstay.recovery.agent.peer_messages import (
+    Ack,
     Decode,
-    Doubt,
     LayoutText,
-    Message,
-    Noted,
+    ParityMismatch,
     ReadHead,
     ReadLayout,
     ReadParity,
     ReadProtected,
     ReadRow,
     ReadSlot,
+    WireMessage,
 )
-from recovery.agent.rebuild import rebuild, serve_stripe
-from recovery.agent.rows import Key, Rows
-from recovery.agent.scrub import Scrubber
-from recovery.agent.shortage import foresee
-from recovery.agent.store import Store
-from recovery.agent.wards import Wards
-from recovery.memory.errors import (
+from mainstay.recovery.agent.periodic_thread import PeriodicThread
+from mainstay.recovery.agent.rebuild import rebuild, serve_stripe
+from mainstay.recovery.agent.scrub import Scrubber
+from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
     FencedError,
@@ -63,7 +63,7 @@ from recovery.memory.errors import (
     SlotMissingError,
     TornSlotError,
 )
-from recovery.memory.layout import Layout
+from mainstay.recovery.memory.layout import Layout
 
 logger = logging.getLogger("mainstay.agent")
 
@@ -76,43 +76,43 @@ _ARENA_KINDS: Final = {
 }
 
 
-class Verifier(Background):
+class Verifier(PeriodicThread):
     """Digests what trainers have copied, and passes the word on."""
 
-    def __init__(self, store: Store, then: Callable[[], None]) -> None:
+    def __init__(self, store: ArenaStore, then: Callable[[], None]) -> None:
         super().__init__("mainstay-verify")
         self._store = store
         self._then = then
 
-    def turn(self) -> float:
+    def run_once(self) -> float:
         for rank, _ in self._store.all():
             self._store.verify_newest(rank)
         self._then()
         return 0.5
 
 
-class Service:
+class AgentService:
     """The agent of one node, without its sockets."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
-        self.store = Store(settings.directory, slots=settings.slots, disk_every=settings.disk_every)
-        self.rows = Rows(settings.directory)
-        self.node = Node(settings, self.store, self.rows)
-        self._encoder = Encoder(self.node)
-        self._threads: list[Background] = [self._encoder]
-        self._disk: DiskWriter | None = None
+        self.store = ArenaStore(settings.directory, slots=settings.slots, disk_every=settings.disk_every)
+        self.rows = ParityStore(settings.directory)
+        self.node = AgentNode(settings, self.store, self.rows)
+        self._encoder = ParityEncoder(self.node)
+        self._threads: list[PeriodicThread] = [self._encoder]
+        self._disk: CheckpointWriter | None = None
         if settings.checkpoint_dir is not None:
-            self._disk = DiskWriter(self.node, settings.checkpoint_dir)
+            self._disk = CheckpointWriter(self.node, settings.checkpoint_dir)
             self._threads.append(self._disk)
         self.scrubber = Scrubber(self.node, self._encoder.again)
         if settings.scrub_pause:
             self._threads.append(self.scrubber)
-        self.wards = Wards(self.node)
-        self._threads.append(self.wards)
+        self.extra_copies = ExtraCopyManager(self.node)
+        self._threads.append(self.extra_copies)
         self._threads.append(Verifier(self.store, self._kick))
         self._drop_lock = threading.Lock()
-        self._answers: dict[type[Message], Callable[[Any, Caller], Message | None]] = {
+        self._answers: dict[type[WireMessage], Callable[[Any, AgentConnection], WireMessage | None]] = {
             Hello: _hello_again,
             Ping: lambda _m, _c: Done(),
             OpenArena: self._open_arena,
@@ -122,10 +122,10 @@ class Service:
             Rebuild: lambda m, c: rebuild(self.node, m, c.generation),
             LoadDisk: self._load_disk,
             ConfigureDisk: self._configure_disk,
-            SaveDisk: self._save_disk,
+            SaveCheckpoint: self._save_disk,
             ConfigureParity: self._configure_parity,
             Fence: self._fence,
-            DiscardAfter: self._discard_after,
+            DiscardAfterEpoch: self._discard_after,
             Drop: self._drop,
             ReadHead: lambda m, _c: transfer.answer_head(self.store, m),
             ReadRow: lambda m, _c: answer_row(self.node, m),
@@ -134,7 +134,7 @@ class Service:
             ReadLayout: lambda m, _c: LayoutText(layout=self.store.layout(m.rank).to_json()),
             ReadSlot: lambda m, c: transfer.serve_slot(self.store, c, m),
             Decode: lambda m, c: serve_stripe(self.node, c, m),
-            Doubt: self._doubt,
+            ParityMismatch: self._doubt,
         }
 
     def start(self) -> None:
@@ -146,22 +146,22 @@ class Service:
         for thread in self._threads:
             thread.stop()
 
-    def answer(self, request: Message, caller: Caller) -> Message | None:
+    def answer(self, request: WireMessage, caller: AgentConnection) -> WireMessage | None:
         """The reply to ``request``, or None when it has none or has written it itself."""
         try:
             self.require_live(caller.generation)
             return self._answers[type(request)](request, caller)
         except RefusedError as error:
-            failure = Failure(kind=error.kind, reason=str(error))
+            failure = AgentFailure(kind=error.kind, reason=str(error))
         except AgentError as error:
-            failure = Failure(kind=FailureKind.PEER, reason=str(error))
+            failure = AgentFailure(kind=FailureKind.PEER, reason=str(error))
         except ArenaError as error:
-            failure = Failure(kind=_ARENA_KINDS.get(type(error), FailureKind.BAD_REQUEST), reason=str(error))
+            failure = AgentFailure(kind=_ARENA_KINDS.get(type(error), FailureKind.BAD_REQUEST), reason=str(error))
         except ValueError as error:
-            failure = Failure(kind=FailureKind.BAD_REQUEST, reason=str(error))
-        except Exception as error:  # boundary: one request that we did not foresee must not end the agent
+            failure = AgentFailure(kind=FailureKind.BAD_REQUEST, reason=str(error))
+        except Exception as error:  # boundary: one unexpected request must not end the agent
             logger.exception("%s failed", type(request).__name__)
-            failure = Failure(kind=FailureKind.INTERNAL, reason=f"{type(error).__name__}: {error}")
+            failure = AgentFailure(kind=FailureKind.INTERNAL, reason=f"{type(error).__name__}: {error}")
         if caller.streaming:
             raise AgentGoneError(f"the bytes under way are worthless: {failure.reason}")
         return None if isinstance(request, Committed) else failure
@@ -187,57 +187,57 @@ class Service:
         late = "" if self._disk is None else self._disk.late()
         return dict(self.store.degraded) | ({"slow disk": late} if late else {})
 
-    def _load_disk(self, request: LoadDisk, caller: Caller) -> Message:
+    def _load_disk(self, request: LoadDisk, caller: AgentConnection) -> WireMessage:
         run = "" if self._disk is None or self._disk.config is None else self._disk.config.run
         return load_disk(self.node, request, caller.generation, run)
 
-    def _configure_disk(self, request: ConfigureDisk, _caller: Caller) -> Message:
+    def _configure_disk(self, request: ConfigureDisk, _caller: AgentConnection) -> WireMessage:
         self._require_disk().configure(request)
         return Done()
 
-    def _save_disk(self, request: SaveDisk, _caller: Caller) -> Message:
+    def _save_disk(self, request: SaveCheckpoint, _caller: AgentConnection) -> WireMessage:
         self._require_disk().save(request)
         return Done()
 
-    def _require_disk(self) -> DiskWriter:
+    def _require_disk(self) -> CheckpointWriter:
         if self._disk is None:
             raise ValueError("this agent has no --checkpoint-dir")
         return self._disk
 
     def _kick(self) -> None:
         for thread in self._threads:
-            if not isinstance(thread, Verifier | Scrubber | Wards):
-                thread.kick()
+            if not isinstance(thread, Verifier | Scrubber | ExtraCopyManager):
+                thread.wake()
 
-    def _open_arena(self, request: OpenArena, _caller: Caller) -> Message:
+    def _open_arena(self, request: OpenArena, _caller: AgentConnection) -> WireMessage:
         info = self.store.open(request.rank, Layout.from_json(request.layout))
         self._encoder.pin()
         return info
 
-    def _committed(self, request: Committed, _caller: Caller) -> None:
+    def _committed(self, request: Committed, _caller: AgentConnection) -> None:
         self.require_live(request.generation)
-        self._threads[-1].kick()
+        self._threads[-1].wake()
 
-    def _configure_parity(self, request: ConfigureParity, caller: Caller) -> Message:
+    def _configure_parity(self, request: ConfigureParity, caller: AgentConnection) -> WireMessage:
         self._encoder.configure(request.groups, request.every, request.scheme, caller.generation)
-        self.wards.configure(request.wards, caller.generation)
-        foresee(self.store, self.settings.directory)
+        self.extra_copies.configure(request.extra_copies, caller.generation)
+        check_capacity(self.store, self.settings.directory)
         return Done()
 
-    def _doubt(self, request: Doubt, _caller: Caller) -> Message:
-        self.scrubber.doubted(Key(request.ranks, request.place), request.epoch)
-        return Noted()
+    def _doubt(self, request: ParityMismatch, _caller: AgentConnection) -> WireMessage:
+        self.scrubber.doubted(ParityRowKey(request.ranks, request.place), request.epoch)
+        return Ack()
 
-    def _fence(self, request: Fence, _caller: Caller) -> Message:
+    def _fence(self, request: Fence, _caller: AgentConnection) -> WireMessage:
         self.store.fence(request.generation)
         return Done()
 
-    def _discard_after(self, request: DiscardAfter, _caller: Caller) -> Message:
+    def _discard_after(self, request: DiscardAfterEpoch, _caller: AgentConnection) -> WireMessage:
         self.store.discard_after(request.epoch)
         self.rows.discard_after(request.epoch)
         return Done()
 
-    def _drop(self, _request: Drop, _caller: Caller) -> Message:
+    def _drop(self, _request: Drop, _caller: AgentConnection) -> WireMessage:
         with self._drop_lock:
             self.store.drop()
             self.rows.drop()
@@ -246,5 +246,5 @@ class Service:
         return Done()
 
 
-def _hello_again(_request: Hello, _caller: Caller) -> Message:
-    return Failure(kind=FailureKind.BAD_REQUEST, reason="hello was said already")
+def _hello_again(_request: Hello, _caller: AgentConnection) -> WireMessage:
+    return AgentFailure(kind=FailureKind.BAD_REQUEST, reason="hello was sent already")

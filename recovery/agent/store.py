@@ -16,22 +16,22 @@ from typing import Final
 
 import msgspec
 
-from recovery.agent.copies import Copies
-from recovery.agent.degraded import Degradations
-from recovery.agent.errors import CorruptError, NoSuchSlotError
-from recovery.agent.messages import ArenaInfo, Group, SlotInfo
-from recovery.memory.arena import Arena
-from recovery.memory.errors import ArenaError, CorruptArenaError
-from recovery.memory.layout import Layout
-from recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
-from recovery.memory.repair import read_cell
+from mainstay.recovery.agent.degraded import Degradations
+from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
+from mainstay.recovery.agent.messages import ArenaInfo, Group, SlotInfo
+from mainstay.recovery.agent.peer_copies import PeerCopyStore
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.errors import ArenaError, CorruptArenaError
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
+from mainstay.recovery.memory.repair import read_cell
 
 MAX_RANK: Final = 1_000_000
 
 logger = logging.getLogger("mainstay.agent")
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class ArenaStoreState(msgspec.Struct, frozen=True, kw_only=True):
     """What survives a restart beside the arenas."""
 
     fence: int = 0
@@ -54,24 +54,24 @@ def arena_path(directory: Path, rank: int) -> Path:
     return directory / f"rank-{rank}.arena"
 
 
-class Store:
+class ArenaStore:
     """Arenas by rank, with one lock each for whoever writes on the agent's behalf."""
 
     def __init__(self, directory: Path, *, slots: int, disk_every: int = 0) -> None:
         self.directory = directory
         self.slots = slots
         self.disk_every = disk_every
-        self.config = Config()
+        self.config = ArenaStoreState()
         self.degraded = Degradations()
         """What does not work as it should: subject -> words."""
         self.discards = 0
         """How often the job has gone back. Only grows, before the slots go."""
         self.verdicts_damaged = 0
-        """Slots digested anew because the record of their digest was damaged; for the scrubber to tell."""
+        """Slots digested again because the record of their digest was damaged; for the scrubber to tell."""
         self._arenas: dict[int, Arena] = {}
         self._locks: dict[int, threading.RLock] = {}
         self._lock = threading.RLock()
-        self.copies = Copies(directory)
+        self.copies = PeerCopyStore(directory)
         self._attach_all()
 
     # Arenas
@@ -104,14 +104,14 @@ class Store:
     def _come_home(self, rank: int, arena: Arena) -> None:
         """A rank that now runs where its copies are kept finds them in its own arena.
 
-        Only what is newer than all that the arena has: a rank that has trained here since writes into it by itself.
+        Only what is newer than all that the arena has: a rank that has trained here since writes into it.
         """
-        old, newest = self.copies.of(rank), self.newest_epoch(rank)
+        old, newest = self.copies.find_copy(rank), self.newest_epoch(rank)
         if old is not None and old.layout.digest == arena.layout.digest:
             for record in sorted(old.records(), key=lambda r: r.epoch):
                 if record.state is SlotState.VERIFIED and record.epoch > newest:
                     slot = arena.choose().slot
-                    out = arena.begin(slot, arena.word(Word.FENCE))
+                    out = arena.begin_write(slot, arena.word(Word.FENCE))
                     out[: record.nbytes] = old.slot_bytes(record.slot)[: record.nbytes]
                     with contextlib.suppress(CorruptError):
                         self._check_in(arena, slot, record.epoch, record.generation, record.digest)
@@ -191,7 +191,7 @@ class Store:
         Raises:
             NoSuchSlotError: neither is here.
         """
-        copy = self.copies.of(rank)
+        copy = self.copies.find_copy(rank)
         return copy.layout if copy is not None and rank not in self._arenas else self.arena(rank).layout
 
     def newest_epoch(self, rank: int) -> int:
@@ -257,21 +257,21 @@ class Store:
             for arena in self._arenas.values():
                 arena.set_word(Word.FENCE, self.config.fence)
 
-    def save(self, config: Config) -> None:
+    def save(self, config: ArenaStoreState) -> None:
         with self._lock:
             self.config = config
             new = self.directory / ".agent.json.new"
             new.write_bytes(msgspec.json.encode(config))
             new.replace(self.directory / "agent.json")
 
-    def _load_config(self) -> Config:
+    def _load_config(self) -> ArenaStoreState:
         try:
-            return msgspec.json.decode((self.directory / "agent.json").read_bytes(), type=Config)
+            return msgspec.json.decode((self.directory / "agent.json").read_bytes(), type=ArenaStoreState)
         except FileNotFoundError:
-            return Config()
+            return ArenaStoreState()
         except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
             self.degraded["agent.json"] = f"the fence and the parity group were forgotten: {error}"
-            return Config()
+            return ArenaStoreState()
 
     def beat(self) -> None:
         for _, arena in self.all():
@@ -285,4 +285,4 @@ class Store:
             self._arenas.clear()
             self.copies.forget()
             self.degraded.clear()
-            self.save(Config(fence=self.config.fence))
+            self.save(ArenaStoreState(fence=self.config.fence))

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recovery.agent.errors import CorruptError
-from recovery.agent.framing import CHUNK
-from recovery.agent.parity import xor_into
-from recovery.agent.peer import Peer
-from recovery.agent.peer_messages import ReadParity, ReadSlot, RowHeader, SlotHeader
-from recovery.coding import gf
-from recovery.memory.digest import Bytes
+from mainstay.recovery.agent.errors import CorruptError
+from mainstay.recovery.agent.framing import CHUNK
+from mainstay.recovery.agent.parity import xor_into
+from mainstay.recovery.agent.peer import Peer
+from mainstay.recovery.agent.peer_messages import ReadParity, ReadSlot, RowHeader, SlotHeader
+from mainstay.recovery.coding import gf
+from mainstay.recovery.memory.digest import Bytes
 
 
 class Stripe:

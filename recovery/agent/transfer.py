@@ -5,34 +5,34 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
-from recovery.agent.framing import CHUNK, send, send_bytes
-from recovery.agent.messages import NEWEST, Fetch, Fetched
-from recovery.agent.node import Caller, Node
-from recovery.agent.peer import Peer
-from recovery.agent.peer_messages import (
+from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
+from mainstay.recovery.agent.framing import CHUNK, send, send_bytes
+from mainstay.recovery.agent.messages import NEWEST, Fetch, Fetched
+from mainstay.recovery.agent.node import AgentConnection, AgentNode
+from mainstay.recovery.agent.parity_store import ParityRowKey, ParityStore
+from mainstay.recovery.agent.peer import Peer
+from mainstay.recovery.agent.peer_messages import (
     Head,
     LayoutText,
-    Message,
     ReadHead,
     ReadLayout,
     ReadParity,
     ReadSlot,
     RowHeader,
     SlotHeader,
-    Tail,
+    TransferTail,
+    WireMessage,
 )
-from recovery.agent.rows import Key, Rows
-from recovery.agent.store import Store
-from recovery.memory.digest import Bytes
-from recovery.memory.errors import ArenaError, LayoutMismatchError
-from recovery.memory.layout import Layout
+from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.errors import ArenaError, LayoutMismatchError
+from mainstay.recovery.memory.layout import Layout
 
 WHOLE: Final = 1 << 62
 """As ``ReadSlot.nbytes``: to the end."""
 
 
-def answer_head(store: Store, request: ReadHead) -> Head:
+def answer_head(store: ArenaStore, request: ReadHead) -> Head:
     newest = store.newest_epoch(request.rank)
     try:
         arena, record = store.verified(request.rank, request.epoch)
@@ -50,7 +50,7 @@ def answer_head(store: Store, request: ReadHead) -> Head:
     )
 
 
-def serve_slot(store: Store, caller: Caller, request: ReadSlot) -> None:
+def serve_slot(store: ArenaStore, caller: AgentConnection, request: ReadSlot) -> None:
     """Header, bytes, tail. The record is looked at again after the last byte: the seqlock reaches across the wire."""
     if request.offset < 0 or request.nbytes < 0:
         raise ValueError(f"a slot has no {request.nbytes} bytes from {request.offset}")
@@ -67,30 +67,30 @@ def serve_slot(store: Store, caller: Caller, request: ReadSlot) -> None:
     _stream(caller, header, data)
     ok = arena.unchanged(record)
     why = "" if ok else f"rank {request.rank} overwrote epoch {request.epoch} meanwhile"
-    send(caller.sock, Tail(ok=ok, reason=why))
+    send(caller.sock, TransferTail(ok=ok, reason=why))
     caller.streaming = False
 
 
-def serve_parity(rows: Rows, caller: Caller, request: ReadParity) -> None:
+def serve_parity(rows: ParityStore, caller: AgentConnection, request: ReadParity) -> None:
     """As ``serve_slot``, of a parity row."""
-    row = rows.find(Key(request.ranks, request.place), request.epoch)
+    row = rows.find(ParityRowKey(request.ranks, request.place), request.epoch)
     data = row.data(request.word)
     if not 0 <= request.nbytes <= len(data):
         raise ValueError(f"a row of {len(data)} bytes has no {request.nbytes}")
     _stream(caller, RowHeader(digests=row.digests, nbytes=request.nbytes), data[: request.nbytes])
     ok = row.arena.unchanged(row.record)
-    send(caller.sock, Tail(ok=ok, reason="" if ok else "the parity row was overwritten meanwhile"))
+    send(caller.sock, TransferTail(ok=ok, reason="" if ok else "the parity row was overwritten meanwhile"))
     caller.streaming = False
 
 
-def _stream(caller: Caller, header: Message, data: Bytes) -> None:
+def _stream(caller: AgentConnection, header: WireMessage, data: Bytes) -> None:
     caller.streaming = True
     send(caller.sock, header)
     for at in range(0, len(data), CHUNK):
         send_bytes(caller.sock, data[at : at + CHUNK])
 
 
-def fetch(node: Node, order: Fetch, generation: int) -> Fetched:
+def fetch(node: AgentNode, order: Fetch, generation: int) -> Fetched:
     """Carry out ``Fetch``: see ``AgentClient.fetch``."""
     begun = time.perf_counter()
     store = node.store
@@ -106,15 +106,15 @@ def fetch(node: Node, order: Fetch, generation: int) -> Fetched:
         if header.nbytes != header.slot_nbytes or header.nbytes != arena.layout.nbytes:
             raise CorruptError(f"{order.endpoint} announced {header.nbytes} bytes, a slot has {arena.layout.nbytes}")
         slot = arena.choose().slot
-        out = arena.begin(slot, generation)
+        out = arena.begin_write(slot, generation)
         peer.receive_into(out[: header.nbytes])
         peer.finish()
-        node.meter.add("net", header.nbytes, time.perf_counter() - begun)
+        node.meter.add_transfer("net", header.nbytes, time.perf_counter() - begun)
         record = store.accept(order.rank, slot, epoch, header.generation, header.digest)
     return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
 
 
-def _prepare(node: Node, order: Fetch, generation: int) -> None:
+def _prepare(node: AgentNode, order: Fetch, generation: int) -> None:
     """An arena for a rank that will live here; its pages are touched now and not when everybody waits for it."""
     with node.peer(order.endpoint, generation) as peer:
         layout = peer.call(ReadLayout(rank=order.from_rank), LayoutText).layout

@@ -1,5 +1,5 @@
 """Erasure codes over equal blocks: XOR and Reed-Solomon, the same bytes from every backend. See ``code``."""
 
-from recovery.coding.codes import Code, code
+from mainstay.recovery.coding.codes import Code, code
 
 __all__ = ["Code", "code"]

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from recovery.coding.field import Bytes, Matrix
-from recovery.coding.isal import Isal, load
-from recovery.coding.plain import Plain
+from mainstay.recovery.coding.galois_field import Bytes, Matrix
+from mainstay.recovery.coding.isal_backend import IsalBackend, load
+from mainstay.recovery.coding.numpy_backend import NumpyBackend
 
 NAMES: Final = ("isa-l", "numpy")
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("mainstay.coding")
 
 
 class Backend(Protocol):
-    """Bulk arithmetic; both methods let go of the interpreter lock while they work."""
+    """Bulk arithmetic; both methods release the interpreter lock while they work."""
 
     name: str
     """One of ``NAMES``."""
@@ -44,9 +44,9 @@ def find(name: str | None = None) -> Backend:
         raise ValueError(f"backend {name!r}: one of {', '.join(NAMES)}")
     library = None if name == "numpy" else load()
     if library is not None:
-        return Isal(library)
+        return IsalBackend(library)
     if name == "isa-l":
         raise ValueError("ISA-L is not here: install mainstay[codes]")
     if name is None:
         logger.info("ISA-L is not here (mainstay[codes] brings it): Reed-Solomon parity is made by numpy, slower")
-    return Plain()
+    return NumpyBackend()

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from recovery.coding import field
-from recovery.coding.backend import Backend, find
-from recovery.coding.field import MAX_BLOCKS, Bytes, Matrix
+from mainstay.recovery.coding import galois_field
+from mainstay.recovery.coding.backend import Backend, find
+from mainstay.recovery.coding.galois_field import MAX_BLOCKS, Bytes, Matrix
 
 NAMES: Final = ("xor", "rs")
 
@@ -103,7 +103,9 @@ class Code:
             raise ValueError(f"block {strange[0]}: this code numbers its blocks 0 to {total - 1}")
         if len(present) != self.data or len(set(present)) != self.data:
             raise ValueError(f"{self.data} different blocks are needed to decode, not {list(present)}")
-        return field.multiply(self._generator[list(missing)], field.invert(self._generator[list(present)]))
+        return galois_field.multiply(
+            self._generator[list(missing)], galois_field.invert(self._generator[list(present)])
+        )
 
     def _require_count(self, what: str, got: int, wanted: int) -> None:
         if got != wanted:
@@ -128,7 +130,7 @@ def code(name: str, data: int, parity: int, *, backend: str | None = None) -> Co
         raise ValueError(f"{data} data and {parity} parity blocks: at least one each, at most {MAX_BLOCKS} together")
     if name == "xor" and parity != 1:
         raise ValueError(f"an XOR code has one parity block, not {parity}; choose rs")
-    rows = np.ones((1, data), np.uint8) if name == "xor" else field.cauchy(data, parity)
+    rows = np.ones((1, data), np.uint8) if name == "xor" else galois_field.cauchy(data, parity)
     return Code(name, rows, find(backend))
 
 

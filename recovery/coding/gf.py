@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from recovery.coding.backend import find
-from recovery.coding.codes import require_blocks
-from recovery.coding.field import Bytes
+from mainstay.recovery.coding.backend import find
+from mainstay.recovery.coding.codes import require_blocks
+from mainstay.recovery.coding.galois_field import Bytes
 
 
 def multiply_add(coefficient: int, block: Bytes, out: Bytes) -> None:

@@ -21,10 +21,10 @@ from torch import nn
 from torch.nn import functional
 
 import mainstay
-from recovery.examples.journal import Journal, add_journal
-from recovery.examples.tiny import LENGTH, VOCABULARY, Block
-from recovery.sdk.layers import LayerSum
-from recovery.sdk.mesh import Mesh
+from mainstay.recovery.examples.journal import Journal, add_journal
+from mainstay.recovery.examples.tiny import LENGTH, VOCABULARY, Block
+from mainstay.recovery.sdk.layer_accumulator import LayerGradientAccumulator
+from mainstay.recovery.sdk.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,18 @@ class Stage(nn.Module):
         return x if self.head is None else self.head(x)
 
 
-def gradients_of(mesh: Mesh, stage: Stage, gradients: LayerSum, step: int, opts: Options) -> torch.Tensor:
+def gradients_of(
+    mesh: Mesh, stage: Stage, gradients: LayerGradientAccumulator, step: int, opts: Options
+) -> torch.Tensor:
     """One step of all stages and replicas; float32 []: the mean loss of this replica (zero before the last stage)."""
     time.sleep(opts.pause)
-    gradients.begin()
+    gradients.reset()
     numbers = mesh.micro_batches(opts.micro_batches)
     held = [_forward(mesh, stage, step * opts.micro_batches + number, opts) for number in numbers]
     for number, (x, y) in zip(numbers, held, strict=True):
         _backward(mesh, stage, x, y, opts)
-        gradients.add(number)
-    gradients.reduce()
+        gradients.accumulate(number)
+    gradients.all_reduce()
     opts.journal.write(
         rank=mesh.rank, generation=mesh.generation, step=step, layers=stage.layers, micro_batches=numbers,
         of=opts.micro_batches,
@@ -124,14 +126,14 @@ def _forward(mesh: Mesh, stage: Stage, number: int, opts: Options) -> tuple[torc
     y = stage(x, opts.seed * 1_000_003 + number)
     if stage.last:
         return x, functional.cross_entropy(y.flatten(0, 1), data[:, 1:].flatten())
-    dist.send(y.detach().contiguous(), _neighbour(mesh, 1))
+    dist.send(y.detach().contiguous(), _neighbor(mesh, 1))
     return x, y
 
 
 def _backward(mesh: Mesh, stage: Stage, x: torch.Tensor, y: torch.Tensor, opts: Options) -> None:
     y.backward(None if stage.last else _receive(mesh, 1, opts))  # type: ignore[no-untyped-call]
     if x.grad is not None:
-        dist.send(x.grad.contiguous(), _neighbour(mesh, -1))
+        dist.send(x.grad.contiguous(), _neighbor(mesh, -1))
 
 
 def _tokens(opts: Options, number: int) -> torch.Tensor:
@@ -144,11 +146,11 @@ def _tokens(opts: Options, number: int) -> torch.Tensor:
 
 def _receive(mesh: Mesh, stages: int, opts: Options) -> torch.Tensor:
     tensor = torch.empty(opts.batch, LENGTH, opts.width)
-    dist.recv(tensor, _neighbour(mesh, stages))
+    dist.recv(tensor, _neighbor(mesh, stages))
     return tensor
 
 
-def _neighbour(mesh: Mesh, stages: int) -> int:
+def _neighbor(mesh: Mesh, stages: int) -> int:
     return mesh.rank_of(dp=mesh.dp_rank, pp=mesh.pp_rank + stages)
 
 
@@ -171,7 +173,7 @@ def main() -> None:
     mesh = mainstay.init()
     stage = Stage(opts, mesh.pp_rank, mesh.stages)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-3)
-    gradients = mainstay.LayerSum(mesh, stage.whole_parameters(), opts.micro_batches, canonical=True)
+    gradients = mainstay.LayerGradientAccumulator(mesh, stage.whole_parameters(), opts.micro_batches, canonical=True)
     run = mainstay.attach(stage, optimizer, names=stage.names)
     for step in run.steps(opts.steps):
         with run.step() as report:

@@ -15,7 +15,7 @@ collective   every all-reduce ends M ms later on rank R, inside the call
 nan          a NaN in the first gradient of rank R, before gradients are exchanged
 hang         rank R sleeps for ever before it exchanges gradients
 spin         the same, computing
-raise        rank R raises ``mainstay.Retry`` before it exchanges gradients, once a process: made again, the step works
+raise        rank R raises ``mainstay.RetryStep`` before it exchanges gradients, once a process: repeated, it works
 raise_late   the same right after its update, when others have committed the step
 reset        every TCP connection of rank R is cut before it exchanges gradients, once a process
 mismatch     rank R skips one all-reduce of its dp group: the others wait in it
@@ -41,10 +41,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Work
+from torch.distributed import ProcessGroup, Work
 
-from recovery.sdk.failures import Retry
-from recovery.sdk.sockets import connections, cut
+from mainstay.recovery.sdk.failures import RetryStep
+from mainstay.recovery.sdk.sockets import close_now, connections
 
 VARIABLE: Final = "MAINSTAY_EXAMPLE_FAULTS"
 KINDS: Final = (
@@ -82,7 +82,7 @@ class Fault:
 
 
 class _Delays:
-    """Below whatever watches the calls of torch, so that a delay looks to it like a slow network."""
+    """Below the hooks on torch's calls, so that a delay looks to it like a slow network."""
 
     def __init__(self) -> None:
         self.faults: tuple[Fault, ...] = ()
@@ -92,9 +92,9 @@ class _Delays:
     def install(self) -> None:
         if self._installed:
             return
-        from recovery.sdk import wrappers  # noqa: PLC0415 - only where a fault wants it
+        from mainstay.recovery.sdk import collective_hooks  # noqa: PLC0415 - only where a fault wants it
 
-        watched = wrappers.uninstall()
+        watched = collective_hooks.uninstall()
         self._wrap("recv", lambda args: self._seconds("link", int(args[1])))
         self._wrap("allreduce", lambda _: self._seconds("collective", -1))
         wait = Work.wait
@@ -106,7 +106,7 @@ class _Delays:
 
         Work.wait = late  # type: ignore[assignment, method-assign]
         if watched:
-            wrappers.install()
+            collective_hooks.install()
         self._installed = True
 
     def _wrap(self, name: str, seconds: Callable[[Any], float]) -> None:
@@ -186,9 +186,9 @@ class Faults:
         self.spent.add(fault)
         print(f"fault {fault.kind} in step {fault.step} at {time.time():.6f}", flush=True)  # noqa: T201 - evidence
         if fault.kind == "reset":
-            cut(connections())
+            close_now(connections())
         else:
-            raise Retry(f"as --faults wanted in step {fault.step}")
+            raise RetryStep(f"as --faults wanted in step {fault.step}")
 
     def _flip(self, kind: str, model: torch.nn.Module) -> None:
         for fault in self.now:

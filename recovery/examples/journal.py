@@ -28,7 +28,7 @@ class Journal:
     def write(
         self, *, rank: int, generation: int, step: int, layers: Sequence[int], micro_batches: Sequence[int], of: int
     ) -> None:
-        """Tell of one step.
+        """Record one step.
 
         Args:
             rank: of this process.

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from recovery.deal import Deal
-from recovery.examples.faults import Faults, add_faults
-from recovery.examples.journal import Journal, add_journal
-from recovery.routing import Task, numbered, schedule
-from recovery.sdk.reduction import GradientSum
-from recovery.shape import Shape
+from mainstay.recovery.examples.faults import Faults, add_faults
+from mainstay.recovery.examples.journal import Journal, add_journal
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.pipeline_schedule import PipelinePass, numbered, schedule
+from mainstay.recovery.sdk.gradient_accumulator import GradientAccumulator
+from mainstay.recovery.work_assignment import WorkAssignment
 
 VOCABULARY = 64
 LENGTH = 64
@@ -84,9 +84,9 @@ class Mesh(Protocol):
     @property
     def dp(self) -> dist.ProcessGroup: ...
 
-    def deal(self, total: int) -> Mapping[int, tuple[int, ...]]: ...
+    def assignment(self, total: int) -> Mapping[int, tuple[int, ...]]: ...
 
-    def schedule(self, total: int) -> tuple[Task, ...]: ...
+    def schedule(self, total: int) -> tuple[PipelinePass, ...]: ...
 
 
 class PlainMesh:
@@ -96,18 +96,18 @@ class PlainMesh:
 
     def __init__(self, dp: int, pp: int) -> None:
         dist.init_process_group("gloo")
-        self._shape = Shape(dp=dp, pp=pp)
-        self._deal = Deal(replicas=tuple(range(dp)))
+        self._shape = MeshShape(dp=dp, pp=pp)
+        self._assignment = WorkAssignment(replicas=tuple(range(dp)))
         self.rank = dist.get_rank()
         self.dp_rank, self.pp_rank = divmod(self.rank, pp)
         groups = [dist.new_group([d * pp + p for d in range(dp)]) for p in range(pp)]
         self.dp: dist.ProcessGroup = groups[self.pp_rank]
 
-    def deal(self, total: int) -> Mapping[int, tuple[int, ...]]:
-        return self._deal.micro_batches(total, len(self._deal.replicas))
+    def assignment(self, total: int) -> Mapping[int, tuple[int, ...]]:
+        return self._assignment.micro_batches(total, len(self._assignment.replicas))
 
-    def schedule(self, total: int) -> tuple[Task, ...]:
-        tasks = schedule(self._deal, total, self._shape, (self.dp_rank, self.pp_rank))
+    def schedule(self, total: int) -> tuple[PipelinePass, ...]:
+        tasks = schedule(self._assignment, total, self._shape, (self.dp_rank, self.pp_rank))
         return numbered(tasks, self.pp_rank, lambda dp, pp: self._shape.rank_of(dp=dp, pp=pp))
 
 
@@ -185,14 +185,14 @@ def train_step(
 ) -> torch.Tensor | None:
     """One step of every replica and stage; the mean loss where it is known (the last stage).
 
-    ``data`` is what ``batches`` gives, where somebody wants to time it.
+    ``data`` is what ``batches`` gives, where the caller wants to time it.
     """
     opts.faults.enter(mesh.rank, step)
-    gradients = GradientSum(mesh, stage.parameters(), opts.micro_batches, canonical=opts.canonical)
-    gradients.begin()
+    gradients = GradientAccumulator(mesh, stage.parameters(), opts.micro_batches, canonical=opts.canonical)
+    gradients.reset()
     losses = _Pipeline(mesh, stage, step, opts, data or batches(mesh, step, opts)).run(gradients)
     opts.faults.before_exchange(stage)
-    gradients.reduce(alone=opts.dp == 1 or opts.faults.skips_exchange())
+    gradients.all_reduce(alone=opts.dp == 1 or opts.faults.skips_exchange())
     opts.faults.after_exchange(stage)
     opts.journal.write(
         rank=mesh.rank, generation=mesh.generation, step=step, layers=stage.layers, micro_batches=gradients.added,
@@ -214,7 +214,7 @@ class _Pipeline:
         self.sent: list[tuple[dist.Work | None, torch.Tensor]] = []
         self.held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def run(self, gradients: GradientSum) -> list[torch.Tensor]:
+    def run(self, gradients: GradientAccumulator) -> list[torch.Tensor]:
         for task in self.tasks:
             if task.backward:
                 self.backward(task, gradients)
@@ -225,7 +225,7 @@ class _Pipeline:
                 work.wait()
         return self.losses
 
-    def forward(self, task: Task) -> None:
+    def forward(self, task: PipelinePass) -> None:
         data = next(self.data)
         x = data[:, :-1] if task.source is None else self.receive(task.source).requires_grad_()
         torch.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + task.micro_batch)  # dropout
@@ -237,10 +237,10 @@ class _Pipeline:
             self.send(y.detach(), task.target)
         self.held[task.micro_batch] = (x, y)
 
-    def backward(self, task: Task, gradients: GradientSum) -> None:
+    def backward(self, task: PipelinePass, gradients: GradientAccumulator) -> None:
         x, y = self.held.pop(task.micro_batch)
         y.backward(None if task.source is None else self.receive(task.source))  # type: ignore[no-untyped-call]
-        gradients.add(task.micro_batch)
+        gradients.accumulate(task.micro_batch)
         if task.target is not None:
             assert x.grad is not None
             self.send(x.grad, task.target)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from recovery.examples import tiny
-from recovery.examples.tiny import report
+from mainstay.recovery.examples import tiny
+from mainstay.recovery.examples.tiny import report
 
 
 def main() -> None:

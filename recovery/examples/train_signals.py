@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import mainstay
-from recovery.examples import tiny
+from mainstay.recovery.examples import tiny
 
 EVALUATE_EVERY = 25
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from recovery.launcher.messages import Start, Welcome
-from recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.messages import LauncherWelcome, StartRank
+from mainstay.recovery.launcher.options import RunOptions
 
 
 def rank_environment(
-    options: RunOptions, welcome: Welcome, start: Start, *, local_rank: int, generation: int
+    options: RunOptions, welcome: LauncherWelcome, start: StartRank, *, local_rank: int, generation: int
 ) -> dict[str, str]:
     """Variables of one rank. ``MASTER_ADDR:MASTER_PORT`` is the store that no rank hosts."""
     world_size = start.world_size or welcome.world_size

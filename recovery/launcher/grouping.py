@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from recovery.agent.messages import Group, GroupMember
-from recovery.launcher.membership import Members
-from recovery.launcher.options import RunOptions
-from recovery.placement import Host, place
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.launcher.membership import Members
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.placement import PlacementHost, place_groups
 
 
 def arrange(members: Members, options: RunOptions) -> tuple[tuple[Group, ...], tuple[str, ...]]:
@@ -21,10 +21,10 @@ def arrange(members: Members, options: RunOptions) -> tuple[tuple[Group, ...], t
     if not options.parity_every or not all(node.endpoint for node in nodes):
         return (), ()
     named = dict(options.domains)
-    hosts = [Host(n.name, tuple(serving[n.name]), named.get(n.name, n.hello.domain)) for n in nodes]
-    placed = place(hosts, options.protect)
+    hosts = [PlacementHost(n.name, tuple(serving[n.name]), named.get(n.name, n.hello.domain)) for n in nodes]
+    placed = place_groups(hosts, options.protection)
     groups = tuple(
         tuple(GroupMember(node=at[r].name, endpoint=at[r].endpoint, rank=r) for r in group) for group in placed.groups
     )
-    # One node alone has nobody to protect it: that is no mistake of anybody's.
+    # One node alone has no other node to protect it: that is no error.
     return (groups, placed.warnings) if len(nodes) > 1 else ((), ())

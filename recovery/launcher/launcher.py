@@ -1,6 +1,6 @@
-"""The launcher of one node: starts agent, nursery and workers, watches them, and does what the coordinator says.
+"""The launcher of one node: starts agent, fork server and workers, watches them, and does what the coordinator says.
 
-Nothing it starts outlives it: workers, nursery and store are killed by the kernel when it dies, the agent ends itself.
+Nothing it starts outlives it: the kernel kills workers, fork server and store when it dies, the agent ends itself.
 """
 
 from __future__ import annotations
@@ -14,48 +14,55 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from recovery.agent.errors import AgentError
-from recovery.launcher.agents import AgentKeeper
-from recovery.launcher.children import Nursery
-from recovery.launcher.deaths import Deaths
-from recovery.launcher.disk_level import FENCE_SECONDS, STOP_SECONDS
-from recovery.launcher.environment import rank_environment
-from recovery.launcher.ledger import Book
-from recovery.launcher.liaison import Liaison
-from recovery.launcher.messages import (
+from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.launcher.agent_supervisor import AgentSupervisor
+from mainstay.recovery.launcher.checkpointing import FENCE_SECONDS, STOP_SECONDS
+from mainstay.recovery.launcher.child_processes import ForkServerClient
+from mainstay.recovery.launcher.coordinator_client import CoordinatorClient
+from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, CoordinatorElection, Endpoint
+from mainstay.recovery.launcher.coordinator_host import CoordinatorHost
+from mainstay.recovery.launcher.environment import rank_environment
+from mainstay.recovery.launcher.exit_watcher import ExitWatcher
+from mainstay.recovery.launcher.messages import (
     AgentUp,
-    Bring,
-    DiscardAfter,
-    Disk,
+    ConfigureCheckpoint,
+    ConfigureJobParity,
+    DiscardCommand,
     DumpStacks,
     Fenced,
     FenceNode,
     FromLauncher,
     FromRank,
     LauncherHello,
+    LauncherWelcome,
     NodeProgress,
-    Parity,
+    Prefetch,
     RegroupRank,
+    SaveCheckpointCommand,
     Saved,
-    SaveDisk,
     StandbysReady,
-    Start,
-    Stop,
+    StartRank,
+    StopJob,
     ToLauncher,
-    Training,
-    Welcome,
+    TrainingResumed,
     WorkerUp,
 )
-from recovery.launcher.office import Office
-from recovery.launcher.options import RunOptions
-from recovery.launcher.output import OutputPump
-from recovery.launcher.proc import ExitStatus, adopt_orphans, reap_orphans
-from recovery.launcher.progress import Gathering
-from recovery.launcher.stacks import StackDumper
-from recovery.launcher.store_host import StoreHost
-from recovery.launcher.succession import EXIT_LOST, Endpoint, Succession
-from recovery.launcher.worker_messages import AgentBack, Assign, Fence, FromWorker, Progress, Regroup
-from recovery.launcher.workers import Worker, Workers
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.process_control import ExitStatus, adopt_orphans, reap_orphans
+from mainstay.recovery.launcher.progress import ProgressCollector
+from mainstay.recovery.launcher.rank_report_cache import RankReportCache
+from mainstay.recovery.launcher.stacks import StackDumper
+from mainstay.recovery.launcher.store_host import StoreHost
+from mainstay.recovery.launcher.worker_messages import (
+    AgentRestarted,
+    Assign,
+    FenceRank,
+    FromWorker,
+    ProgressReport,
+    Regroup,
+)
+from mainstay.recovery.launcher.worker_output import OutputPump
+from mainstay.recovery.launcher.workers import Worker, Workers
 
 log = logging.getLogger("mainstay.launcher")
 
@@ -68,24 +75,24 @@ LEAVE_SECONDS: Final = 2.0
 class Launcher:
     """One node of one job. ``run`` returns the exit code of the job."""
 
-    def __init__(self, options: RunOptions, coordinator: Endpoint, office: Office) -> None:
+    def __init__(self, options: RunOptions, coordinator: Endpoint, office: CoordinatorHost) -> None:
         self._options = options
         self._office = office
-        self._book = Book()
+        self._book = RankReportCache()
         self._generation = 0
         self._leaving = self._last = False
         """This node was asked to end; the whole job is saved for the last time."""
-        self._welcome: Welcome | None = None
+        self._welcome: LauncherWelcome | None = None
         self._orders: dict[int, Regroup] = {}
         """Orders for ranks whose process is still warming."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._directory = Path(tempfile.mkdtemp(prefix="mainstay-run-"))
         self._pump = OutputPump()
         adopt_orphans()
-        self._liaison = Liaison(
+        self._coordinator_client = CoordinatorClient(
             options,
             coordinator,
-            Succession(
+            CoordinatorElection(
                 options,
                 generation=lambda: self._generation,
                 coordinates=lambda: office.held,
@@ -99,17 +106,17 @@ class Launcher:
             suspend=self._suspend,
             done=self._done,
         )
-        self._agent = AgentKeeper(options, self._directory, self._pump, self._agent_changed)
-        self._nursery = Nursery(self._pump, options.preload)
-        self._store = StoreHost(self._nursery, self._store_ended)
+        self._agent = AgentSupervisor(options, self._directory, self._pump, self._agent_changed)
+        self._fork_server = ForkServerClient(self._pump, options.preload)
+        self._store = StoreHost(self._fork_server, self._store_ended)
         office.new_store = self._store.open
-        self._progress = Gathering()
+        self._progress = ProgressCollector()
         self._dumper = StackDumper()
-        self._deaths = Deaths(self._book, self._tell)
+        self._deaths = ExitWatcher(self._book, self._tell)
         self._workers = Workers(
             self._directory,
             options.token,
-            self._nursery,
+            self._fork_server,
             on_message=self._from_worker,
             on_exit=self._worker_gone,
             on_standby=lambda count: self._tell(StandbysReady(count=count)),
@@ -117,13 +124,13 @@ class Launcher:
 
     async def run(self) -> int:
         """Serve until the job is over."""
-        self._spawn(self._watch_nursery())
+        self._spawn(self._watch_fork_server())
         self._spawn(self._reap())
         self._spawn(self._deaths.watch(self._workers))
         self._spawn(self._tell_progress())
         self._workers.keep(self._options.nproc + self._options.spares)
         try:
-            stop = await self._liaison.serve()
+            stop = await self._coordinator_client.serve()
         finally:
             await self._clean_up()
         if stop.reason:
@@ -132,15 +139,15 @@ class Launcher:
 
     def stop(self, exit_code: int, reason: str) -> None:
         """End this node's part of the job."""
-        self._liaison.stop(exit_code, reason)
+        self._coordinator_client.stop(exit_code, reason)
 
     def _give_up(self, reason: str) -> None:
-        """This node cannot go on."""
-        self._office.give_up(reason)
-        self._liaison.stop(1, reason)
+        """This node cannot continue."""
+        self._office.abort(reason)
+        self._coordinator_client.stop(1, reason)
 
     def leave(self, exit_code: int, reason: str) -> None:
-        """End the whole job, where it is coordinated from here; else this node's part, if the job goes on without it.
+        """End the whole job, where it is coordinated from here; else this node's part, if the job continues without it.
 
         A scheduler that ends a job tells all nodes at the same time; what this one holds belongs to the last save.
         """
@@ -162,7 +169,7 @@ class Launcher:
 
     # The coordinator
 
-    def _hello(self, door: str) -> LauncherHello:
+    def _hello(self, election_endpoint: str) -> LauncherHello:
         options = self._options
         return LauncherHello(
             token=options.token,
@@ -176,43 +183,43 @@ class Launcher:
             agent_endpoint=self._agent.endpoint,
             standbys=self._workers.standbys,
             domain=options.domain,
-            door=door,
+            election_endpoint=election_endpoint,
         )
 
     def _tell(self, message: FromLauncher) -> None:
-        self._liaison.tell(message)
+        self._coordinator_client.send(message)
 
     async def _handle(self, message: ToLauncher) -> None:
         match message:
-            case Welcome():
+            case LauncherWelcome():
                 self._welcome = message
-            case Start():
+            case StartRank():
                 self._book.coming(message.rank)
-                self._workers.take(message.rank, lambda worker: self._assign(worker, message))
+                self._workers.assign_rank(message.rank, lambda worker: self._assign(worker, message))
             case FenceNode():
                 await self._fence(message)
             case RegroupRank():
                 self._forward(message)
-            case Parity():
+            case ConfigureJobParity():
                 self._spawn(self._configure_parity(message))
-            case DiscardAfter():
+            case DiscardCommand():
                 await self._discard(message)
-            case Stop():
+            case StopJob():
                 if message.exit_code == EXIT_LOST:
                     await self._suspend()  # another coordinator may begin soon, and does not wait for our manners
-                self._liaison.stop(message.exit_code, message.reason)
+                self._coordinator_client.stop(message.exit_code, message.reason)
             case _:
-                self._serve_wish(message)
+                self._serve_request(message)
 
-    def _serve_wish(self, message: ToLauncher) -> None:
+    def _serve_request(self, message: ToLauncher) -> None:
         """What may be late, or may fail."""
-        if isinstance(message, Training):
+        if isinstance(message, TrainingResumed):
             self._workers.keep(self._options.spares)
-        elif isinstance(message, Disk):
+        elif isinstance(message, ConfigureCheckpoint):
             self._spawn(self._configure_disk(message))
-        elif isinstance(message, SaveDisk):
+        elif isinstance(message, SaveCheckpointCommand):
             self._spawn(self._save_disk(message))
-        elif isinstance(message, Bring):
+        elif isinstance(message, Prefetch):
             self._spawn(self._bring(message))
         elif isinstance(message, DumpStacks):
             for rank in message.ranks:
@@ -220,7 +227,7 @@ class Launcher:
 
     # Ranks
 
-    def _assign(self, worker: Worker, start: Start) -> None:
+    def _assign(self, worker: Worker, start: StartRank) -> None:
         assert self._welcome is not None
         options = self._options
         generation = max(start.generation, self._generation)
@@ -235,7 +242,7 @@ class Launcher:
             agent_socket=str(self._agent.socket),
             agent_token=options.token,
             job=options.job,
-            shard_save=options.shard_save,
+            shard_snapshots=options.shard_snapshots,
         )
         self._workers.assign(worker, order, slot)
         self._book.up(start.rank, worker.child.pid)
@@ -252,15 +259,15 @@ class Launcher:
             worker.send(message.order)
 
     async def _fence(self, message: FenceNode) -> None:
-        """Nobody hears of the next generation before the processes that may not be in it are reaped."""
+        """No rank learns the next generation before the processes that may not be in it are reaped."""
         self._orders.clear()
         self._last = self._last or message.last
         self._generation = max(self._generation, message.generation)
-        stuck = await self._workers.fence(message.kill, message.shun)
+        stuck = await self._workers.fence(message.kill, message.exclude)
         if stuck:
             log.error("ranks %s do not die (stuck in the kernel?); their generation is revoked all the same", stuck)
         for worker in self._workers.holders():
-            worker.send(Fence(generation=message.generation))
+            worker.send(FenceRank(generation=message.generation))
         self._spawn(self._fence_agent(message.generation))
 
     async def _suspend(self) -> None:
@@ -269,7 +276,7 @@ class Launcher:
         holders = self._workers.holders()
         deaf = tuple(w.rank for w in holders if w.rank is not None and not self._book.joined(w.rank))
         for worker in holders:
-            worker.send(Fence(generation=self._generation))
+            worker.send(FenceRank(generation=self._generation))
         await self._workers.fence(deaf)
 
     async def _fence_agent(self, generation: int) -> None:
@@ -280,26 +287,26 @@ class Launcher:
         else:
             self._tell(Fenced(generation=generation, inventory=inventory))
 
-    async def _discard(self, message: DiscardAfter) -> None:
+    async def _discard(self, message: DiscardCommand) -> None:
         """Before any rank hears of the next generation: its snapshots must not meet those of the past."""
         try:
             await self._agent.discard_after(message.epoch)
         except AgentError as error:
             log.warning("the agent did not forget steps after %d: %s", message.epoch, error)
 
-    async def _configure_parity(self, message: Parity) -> None:
+    async def _configure_parity(self, message: ConfigureJobParity) -> None:
         try:
-            await self._agent.configure_parity(message.groups, message.every, message.scheme, message.wards)
+            await self._agent.configure_parity(message.groups, message.every, message.scheme, message.extra_copies)
         except AgentError as error:
             log.error("DEGRADED node %s: no parity: %s", self._options.node, error)  # noqa: TRY400 - a trace says no more
 
-    async def _configure_disk(self, message: Disk) -> None:
+    async def _configure_disk(self, message: ConfigureCheckpoint) -> None:
         try:
             await self._agent.configure_disk(message.config)
         except AgentError as error:
             log.error("DEGRADED node %s: nothing goes to disk: %s", self._options.node, error)  # noqa: TRY400 - likewise
 
-    async def _save_disk(self, message: SaveDisk) -> None:
+    async def _save_disk(self, message: SaveCheckpointCommand) -> None:
         problem = ""
         try:
             await self._agent.save_disk(message.epoch, message.copies)
@@ -307,15 +314,15 @@ class Launcher:
             problem = str(error)[:500]
         self._tell(Saved(epoch=message.epoch, problem=problem))
 
-    async def _bring(self, message: Bring) -> None:
-        self._tell(await self._agent.bring(message))
+    async def _bring(self, message: Prefetch) -> None:
+        self._tell(await self._agent.prefetch(message))
 
     def _from_worker(self, worker: Worker, message: FromWorker) -> None:
         assert worker.rank is not None
-        if isinstance(message, Progress):
-            self._progress.add(worker.rank, worker.child.pid, message)
+        if isinstance(message, ProgressReport):
+            self._progress.add_report(worker.rank, worker.child.pid, message)
             return
-        self._book.said(worker.rank, message)
+        self._book.latest(worker.rank, message)
         self._tell(FromRank(rank=worker.rank, pid=worker.child.pid, message=message))
 
     def _worker_gone(self, worker: Worker, status: ExitStatus) -> None:
@@ -326,7 +333,7 @@ class Launcher:
             self._spawn(self._refill())
             return
         self._progress.forget(worker.rank)
-        self._spawn(self._deaths.tell(worker, worker.rank, status))
+        self._spawn(self._deaths.report_exit(worker, worker.rank, status))
 
     async def _tell_progress(self) -> None:
         """Twice a second what all ranks here are doing, in one message."""
@@ -347,7 +354,7 @@ class Launcher:
     def _agent_changed(self, endpoint: str) -> None:
         self._tell(AgentUp(endpoint=endpoint))
         for worker in self._workers.holders():
-            worker.send(AgentBack())
+            worker.send(AgentRestarted())
 
     # Other children
 
@@ -355,16 +362,16 @@ class Launcher:
         if self._office.coordinator is not None:
             self._office.coordinator.store_ended(str(status))
 
-    async def _watch_nursery(self) -> None:
-        status = await asyncio.shield(self._nursery.child.exit)
+    async def _watch_fork_server(self) -> None:
+        status = await asyncio.shield(self._fork_server.child.exit)
         if not self._workers.closing:
-            self._give_up(f"the nursery ended ({status}): no more processes can be started")
+            self._give_up(f"the fork server ended ({status}): no more processes can be started")
 
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(2.0)
-            known = self._workers.pids() | self._dumper.pids | self._store.pids | {self._nursery.child.pid}
-            if not self._workers.hatching and self._agent.pid is not None:
+            known = self._workers.pids() | self._dumper.pids | self._store.pids | {self._fork_server.child.pid}
+            if not self._workers.forking and self._agent.pid is not None:
                 reap_orphans(known | {self._agent.pid})
 
     def _spawn(self, work: object) -> None:
@@ -386,8 +393,8 @@ class Launcher:
             await asyncio.wait_for(self._agent.drop(), 5.0)
         await self._agent.stop()
         await self._store.close()
-        self._nursery.close()
-        await self._nursery.child.kill()
-        self._liaison.close()
+        self._fork_server.close()
+        await self._fork_server.child.kill()
+        self._coordinator_client.close()
         self._pump.close()
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -8,13 +8,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from probes.spool import SpoolError
-from recovery.disk.manifest import CheckpointError
-from recovery.launcher import neighbours
-from recovery.launcher.launcher import Launcher
-from recovery.launcher.office import Office
-from recovery.launcher.options import OptionsError, RunOptions, parse
-from recovery.launcher.replay import Suspicion
+from mainstay.probes.spool import SpoolError
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.launcher import launcher_discovery
+from mainstay.recovery.launcher.coordinator_host import CoordinatorHost
+from mainstay.recovery.launcher.launcher import Launcher
+from mainstay.recovery.launcher.option_values import OptionsError
+from mainstay.recovery.launcher.options import RunOptions, parse
+from mainstay.recovery.launcher.step_replay import ReplayTrigger
 
 log = logging.getLogger("mainstay.launcher")
 
@@ -38,9 +39,9 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _serve(options: RunOptions) -> int:
-    office = Office(options)
+    office = CoordinatorHost(options)
     try:
-        joins = await neighbours.coordinator(options)
+        joins = await launcher_discovery.find_coordinator(options)
         first = joins or (options.host, options.port)
         if options.node_rank == 0 and joins is None:
             first = await office.open(*first)
@@ -54,8 +55,8 @@ async def _serve(options: RunOptions) -> int:
         await office.close()
 
 
-def _replay(office: Office) -> None:
+def _replay(office: CoordinatorHost) -> None:
     if office.coordinator is None or not office.held:
         log.warning("SIGUSR2 asks for a replay: send it to the launcher that coordinates, of node 0 at first")
     else:
-        office.coordinator.replays.ask(Suspicion(reason="SIGUSR2 asks for a replay", asked=True))
+        office.coordinator.replays.request_replay(ReplayTrigger(reason="SIGUSR2 asks for a replay", asked=True))

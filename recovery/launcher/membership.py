@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from recovery.agent.messages import Inventory
-from recovery.deal import OnLoss
-from recovery.launcher.messages import Exited, FromLauncher, LauncherHello, Nothing, ToLauncher
-from recovery.launcher.options import RunOptions
-from recovery.launcher.wire import Stream
-from recovery.launcher.worker_messages import Attached, Ready, Resumed, ScriptFailed
-from recovery.shape import Shape
+from mainstay.recovery.agent.messages import Inventory
+from mainstay.recovery.launcher.messages import CoordinatorHeartbeat, Exited, FromLauncher, LauncherHello, ToLauncher
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.wire import MessageStream
+from mainstay.recovery.launcher.worker_messages import Attached, Ready, Resumed, ScriptFailed
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.work_assignment import LossPolicy
 
 if TYPE_CHECKING:
-    from recovery.launcher.replay import Suspicion
+    from mainstay.recovery.launcher.step_replay import ReplayTrigger
 
 
-class JobState(StrEnum):
+class CoordinatorJobState(StrEnum):
     """States of a job; ``MOVES`` is the table of what may follow what."""
 
     FORMING = "forming"
@@ -29,35 +29,35 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
-MOVES: dict[JobState, dict[JobState, str]] = {
-    JobState.FORMING: {
-        JobState.RUNNING: "every rank has voted for the first epoch, or the script does not use the SDK",
-        JobState.RECOVERING: "a rank or node was lost before training began",
-        JobState.FINISHED: "every rank has ended well",
-        JobState.FAILED: "nodes did not come in time, or the job was stopped",
+MOVES: dict[CoordinatorJobState, dict[CoordinatorJobState, str]] = {
+    CoordinatorJobState.FORMING: {
+        CoordinatorJobState.RUNNING: "every rank has voted for the first epoch, or the script does not use the SDK",
+        CoordinatorJobState.RECOVERING: "a rank or node was lost before training began",
+        CoordinatorJobState.FINISHED: "every rank has ended well",
+        CoordinatorJobState.FAILED: "nodes did not come in time, or the job was stopped",
     },
-    JobState.RUNNING: {
-        JobState.RECOVERING: "a rank or node was lost, or a collective failed",
-        JobState.FINISHED: "every rank has ended well",
-        JobState.FAILED: "the job was stopped",
+    CoordinatorJobState.RUNNING: {
+        CoordinatorJobState.RECOVERING: "a rank or node was lost, or a collective failed",
+        CoordinatorJobState.FINISHED: "every rank has ended well",
+        CoordinatorJobState.FAILED: "the job was stopped",
     },
-    JobState.RECOVERING: {
-        JobState.RECOVERING: "another failure: the same again with a higher generation",
-        JobState.RUNNING: "every rank has voted for the restored epoch",
-        JobState.FINISHED: "every rank has ended well",
-        JobState.FAILED: "no plan is feasible, or too many recoveries, or the job was stopped",
+    CoordinatorJobState.RECOVERING: {
+        CoordinatorJobState.RECOVERING: "another failure: the same again with a higher generation",
+        CoordinatorJobState.RUNNING: "every rank has voted for the restored epoch",
+        CoordinatorJobState.FINISHED: "every rank has ended well",
+        CoordinatorJobState.FAILED: "no plan is feasible, or too many recoveries, or the job was stopped",
     },
-    JobState.FINISHED: {},
-    JobState.FAILED: {},
+    CoordinatorJobState.FINISHED: {},
+    CoordinatorJobState.FAILED: {},
 }
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class NodeMember:
     """One launcher that said hello."""
 
     hello: LauncherHello
-    stream: Stream[FromLauncher] | None
+    stream: MessageStream[FromLauncher] | None
     """None: it has not come to the coordinator that took over."""
     heard_at: float
     endpoint: str
@@ -66,10 +66,10 @@ class Node:
     warm: int = 0
     """Standbys that it had when the last failure came."""
     alive: bool = True
-    shunned: int = 0
+    excluded: int = 0
     """Places whose device is not used any more."""
     ended: bool = False
-    """Its launcher has ended for certain: it will never follow anybody again."""
+    """Its launcher has ended for certain: it will never follow a coordinator again."""
     leased_until: float = 0.0
     """Until then it votes for no other coordinator; on the event loop's clock."""
     answered: int = 0
@@ -87,7 +87,7 @@ class Node:
     @property
     def places(self) -> int:
         """Ranks that it has room for."""
-        return self.hello.nproc + self.hello.spares - self.shunned
+        return self.hello.nproc + self.hello.spares - self.excluded
 
     def send(self, message: ToLauncher) -> None:
         if self.alive and self.stream is not None:
@@ -102,7 +102,7 @@ class Node:
         """Send the next heartbeat."""
         number = self.answered + len(self.sent) + 1
         self.sent[number] = now
-        self.send(Nothing(beat=number, heard=self.answered))
+        self.send(CoordinatorHeartbeat(sequence=number, heard=self.answered))
 
     def renew(self, beat: int, lease: float) -> None:
         """It has answered ``beat``."""
@@ -117,7 +117,7 @@ class Node:
 
 
 @dataclass(eq=False, slots=True)
-class Rank:
+class RankMember:
     """One rank and the process that holds it now. Fields about a process are cleared by ``restart``."""
 
     number: int
@@ -128,8 +128,8 @@ class Rank:
     live: bool = False
     """Its process has a state of its own: it has voted for an epoch since it started."""
     away: int = 0
-    """Generation since which the job goes on without it; 0: it takes part."""
-    homeless: bool = False
+    """Generation since which the job continues without it; 0: it takes part."""
+    unplaced: bool = False
     """It has no place to run: its node is lost, and no other has room."""
     joined: int = 0
     """Generation in which its script called ``init``; 0: not yet."""
@@ -175,7 +175,7 @@ class Rank:
 
 
 @dataclass(eq=False, slots=True)
-class Failure:
+class GenerationFailure:
     """Why a generation ends."""
 
     ranks: set[int]
@@ -185,9 +185,9 @@ class Failure:
     exit_code: int = 1
     own: bool = False
     """The script's own doing: an exception, or an exit code that it chose."""
-    shun: frozenset[int] = frozenset()
+    exclude: frozenset[int] = frozenset()
     """Of ``ranks``: those whose devices compute wrongly."""
-    replay: Suspicion | None = None
+    replay: ReplayTrigger | None = None
     """Nothing is lost, but all ranks are to replay."""
     counts: bool = True
     """Whether ``--max-restarts`` counts it."""
@@ -203,15 +203,15 @@ class Failure:
     reshapes: bool = False
     """Nothing is lost: ranks are to be started in another (dp, pp)."""
     changes: bool = False
-    """Nothing is lost: ranks that were away take part again, or work is dealt anew."""
+    """Nothing is lost: ranks that were away take part again, or work is assigned again."""
 
     @property
     def quiet(self) -> bool:
-        """Nothing has failed, and nobody need hear of it."""
+        """Nothing has failed, and there is nothing to report."""
         return (not self.counts and not self.changes) or (self.replay is not None and self.replay.asked)
 
     @classmethod
-    def of_exit(cls, rank: Rank, message: Exited) -> Failure:
+    def of_exit(cls, rank: RankMember, message: Exited) -> GenerationFailure:
         """A rank's process ended when it should not have."""
         if message.signal is not None:
             return cls.of_signal(rank, message.pid, message.signal, message.time)
@@ -221,7 +221,7 @@ class Failure:
         return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, own=True)
 
     @classmethod
-    def of_signal(cls, rank: Rank, pid: int, number: int, time: float) -> Failure:
+    def of_signal(cls, rank: RankMember, pid: int, number: int, time: float) -> GenerationFailure:
         """A rank's process was killed, or is being killed."""
         why = f": {rank.error.error}" if rank.error is not None else ""
         reason = f"rank {rank.number} (pid {pid}) ended, killed by signal {number}{why}"
@@ -234,40 +234,40 @@ class Members:
     def __init__(self, nnodes: int, nproc: int) -> None:
         self.nnodes = nnodes
         self.nproc = nproc
-        self.nodes: dict[str, Node] = {}
-        self.ranks: list[Rank] = []
-        self.shape: Shape | None = None
+        self.nodes: dict[str, NodeMember] = {}
+        self.ranks: list[RankMember] = []
+        self.shape: MeshShape | None = None
 
     @property
     def complete(self) -> bool:
         return len(self.nodes) == self.nnodes
 
     @property
-    def present(self) -> list[Rank]:
+    def present(self) -> list[RankMember]:
         """Ranks that take part in this generation."""
         return [rank for rank in self.ranks if not rank.away]
 
     def place_ranks(self) -> None:
         """Ranks in order of node rank, as torchrun numbers them."""
         ordered = sorted(self.nodes.values(), key=lambda node: node.hello.node_rank)
-        self.ranks = [Rank(i, ordered[i // self.nproc].name) for i in range(self.nnodes * self.nproc)]
+        self.ranks = [RankMember(i, ordered[i // self.nproc].name) for i in range(self.nnodes * self.nproc)]
 
-    def reseat(self, count: int) -> None:
+    def reassign(self, count: int) -> None:
         """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.
 
-        Places that ``--spares`` gives are taken last.
+        Places that ``--standbys`` gives are taken last.
         """
         ordered = sorted(self.alive(), key=lambda node: node.hello.node_rank)
-        own = [node.name for node in ordered for _ in range(node.hello.nproc - node.shunned)]
-        spare = [node.name for node in ordered for _ in range(node.places - max(0, node.hello.nproc - node.shunned))]
-        self.ranks = [Rank(number, name) for number, name in enumerate([*own, *spare][:count])]
+        own = [node.name for node in ordered for _ in range(node.hello.nproc - node.excluded)]
+        spare = [node.name for node in ordered for _ in range(node.places - max(0, node.hello.nproc - node.excluded))]
+        self.ranks = [RankMember(number, name) for number, name in enumerate([*own, *spare][:count])]
 
     @property
     def places(self) -> int:
         """Ranks that the nodes which live have room for."""
         return sum(node.places for node in self.alive())
 
-    def held_by(self, number: int, pid: int) -> Rank | None:
+    def held_by(self, number: int, pid: int) -> RankMember | None:
         """Rank ``number``, if process ``pid`` holds it: what a process says that was replaced is not heard."""
         rank = self.ranks[number] if number < len(self.ranks) else None
         return rank if rank is not None and rank.pid == pid else None
@@ -277,13 +277,13 @@ class Members:
         if number < len(self.ranks):
             self.ranks[number].pid = pid
 
-    def alive(self) -> list[Node]:
+    def alive(self) -> list[NodeMember]:
         return [node for node in self.nodes.values() if node.alive]
 
-    def on(self, node: str) -> list[Rank]:
+    def on(self, node: str) -> list[RankMember]:
         return [rank for rank in self.ranks if rank.node == node]
 
-    def room(self, node: Node) -> int:
+    def free_slots(self, node: NodeMember) -> int:
         """Ranks that could still move to ``node``."""
         return node.places - len(self.on(node.name))
 
@@ -300,7 +300,7 @@ def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
     if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
         here = f"--nnodes {options.nnodes} --nproc-per-node {options.nproc}"
         return f"the coordinator has {here}, this node {hello.nnodes} and {hello.nproc}"
-    if options.on_loss is not OnLoss.WAIT and _comes_back(hello, members):
+    if options.on_loss is not LossPolicy.WAIT and _comes_back(hello, members):
         return ""
     return _place_taken(hello, members)
 

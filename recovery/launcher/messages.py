@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import msgspec
 
-from recovery.agent.messages import Group, Inventory
-from recovery.disk.manifest import DiskConfig
-from recovery.launcher.legacy import Testament
-from recovery.launcher.worker_messages import FromWorker, Message, Regroup
+from mainstay.recovery.agent.messages import Group, Inventory
+from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.launcher.coordinator_state import CoordinatorState
+from mainstay.recovery.launcher.worker_messages import FromWorker, Regroup, WorkerMessage
 
 # Launcher -> coordinator
 
 
-class LauncherHello(Message, frozen=True):
+class LauncherHello(WorkerMessage, frozen=True):
     """First on a launcher's connection. A wrong token closes it."""
 
     token: str
@@ -32,22 +32,22 @@ class LauncherHello(Message, frozen=True):
     """``host:port`` where other nodes' agents reach this node's; empty while the agent is starting."""
     domain: str = ""
     """What this node fails together with (rack, power); empty: unknown."""
-    door: str = ""
-    """``host:port`` where other launchers reach this one; see ``succession``."""
+    election_endpoint: str = ""
+    """``host:port`` where other launchers reach this one; see ``election``."""
 
 
-class AgentUp(Message, frozen=True):
+class AgentUp(WorkerMessage, frozen=True):
     endpoint: str
 
 
-class WorkerUp(Message, frozen=True):
+class WorkerUp(WorkerMessage, frozen=True):
     """``rank`` was given to process ``pid``."""
 
     rank: int
     pid: int
 
 
-class Exited(Message, frozen=True):
+class Exited(WorkerMessage, frozen=True):
     """A process that held ``rank`` is gone and reaped."""
 
     rank: int
@@ -67,8 +67,8 @@ class Exited(Message, frozen=True):
     """The most memory that it had."""
 
 
-class Dying(Message, frozen=True):
-    """A process that holds ``rank`` is being ended by a signal; how it ended is told when it is reaped."""
+class Dying(WorkerMessage, frozen=True):
+    """A process that holds ``rank`` is being ended by a signal; its end is reported when it is reaped."""
 
     rank: int
     pid: int
@@ -76,11 +76,11 @@ class Dying(Message, frozen=True):
     time: float
 
 
-class StandbysReady(Message, frozen=True):
+class StandbysReady(WorkerMessage, frozen=True):
     count: int
 
 
-class Fenced(Message, frozen=True):
+class Fenced(WorkerMessage, frozen=True):
     """Everything of this node below ``generation`` is fenced; what its agent holds."""
 
     generation: int
@@ -88,17 +88,17 @@ class Fenced(Message, frozen=True):
     reason: str = ""
 
 
-class FromRank(Message, frozen=True):
+class FromRank(WorkerMessage, frozen=True):
     rank: int
     pid: int
     message: FromWorker
 
 
-class NodeProgress(Message, frozen=True):
-    """The newest ``Progress`` of each rank of this node since the last such message."""
+class NodeProgress(WorkerMessage, frozen=True):
+    """The newest ``ProgressReport`` of each rank of this node since the last such message."""
 
     rows: bytes
-    """Packed as ``recovery.launcher.progress.ROW``: at 16,384 ranks two of these a second are 32,768 words."""
+    """Packed as ``mainstay.recovery.launcher.progress.ROW``: at 16,384 ranks two of these a second are 32,768 words."""
 
 
 class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
     """Innermost first: ``function (file:line)``."""
 
 
-class Stacks(Message, frozen=True):
+class Stacks(WorkerMessage, frozen=True):
     """Answer to ``DumpStacks`` for one rank."""
 
     request: int
@@ -122,15 +122,15 @@ class Stacks(Message, frozen=True):
     """What the kernel says of the process: ``stopped``, ``sleeping``, ``in the kernel, not to be interrupted``."""
 
 
-class Saved(Message, frozen=True):
-    """Answer to ``SaveDisk``; ``problem`` is empty when all was written."""
+class Saved(WorkerMessage, frozen=True):
+    """Answer to ``SaveCheckpointCommand``; ``problem`` is empty when all was written."""
 
     epoch: int
     problem: str = ""
 
 
-class Brought(Message, frozen=True):
-    """Answer to ``Bring``."""
+class PrefetchResult(WorkerMessage, frozen=True):
+    """Answer to ``Prefetch``."""
 
     rank: int
     epoch: int
@@ -140,13 +140,13 @@ class Brought(Message, frozen=True):
     """Why the slot is not here; empty: it is, with the digest that it has there."""
 
 
-class Heartbeat(Message, frozen=True):
-    """Answer to the coordinator's ``Nothing`` of that number."""
+class LauncherHeartbeat(WorkerMessage, frozen=True):
+    """Answer to the coordinator's ``CoordinatorHeartbeat`` of that number."""
 
-    beat: int = 0
+    sequence: int = 0
 
 
-class RankWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RankReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a launcher knows of one rank."""
 
     rank: int
@@ -157,10 +157,10 @@ class RankWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exited: Exited | None = None
 
 
-class Ledger(Message, frozen=True):
+class RankReports(WorkerMessage, frozen=True):
     """Follows the hello to a coordinator that has taken over: all ranks of this node."""
 
-    ranks: tuple[RankWords, ...]
+    ranks: tuple[RankReport, ...]
 
 
 FromLauncher = (
@@ -175,15 +175,15 @@ FromLauncher = (
     | NodeProgress
     | Stacks
     | Saved
-    | Brought
-    | Heartbeat
-    | Ledger
+    | PrefetchResult
+    | LauncherHeartbeat
+    | RankReports
 )
 
 # Coordinator -> launcher
 
 
-class Welcome(Message, frozen=True):
+class LauncherWelcome(WorkerMessage, frozen=True):
     """Accepted: the job has ``world_size`` ranks."""
 
     world_size: int
@@ -191,7 +191,7 @@ class Welcome(Message, frozen=True):
     """Id of this start of the job."""
 
 
-class Start(Message, frozen=True):
+class StartRank(WorkerMessage, frozen=True):
     """Give ``rank`` to a standby, or to a new process where none is warm. The store is where its script finds peers."""
 
     rank: int
@@ -199,7 +199,7 @@ class Start(Message, frozen=True):
     store_host: str
     store_port: int
     dp: int = 0
-    """Data-parallel size that the script is told; 0: none."""
+    """Data-parallel size passed to the script; 0: none."""
     pp: int = 0
     depths: tuple[int, ...] = ()
     """Stages of each pipeline where they are unlike."""
@@ -207,42 +207,42 @@ class Start(Message, frozen=True):
     """Ranks of the job now; 0: as it was welcomed."""
 
 
-class FenceNode(Message, frozen=True):
+class FenceNode(WorkerMessage, frozen=True):
     """Revoke what is older than ``generation``: end the processes of ``kill``, then the agent, then the other ranks."""
 
     generation: int
     kill: tuple[int, ...] = ()
-    shun: tuple[int, ...] = ()
+    exclude: tuple[int, ...] = ()
     """Of these the devices compute wrongly: whoever comes next gets another one, while there is one."""
     last: bool = False
-    """The job ends: what its agents hold is saved, then everybody is told to stop."""
+    """The job ends: what its agents hold is saved, then every launcher stops."""
 
 
-class RegroupRank(Message, frozen=True):
+class RegroupRank(WorkerMessage, frozen=True):
     rank: int
     order: Regroup
 
 
-class Parity(Message, frozen=True):
-    """The groups that protect the job's ranks; see ``recovery.agent.messages.ConfigureParity``."""
+class ConfigureJobParity(WorkerMessage, frozen=True):
+    """The groups that protect the job's ranks; see ``mainstay.recovery.agent.messages.ConfigureParity``."""
 
     groups: tuple[Group, ...]
     every: int
     scheme: str
-    wards: Group = ()
+    extra_copies: Group = ()
 
 
-class DiscardAfter(Message, frozen=True):
+class DiscardCommand(WorkerMessage, frozen=True):
     epoch: int
 
 
-class Disk(Message, frozen=True):
+class ConfigureCheckpoint(WorkerMessage, frozen=True):
     """Which run the node's agent writes checkpoints for, and how."""
 
     config: DiskConfig
 
 
-class SaveDisk(Message, frozen=True):
+class SaveCheckpointCommand(WorkerMessage, frozen=True):
     """The job ends: write this epoch of every rank here, then say ``Saved``."""
 
     epoch: int
@@ -250,66 +250,66 @@ class SaveDisk(Message, frozen=True):
     """And of these ranks of lost nodes, whose copies are kept here."""
 
 
-class Bring(Message, frozen=True):
+class Prefetch(WorkerMessage, frozen=True):
     """``rank`` may move here: have the agent fetch its slot of ``epoch`` from the agent at ``endpoint``."""
 
     rank: int
     epoch: int
-    """``recovery.agent.messages.NEWEST``: whichever is newest there."""
+    """``mainstay.recovery.agent.messages.NEWEST``: whichever is newest there."""
     endpoint: str
 
 
-class Training(Message, frozen=True):
-    """Training goes on: now is the time to warm new standbys."""
+class TrainingResumed(WorkerMessage, frozen=True):
+    """Training continues: now is the time to warm new standbys."""
 
 
-class DumpStacks(Message, frozen=True):
+class DumpStacks(WorkerMessage, frozen=True):
     """Say what the threads of these ranks are doing: they hang, or are to be compared with some that do."""
 
     request: int
     ranks: tuple[int, ...]
 
 
-class Stop(Message, frozen=True):
+class StopJob(WorkerMessage, frozen=True):
     """The job is over for this node."""
 
     exit_code: int
     reason: str
 
 
-class Nothing(Message, frozen=True):
-    """Heartbeat of the coordinator. What one has heard of the other's beats says how long both may go on."""
+class CoordinatorHeartbeat(WorkerMessage, frozen=True):
+    """Heartbeat of the coordinator. What one has heard of the other's beats says how long both may continue."""
 
-    beat: int = 0
+    sequence: int = 0
     heard: int = 0
     """The newest beat that this launcher has answered."""
 
 
-class Legacy(Message, frozen=True):
+class ReplicateState(WorkerMessage, frozen=True):
     """What is to be known when the coordinator dies."""
 
     term: int
     holder: str
     """Its node."""
-    door: str
+    election_endpoint: str
     """Of its launcher."""
-    testament: Testament | None
-    """None for a launcher that is no heir."""
+    coordinator_state: CoordinatorState | None
+    """None for a launcher that is no candidate."""
 
 
 ToLauncher = (
-    Welcome
-    | Start
+    LauncherWelcome
+    | StartRank
     | FenceNode
     | RegroupRank
-    | Parity
-    | DiscardAfter
-    | Disk
-    | SaveDisk
-    | Bring
-    | Training
+    | ConfigureJobParity
+    | DiscardCommand
+    | ConfigureCheckpoint
+    | SaveCheckpointCommand
+    | Prefetch
+    | TrainingResumed
     | DumpStacks
-    | Stop
-    | Nothing
-    | Legacy
+    | StopJob
+    | CoordinatorHeartbeat
+    | ReplicateState
 )

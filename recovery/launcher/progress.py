@@ -16,14 +16,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from probes.frame import MAX_FRAME_BYTES, Axis
-from probes.signals import WIDE_MISSING, SignalSource, catalogue
-from probes.words import GROUP_KINDS, StepPhase
-from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, Progress
+from mainstay.probes.core_types import GROUP_KINDS, StepPhase
+from mainstay.probes.frame import MAX_FRAME_BYTES, Axis
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
+from mainstay.recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, ProgressReport
 
-CATALOGUE: Final = catalogue(SignalSource.PROGRESS)
-assert CATALOGUE.narrow == ("progress_phase", "in_collective_seconds")
-assert CATALOGUE.wide == (
+CATALOG: Final = catalog(SignalSource.PROGRESS)
+assert CATALOG.narrow == ("progress_phase", "in_collective_seconds")
+assert CATALOG.wide == (
     "progress_step",
     *(f"{kind}_enqueued" for kind in GROUP_KINDS),
     *(f"{kind}_completed" for kind in GROUP_KINDS),
@@ -39,7 +39,7 @@ and what is gained is a quarter of a second of some five until a hang is certain
 _HEARD_SECONDS: Final = 1.0
 """A sample holds the newest word of a rank that is not older: two beats, so that jitter makes no gap."""
 
-_COUNTS: Final = len(CATALOGUE.wide)
+_COUNTS: Final = len(CATALOG.wide)
 _ROW: Final = struct.Struct(f"<IIIId{_COUNTS}q")
 ROW: Final = np.dtype(
     [
@@ -51,7 +51,7 @@ ROW: Final = np.dtype(
         ("wide", "<i8", (_COUNTS,)),
     ]
 )
-"""One rank's newest word; ``wide`` in the catalogue's order, WIDE_MISSING for a kind of group that it does not have."""
+"""One rank's newest word; ``wide`` in the catalog's order, WIDE_MISSING for a kind of group that it does not have."""
 assert ROW.itemsize == _ROW.size
 
 Floats = npt.NDArray[np.float32]
@@ -63,7 +63,7 @@ def grid_seconds(world_size: int) -> float:
     return 1.0 if world_size > _LARGE_WORLD else 0.5
 
 
-class Gathering:
+class ProgressCollector:
     """The launcher's side: the newest word of each of its ranks since the last time."""
 
     @staticmethod
@@ -74,7 +74,7 @@ class Gathering:
     def __init__(self) -> None:
         self._rows: dict[int, bytes] = {}
 
-    def add(self, rank: int, pid: int, word: Progress) -> None:
+    def add_report(self, rank: int, pid: int, word: ProgressReport) -> None:
         """A word with numbers that cannot be is not passed on."""
         counts = [
             counted.get(kind, WIDE_MISSING) for counted in (word.enqueued, word.completed) for kind in GROUP_KINDS
@@ -96,7 +96,7 @@ class Gathering:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class ProgressSample:
     """All ranks at one point of the grid."""
 
     time: float
@@ -107,7 +107,7 @@ class Sample:
     """[signal, rank], WIDE_MISSING likewise."""
 
     @property
-    def heard(self) -> npt.NDArray[np.bool_]:
+    def has_reported(self) -> npt.NDArray[np.bool_]:
         """[rank] whether anything was."""
         found: npt.NDArray[np.bool_] = ~np.isnan(self.narrow[0])
         return found
@@ -118,17 +118,17 @@ class Sample:
         return np.concatenate([self.narrow.astype(np.float64), wide])
 
 
-class Board:
+class ProgressTable:
     """The coordinator's side: the newest word of every rank, and when it was heard."""
 
     def __init__(self, world_size: int) -> None:
         self.seconds = grid_seconds(world_size)
         self._heard = np.full(world_size, -math.inf)
-        self._narrow: Floats = np.full((len(CATALOGUE.narrow), world_size), np.nan, np.float32)
+        self._narrow: Floats = np.full((len(CATALOG.narrow), world_size), np.nan, np.float32)
         self._wide: Integers = np.full((_COUNTS, world_size), WIDE_MISSING, np.int64)
         self._last = -math.inf
 
-    def take(self, body: bytes, generation: int, holds: Callable[[int, int], bool], *, forming: bool) -> None:
+    def ingest(self, body: bytes, generation: int, holds: Callable[[int, int], bool], *, forming: bool) -> None:
         """Rows of one launcher, heard now.
 
         A rank whose word is about an older generation, and every rank while the job is forming or recovering, is
@@ -161,14 +161,16 @@ class Board:
         """Its process is gone; nothing is heard from it until the next one speaks."""
         self._heard[rank] = -math.inf
 
-    def sample(self) -> Sample | None:
-        """All ranks now; None when the grid has not moved on, or when nobody has said anything."""
+    def sample(self) -> ProgressSample | None:
+        """All ranks now; None when the grid has not moved on, or when no rank has reported."""
         at = math.floor(time.time() / self.seconds) * self.seconds
         fresh = self._heard > time.monotonic() - _HEARD_SECONDS
         if at <= self._last or not fresh.any():
             return None
         self._last = at
-        return Sample(at, np.where(fresh, self._narrow, np.float32(np.nan)), np.where(fresh, self._wide, WIDE_MISSING))
+        return ProgressSample(
+            at, np.where(fresh, self._narrow, np.float32(np.nan)), np.where(fresh, self._wide, WIDE_MISSING)
+        )
 
 
 class ProgressFrames:
@@ -178,11 +180,11 @@ class ProgressFrames:
         self._job = job
         self._entities = tuple(str(rank) for rank in range(world_size))
         self._dt = grid_seconds(world_size)
-        self._samples: list[Sample] = []
-        row_bytes = 4 * len(CATALOGUE.narrow) + 8 * len(CATALOGUE.wide)
+        self._samples: list[ProgressSample] = []
+        row_bytes = 4 * len(CATALOG.narrow) + 8 * len(CATALOG.wide)
         self._most = max(1, min(round(1.0 / self._dt), MAX_FRAME_BYTES // (world_size * row_bytes)))
 
-    def add(self, sample: Sample) -> None:
+    def add_sample(self, sample: ProgressSample) -> None:
         self._samples.append(sample)
 
     @property
@@ -205,14 +207,14 @@ class ProgressFrames:
             "axis": Axis.TIME,
             "t0": run[0].time,
             "dt": self._dt,
-            "catalogue": CATALOGUE,
+            "catalog": CATALOG,
             "entities": self._entities,
             "samples": len(run),
             "values": np.stack([s.narrow.T for s in run], axis=2).astype("<f4", copy=False).tobytes(),
             "wide": np.stack([s.wide.T for s in run], axis=2).astype("<i8", copy=False).tobytes(),
         }
 
-    def _run(self) -> list[Sample]:
+    def _run(self) -> list[ProgressSample]:
         """Samples from the first on that follow each other on the grid."""
         found = self._samples[:1]
         for sample in self._samples[1 : self._most]:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from recovery.launcher.grouping import arrange
-from recovery.launcher.membership import JobState, Rank
-from recovery.launcher.messages import Exited
-from recovery.launcher.worker_messages import ScriptFailed
-from recovery.shape import Shape
+from mainstay.recovery.launcher.grouping import arrange
+from mainstay.recovery.launcher.membership import CoordinatorJobState, RankMember
+from mainstay.recovery.launcher.messages import Exited
+from mainstay.recovery.launcher.worker_messages import ScriptFailed
+from mainstay.recovery.mesh_shape import MeshShape
 
 if TYPE_CHECKING:
-    from recovery.launcher.coordinator import Coordinator
+    from mainstay.recovery.launcher.coordinator import Coordinator
 
 
 _MOST_WARNINGS: Final = 64
@@ -22,22 +22,25 @@ _MOST_WARNINGS: Final = 64
 
 def job_report(c: Coordinator) -> dict[str, Any]:
     """JobReport of the contract. A job that is still forming is running: nothing is wrong with it."""
+    # One literal on purpose: it mirrors the contract field by field, and each condition is the default of one field.
     options, ranks = c.options, c.members.ranks
-    shape = c.members.shape or Shape(dp=len(ranks), pp=1)
+    shape = c.members.shape or MeshShape(dp=len(ranks), pp=1)
     group = max((len(group) for group in c.orders.groups), default=0)
     return {
         "name": options.job,
-        "state": (JobState.RUNNING if c.state is JobState.FORMING else c.state).value,
+        "state": (CoordinatorJobState.RUNNING if c.state is CoordinatorJobState.FORMING else c.state).value,
         "generation": c.generation,
         "command": [options.script, *options.argv],
         "topology": {
             "dp": shape.dp,
             "pp": shape.pp,
             "tp": shape.tp,
-            **({"stages": list(shape.depths)} if shape.depths else {}),
+            **({"pipeline_depths": list(shape.depths)} if shape.depths else {}),
             "world_size": shape.world_size,
             "ranks": [_rank(shape, rank) for rank in ranks],
-            "standbys": {node.name: max(0, min(node.standbys, c.members.room(node))) for node in c.members.alive()},
+            "standbys": {
+                node.name: max(0, min(node.standbys, c.members.free_slots(node))) for node in c.members.alive()
+            },
         },
         "protection": {
             "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),
@@ -53,8 +56,8 @@ def job_report(c: Coordinator) -> dict[str, Any]:
         "last_step": min((r.epoch for r in c.members.present), default=0),
         "started_at": c.started_at,
         "finished_at": c.finished_at,
-        # Only where somebody gave advice: a service that gives none need not know the word.
-        **({"advice": msgspec.to_builtins(answers)} if (answers := c.migrations.answers()) else {}),
+        # Only where a request was made: a service without requests need not know the field.
+        **({"migration_requests": msgspec.to_builtins(answers)} if (answers := c.migrations.answers()) else {}),
     }
 
 
@@ -80,7 +83,7 @@ def exit_data(error: ScriptFailed | None, message: Exited) -> dict[str, Any]:
     return data
 
 
-def _rank(shape: Shape, rank: Rank) -> dict[str, Any]:
+def _rank(shape: MeshShape, rank: RankMember) -> dict[str, Any]:
     dp, pp, tp = shape.place(rank.number)
     return {
         "rank": rank.number,

@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import msgspec
 
-from probes.ids import uuid7
-from probes.outbox import EventOutbox
-from probes.shipper import FrameSender
-from probes.spool import Spool
-from probes.transport import Backoff, Later, Refused, Transport
-from probes.words import Event, EventKind
-from recovery.launcher.options import RunOptions
-from recovery.launcher.progress import ProgressFrames, Sample
-from recovery.launcher.steps import PairFrames, StepFrames
-from recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.ids import uuid7
+from mainstay.probes.outbox import EventOutbox
+from mainstay.probes.shipper import FrameSender
+from mainstay.probes.spool import Spool
+from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.progress import ProgressFrames, ProgressSample
+from mainstay.recovery.launcher.step_frames import PairFrames, StepFrames
+from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
 
 log = logging.getLogger("mainstay.report")
 
@@ -34,7 +34,7 @@ JOB_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 5.0
 """How long the end of a job waits for a service that is there to take the last words."""
 _PROGRESS_BYTES: Final = 32 * 1024 * 1024
-"""What was going on is worth little once it is over; an entry may take a quarter, and the largest frame has 8 MiB."""
+"""Progress is worth little once it is over; an entry may take a quarter, and the largest frame has 8 MiB."""
 _REFUSALS: Final = 3
 """Frames of a kind refused without one taken: this service does not know the kind, and gets no more of it."""
 
@@ -83,15 +83,15 @@ class Reporter:
 
     def step(self, rank: int, record: StepRecord) -> None:
         """One rank committed one step."""
-        self._queue.put(lambda: self._steps.add(rank, record))
+        self._queue.put(lambda: self._steps.add_record(rank, record))
 
     def transfers(self, rank: int, message: Transfers) -> None:
         """What one rank received from its peers in a step."""
-        self._queue.put(lambda: self._pairs.add(rank, message))
+        self._queue.put(lambda: self._pairs.add_transfers(rank, message))
 
-    def progress(self, sample: Sample) -> None:
+    def progress(self, sample: ProgressSample) -> None:
         """What all ranks are doing."""
-        self._queue.put(lambda: self._progress.add(sample))
+        self._queue.put(lambda: self._progress.add_sample(sample))
 
     def job(self, report: dict[str, Any]) -> None:
         """The job's present state, as ``PUT /v1/jobs/{id}`` wants it."""
@@ -193,7 +193,7 @@ class _Service:
         self._thread.start()
 
     def put_job(self, report: dict[str, Any]) -> None:
-        """Replace what is to be told about the job: only the newest state is worth telling."""
+        """Replace the pending report about the job: only the newest state is worth sending."""
         with self._wake:
             self._newest = report
             self._wake.notify()
@@ -239,9 +239,9 @@ class _Service:
             try:
                 self._answered(self._transport.json("PUT", f"/jobs/{self._job}", report))
                 backoff.reset()
-            except Refused as error:
+            except RejectedError as error:
                 log.warning("the service refuses the job report: %s", error)
-            except Later:
+            except RetryableError:
                 self._try_again(report, backoff.next())
 
     def _try_again(self, report: dict[str, Any], seconds: float) -> None:

@@ -1,6 +1,6 @@
 """What the threads of a rank are doing, by ``py-spy`` where it is installed: a launcher asks it about its own ranks.
 
-py-spy reads the other process's memory and is told not to pause it (``--nonblocking``): a rank that is asked for
+py-spy reads the other process's memory and runs without pausing it (``--nonblocking``): a rank that is asked for
 comparison must not lose a step, a stopped one cannot be paused again, and a dump that is cut short leaves nothing
 paused. What hangs does not move while it is read; a torn reading is tried again.
 """
@@ -20,9 +20,9 @@ from typing import IO, Final
 
 import msgspec
 
-from probes.decoding import UNREADABLE
-from recovery.launcher.messages import Stacks, ThreadStack
-from recovery.launcher.proc import Child
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.recovery.launcher.messages import Stacks, ThreadStack
+from mainstay.recovery.launcher.process_control import ChildProcess
 
 DUMP_SECONDS: Final = 4.0
 """For one rank. A dump takes 10 to 50 ms; on a starved machine, a second."""
@@ -104,7 +104,7 @@ class StackDumper:
                 )
             except OSError as error:
                 return b"", f"{program} cannot be started: {error}"
-            child = Child(process.pid, "py-spy")
+            child = ChildProcess(process.pid, "py-spy")
             process.returncode = 0  # the pidfd reaps it; Popen must not try to
             self.pids.add(child.pid)
             try:

@@ -6,18 +6,18 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from recovery.launcher.children import Nursery, NurseryError
-from recovery.launcher.output import Tail
-from recovery.launcher.proc import Child, ExitStatus
+from mainstay.recovery.launcher.child_processes import ForkServerClient, ForkServerError
+from mainstay.recovery.launcher.process_control import ChildProcess, ExitStatus
+from mainstay.recovery.launcher.worker_output import OutputTail
 
 
 class StoreHost:
-    """One a launcher; it has a process only once ``open`` was called. ``ended`` is called when that ends by itself."""
+    """One a launcher; it has a process only once ``open`` was called. ``ended`` is called when that ends on its own."""
 
-    def __init__(self, nursery: Nursery, ended: Callable[[ExitStatus], None]) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServerClient, ended: Callable[[ExitStatus], None]) -> None:
+        self._fork_server = fork_server
         self._ended = ended
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -50,9 +50,9 @@ class StoreHost:
         if before is not None:
             await before.kill()
         try:
-            store = self._child = await self._nursery.hatch("store", {}, Tail("store"), listener)
-        except NurseryError:
-            return  # the launcher watches the nursery itself
+            store = self._child = await self._fork_server.fork_worker("store", {}, OutputTail("store"), listener)
+        except ForkServerError:
+            return  # the launcher watches the fork server itself
         finally:
             listener.close()
         status = await asyncio.shield(store.exit)

@@ -11,9 +11,9 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from probes.decoding import UNREADABLE
-from recovery.launcher.messages import FromLauncher, ToLauncher
-from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, FromWorker, Message, ToWorker
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.recovery.launcher.messages import FromLauncher, ToLauncher
+from mainstay.recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, FromWorker, ToWorker, WorkerMessage
 
 _LENGTH: Final = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
@@ -30,7 +30,7 @@ class WireError(ConnectionError):
     """Not a message of this protocol; says what was wrong."""
 
 
-def encode(message: Message) -> bytes:
+def encode(message: WorkerMessage) -> bytes:
     """One message.
 
     Raises:
@@ -42,7 +42,7 @@ def encode(message: Message) -> bytes:
     return body
 
 
-class Stream(Generic[T]):
+class MessageStream(Generic[T]):
     """Messages over a TCP connection. ``send`` queues; ``receive`` returns None at the end of the stream."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Stream(Generic[T]):
         self._writer = writer
         self._decoder = decoder
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         """Queue ``message``; a broken connection shows at the next ``receive``."""
         if self._writer.is_closing():
             return
@@ -89,9 +89,9 @@ class Stream(Generic[T]):
         self._writer.close()
 
 
-def launcher_side(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stream[ToLauncher]:
-    return Stream(reader, writer, _to_launcher)
+def launcher_side(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageStream[ToLauncher]:
+    return MessageStream(reader, writer, _to_launcher)
 
 
-def coordinator_side(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stream[FromLauncher]:
-    return Stream(reader, writer, _from_launcher)
+def coordinator_side(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageStream[FromLauncher]:
+    return MessageStream(reader, writer, _from_launcher)

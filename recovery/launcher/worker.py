@@ -1,6 +1,6 @@
 """The worker: connects to its launcher, waits for a rank, runs the script. A warm standby is a worker that waits.
 
-Without a nursery it also runs on its own as ``python -m recovery.launcher.worker``.
+Without a fork server it also runs on its own as ``python -m mainstay.recovery.launcher.worker``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from recovery.launcher.worker_messages import Assign, ScriptFailed, WorkerHello
-from recovery.sdk.link import Link, LinkError, install
+from mainstay.recovery.launcher.worker_messages import Assign, ScriptFailed, WorkerHello
+from mainstay.recovery.sdk.launcher_client import LauncherClient, LauncherClientError, install
 
 _TRACEBACK_CHARACTERS = 8192
 
@@ -20,9 +20,9 @@ _TRACEBACK_CHARACTERS = 8192
 def serve() -> int:
     """Wait for a rank and run its script. Returns the script's exit code."""
     try:
-        link = Link.connect(Path(os.environ.pop("MAINSTAY_LAUNCHER_SOCKET")))
-    except LinkError:
-        return 0  # the launcher is ending: nobody needs this standby any more
+        link = LauncherClient.connect(Path(os.environ.pop("MAINSTAY_LAUNCHER_SOCKET")))
+    except LauncherClientError:
+        return 0  # the launcher is ending: it does not need this standby any more
     _first_backward()
     link.send(WorkerHello(token=os.environ.pop("MAINSTAY_LAUNCHER_TOKEN"), pid=os.getpid()))
     order = link.wait_assignment()
@@ -33,13 +33,13 @@ def serve() -> int:
 
 def _first_backward() -> None:
     """The autograd engine and the math library set themselves up at first use: pay that before there is a hurry."""
-    import torch  # noqa: PLC0415 - a standby imports it here, a nursery's child has it
+    import torch  # noqa: PLC0415 - a standby imports it here, a fork server's child has it
 
     weight = torch.nn.Linear(8, 8)
     weight(torch.zeros(2, 8)).sum().backward()
 
 
-def _run(order: Assign, link: Link) -> int:
+def _run(order: Assign, link: LauncherClient) -> int:
     sys.argv = [order.script, *order.argv]
     try:
         if order.module:
@@ -50,7 +50,7 @@ def _run(order: Assign, link: Link) -> int:
             runpy.run_path(order.script, run_name="__main__")
     except SystemExit as leaving:
         return _code(leaving)
-    except Exception as error:  # noqa: BLE001 - the boundary to user code: whatever it raises is evidence
+    except Exception as error:  # noqa: BLE001 - the boundary to user code: any error is evidence
         text = traceback.format_exc()
         print(text, file=sys.stderr, end="")  # noqa: T201 - a script's traceback belongs on stderr
         link.send(ScriptFailed(error=f"{type(error).__name__}: {error}"[:500], traceback=text[-_TRACEBACK_CHARACTERS:]))

@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import msgspec
 
-from probes.words import StepPhase
-from recovery.agent.messages import GroupMember
-from recovery.deal import Deal
-from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
-from recovery.plan import RestoreSource
+from mainstay.probes.core_types import StepPhase
+from mainstay.recovery.agent.messages import GroupMember
+from mainstay.recovery.launcher.step_replay_messages import StepReplayRepeat, StepReplayRequest
+from mainstay.recovery.recovery_plan import RestoreSource
+from mainstay.recovery.work_assignment import WorkAssignment
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
+class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag=True):
     """Base of everything on these wires; the tag is the class name."""
 
 
 # Worker -> launcher
 
 
-class WorkerHello(Message, frozen=True):
+class WorkerHello(WorkerMessage, frozen=True):
     """First on a worker's connection: torch is imported, the process can take a rank."""
 
     token: str
     pid: int
 
 
-class Joined(Message, frozen=True):
+class Joined(WorkerMessage, frozen=True):
     """The script called ``init``: this process wants to be part of ``generation`` and holds no live state."""
 
     generation: int
@@ -43,7 +43,7 @@ class Joined(Message, frozen=True):
     """Stages of each pipeline where they are unlike."""
 
 
-class Attached(Message, frozen=True):
+class Attached(WorkerMessage, frozen=True):
     """Model and optimizer are known. ``protected`` is False when no agent memory could be had; ``reason`` says why."""
 
     state_bytes: int
@@ -51,10 +51,10 @@ class Attached(Message, frozen=True):
     protected: bool
     reason: str = ""
     adapts: bool = False
-    """Started anew in another (dp, pp), the script takes it from its environment, and its tensors from any stage."""
+    """Started again in another (dp, pp), the script takes it from its environment, and its tensors from any stage."""
 
 
-class Ready(Message, frozen=True):
+class Ready(WorkerMessage, frozen=True):
     """A survivor is out of all collectives of earlier generations and waits for ``generation`` to form."""
 
     generation: int
@@ -64,7 +64,7 @@ class Ready(Message, frozen=True):
     """The last epoch that it saw committed."""
 
 
-class Resumed(Message, frozen=True):
+class Resumed(WorkerMessage, frozen=True):
     """The rank's vote after a regroup: its state is at ``epoch``, or why not."""
 
     generation: int
@@ -82,7 +82,7 @@ class Resumed(Message, frozen=True):
     """The replica whose part could not be had, where that and not the rank's own source failed."""
 
 
-class StepRecord(Message, frozen=True):
+class StepRecord(WorkerMessage, frozen=True):
     """One committed step of one rank."""
 
     generation: int
@@ -97,14 +97,14 @@ class StepRecord(Message, frozen=True):
     buffers: int | None = None
     """The same of the buffers."""
     micro_batches: int = 0
-    """That the rank was dealt for it; 0: its script does not ask."""
+    """That the rank was assigned for it; 0: its script does not ask."""
     routed: bool = False
-    """Its script asks with whom to exchange each of them, so that a lost rank's can go elsewhere."""
+    """Its script asks with whom to exchange each of them, so that a lost rank's can go to another rank."""
     signals: dict[str, float] = {}
     """Other signals of source rank by name, where the rank measured them; NaN is not sent."""
 
 
-class Progress(Message, frozen=True):
+class ProgressReport(WorkerMessage, frozen=True):
     """What a rank is doing, told by a thread that does not wait for the training thread."""
 
     generation: int
@@ -122,7 +122,7 @@ class Progress(Message, frozen=True):
     completed: dict[str, int] = {}
 
 
-class Transfers(Message, frozen=True):
+class Transfers(WorkerMessage, frozen=True):
     """What a rank received from its peers in one committed step."""
 
     generation: int
@@ -133,40 +133,40 @@ class Transfers(Message, frozen=True):
     nbytes: dict[int, float]
 
 
-class Trouble(Message, frozen=True):
-    """A collective of ``generation`` failed here; nobody has told this rank why yet."""
+class CollectiveFailed(WorkerMessage, frozen=True):
+    """A collective of ``generation`` failed here; this rank has no reason for it yet."""
 
     generation: int
     reason: str
 
 
-class Raised(Message, frozen=True):
+class StepFailed(WorkerMessage, frozen=True):
     """A step raised what its script calls transient. The process lives, and waits for the fence to make it again."""
 
     generation: int
     error: str
 
 
-class StepsTotal(Message, frozen=True):
+class StepsTotal(WorkerMessage, frozen=True):
     total: int
 
 
-class Replayed(Message, frozen=True):
-    """The rank has made the steps of its ``Rehearsal`` again and waits for the next fence; or why it could not."""
+class Replayed(WorkerMessage, frozen=True):
+    """The rank has repeated the steps of its ``StepReplayRequest`` and waits for the next fence; or why not."""
 
     generation: int
     seconds: float
-    runs: tuple[RehearsalRun, ...] = ()
+    runs: tuple[StepReplayRepeat, ...] = ()
     reason: str = ""
 
 
-class Done(Message, frozen=True):
+class RankDone(WorkerMessage, frozen=True):
     """All steps are committed and the last snapshot is safe."""
 
     epoch: int
 
 
-class ScriptFailed(Message, frozen=True):
+class ScriptFailed(WorkerMessage, frozen=True):
     """The script raised an exception of its own. The process ends after this."""
 
     error: str
@@ -180,20 +180,20 @@ FromWorker = (
     | Ready
     | Resumed
     | StepRecord
-    | Progress
+    | ProgressReport
     | Transfers
-    | Trouble
-    | Raised
+    | CollectiveFailed
+    | StepFailed
     | StepsTotal
     | Replayed
-    | Done
+    | RankDone
     | ScriptFailed
 )
 
 # Launcher -> worker
 
 
-class Assign(Message, frozen=True):
+class Assign(WorkerMessage, frozen=True):
     """Become ``rank``: set ``env``, then run the script."""
 
     rank: int
@@ -205,11 +205,11 @@ class Assign(Message, frozen=True):
     agent_socket: str
     agent_token: str
     job: str
-    shard_save: bool = False
+    shard_snapshots: bool = False
     """Save only this rank's part of what its data-parallel replicas hold alike."""
 
 
-class Fence(Message, frozen=True):
+class FenceRank(WorkerMessage, frozen=True):
     """Generations below ``generation`` are over: leave every collective, then say ``Ready``."""
 
     generation: int
@@ -223,7 +223,7 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``host:port`` of the agent of the node where that rank runs."""
 
 
-class RestoreOrder(Message, frozen=True):
+class RestoreOrder(WorkerMessage, frozen=True):
     """Where this rank's state at ``epoch`` comes from; the rank asks its own agent for it."""
 
     epoch: int
@@ -243,7 +243,7 @@ class RestoreOrder(Message, frozen=True):
     """The other replicas, where each saves only its part."""
 
 
-class Regroup(Message, frozen=True):
+class Regroup(WorkerMessage, frozen=True):
     """Form ``generation`` through the store; then restore, where there is something to restore."""
 
     generation: int
@@ -252,14 +252,14 @@ class Regroup(Message, frozen=True):
     restore: RestoreOrder | None = None
     digest_steps: int = 0
     """How many of the next step records carry a digest of the parameters."""
-    rehearsal: Rehearsal | None = None
+    replay_request: StepReplayRequest | None = None
     """Restore, and then only replay."""
-    deal: Deal | None = None
+    assignment: WorkAssignment | None = None
     """Who takes part, and who computes what; None: all replicas, alike."""
 
 
-class AgentBack(Message, frozen=True):
+class AgentRestarted(WorkerMessage, frozen=True):
     """Another agent serves this node now; its memory may be another too."""
 
 
-ToWorker = Assign | Fence | Regroup | AgentBack
+ToWorker = Assign | FenceRank | Regroup | AgentRestarted

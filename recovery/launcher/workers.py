@@ -1,7 +1,7 @@
 """The processes that are, or may become, ranks of this node: started warm, connected, given a rank, watched.
 
 Invariant: a rank has at most one process here, and a process at most one rank; a process that is fenced is reaped
-before anybody is told that it is.
+before its end is reported.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from probes.decoding import UNREADABLE
-from recovery.launcher.children import Nursery, NurseryError
-from recovery.launcher.messages import Exited
-from recovery.launcher.output import Tail
-from recovery.launcher.proc import Child, ExitStatus
-from recovery.launcher.wire import encode, from_worker
-from recovery.launcher.worker_messages import Assign, FromWorker, Message, WorkerHello
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.recovery.launcher.child_processes import ForkServerClient, ForkServerError
+from mainstay.recovery.launcher.messages import Exited
+from mainstay.recovery.launcher.process_control import ChildProcess, ExitStatus
+from mainstay.recovery.launcher.wire import encode, from_worker
+from mainstay.recovery.launcher.worker_messages import Assign, FromWorker, WorkerHello, WorkerMessage
+from mainstay.recovery.launcher.worker_output import OutputTail
 
 log = logging.getLogger("mainstay.launcher")
 
@@ -31,9 +31,9 @@ _UCRED: Final = struct.Struct("3i")
 
 
 class Worker:
-    """One worker process: warming, standing by, or holding a rank."""
+    """One worker process: warming, waiting, or holding a rank."""
 
-    def __init__(self, child: Child, tail: Tail) -> None:
+    def __init__(self, child: ChildProcess, tail: OutputTail) -> None:
         self.child = child
         self.tail = tail
         self.rank: int | None = None
@@ -42,14 +42,14 @@ class Worker:
         self.socket: socket.socket | None = None
         self.ended_by_us = False
         self.dying = False
-        """Somebody else is ending it, and that was told."""
+        """Another program is ending it, and that was reported."""
         self._outbox: deque[bytes] = deque()
 
     @property
     def ready(self) -> bool:
         return self.socket is not None and self.rank is None and self.child.alive
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         """Queue for the worker. A worker that does not listen holds back its own messages only."""
         self._outbox.append(encode(message))
         self.flush()
@@ -85,7 +85,7 @@ class Workers:
         self,
         directory: Path,
         token: str,
-        nursery: Nursery,
+        fork_server: ForkServerClient,
         *,
         on_message: Callable[[Worker, FromWorker], None],
         on_exit: Callable[[Worker, ExitStatus], None],
@@ -93,15 +93,15 @@ class Workers:
     ) -> None:
         self._path = directory / "launcher.sock"
         self._token = token
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._on_message = on_message
         self._on_exit = on_exit
         self._on_standby = on_standby
         self._all: dict[int, Worker] = {}
         self._early: dict[int, socket.socket] = {}
-        """Connections of processes whose birth the nursery has not announced yet."""
-        self._hatching = 0
-        self._shunned: set[int] = set()
+        """Connections of processes whose birth the fork server has not announced yet."""
+        self._forking = 0
+        self._excluded: set[int] = set()
         """LOCAL_RANKs whose device computes wrongly."""
         self._wanted: dict[int, Callable[[Worker], None]] = {}
         """Rank -> who is to have the next process that is warm; in the order in which they asked."""
@@ -125,9 +125,9 @@ class Workers:
         return [w for w in self._all.values() if w.rank is not None and w.child.alive]
 
     @property
-    def hatching(self) -> bool:
-        """A process may exist that nobody here knows yet."""
-        return self._hatching > 0
+    def forking(self) -> bool:
+        """A process may exist that is not known here yet."""
+        return self._forking > 0
 
     def pids(self) -> set[int]:
         return set(self._all)
@@ -137,10 +137,10 @@ class Workers:
         return sum(w.ready for w in self._all.values())
 
     def free_slot(self, places: int) -> int:
-        """The lowest LOCAL_RANK that nobody holds; one whose device is shunned only if all ``places`` are taken."""
+        """The lowest free LOCAL_RANK; one with an excluded device only if all ``places`` are taken."""
         taken = {w.slot for w in self.holders()}
         free = [n for n in range(max(places, len(taken) + 1)) if n not in taken]
-        sound = [n for n in free if n not in self._shunned]
+        sound = [n for n in free if n not in self._excluded]
         if not sound:
             log.warning("DEGRADED local rank %d computed wrongly and is used again: there is no other place", free[0])
         return (sound or free)[0]
@@ -149,14 +149,14 @@ class Workers:
 
     def keep(self, idle: int) -> None:
         """Start as many processes as are missing for ``idle`` standbys."""
-        waiting = sum(w.rank is None and w.child.alive for w in self._all.values()) + self._hatching
+        waiting = sum(w.rank is None and w.child.alive for w in self._all.values()) + self._forking
         for _ in range(idle + len(self._wanted) - waiting):
-            self._hatching += 1
-            task = self._loop.create_task(self._hatch())
+            self._forking += 1
+            task = self._loop.create_task(self._fork_worker())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def take(self, rank: int, give: Callable[[Worker], None]) -> None:
+    def assign_rank(self, rank: int, give: Callable[[Worker], None]) -> None:
         """Call ``give`` with a ready standby for ``rank``: at once if there is one, else when the next is warm.
 
         Who asks again before that takes the place of who asked first, or the rank would get two processes.
@@ -174,12 +174,12 @@ class Workers:
         worker.tail.label = f"rank {order.rank}"
         worker.send(order)
 
-    async def fence(self, ranks: tuple[int, ...], shun: tuple[int, ...] = ()) -> list[int]:
+    async def fence(self, ranks: tuple[int, ...], exclude: tuple[int, ...] = ()) -> list[int]:
         """SIGKILL and reap the processes of ``ranks``; the ranks that could not be reaped in time.
 
-        The devices of those in ``shun`` are not used again while there are others.
+        The devices of those in ``exclude`` are not used again while there are others.
         """
-        self._shunned |= {w.slot for w in self.holders() if w.rank in shun and w.slot is not None}
+        self._excluded |= {w.slot for w in self.holders() if w.rank in exclude and w.slot is not None}
         for rank in ranks:
             self._wanted.pop(rank, None)
         doomed = [w for w in self.holders() if w.rank in ranks]
@@ -202,15 +202,15 @@ class Workers:
 
     # Life of a worker
 
-    async def _hatch(self) -> None:
-        tail = Tail("standby")
+    async def _fork_worker(self) -> None:
+        tail = OutputTail("standby")
         environment = {"MAINSTAY_LAUNCHER_SOCKET": str(self._path), "MAINSTAY_LAUNCHER_TOKEN": self._token}
         try:
-            child = await self._nursery.hatch("worker", environment, tail)
-        except NurseryError:
-            return  # the launcher watches the nursery itself
+            child = await self._fork_server.fork_worker("worker", environment, tail)
+        except ForkServerError:
+            return  # the launcher watches the fork server itself
         finally:
-            self._hatching -= 1
+            self._forking -= 1
         worker = Worker(child, tail)
         self._all[child.pid] = worker
         child.exit.add_done_callback(lambda done: self._gone(worker, done.result()))
@@ -242,7 +242,7 @@ class Workers:
         """The first message must be a hello of one of our own processes."""
         self._loop.remove_reader(connection)
         worker = self._all.get(pid)
-        if worker is None and self._hatching:
+        if worker is None and self._forking:
             self._early[pid] = connection
             return
         try:
@@ -289,7 +289,7 @@ class Workers:
 
 
 def exit_of(worker: Worker, rank: int, status: ExitStatus, *, out_of_memory: bool) -> Exited:
-    """What is told of a process that held ``rank`` and is reaped."""
+    """The report about a process that held ``rank`` and is reaped."""
     return Exited(
         rank=rank,
         pid=worker.child.pid,

@@ -22,10 +22,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from recovery.memory.digest import Bytes, digest
-from recovery.memory.errors import CorruptArenaError, FencedError, ShortMemoryError, SlotMissingError, TornSlotError
-from recovery.memory.layout import Layout, align
-from recovery.memory.records import (
+from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.errors import (
+    CorruptArenaError,
+    FencedError,
+    ShortMemoryError,
+    SlotMissingError,
+    TornSlotError,
+)
+from mainstay.recovery.memory.layout import Layout, align
+from mainstay.recovery.memory.records import (
     CELL_BYTES,
     MAX_SLOTS,
     NO_EPOCH,
@@ -42,7 +48,7 @@ from recovery.memory.records import (
     unpack_cell,
     unpack_header,
 )
-from recovery.memory.slots import Choice, Pins, choose, newest
+from mainstay.recovery.memory.slots import Pins, SlotChoice, choose_slot, newest
 
 RANK_ARENA: Final = 0
 PARITY_ARENA: Final = 1
@@ -93,7 +99,7 @@ class Arena:
             arena = cls._map(new, header, layout)
             arena.reset()
             new.replace(path)
-        except BaseException:  # boundary: whatever happened, half an arena must not stay in memory
+        except BaseException:  # boundary: after any failure, half an arena must not stay in memory
             new.unlink(missing_ok=True)
             raise
         arena.path = path
@@ -132,7 +138,7 @@ class Arena:
     def prefault(self) -> None:
         """Fill this process's page table, so that the first copy is as fast as the later ones. Optional.
 
-        A millisecond a megabyte at worst, in which other threads go on: ``mmap.madvise`` would keep the interpreter.
+        A millisecond a megabyte at worst, in which other threads continue: ``mmap.madvise`` would keep the interpreter.
         """
         for at in range(0, len(self._bytes), _PREFAULT_BYTES):  # one call would keep other threads from getting memory
             part = self._bytes[at : at + _PREFAULT_BYTES]
@@ -140,7 +146,7 @@ class Arena:
                 return  # an old kernel: the first copy pays instead
 
     def close(self) -> None:
-        """Let go of the mapping. Views given out keep it alive until they go; the file stays in any case."""
+        """Release the mapping. Views given out keep it alive until they go; the file stays in any case."""
         self._words = np.zeros(len(Word), np.int64)
         self._bytes = np.zeros(0, np.uint8)
         with contextlib.suppress(BufferError):
@@ -213,17 +219,17 @@ class Arena:
         return max(found, key=lambda r: (r.state, r.generation, r.sequence))
 
     def unchanged(self, record: SlotRecord) -> bool:
-        """Whether the bytes that ``record`` spoke of are still the committed ones: ask after having read them."""
+        """Whether the bytes that ``record`` names are still the committed ones: call it after reading them."""
         now = self.record(record.slot)
         return now.committed and (now.sequence, now.epoch) == (record.sequence, record.epoch)
 
     # Writing
 
-    def choose(self) -> Choice:
+    def choose(self) -> SlotChoice:
         """The slot to write next; see ``slots.choose``."""
-        return choose(self.records(), self.pins())
+        return choose_slot(self.records(), self.pins())
 
-    def begin(self, slot: int, generation: int) -> Bytes:
+    def begin_write(self, slot: int, generation: int) -> Bytes:
         """Invalidate ``slot`` and give its bytes out for writing: uint8 [slot bytes].
 
         Raises:
@@ -268,7 +274,7 @@ class Arena:
         return self.record(record.slot)
 
     def discard_after(self, epoch: int) -> None:
-        """Invalidate every slot of a later epoch: the job went back to ``epoch``. Only while nobody writes."""
+        """Invalidate every slot of a later epoch: the job went back to ``epoch``. Only while no process writes."""
         for record in self.records():
             if record.committed and record.epoch > epoch:
                 self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)
@@ -384,17 +390,3 @@ def _short(path: Path, size: int, free: int) -> str:
         f"{path.parent} cannot hold an arena of {size} bytes, only {free} are free; make it larger "
         f"(mount -o remount,size=…; in a container --shm-size) or name another directory in MAINSTAY_SHM_DIR"
     )
-
-
-def read_slot(arena: Arena, epoch: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Checked copies of every tensor of ``epoch``: numpy arrays (types that numpy lacks as unsigned integers: bits).
-
-    Raises:
-        SlotMissingError, TornSlotError, CorruptArenaError: see ``errors``.
-    """
-    record = arena.find(epoch)
-    with arena.reading(record) as data:
-        copy = data.copy()
-    if record.state is SlotState.VERIFIED and digest(copy) != record.digest:
-        raise CorruptArenaError(f"rank {arena.header.rank}: epoch {epoch} does not match its digest")
-    return arena.layout.views(copy)

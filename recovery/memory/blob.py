@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import torch
 
-from recovery.memory import room
-from recovery.memory.digest import Bytes
-from recovery.memory.errors import CorruptArenaError
-from recovery.memory.layout import DTYPES
+from mainstay.recovery.memory import varlen_buffer
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.errors import CorruptArenaError
+from mainstay.recovery.memory.layout import DTYPES
 
 _TENSOR: Final = "mainstay.tensor"
 
@@ -47,7 +47,7 @@ def write(data: dict[str, Any], out: Bytes) -> None:
     Raises:
         ValueError: not plain data, or more than ``out`` holds; names the type or the bytes.
     """
-    room.put(_encode(data), out)
+    varlen_buffer.write_bytes(_encode(data), out)
 
 
 def size(data: dict[str, Any]) -> int:
@@ -56,7 +56,7 @@ def size(data: dict[str, Any]) -> int:
     Raises:
         ValueError: not plain data; names the type.
     """
-    return room.needed(_encode(data))
+    return varlen_buffer.needed(_encode(data))
 
 
 def _encode(data: dict[str, Any]) -> bytes:
@@ -75,7 +75,7 @@ def read(raw: Bytes) -> dict[str, Any]:
         CorruptArenaError: something else lies there.
     """
     try:
-        data: dict[str, Any] = msgspec.msgpack.decode(room.take(raw), type=dict[str, Any])
+        data: dict[str, Any] = msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise CorruptArenaError(f"the scalars of the snapshot are damaged: {error}") from error
     revived: dict[str, Any] = _revive(data)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from recovery.memory.arena import free_bytes
+from mainstay.recovery.memory.arena import free_bytes
 
 _V2: Final = ("memory.max", "memory.current")
 _V1: Final = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
@@ -37,13 +37,8 @@ def redundancy_bytes(state: int, *, parity: int = 0, group: int = 0, copies: int
     return rows + 2 * (copies - 1) * state
 
 
-def host_bytes(state: int, *, slots: int, parity: int = 0, group: int = 0, copies: int = 1) -> int:
-    """All snapshot memory of a node: S·(slots + 2t/(g-t)), or with copies S·(slots + 2(M-1)). See the module."""
-    return slots * state + redundancy_bytes(state, parity=parity, group=group, copies=copies)
-
-
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """What a node has left, in bytes; None: no limit, or none that can be seen."""
 
     shared: int | None
@@ -56,7 +51,7 @@ class Room:
     """Where disk snapshots go; None also without one."""
 
     @classmethod
-    def of(cls, arenas: Path, disk: Path | None = None, *, control: Path = Path("/sys/fs/cgroup")) -> Room:
+    def measure(cls, arenas: Path, disk: Path | None = None, *, control: Path = Path("/sys/fs/cgroup")) -> FreeMemory:
         """Look.
 
         Args:
@@ -73,7 +68,7 @@ class Room:
         )
 
     def shortage(self, shared: int, *, locked: int = 0, disk: int = 0) -> str:
-        """What is too little for so many bytes more, in one sentence a human can act on; empty: nothing."""
+        """What is too little for so many bytes more, in one sentence an operator can act on; empty: nothing."""
         wanted = [
             ("shared memory has", shared, self.shared, "make /dev/shm larger (mount -o remount,size=…, --shm-size)"),
             ("the control group has", shared, self.group, "raise the container's memory limit"),

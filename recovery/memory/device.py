@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from recovery.memory.digest import Bytes
-from recovery.memory.pacing import Pacer
-from recovery.memory.pinning import Pinned
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.pacing import Pacer
+from mainstay.recovery.memory.pinning import Pinned
 
 BOUNCE_BYTES: Final = 32 * 1024 * 1024
 """Large enough to hide the start of a transfer, small enough to be pinned at once."""

@@ -12,7 +12,7 @@ import xxhash
 Bytes = npt.NDArray[np.uint8]
 
 CHUNK: Final = 8 * 1024 * 1024
-"""Bytes digested between two chances for other threads; xxhash lets go of the interpreter lock within a call."""
+"""Bytes digested between two chances for other threads; xxhash releases the interpreter lock within a call."""
 
 
 def digest(data: bytes | bytearray | memoryview | Bytes) -> int:

@@ -2,7 +2,7 @@
 
 A stand-in of each parameter, of its shape and without memory (device ``meta``), goes through the step of one of torch's
 own optimizers in its place: a few milliseconds, not the half second of Adam over 20 million parameters, and nowhere a
-second copy of parameters and state. Where an optimizer cannot, or is somebody else's, a real step is taken on the spot,
+second copy of parameters and state. Where an optimizer cannot, or is third-party code, a real step is taken at once,
 without hooks, with zero gradients, and undone: parameters, gradients and hyperparameters are put back bit for bit.
 """
 
@@ -72,7 +72,7 @@ def _stood_in(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_torchs(optimizer: torch.optim.Optimizer) -> bool:
-    """Somebody else's may call peers, or keep parameters of its own."""
+    """Third-party code may call peers, or keep parameters of its own."""
     return type(optimizer).__module__.startswith("torch.optim.")
 
 

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from recovery.memory.digest import Bytes, digest
-from recovery.memory.errors import CorruptArenaError, LayoutMismatchError
+from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.errors import CorruptArenaError, LayoutMismatchError
 
 ALIGNMENT: Final = 64
 """A cache line and the widest vector register: what a streaming copy wants."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from recovery.memory.first_step import first_step_taken
-from recovery.memory.local import local, wrapper_of
-from recovery.memory.putting import Array, put_all
+from mainstay.recovery.memory.dtensor import local, wrapper_of
+from mainstay.recovery.memory.first_step import first_step_taken
+from mainstay.recovery.memory.tensor_restore import Array, restore_tensors
 
 
 class OptimizerState:
@@ -45,7 +45,7 @@ class OptimizerState:
         for full, made in self._made.items():
             yield full, (str(made.dtype).removeprefix("torch."), tuple(made.shape))
 
-    def take(self) -> tuple[dict[str, torch.Tensor | None], dict[str, Any]]:
+    def capture(self) -> tuple[dict[str, torch.Tensor | None], dict[str, Any]]:
         """The live tensors by name (None: not created yet), and the plain data.
 
         Raises:
@@ -76,7 +76,7 @@ class OptimizerState:
             for full in names
             if full not in absent
         }
-        put_all((target.detach(), arrays[full]) for full, target in targets.items())
+        restore_tensors((target.detach(), arrays[full]) for full, target in targets.items())
         restored = {full: live[full] if full in live else self._wraps[full](target) for full, target in targets.items()}
         for name, parameter in self._parameters.items():
             fresh: dict[str, Any] = dict(scalars["state"].get(name, {}))

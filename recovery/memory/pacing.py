@@ -1,7 +1,7 @@
 """When a snapshot's copy off a GPU may use the link: not while this rank sends or receives, as long as there is time.
 
 A device's copies to its host and a pipeline's transfers share the same lanes. So a copy pauses between two chunks while
-the rank is inside a call to its peers, and goes on without pause once what is left of the step is only just enough:
+the rank is inside a call to its peers, and continues without pause once what is left of the step is only just enough:
 the snapshot must be done when the next optimizer step comes, or the trainer waits for it. After the hierarchical
 scheduling of REFT's second version (HASC; arXiv 2310.12670), with windows observed instead of planned.
 
@@ -48,7 +48,7 @@ class Pacer:
         self._begun: float | None = None
         self._left = 0
 
-    def begin(self, nbytes: int) -> None:
+    def begin_copy(self, nbytes: int) -> None:
         """A snapshot of which ``nbytes`` lie on the device begins; the one before it is over."""
         now = self._clock()
         if self._begun is not None:

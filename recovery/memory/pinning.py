@@ -2,10 +2,10 @@
 
 Registration belongs to the process that maps the arena: every trainer registers again after a restart, the agent never
 does. It is done in pieces, because single registrations of 2 GiB fail with some drivers: a gibibyte each, and a quarter
-where that is refused. What cannot be registered is not: such bytes go through the pinned buffers of ``device.Bounce``.
+where that is refused. Bytes that cannot be registered go through the pinned buffers of ``device.Bounce``.
 
-Unregister before the mapping goes. When a process is killed the driver lets go of its pages, but a transfer under way
-may land after the kill: nobody may hand the slot to a new writer before the process is reaped (the launcher's fence).
+Unregister before the mapping goes. When a process is killed the driver releases its pages, but a transfer under way
+may land after the kill: the slot may go to a new writer only after the process is reaped (the launcher's fence).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from recovery.memory.digest import Bytes
-from recovery.memory.records import PAGE
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.records import PAGE
 
 PIECE: Final = 1 << 30
 SMALL_PIECE: Final = 256 << 20

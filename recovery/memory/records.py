@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from recovery.memory.digest import digest
-from recovery.memory.errors import CorruptArenaError
+from mainstay.recovery.memory.digest import digest
+from mainstay.recovery.memory.errors import CorruptArenaError
 
 PAGE: Final = 4096
 MAGIC: Final = b"MAINSTAY"

@@ -1,8 +1,8 @@
-"""What is damaged in an arena beside its data, found and put right by the agent that owns it: header, layout, records.
+"""What is damaged in an arena beside its data, found and repaired by the agent that owns it: header, layout, records.
 
 Header and layout never change, so what was checked when the arena was mapped is what must stand there. A record is two
 cells, and what one of them lost the other, or the agent's memory of it, still says; it is believed only if the data has
-the digest that it names. A trainer may begin to write a slot whose cell is being mended: then the digest cannot hold,
+the digest that it names. A trainer may begin to write a slot whose cell is being repaired: then the digest cannot hold,
 and the slot is declared worthless again.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from recovery.memory.arena import Arena
-from recovery.memory.digest import digest
-from recovery.memory.records import (
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import digest
+from mainstay.recovery.memory.records import (
     CELL_BYTES,
     NO_EPOCH,
     PAGE,
@@ -34,7 +34,7 @@ _LOOK_SECONDS: Final = 0.001
 """A cell is written within nanoseconds: one that stays unreadable over five looks is damaged, not under way."""
 
 
-def mend_static(arena: Arena) -> bool:
+def repair_static(arena: Arena) -> bool:
     """Put header and layout right; whether they were wrong."""
     header = pack_header(arena.header)
     text = arena.layout.to_json()
@@ -48,7 +48,7 @@ def mend_static(arena: Arena) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class RecordDamage:
     """What was wrong with the records of an arena."""
 
     records: int
@@ -58,13 +58,13 @@ class Damage:
     """Of these: slots that are committed, but nothing says any more which digest they had."""
 
 
-class Ledger:
+class RecordShadow:
     """What the agent last read in its own cells of one arena: its memory of them, should they be damaged."""
 
     def __init__(self) -> None:
         self._cells: dict[int, Cell] = {}
 
-    def mend(self, arena: Arena) -> Damage:
+    def repair(self, arena: Arena) -> RecordDamage:
         """Put damaged records right."""
         damaged = lost = 0
         doubtful: list[SlotRecord] = []
@@ -74,16 +74,16 @@ class Ledger:
                 self._cells[slot] = agent
                 continue
             damaged += 1
-            lost += not self._mend(arena, slot, writer, agent or self._cells.get(slot))
+            lost += not self._repair(arena, slot, writer, agent or self._cells.get(slot))
             now = arena.record(slot)
             if now.state is SlotState.COPIED:
                 doubtful.append(now)
-        return Damage(damaged, lost, tuple(doubtful))
+        return RecordDamage(damaged, lost, tuple(doubtful))
 
-    def _mend(self, arena: Arena, slot: int, writer: Cell | None, agent: Cell | None) -> bool:
+    def _repair(self, arena: Arena, slot: int, writer: Cell | None, agent: Cell | None) -> bool:
         """Whether nothing that the slot held is lost."""
         if agent is None or not _speaks_of(writer, agent):
-            # The agent's verdict was on an earlier write, or there is none: it digests what is there anew.
+            # The agent's verdict was on an earlier write, or there is none: it digests what is there again.
             _write(arena, _blank(arena, slot, writer.sequence if writer else 0), agent=True)
             if writer is None:
                 _write(arena, _blank(arena, slot, 1), agent=False)
@@ -121,7 +121,7 @@ def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
 
 
 def _speaks_of(writer: Cell | None, agent: Cell) -> bool:
-    """Whether the agent's cell is about the writer's write; of a damaged one nobody knows otherwise."""
+    """Whether the agent's cell is about the writer's write; a damaged one leaves no other way to know."""
     return writer is None or (agent.sequence, agent.epoch) == (writer.sequence, writer.epoch)
 
 

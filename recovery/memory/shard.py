@@ -18,9 +18,9 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from recovery.memory.copying import Composite, Item, Piece, cut
-from recovery.memory.digest import Bytes
-from recovery.memory.layout import Layout, align
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.layout import Layout, align
+from mainstay.recovery.memory.slot_copy import Composite, Item, Piece, cut
 
 SHARED: Final = ("param.", "optim.")
 """How the names of tensors begin that data-parallel replicas hold alike (``memory.state``)."""
@@ -28,7 +28,7 @@ SHARED: Final = ("param.", "optim.")
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
-class Whole(Protocol):
+class ShardableState(Protocol):
     """The state that is cut: a ``memory.state.State``."""
 
     @property
@@ -42,7 +42,7 @@ class Whole(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ByteRange:
     """The bytes from ``start`` to ``stop`` (multiples of 64) of what the replicas share."""
 
     index: int
@@ -60,7 +60,7 @@ class Range:
         return self.stop - self.start
 
 
-def ranges(nbytes: int, count: int) -> tuple[Range, ...]:
+def ranges(nbytes: int, count: int) -> tuple[ByteRange, ...]:
     """Cut ``nbytes`` (a multiple of 64) into ``count`` ranges; the last may be shorter, or empty when there is little.
 
     Raises:
@@ -70,7 +70,7 @@ def ranges(nbytes: int, count: int) -> tuple[Range, ...]:
         raise ValueError(f"state is cut among {count} replicas: at least 1")
     step = align(-(-nbytes // count))
     cuts = [min(i * step, nbytes) for i in range(count + 1)]
-    return tuple(Range(i, count, cuts[i], cuts[i + 1]) for i in range(count))
+    return tuple(ByteRange(i, count, cuts[i], cuts[i + 1]) for i in range(count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class _Part:
 class ShardedState:
     """A ``State`` whose slots hold replica ``index``'s range of ``whole`` and what is its own. ``load`` is ``join``."""
 
-    def __init__(self, whole: Whole, index: int, count: int) -> None:
+    def __init__(self, whole: ShardableState, index: int, count: int) -> None:
         """Cut ``whole`` among ``count`` replicas, of which this is number ``index``.
 
         Raises:
@@ -155,7 +155,7 @@ class ShardedState:
         return {name: array for name, array in self._layout.views(slot).items() if name in self._own}
 
 
-def _parts(layout: Layout, piece: Range) -> Iterator[_Part]:
+def _parts(layout: Layout, piece: ByteRange) -> Iterator[_Part]:
     """The parts of tensors that lie in ``piece``, in order."""
     for spec in layout.tensors:
         start, stop = max(spec.offset, piece.start), min(spec.offset + spec.nbytes, piece.stop)

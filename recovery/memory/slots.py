@@ -1,6 +1,6 @@
 """Which slot may be overwritten next: pure, so that every case can be tried.
 
-Never the newest committed epoch, whatever happens. Never, while there is a choice, an epoch that something else needs:
+Never the newest committed epoch, in any case. Never, while there is a choice, an epoch that something else needs:
 the newest epoch with complete parity (a lost node is rebuilt from it and from *our* data of it), a parity epoch still
 under way, an epoch that is being written to disk.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from recovery.memory.records import NO_EPOCH, SlotRecord
+from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ _RELUCTANCE = {"parity_pending": 0, "disk_pending": 1, "parity_complete": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SlotChoice:
     slot: int
     sacrifices: str | None
     """The pin that writing to ``slot`` breaks; None in the good case."""
@@ -51,7 +51,7 @@ def newest(records: Sequence[SlotRecord]) -> SlotRecord | None:
     return max(committed, key=lambda r: (r.epoch, r.generation, r.sequence), default=None)
 
 
-def choose(records: Sequence[SlotRecord], pins: Pins) -> Choice:
+def choose_slot(records: Sequence[SlotRecord], pins: Pins) -> SlotChoice:
     """The slot to write next: an invalid one, else the oldest unpinned, else the pinned one that costs least.
 
     Args:
@@ -62,13 +62,13 @@ def choose(records: Sequence[SlotRecord], pins: Pins) -> Choice:
     keep = newest(records)
     free = [r for r in records if not r.committed]
     if free:
-        return Choice(free[0].slot, None)
+        return SlotChoice(free[0].slot, None)
     rest = sorted((r for r in records if r is not keep), key=lambda r: (r.epoch, r.generation))
     loose = [r for r in rest if pins.reason(r.epoch) is None or _kept_twice(r, records)]
     if loose:
-        return Choice(loose[0].slot, None)
+        return SlotChoice(loose[0].slot, None)
     victim = min(rest, key=lambda r: (_RELUCTANCE[pins.reason(r.epoch) or ""], r.epoch))
-    return Choice(victim.slot, pins.reason(victim.epoch))
+    return SlotChoice(victim.slot, pins.reason(victim.epoch))
 
 
 def _kept_twice(record: SlotRecord, records: Sequence[SlotRecord]) -> bool:

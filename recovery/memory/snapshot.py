@@ -15,23 +15,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from recovery.memory.arena import Arena
-from recovery.memory.copying import Copy, Piece, Places, idle_threads
-from recovery.memory.digest import Bytes
-from recovery.memory.layout import Layout
-from recovery.memory.slots import Choice
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.slot_copy import CopyPlan, Piece, SlotCopier, idle_threads
+from mainstay.recovery.memory.slots import SlotChoice
 
 PIN_SECONDS: Final = 10.0
-"""How long a snapshot waits for parity before it gives protection up to let training go on."""
+"""How long a snapshot waits for parity before it gives protection up to let training continue."""
 _POLL_SECONDS: Final = 0.002
 
 logger = logging.getLogger("mainstay.memory")
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """What a snapshot is taken of."""
 
     @property
@@ -58,22 +55,6 @@ class CopyReport:
     """Which protection was given up to make room, in words; None is good."""
 
 
-class ArraySource:
-    """A source over fixed numpy arrays, for tests and benches."""
-
-    def __init__(self, arrays: Mapping[str, npt.NDArray[np.generic]], dtypes: Mapping[str, str] | None = None) -> None:
-        self.arrays = arrays
-        names = dtypes or {}
-        self._layout = Layout.build({n: (names.get(n, str(a.dtype)), a.shape) for n, a in arrays.items()})
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    def freeze(self) -> Mapping[str, Piece]:
-        return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
-
-
 Committed = Callable[[int, int, int], None]
 """Called from the copying thread with (epoch, generation, slot) once a slot is COPIED."""
 
@@ -85,7 +66,12 @@ class SnapshotWriter:
     """
 
     def __init__(
-        self, arena: Arena, source: Source, *, on_committed: Committed | None = None, pin_seconds: float = PIN_SECONDS
+        self,
+        arena: Arena,
+        source: SnapshotSource,
+        *,
+        on_committed: Committed | None = None,
+        pin_seconds: float = PIN_SECONDS,
     ) -> None:
         arena.layout.require_same(source.layout, f"arena {arena.path}")
         self.arena = arena
@@ -94,8 +80,8 @@ class SnapshotWriter:
         """The newest finished snapshot."""
         self._on_committed = on_committed
         self._pin_seconds = pin_seconds
-        self._copy = Copy(idle_threads())
-        self._places: dict[int, tuple[int, Places]] = {}
+        self._copy = SlotCopier(idle_threads())
+        self._places: dict[int, tuple[int, CopyPlan]] = {}
         """Slot -> its address and what goes where in it."""
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -124,7 +110,7 @@ class SnapshotWriter:
 
         Raises:
             FencedError: the generation was revoked; the slot stays invalid.
-            TimeoutError: not done within ``timeout`` seconds; it goes on.
+            TimeoutError: not done within ``timeout`` seconds; it continues.
             ArenaError: the copy failed.
         """
         begun = time.perf_counter()
@@ -165,7 +151,7 @@ class SnapshotWriter:
     def _snapshot(self, order: _Order) -> CopyReport:
         choice, pinned = self._take_slot(order)
         begun = time.perf_counter()
-        out = self.arena.begin(choice.slot, order.generation)
+        out = self.arena.begin_write(choice.slot, order.generation)
         self._copy.carry_out(self._places_in(choice.slot, out).work(order.pieces))
         self.arena.retire_twins(self.arena.commit(choice.slot, order.epoch, order.generation))
         copied = time.perf_counter() - begun
@@ -182,13 +168,13 @@ class SnapshotWriter:
             degraded=choice.sacrifices,
         )
 
-    def _places_in(self, slot: int, out: Bytes) -> Places:
+    def _places_in(self, slot: int, out: Bytes) -> CopyPlan:
         known = self._places.get(slot)
         if known is None or known[0] != out.ctypes.data:
-            known = self._places[slot] = (out.ctypes.data, Places(self.arena.layout, out))
+            known = self._places[slot] = (out.ctypes.data, CopyPlan(self.arena.layout, out))
         return known[1]
 
-    def _take_slot(self, order: _Order) -> tuple[Choice, float]:
+    def _take_slot(self, order: _Order) -> tuple[SlotChoice, float]:
         """A slot to write, waiting while all are pinned and the agent lives, but never longer than ``pin_seconds``."""
         begun = time.perf_counter()
         while True:
@@ -200,7 +186,7 @@ class SnapshotWriter:
             if not alive or waited > self._pin_seconds:
                 why = f"parity was not ready within {self._pin_seconds} s" if alive else "the snapshot agent is gone"
                 logger.error(
-                    "DEGRADED rank %d epoch %d: %s; a %s slot is overwritten and training goes on",
+                    "DEGRADED rank %d epoch %d: %s; a %s slot is overwritten and training continues",
                     self.arena.header.rank,
                     order.epoch,
                     why,

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recovery.memory import blob, generators
-from recovery.memory.arena import Arena
-from recovery.memory.copying import Piece, Zeros
-from recovery.memory.device import Bounce, DeviceCopier, StridedCopier
-from recovery.memory.digest import Bytes
-from recovery.memory.layout import DTYPES, Layout
-from recovery.memory.local import local
-from recovery.memory.naming import MARK, MARK_SPEC, MARK_VALUE, ModelNames
-from recovery.memory.optimizer import OptimizerState
-from recovery.memory.pacing import Pacer
-from recovery.memory.pinning import Pinned
-from recovery.memory.putting import put, put_all
+from mainstay.recovery.memory import blob, rng_state
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.device import Bounce, DeviceCopier, StridedCopier
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.dtensor import local
+from mainstay.recovery.memory.layout import DTYPES, Layout
+from mainstay.recovery.memory.model_names import MARK, MARK_SPEC, MARK_VALUE, ModelNames
+from mainstay.recovery.memory.optimizer import OptimizerState
+from mainstay.recovery.memory.pacing import Pacer
+from mainstay.recovery.memory.pinning import Pinned
+from mainstay.recovery.memory.slot_copy import Piece, Zeros
+from mainstay.recovery.memory.tensor_restore import restore_tensor, restore_tensors
 
 BLOB: Final = "mainstay.blob"
 _BLOB_BASE: Final = 64 * 1024
@@ -42,7 +42,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-class State(Protocol):
+class RestorableState(Protocol):
     """What can be saved to a slot and put back: a ``Source`` that also takes."""
 
     @property
@@ -75,7 +75,7 @@ class TrainerState:
             if optimizer is None
             else OptimizerState(optimizer, {self._whole(n): p for n, p in model.named_parameters()})
         )
-        self._generators = generators.Generators(_devices(model))
+        self._generators = rng_state.RngState(_devices(model))
         self._bounce = Bounce()
         self._layout = Layout.build(dict(self._describe()))
         self._seen: dict[str, tuple[int, int, Bytes]] = {}
@@ -118,12 +118,14 @@ class TrainerState:
             pieces[name] = _copied(buffer, self._scratch[name])
         scalars: dict[str, Any] = {"extra": {name: _state_of(item) for name, item in self.extra.items()}}
         if self._optimizer is not None:
-            tensors, scalars["optimizer"] = self._optimizer.take()
+            tensors, scalars["optimizer"] = self._optimizer.capture()
             for name, tensor in tensors.items():
                 pieces[name] = Zeros() if tensor is None else self._piece(name, tensor, ready)
         if self._bounce.pacer is not None:
-            self._bounce.pacer.begin(sum(_nbytes(p.tensor) for p in pieces.values() if isinstance(p, DeviceCopier)))
-        arrays, scalars["generators"] = self._generators.take()
+            self._bounce.pacer.begin_copy(
+                sum(_nbytes(p.tensor) for p in pieces.values() if isinstance(p, DeviceCopier))
+            )
+        arrays, scalars["generators"] = self._generators.capture()
         blob.write(scalars, self._blob)
         own = {MARK: MARK_VALUE} if self._names is not None else {}
         return pieces | own | {name: _raw(array) for name, array in arrays.items()} | {BLOB: self._blob}
@@ -155,12 +157,12 @@ class TrainerState:
                 raise ValueError(f"the snapshot does not fit this model: tensor {spec.name!r} is missing or differs")
         scalars = blob.read(_raw(arrays[BLOB]))
         with torch.no_grad():
-            put_all((tensor.detach(), arrays[name]) for name, tensor in (*self._parameters(), *self._buffers()))
+            restore_tensors((tensor.detach(), arrays[name]) for name, tensor in (*self._parameters(), *self._buffers()))
             if self._optimizer is not None:
                 self._optimizer.put(arrays, scalars["optimizer"])
         for name, item in self.extra.items():
             _restore_extra(item, scalars["extra"].get(name))
-        self._generators.put(arrays, scalars["generators"])
+        self._generators.restore(arrays, scalars["generators"])
 
     def rewind(self, pieces: Mapping[str, Piece]) -> None:
         """Undo what a forward and backward pass have moved on since ``freeze`` gave ``pieces`` (its newest).
@@ -177,17 +179,17 @@ class TrainerState:
         scalars = blob.read(_raw(arrays[BLOB]))
         with torch.no_grad():
             for name, buffer in self._buffers():
-                put(buffer.detach(), arrays[name])
+                restore_tensor(buffer.detach(), arrays[name])
         if self._optimizer is not None:
             self._optimizer.put_scalars(scalars["optimizer"])
         for name, item in self.extra.items():
             _restore_extra(item, scalars["extra"].get(name))
-        self._generators.put(arrays, scalars["generators"])
+        self._generators.restore(arrays, scalars["generators"])
 
     # Names
 
     def _whole(self, name: str) -> str:
-        return name if self._names is None else self._names.of(name)
+        return name if self._names is None else self._names.model_name(name)
 
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.model.named_parameters():
@@ -232,12 +234,7 @@ def collect_state(
     return TrainerState(model, optimizer, extra, names)
 
 
-def load_state(state: TrainerState, arrays: Arrays) -> None:
-    """Put ``arrays`` (``read_slot``) back into the live model, optimizer, generators and extras, in place."""
-    state.load(arrays)
-
-
-def restore(arena: Arena, epoch: int, state: State) -> int:
+def restore(arena: Arena, epoch: int, state: RestorableState) -> int:
     """Check the slot of ``epoch`` and load it, straight from the arena; returns the bytes of the slot.
 
     Raises:

@@ -9,7 +9,7 @@
             optimizer.step()
 
 Under ``mainstay run`` the script survives the loss of ranks. Under plain ``python`` or ``torchrun`` the same calls make
-ordinary process groups and an ordinary loop; with a standing agent on the node (``mainstay agent --job NAME``) that
+ordinary process groups and an ordinary loop; with a standalone agent on the node (``mainstay agent --job NAME``) that
 loop resumes from memory when it is started again. DDP, FSDP2 and HSDP take ``attach`` alone, without ``init``.
 """
 
@@ -20,18 +20,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from recovery.sdk.failures import Retry
-from recovery.sdk.layers import LayerSum
-from recovery.sdk.link import installed
-from recovery.sdk.mesh import Mesh, build_mesh, told_shape
-from recovery.sdk.reduction import GradientSum
-from recovery.sdk.run import Run, build_run
-from recovery.shape import Shape
+from mainstay.probes.torch_private import check as check_torch
+from mainstay.recovery.agent.standalone import job_name
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.sdk.failures import RetryStep
+from mainstay.recovery.sdk.gradient_accumulator import GradientAccumulator
+from mainstay.recovery.sdk.launcher_client import installed
+from mainstay.recovery.sdk.layer_accumulator import LayerGradientAccumulator
+from mainstay.recovery.sdk.mesh import Mesh, build_mesh, told_shape
+from mainstay.recovery.sdk.run import TrainingRun
 
 if TYPE_CHECKING:
-    from recovery.sdk.meter import Sent
+    from mainstay.recovery.sdk.meter import Sent
 
-__all__ = ["GradientSum", "LayerSum", "Mesh", "Retry", "Run", "attach", "init", "watch"]
+check_torch()
+
+__all__ = [
+    "GradientAccumulator",
+    "LayerGradientAccumulator",
+    "Mesh",
+    "RetryStep",
+    "TrainingRun",
+    "attach",
+    "init",
+    "watch",
+]
 
 _mesh: Mesh | None = None
 _told = False
@@ -57,7 +70,7 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
     if _mesh is not None:
         raise RuntimeError("mainstay.init was called twice")
     _told = dp is None and pp is None
-    shape = told_shape(tp) if _told else Shape(dp=1 if dp is None else dp, pp=1 if pp is None else pp, tp=tp)
+    shape = told_shape(tp) if _told else MeshShape(dp=1 if dp is None else dp, pp=1 if pp is None else pp, tp=tp)
     _mesh = build_mesh(shape, backend=backend, link=installed())
     return _mesh
 
@@ -69,7 +82,7 @@ def attach(
     *,
     names: Mapping[str, str] | None = None,
     retry: Iterable[type[Exception]] = (),
-) -> Run:
+) -> TrainingRun:
     """Put ``model`` and ``optimizer`` (and random numbers, always) under protection.
 
     Args:
@@ -79,17 +92,26 @@ def attach(
             (a scheduler, a scaler, a sampler), or a plain dict of numbers and text.
         names: module here -> module in the whole model, for a pipeline stage: so that a step that it saves can be
             resumed from with other stages. ``{}`` where the stage was cut out of the model and kept its names.
-        retry: exceptions after which a step is made again by the same processes, besides ``Retry`` and whatever a
+        retry: exceptions after which a step is made again by the same processes, with ``RetryStep`` and what a
             broken collective raises. A rank that raises again soon gets a new process.
 
     Raises:
         ValueError: ``names`` fit nothing, or give two tensors one name.
         TypeError: ``retry`` holds what is no class of exceptions.
-        RuntimeError: before ``init`` under ``mainstay run``; elsewhere before there is a process group at all.
+        RuntimeError: before ``init`` under ``mainstay run``; otherwise before there is a process group at all.
     """
     if _mesh is None and installed() is not None:
         raise RuntimeError("call mainstay.init before mainstay.attach: mainstay run forms the process groups")
-    return build_run(_mesh, model, optimizer, extra, names=names, told=_told, retry=retry)
+    # A run imports only what it needs: a plain run needs neither of these modules.
+    if _mesh is not None and _mesh.link is not None:
+        from mainstay.recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
+
+        return ProtectedRun(_mesh, _mesh.link, model, optimizer, extra, names=names, told=_told, retry=retry)
+    if job_name():
+        from mainstay.recovery.sdk.torchrun_loop import StandaloneRun  # noqa: PLC0415
+
+        return StandaloneRun(model, optimizer, extra, mesh=_mesh)
+    return TrainingRun(_mesh)
 
 
 def watch(
@@ -98,10 +120,10 @@ def watch(
     *,
     start: int = 0,
     on_record: Callable[[Sent], None] | None = None,
-) -> Run:
-    """Measure a run and protect nothing: for DDP, FSDP2 and whatever else ``attach`` does not take yet.
+) -> TrainingRun:
+    """Measure a run and protect nothing: for DDP, FSDP2 and other programs that ``attach`` does not take yet.
 
-    Under ``mainstay run`` the figures go to the launcher, with ``init`` or without it; elsewhere to ``on_record``.
+    Under ``mainstay run`` the figures go to the launcher, with ``init`` or without it; otherwise to ``on_record``.
 
     Args:
         model: the root module: what ``forward`` is called on, so the wrapper where there is one.
@@ -109,6 +131,6 @@ def watch(
         start: steps that were made before, as told by a checkpoint.
         on_record: called in the training thread with every ``StepRecord`` and ``Transfers``.
     """
-    from recovery.sdk.metered import WatchedRun  # noqa: PLC0415 - brings what a plain run does not need
+    from mainstay.recovery.sdk.metered import WatchedRun  # noqa: PLC0415 - brings what a plain run does not need
 
     return WatchedRun(_mesh, installed(), model, optimizer, start=start, on_record=on_record)

@@ -1,4 +1,4 @@
-"""Clocks of the training thread: wall time, the time that its core ran somebody else, and garbage collection."""
+"""Clocks of the training thread: wall time, the time that its core ran another thread, and garbage collection."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TRIES: Final = 4
 class ThreadClock:
     """Seconds of the thread that made it. ``own`` stands still while the thread is ready to run but has no core.
 
-    A busy neighbour makes a thread wait for its core; that is the node's trouble and no slowness of the rank. So all
+    A busy neighbor makes a thread wait for its core; that is the node's trouble and no slowness of the rank. So all
     sections and waits are measured on ``own``, and what it leaves out is reported as ``run_delay_seconds``.
 
-    The kernel's file is dear to read when the step's work has emptied the caches: twenty times what a tight loop shows.
+    The kernel's file is expensive to read when the step's work has emptied the caches: twenty times as in a loop.
     A thread that was on its core all the time has waited for none, and the processor clock says that for a fifth.
     """
 

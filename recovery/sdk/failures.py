@@ -12,7 +12,7 @@ from typing import Final
 import torch.distributed as dist
 
 
-class Retry(Exception):  # noqa: N818 - what the script asks for, as StopIteration is
+class RetryStep(Exception):  # noqa: N818 - what the script asks for, as StopIteration is
     """Raised by a script inside ``with run.step():``: this step may work if it is made again."""
 
 
@@ -38,7 +38,7 @@ def is_communication_failure(error: Exception) -> bool:
 
 
 def transient(named: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
-    """``named`` and ``Retry``, to be asked with ``isinstance``.
+    """``named`` and ``RetryStep``, to be asked with ``isinstance``.
 
     Raises:
         TypeError: something named is no class of exceptions that end a step.
@@ -47,4 +47,4 @@ def transient(named: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise TypeError(f"retry: {kind!r} is no class of exceptions")
-    return (Retry, *found)
+    return (RetryStep, *found)

@@ -1,7 +1,7 @@
 """This rank's own gradients in one step: their norm, and whether they are finite, seen before replicas average them.
 
-A norm that is not finite is itself the sign of a sick value. In a step without a norm something cheaper looks for one,
-because a sick value must be seen in the step in which it appears: a step later all replicas have it.
+A norm that is not finite is a numeric anomaly. In a step without a norm a cheaper check looks for one,
+because an anomaly must be seen in the step in which it appears: a step later all replicas have it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.sdk.traffic import Traffic
-from recovery.sdk.values import gradient_norm, norm_of
+from mainstay.recovery.sdk.call_tracker import CallTracker
+from mainstay.recovery.sdk.numerics import gradient_norm, norm_of
 
 _GLANCES: Final = 64
 """Most parameters that are looked at in a step without a norm, where nothing is exchanged."""
@@ -27,7 +27,7 @@ class Exchange(Enum):
 
     SCRIPT = "script"  # before its first collective among replicas, or before the update if there is one replica
     BUCKETS = "buckets"  # DDP: gradients are copied to buckets, and stay as they are until the backward pass has ended
-    VIEWS = "views"  # DDP whose gradients are views of its buckets: they are averaged under our eyes, nothing is told
+    VIEWS = "views"  # DDP whose gradients are views of its buckets: they are averaged in place, and no hook reports it
     SHARDED = "sharded"  # FSDP2: the input of each reduce-scatter
 
 
@@ -40,7 +40,7 @@ def exchange_of(model: torch.nn.Module) -> Exchange:
 class Gradients:
     """Of one model. ``begin`` a step, then the moments as they come, then ``norm`` and ``summed``."""
 
-    def __init__(self, model: torch.nn.Module, traffic: Traffic, replicas: int) -> None:
+    def __init__(self, model: torch.nn.Module, traffic: CallTracker, replicas: int) -> None:
         self._model, self._traffic, self._replicas = model, traffic, replicas
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._size = sum(p.numel() for p in self._parameters)
@@ -60,7 +60,7 @@ class Gradients:
 
     # A step
 
-    def begin(self, *, due: bool) -> None:
+    def begin_step(self, *, due: bool) -> None:
         """``due``: whether this step has a norm."""
         self.drop()
         self._due, self._inside = due, True
@@ -89,7 +89,7 @@ class Gradients:
             self._look()
 
     def after_backward(self) -> None:
-        """Gradients are there, or will be before anybody exchanges them. Until then they are this rank's own."""
+        """Gradients are there, or will be before any rank exchanges them. Until then they are this rank's own."""
         if self._inside and self.exchange is Exchange.SCRIPT and self._replicas > 1:
             self._traffic.on_exchange = self._exchanging
 

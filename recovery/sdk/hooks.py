@@ -15,9 +15,9 @@ import torch
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
-from recovery.sdk.clocks import ThreadClock
-from recovery.sdk.sections import BACKWARD, FORWARD, OPTIMIZER, Sections
-from recovery.sdk.traffic import Traffic
+from mainstay.recovery.sdk.call_tracker import CallTracker
+from mainstay.recovery.sdk.clocks import ThreadClock
+from mainstay.recovery.sdk.sections import BACKWARD, FORWARD, OPTIMIZER, Sections
 
 TORCH: Final = 15e-6
 """Seconds that torch needs to call the hooks of a forward and a backward pass, counted as spent here since no clock in
@@ -31,7 +31,7 @@ class Hooks:
         self,
         model: torch.nn.Module,
         sections: Sections,
-        traffic: Traffic,
+        traffic: CallTracker,
         clock: ThreadClock,
     ) -> None:
         self._sections, self._traffic, self._clock = sections, traffic, clock
@@ -70,7 +70,7 @@ class Hooks:
 
     def _begin(self, name: str) -> None:
         entered = time.perf_counter()
-        self._begun.append(self._sections.begin(name))
+        self._begun.append(self._sections.begin_section(name))
         self.spent += time.perf_counter() - entered
 
     def _end(self) -> None:
@@ -100,8 +100,8 @@ class Hooks:
 
     def _backward(self, _: torch.Tensor) -> None:
         entered = time.perf_counter()
-        # Within somebody's ``section("backward")`` only what follows the backward pass is of interest.
-        _at_the_end(self._backwarded if self._sections.begin(BACKWARD) else self._gathered)
+        # Within a script's ``section("backward")`` only what follows the backward pass is of interest.
+        _at_the_end(self._backwarded if self._sections.begin_section(BACKWARD) else self._gathered)
         self.spent += time.perf_counter() - entered
 
     def _backwarded(self) -> None:
@@ -141,7 +141,7 @@ class Hooks:
         return self._clock.own() - self._traffic.waited_total
 
     def drop(self) -> None:
-        """The step was called off in the middle of something."""
+        """The step was canceled in the middle of something."""
         self._begun.clear()
         self._hidden = self._after_wait = None
         self._spent_before, self._expecting = self.spent, False

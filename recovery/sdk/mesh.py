@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from recovery.deal import Deal
-from recovery.launcher.worker_messages import Joined, Regroup, Trouble
-from recovery.routing import Task, numbered, schedule
-from recovery.sdk.comm import Communicator, Groups
-from recovery.sdk.link import Link
-from recovery.shape import Shape, World
+from mainstay.recovery.launcher.worker_messages import CollectiveFailed, Joined, Regroup
+from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
+from mainstay.recovery.pipeline_schedule import PipelinePass, numbered, schedule
+from mainstay.recovery.sdk.launcher_client import LauncherClient
+from mainstay.recovery.sdk.process_groups import Communicator, GenerationGroups
+from mainstay.recovery.work_assignment import WorkAssignment
 
 
 class Mesh:
@@ -25,7 +25,7 @@ class Mesh:
     Where pipelines are of unlike depth (``shape.depths``), ``pp`` is the deepest's and ``dp`` groups those cut alike.
     """
 
-    def __init__(self, communicator: Communicator, link: Link | None) -> None:
+    def __init__(self, communicator: Communicator, link: LauncherClient | None) -> None:
         self.communicator = communicator
         self.link = link
         self.shape = communicator.world.shape
@@ -34,19 +34,19 @@ class Mesh:
         self.dp_rank, self.pp_rank, self.tp_rank = self.shape.place(self.rank)
         self.order: Regroup | None = None
         """The launcher's order that formed the present generation."""
-        self.dealt = 0
+        self.assigned = 0
         """Micro-batches that this rank has in a step, once its script has asked."""
         self.routed = False
         """Whether the script has asked for its schedule in this generation, and so with whom to exchange."""
-        self._schedules: dict[int, tuple[Task, ...]] = {}
+        self._schedules: dict[int, tuple[PipelinePass, ...]] = {}
         """By micro-batches of a step, of this generation and of the replica that is played."""
-        self._seat = self.rank
+        self._position = self.rank
         """This process's own rank, also while it plays another."""
 
     @property
     def stages(self) -> int:
         """Of this rank's pipeline; others may have more, or fewer."""
-        return self.shape.stages[self.shape.place(self._seat)[0]]
+        return self.shape.stages[self.shape.place(self._position)[0]]
 
     @property
     def generation(self) -> int:
@@ -58,7 +58,7 @@ class Mesh:
 
     @property
     def dp(self) -> dist.ProcessGroup:
-        """Ranks that hold the same parameters; see ``LayerSum`` for pipelines of unlike depth."""
+        """Ranks that hold the same parameters; see ``LayerGradientAccumulator`` for pipelines of unlike depth."""
         return self._groups.dp
 
     @property
@@ -88,14 +88,14 @@ class Mesh:
     @property
     def replicas(self) -> tuple[int, ...]:
         """Data-parallel indices of the ranks in ``dp``, in their order; in a replay this rank's alone."""
-        return (self.dp_rank,) if self._alone else self._deal.seated(self.pp_rank)
+        return (self.dp_rank,) if self._alone else self._work_assignment.occupied(self.pp_rank)
 
     @property
     def crossed(self) -> bool:
         """Whether micro-batches leave their pipelines in this generation, because a stage of one is away."""
-        return bool(self._deal.gaps)
+        return bool(self._work_assignment.absent_positions)
 
-    def deal(self, total: int) -> dict[int, tuple[int, ...]]:
+    def assignment(self, total: int) -> dict[int, tuple[int, ...]]:
         """Replica -> ids of the micro-batches that its rank at this stage computes of each step of this generation.
 
         Args:
@@ -104,19 +104,19 @@ class Mesh:
         Raises:
             ValueError: there are fewer than replicas.
         """
-        dealt = self._deal.micro_batches(total, self.shape.dp, self.pp_rank)
-        self.dealt = len(dealt[self.dp_rank])
-        return {replica: dealt[replica] for replica in self.replicas}
+        assigned = self._work_assignment.micro_batches(total, self.shape.dp, self.pp_rank)
+        self.assigned = len(assigned[self.dp_rank])
+        return {replica: assigned[replica] for replica in self.replicas}
 
     def micro_batches(self, total: int) -> tuple[int, ...]:
-        """Ids of this rank's micro-batches in each step of this generation: ask in every step, see ``deal``."""
-        return self.deal(total)[self.dp_rank]
+        """Ids of this rank's micro-batches in each step of this generation: ask in every step, see ``assignment``."""
+        return self.assignment(total)[self.dp_rank]
 
-    def schedule(self, total: int) -> tuple[Task, ...]:
+    def schedule(self, total: int) -> tuple[PipelinePass, ...]:
         """The passes that this rank makes in each step of this generation, in order, and the ranks to exchange with.
 
         Of a pipeline, one forward, one backward. While a stage of another pipeline is away, perhaps some of its
-        micro-batches too: a script that asks here in every step goes on without that rank alone (``--on-loss
+        micro-batches too: a script that asks here in every step continues without that rank alone (``--on-loss
         reroute``). ``source`` and ``target`` are what ``recv`` and ``send`` take.
 
         Raises:
@@ -125,10 +125,10 @@ class Mesh:
         self.routed = True
         tasks = self._schedules.get(total)
         if tasks is None:
-            found = schedule(self._deal, total, self.shape, (self.dp_rank, self.pp_rank))
+            found = schedule(self._work_assignment, total, self.shape, (self.dp_rank, self.pp_rank))
             tasks = numbered(found, self.pp_rank, lambda dp, pp: self.rank_of(dp=dp, pp=pp, tp=self.tp_rank))
             self._schedules[total] = tasks
-        self.dealt = len(tasks) // 2
+        self.assigned = len(tasks) // 2
         return tasks
 
     def require_schedule(self) -> None:
@@ -145,14 +145,14 @@ class Mesh:
     @property
     def _alone(self) -> bool:
         """In a replay a replica is a job of its own."""
-        return self.order is not None and self.order.rehearsal is not None
+        return self.order is not None and self.order.replay_request is not None
 
     @property
-    def _deal(self) -> Deal:
+    def _work_assignment(self) -> WorkAssignment:
         order = self.order
-        if order is None or order.deal is None or self._alone:
-            return Deal(replicas=tuple(range(self.shape.dp)), shares=self.shape.depths)
-        return order.deal
+        if order is None or order.assignment is None or self._alone:
+            return WorkAssignment(replicas=tuple(range(self.shape.dp)), shares=self.shape.depths)
+        return order.assignment
 
     def rank_of(self, *, dp: int, pp: int, tp: int = 0) -> int:
         """The rank at these indices, as torch numbers ranks in this generation: for ``send`` and ``recv``.
@@ -177,7 +177,7 @@ class Mesh:
         return self.shape.rank_of(dp=self.dp_rank, pp=pp, tp=tp)
 
     @property
-    def _groups(self) -> Groups:
+    def _groups(self) -> GenerationGroups:
         if self.communicator.groups is None:
             raise RuntimeError("the process groups of the last generation are gone and the next is not formed yet")
         return self.communicator.groups
@@ -192,9 +192,9 @@ class Mesh:
         """Form the generation of ``order``. False when it was fenced meanwhile; any other failure is raised."""
         link = self.link
         assert link is not None
-        alone = order.rehearsal
+        alone = order.replay_request
         communicator = self.communicator
-        self.play(self.shape.place(self._seat)[0])
+        self.play(self.shape.place(self._position)[0])
         communicator.rank, communicator.world = self._place(order)
         self.routed = False
         try:
@@ -207,31 +207,33 @@ class Mesh:
             )
         except RuntimeError as error:
             if link.fence <= order.generation:
-                link.send(Trouble(generation=order.generation, reason=f"forming the groups failed: {error}"[:500]))
+                link.send(
+                    CollectiveFailed(generation=order.generation, reason=f"forming the groups failed: {error}"[:500])
+                )
             if link.wait_fence(order.generation, _PATIENCE_SECONDS):
                 return False
             raise
         self.order = order
         return True
 
-    def _place(self, order: Regroup) -> tuple[int, World]:
+    def _place(self, order: Regroup) -> tuple[int, GenerationRanks]:
         """This rank's number in the world of ``order``, and that world."""
-        shape, seat = self.shape, self._seat
-        if order.rehearsal is not None:  # a group of ranks is a job of one replica
-            return order.rehearsal.place, World.whole(Shape(dp=1, pp=self.stages, tp=shape.tp))
-        if order.deal is None:
-            return seat, World.whole(shape)
-        seated = [frozenset(order.deal.seated(stage)) for stage in range(shape.pp)]
+        shape, position = self.shape, self._position
+        if order.replay_request is not None:  # a group of ranks is a job of one replica
+            return order.replay_request.place, GenerationRanks.whole(MeshShape(dp=1, pp=self.stages, tp=shape.tp))
+        if order.assignment is None:
+            return position, GenerationRanks.whole(shape)
+        occupied = [frozenset(order.assignment.occupied(stage)) for stage in range(shape.pp)]
         places = [shape.place(rank) for rank in range(shape.world_size)]
-        here = tuple(rank for rank, (dp, pp, _) in enumerate(places) if dp in seated[pp])
-        return here.index(seat), World(shape, here)
+        here = tuple(rank for rank, (dp, pp, _) in enumerate(places) if dp in occupied[pp])
+        return here.index(position), GenerationRanks(shape, here)
 
 
 _PATIENCE_SECONDS = 30.0
-"""A peer that died while groups were formed is fenced within a second; with nobody to blame, the failure is ours."""
+"""A peer that died while groups were formed is fenced within a second; if no rank is fenced, the failure is ours."""
 
 
-def told_shape(tp: int) -> Shape:
+def told_shape(tp: int) -> MeshShape:
     """What the launcher was told, or has chosen since.
 
     Raises:
@@ -239,12 +241,12 @@ def told_shape(tp: int) -> Shape:
     """
     stages = os.environ.get("MAINSTAY_STAGES")
     if stages:
-        return Shape.of([int(number) for number in stages.split(",")], tp)
-    return Shape(dp=int(os.environ.get("MAINSTAY_DP", "1")), pp=int(os.environ.get("MAINSTAY_PP", "1")), tp=tp)
+        return MeshShape.from_stages([int(number) for number in stages.split(",")], tp)
+    return MeshShape(dp=int(os.environ.get("MAINSTAY_DP", "1")), pp=int(os.environ.get("MAINSTAY_PP", "1")), tp=tp)
 
 
-def build_mesh(shape: Shape, *, backend: str | None, link: Link | None) -> Mesh:
-    """See ``recovery.sdk.init``."""
+def build_mesh(shape: MeshShape, *, backend: str | None, link: LauncherClient | None) -> Mesh:
+    """See ``mainstay.recovery.sdk.init``."""
     dp, pp, tp = shape.dp, shape.pp, shape.tp
     if min(dp, pp, tp) < 1:
         raise ValueError(f"dp={dp}, pp={pp}, tp={tp}: each must be at least 1")
@@ -253,7 +255,7 @@ def build_mesh(shape: Shape, *, backend: str | None, link: Link | None) -> Mesh:
         size = f"stages={list(shape.depths)}" if shape.depths else f"dp={dp} x pp={pp} x tp={tp}"
         raise ValueError(f"{size} needs {shape.world_size} ranks, this job has {world}")
     chosen = backend or ("nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
-    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), World.whole(shape), chosen), link)
+    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), GenerationRanks.whole(shape), chosen), link)
     if link is None:
         mesh.communicator.form_from_environment(0)
     else:
@@ -261,7 +263,7 @@ def build_mesh(shape: Shape, *, backend: str | None, link: Link | None) -> Mesh:
     return mesh
 
 
-def _join(mesh: Mesh, link: Link) -> None:
+def _join(mesh: Mesh, link: LauncherClient) -> None:
     assert link.assignment is not None
     link.on_fence = mesh.communicator.unblock_until_left
     generation = max(link.assignment.generation, link.fence)

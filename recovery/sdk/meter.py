@@ -1,7 +1,7 @@
 """What a rank measures of itself in each step: the record that its launcher gets. Costs a small part of a percent.
 
 ``compute_time_seconds`` is what the rank needed for itself: the block of the step less waiting for peers, for data, for
-the snapshot and (on a CPU) for a core. A sleep in a forward pass counts, as a slow device would; a busy neighbour does
+the snapshot and (on a CPU) for a core. A sleep in a forward pass counts, as a slow device would; a busy neighbor does
 not. On a GPU it is the same between CUDA events; the record of a step leaves once the device has passed it.
 """
 
@@ -17,20 +17,20 @@ from typing import Any, Final
 
 import torch
 
-from probes.words import GROUP_KINDS, StepPhase
-from recovery.launcher.worker_messages import StepRecord, Transfers
-from recovery.sdk.budget import Budget
-from recovery.sdk.clocks import Collections, ThreadClock
-from recovery.sdk.gradients import Gradients
-from recovery.sdk.hooks import Hooks
-from recovery.sdk.sections import SECTIONS, DeviceSections, Sections
-from recovery.sdk.traffic import Traffic
-from recovery.sdk.values import DIGEST_EVERY, device_digest, fold, local, sane, tensors_digest
+from mainstay.probes.core_types import GROUP_KINDS, StepPhase
+from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.sdk.call_tracker import CallTracker
+from mainstay.recovery.sdk.clocks import Collections, ThreadClock
+from mainstay.recovery.sdk.gradients import Gradients
+from mainstay.recovery.sdk.hooks import Hooks
+from mainstay.recovery.sdk.measurement_budget import MeasurementBudget
+from mainstay.recovery.sdk.numerics import DIGEST_EVERY, device_digest, fold, is_sendable, local, tensors_digest
+from mainstay.recovery.sdk.sections import SECTIONS, DeviceSections, Sections
 
 WARM_UP_STEPS: Final = 5
 """First steps of a process that are called warm-up: allocators, caches and lazy connections settle in them."""
 _MOST_PENDING: Final = 64
-"""Steps whose records wait for the device. More means that nobody takes them."""
+"""Steps whose records wait for the device. More means that no reader takes them."""
 
 Sent = StepRecord | Transfers
 
@@ -70,16 +70,16 @@ class StepMeter:
         self,
         model: torch.nn.Module,
         *,
-        traffic: Traffic | None = None,
+        traffic: CallTracker | None = None,
         replicas: int = 1,
     ) -> None:
         self._model = model
         self.clock = ThreadClock() if traffic is None else traffic.clock
-        self.traffic = Traffic(self.clock) if traffic is None else traffic
+        self.traffic = CallTracker(self.clock) if traffic is None else traffic
         self.collections = Collections()
         self.collections.install()
         self.gradients = Gradients(model, self.traffic, replicas)
-        self.budget = Budget()
+        self.budget = MeasurementBudget()
         self.spent = 0.0
         """Seconds of the training thread in here so far; ``hooks`` and ``traffic`` count their own."""
         self._device = DeviceSections() if self.gradients.on_device else None
@@ -151,7 +151,7 @@ class StepMeter:
         self.hooks.drop()
         self.gradients.drop()
 
-    def begin(self, epoch: int = 0) -> None:
+    def begin_step(self, epoch: int = 0) -> None:
         """The block of the step that will be ``epoch`` begins."""
         entered = time.perf_counter()
         self._drop()
@@ -166,7 +166,7 @@ class StepMeter:
             self._last_delay, self._last_gc = self._delay, self.collections.seconds
         if self._device is not None:
             self._device.begin_step()
-        self.gradients.begin(due=self.budget.norm.due(epoch))
+        self.gradients.begin_step(due=self.budget.norm.due(epoch))
         self.spent += time.perf_counter() - entered
 
     def before_update(self) -> None:
@@ -224,7 +224,7 @@ class StepMeter:
         return {"measuring_seconds": spent, "measured_every": float(self.budget.every)}
 
     def _signals(self, delay: float) -> dict[str, float]:
-        seconds = self.sections.take()
+        seconds = self.sections.collect()
         phase = self._seen or (StepPhase.WARM_UP if self._steps < WARM_UP_STEPS else StepPhase.TRAIN)
         signals = {f"{name}_seconds": seconds[name] for name in SECTIONS if name in seconds}
         signals["data_wait_seconds"] = self._data
@@ -255,7 +255,7 @@ class StepMeter:
 
     # Records
 
-    def take(self, *, everything: bool = False) -> list[Sent]:
+    def collect(self, *, everything: bool = False) -> list[Sent]:
         """What is complete, oldest first; ``everything``: wait for the rest. From any thread."""
         begun, sent = time.perf_counter(), list[Sent]()
         with self._taking:
@@ -282,14 +282,8 @@ class StepMeter:
         waits = {kind: max(0.0, seconds) for kind, seconds in waits.items()}
         signals["communication_wait_seconds"] = sum(waits.values())
         signals |= {f"{kind}_wait_seconds": waits[kind] for kind in GROUP_KINDS if kind in waits}
-        loss, norm = _number(draft.loss), _number(draft.norm)
-        known = [value for value in (loss, norm, _number(draft.summed)) if value is not None]
-        if known:
-            signals["nonfinite_values"] = float(not all(map(sane, known)))
-        if norm is not None:
-            signals["gradient_norm"] = norm
-        if draft.parameters is not None:
-            signals["parameters_digest"] = fold(int(draft.parameters))
+        loss = _number(draft.loss)
+        signals |= _numeric_signals(draft, loss)
         record = StepRecord(
             generation=draft.generation,
             epoch=draft.epoch,
@@ -297,10 +291,10 @@ class StepMeter:
             compute_time=compute,
             snapshot_blocked=draft.snapshot_blocked,
             end_ns=draft.end_ns,
-            loss=loss if loss is not None and sane(loss) else None,
+            loss=loss if loss is not None and is_sendable(loss) else None,
             digest=draft.digest,
             buffers=draft.buffers,
-            signals={name: value for name, value in signals.items() if sane(value)},
+            signals={name: value for name, value in signals.items() if is_sendable(value)},
         )
         return [record] if draft.transfers is None else [record, draft.transfers]
 
@@ -309,8 +303,21 @@ class StepMeter:
         self.hooks.remove()
 
 
+def _numeric_signals(draft: _Draft, loss: float | None) -> dict[str, float]:
+    """The signals that report a numeric anomaly, as far as the step has them."""
+    norm, signals = _number(draft.norm), dict[str, float]()
+    known = [value for value in (loss, norm, _number(draft.summed)) if value is not None]
+    if known:
+        signals["nonfinite_values"] = float(not all(map(is_sendable, known)))
+    if norm is not None:
+        signals["gradient_norm"] = norm
+    if draft.parameters is not None:
+        signals["parameters_digest"] = fold(int(draft.parameters))
+    return signals
+
+
 def _on_host(value: Any) -> Any:
-    """A number, or a copy under way to the host: nobody waits for it until the step's last event has passed."""
+    """A number, or a copy under way to the host: no thread waits for it until the step's last event has passed."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach()

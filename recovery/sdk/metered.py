@@ -10,19 +10,19 @@ from types import TracebackType
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroup
+from torch.distributed import ProcessGroup
 
-from recovery.launcher.worker_messages import StepsTotal
-from recovery.sdk import wrappers
-from recovery.sdk.link import Link
-from recovery.sdk.links import Links
-from recovery.sdk.mesh import Mesh
-from recovery.sdk.meter import Sent, StepMeter
-from recovery.sdk.progress import ProgressThread
-from recovery.sdk.run import Report, Run, T, checked_phase, checked_section
+from mainstay.recovery.launcher.worker_messages import StepsTotal
+from mainstay.recovery.sdk import collective_hooks
+from mainstay.recovery.sdk.launcher_client import LauncherClient
+from mainstay.recovery.sdk.mesh import Mesh
+from mainstay.recovery.sdk.meter import Sent, StepMeter
+from mainstay.recovery.sdk.progress import ProgressThread
+from mainstay.recovery.sdk.run import Report, T, TrainingRun, checked_phase, checked_section
+from mainstay.recovery.sdk.transfer_timer import TransferTimer
 
 
-class MeteredRun(Run):
+class MeteredRun(TrainingRun):
     """A ``Run`` with a meter."""
 
     def __init__(self, mesh: Mesh | None, model: torch.nn.Module, replicas: int) -> None:
@@ -50,7 +50,7 @@ class MeteredRun(Run):
                 return
             yield batch
 
-    def _tell(self, link: Link, messages: Iterable[Sent]) -> None:
+    def _tell(self, link: LauncherClient, messages: Iterable[Sent]) -> None:
         """Give records to the launcher; what that takes is part of what measuring costs."""
         begun = time.perf_counter()
         for message in messages:
@@ -60,8 +60,8 @@ class MeteredRun(Run):
     def _watch_calls(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on the meter hears of calls between ranks and of updates."""
         self._meter.hooks.on_optimizer(optimizer)
-        wrappers.install()
-        wrappers.watch(self._meter.traffic)
+        collective_hooks.install()
+        collective_hooks.watch(self._meter.traffic)
 
     def _count_calls(
         self,
@@ -74,16 +74,16 @@ class MeteredRun(Run):
     ) -> None:
         """From zero, in the groups of ``generation``."""
         job = os.environ.get("MAINSTAY_JOB") or f"port-{os.environ.get('MASTER_PORT', '')}-{os.getuid()}"
-        self._meter.traffic.enter(rank, members, groups, Links(job, generation, rank), crossed=crossed)
+        self._meter.traffic.enter(rank, members, groups, TransferTimer(job, generation, rank), crossed=crossed)
 
 
 class WatchedRun(MeteredRun):
-    """See ``recovery.sdk.watch``: measures, and protects nothing."""
+    """See ``mainstay.recovery.sdk.watch``: measures, and protects nothing."""
 
     def __init__(
         self,
         mesh: Mesh | None,
-        link: Link | None,
+        link: LauncherClient | None,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
@@ -123,7 +123,7 @@ class WatchedRun(MeteredRun):
         return _Step(self)
 
     def enter(self) -> None:
-        self._meter.begin(self._epoch + 1)
+        self._meter.begin_step(self._epoch + 1)
 
     def leave(self) -> None:
         self._epoch += 1
@@ -131,7 +131,7 @@ class WatchedRun(MeteredRun):
         self._send()
 
     def _send(self, *, everything: bool = False) -> None:
-        messages = self._meter.take(everything=everything)
+        messages = self._meter.collect(everything=everything)
         if self._link is not None:
             self._tell(self._link, messages)
         if self._on_record is not None:
@@ -142,8 +142,8 @@ class WatchedRun(MeteredRun):
         """Take off all hooks and wrappers."""
         if self._progress is not None:
             self._progress.stop()
-        wrappers.watch(None)
-        wrappers.uninstall()
+        collective_hooks.watch(None)
+        collective_hooks.uninstall()
         self._meter.traffic.leave()
         self._meter.close()
 

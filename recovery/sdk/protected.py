@@ -12,37 +12,37 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.worker_messages import (
+from mainstay.recovery.launcher.worker_messages import (
     Attached,
-    Done,
-    Raised,
+    CollectiveFailed,
+    RankDone,
     Ready,
     Regroup,
     Resumed,
+    StepFailed,
     StepRecord,
     StepsTotal,
     Transfers,
-    Trouble,
 )
-from recovery.memory.state import collect_state
-from recovery.sdk import wrappers
-from recovery.sdk.failures import StepAbortedError, is_communication_failure, transient
-from recovery.sdk.gather import PartError
-from recovery.sdk.link import Link
-from recovery.sdk.mesh import Mesh
-from recovery.sdk.meter import Sent
-from recovery.sdk.metered import MeteredRun
-from recovery.sdk.progress import ProgressThread
-from recovery.sdk.protection import Protection, RestoreError
-from recovery.sdk.replay import Replay
-from recovery.sdk.replicas import require_equal
-from recovery.sdk.run import Report, StepBlock
-from recovery.sdk.values import whole_digest
+from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.sdk import collective_hooks
+from mainstay.recovery.sdk.failures import StepAbortedError, is_communication_failure, transient
+from mainstay.recovery.sdk.launcher_client import LauncherClient
+from mainstay.recovery.sdk.mesh import Mesh
+from mainstay.recovery.sdk.meter import Sent
+from mainstay.recovery.sdk.metered import MeteredRun
+from mainstay.recovery.sdk.numerics import whole_digest
+from mainstay.recovery.sdk.progress import ProgressThread
+from mainstay.recovery.sdk.replica_check import require_equal
+from mainstay.recovery.sdk.run import Report, StepBlock
+from mainstay.recovery.sdk.shard_gather import PartError
+from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
+from mainstay.recovery.sdk.step_replay import StepReplay
 
 log = logging.getLogger("mainstay.sdk")
 
 _FENCE_SECONDS = 20.0
-"""How long to wait for an explanation after a collective failed. A death is fenced within a second; when nobody
+"""How long to wait for an explanation after a collective failed. A death is fenced within a second; when no rank
 explains the failure, it is the script's own."""
 
 
@@ -52,7 +52,7 @@ class ProtectedRun(MeteredRun):
     def __init__(
         self,
         mesh: Mesh,
-        link: Link,
+        link: LauncherClient,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         extra: Mapping[str, Any] | None,
@@ -70,7 +70,7 @@ class ProtectedRun(MeteredRun):
         self._adapts = told and names is not None
         state = collect_state(model, optimizer, extra, names)
         state.pace(lambda: self._meter.traffic.current is not None)
-        self._protection = Protection(
+        self._protection = SnapshotSession(
             link.assignment,
             mesh.generation,
             state,
@@ -86,10 +86,10 @@ class ProtectedRun(MeteredRun):
         self._entered = False
         self._progress: ProgressThread | None = None
         self._digests_left = 0
-        self._replay: Replay | None = None
+        self._replay: StepReplay | None = None
         """Steps are made to compare them, and count for nothing."""
         self._generation = mesh.generation
-        """The last one that was formed, for the thread that tells of progress."""
+        """The last one that was formed, for the thread that reports progress."""
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
         optimizer.register_step_pre_hook(self._before_update)
         self._watch_calls(optimizer)
@@ -143,7 +143,7 @@ class ProtectedRun(MeteredRun):
             return False
         self._meter.training = False
         self._send_records(everything=True)
-        self._link.send(Done(epoch=self._epoch))
+        self._link.send(RankDone(epoch=self._epoch))
         return True
 
     # One step
@@ -153,7 +153,7 @@ class ProtectedRun(MeteredRun):
         if self._inside:
             raise RuntimeError("`with run.step():` stands inside another one")
         self._inside, self._voted, self._entered = True, False, True
-        self._meter.begin(self._epoch + 1)
+        self._meter.begin_step(self._epoch + 1)
 
     def leave(self, error: BaseException | None) -> bool:
         """The block ends; True swallows ``error``."""
@@ -184,7 +184,7 @@ class ProtectedRun(MeteredRun):
             self._live = None  # until the block ends: an update that is cut short leaves no usable tensors
 
     def _check_replicas(self) -> None:
-        """Before the first step of all: whatever this rank leaves for its replicas to save, they hold."""
+        """Before the first step of all: the replicas hold all that this rank leaves for them to save."""
         sharded = self._protection.sharded
         if sharded is not None and self._epoch == 0:
             require_equal(sharded, self._model.parameters(), self.mesh.dp, self._ballot.device)
@@ -199,7 +199,7 @@ class ProtectedRun(MeteredRun):
         self._ballot.fill_(0 if self._fenced else 1)
         dist.all_reduce(self._ballot, dist.ReduceOp.MIN, group=self.mesh.world)
         if not self._count_ballot():
-            raise StepAbortedError(f"step {self._epoch} was called off: the membership is changing")
+            raise StepAbortedError(f"step {self._epoch} was canceled: the membership is changing")
 
     def _count_ballot(self) -> bool:
         if self._ballot.is_cuda:  # here the host waits for the vote
@@ -226,8 +226,8 @@ class ProtectedRun(MeteredRun):
         self._meter.end(self.mesh.generation, self._epoch, digests=digests)
         self._send_records()
 
-    def _rehearse(self, replay: Replay) -> None:
-        """A step of a replay has been made: go on, begin again from the same state, or tell and wait for a fence."""
+    def _rehearse(self, replay: StepReplay) -> None:
+        """A step of a replay has been made: continue, begin again from the same state, or tell and wait for a fence."""
         self._epoch += 1
         if not replay.after_step():
             return
@@ -240,16 +240,16 @@ class ProtectedRun(MeteredRun):
                 failure = str(error)
             self._epoch = replay.restore.epoch
         if failure or replay.over:
-            self._link.send(replay.told(failure))
+            self._link.send(replay.build_report(failure))
             self._link.wait_fence(self.mesh.generation, None)
 
     def _send_records(self, *, everything: bool = False) -> None:
-        self._tell(self._link, map(self._numbered, self._meter.take(everything=everything)))
+        self._tell(self._link, map(self._numbered, self._meter.collect(everything=everything)))
 
     def _numbered(self, message: Sent) -> Sent:
-        """With what the meter does not know: the deal, and peers numbered as in the whole job."""
+        """With what the meter does not know: the assignment, and peers numbered as in the whole job."""
         if isinstance(message, StepRecord):
-            return msgspec.structs.replace(message, micro_batches=self.mesh.dealt, routed=self.mesh.routed)
+            return msgspec.structs.replace(message, micro_batches=self.mesh.assigned, routed=self.mesh.routed)
         if not isinstance(message, Transfers) or self.mesh.communicator.world.size == self.mesh.world_size:
             return message
         number_of = self.mesh.number_of
@@ -279,12 +279,12 @@ class ProtectedRun(MeteredRun):
         return again
 
     @staticmethod
-    def _trouble(generation: int, error: Exception) -> Trouble:
-        return Trouble(generation=generation, reason=str(error)[:500])
+    def _trouble(generation: int, error: Exception) -> CollectiveFailed:
+        return CollectiveFailed(generation=generation, reason=str(error)[:500])
 
-    def _raised(self, generation: int, error: Exception) -> Raised:
+    def _raised(self, generation: int, error: Exception) -> StepFailed:
         log.warning("rank %d makes step %d again: %r", self.mesh.rank, self._epoch, error, exc_info=error)
-        return Raised(generation=generation, error=f"{type(error).__name__}: {error}"[:500])
+        return StepFailed(generation=generation, error=f"{type(error).__name__}: {error}"[:500])
 
     def _recover(self) -> None:
         """Leave the generation that is over, and be part of the next one that holds."""
@@ -306,7 +306,7 @@ class ProtectedRun(MeteredRun):
         """Put the state of the ordered epoch in place and vote for it."""
         self._digests_left = order.digest_steps
         self._meter.restart()
-        self._meter.training = order.rehearsal is None
+        self._meter.training = order.replay_request is None
         restore = order.restore
         if restore is None:
             self._protection.save(0)
@@ -320,12 +320,12 @@ class ProtectedRun(MeteredRun):
             self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, 0, error))
             return False
         self._epoch = self._newest = restore.epoch
-        if order.rehearsal is None:
+        if order.replay_request is None:
             self._live = restore.epoch
             if not self._protection.holds(restore.epoch):
                 self._protection.save(restore.epoch)
-        else:  # tensors that a replay has used are nobody's state: the next generation restores
-            self._replay = Replay(order, self._model)
+        else:  # tensors that a replay has used are no valid state: the next generation restores
+            self._replay = StepReplay(order, self._model)
             self.mesh.play(self._replay.role)
         seconds = time.perf_counter() - begun
         self._link.send(_resumed(order, restore.epoch, seconds, nbytes, digest=whole_digest(self._model.parameters())))
@@ -334,10 +334,10 @@ class ProtectedRun(MeteredRun):
     def _enter_generation(self) -> None:
         mesh = self.mesh
         self._generation, self._replay = mesh.generation, None
-        if mesh.order is not None and mesh.order.rehearsal is not None:
-            wrappers.watch(None)  # groups of a replay are none that anybody counts in
+        if mesh.order is not None and mesh.order.replay_request is not None:
+            collective_hooks.watch(None)  # the groups of a replay are not counted
             return
-        wrappers.watch(self._meter.traffic)
+        collective_hooks.watch(self._meter.traffic)
         rank, groups = mesh.communicator.rank, mesh.all_groups
         self._count_calls(rank, mesh.generation, mesh.members, groups, crossed=mesh.crossed)
 

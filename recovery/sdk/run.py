@@ -1,4 +1,4 @@
-"""The run: the loop over steps that a failure elsewhere does not end.
+"""The run: the loop over steps that a failure of another rank does not end.
 
 A step counts when all ranks of the generation have voted for it (just before ``optimizer.step``) and its block has
 ended. A step that fails because a peer died, a collective broke, or with an error that the script calls transient, is
@@ -10,23 +10,22 @@ that is when it is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
-from probes.words import StepPhase
-from recovery.agent.standing import job_name
-from recovery.sdk.mesh import Mesh
-from recovery.sdk.sections import SECTIONS
+from mainstay.probes.core_types import StepPhase
+from mainstay.recovery.sdk.mesh import Mesh
+from mainstay.recovery.sdk.sections import SECTIONS
 
 T = TypeVar("T")
 Report = Callable[[float | torch.Tensor | None], None]
 
 
-class Run:
+class TrainingRun:
     """What ``attach`` returns. This one is for a script without a launcher: it counts steps and does nothing else."""
 
     def __init__(self, mesh: Mesh | None) -> None:
@@ -84,7 +83,7 @@ class Run:
         return iter(loader)
 
 
-class Stepping(Protocol):
+class StepHooks(Protocol):
     """A run whose steps begin and end with something to do."""
 
     def enter(self) -> None: ...
@@ -99,7 +98,7 @@ class Stepping(Protocol):
 class StepBlock:
     """The context of one step."""
 
-    def __init__(self, run: Stepping) -> None:
+    def __init__(self, run: StepHooks) -> None:
         self._run = run
 
     def __enter__(self) -> Report:
@@ -133,26 +132,3 @@ def checked_section(name: str) -> str:
     if name not in SECTIONS:
         raise ValueError(f"section {name!r} is none of {', '.join(SECTIONS)}")
     return name
-
-
-def build_run(
-    mesh: Mesh | None,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    extra: Mapping[str, Any] | None,
-    *,
-    names: Mapping[str, str] | None = None,
-    told: bool = False,
-    retry: Iterable[type[Exception]] = (),
-) -> Run:
-    """See ``recovery.sdk.attach``."""
-    # What a plain run does not need is not imported for it.
-    if mesh is not None and mesh.link is not None:
-        from recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
-
-        return ProtectedRun(mesh, mesh.link, model, optimizer, extra, names=names, told=told, retry=retry)
-    if job_name():
-        from recovery.adapters.loop import StandingRun  # noqa: PLC0415
-
-        return StandingRun(model, optimizer, extra, mesh=mesh)
-    return Run(mesh)

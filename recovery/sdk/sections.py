@@ -2,10 +2,10 @@
 
 On a CPU that is time on the thread's own clock (wall time less run delay, see ``clocks``) less time inside collectives
 and point-to-point calls. Processor time would miss a rank that sleeps, waits for a lock or for a device; wall time
-would blame a rank for its neighbours.
+would blame a rank for its neighbors.
 
 On a GPU the host runs ahead, so both are taken between CUDA events in the stream: one pair a section, and one pair
-around each wait. Nothing is synchronised: the events are read when the device has passed them.
+around each wait. Nothing is synchronized: the events are read when the device has passed them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-from recovery.sdk.clocks import ThreadClock
-from recovery.sdk.traffic import Passing, Traffic
+from mainstay.recovery.sdk.call_tracker import CallTracker, StreamWait
+from mainstay.recovery.sdk.clocks import ThreadClock
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -28,25 +28,25 @@ SECTIONS: Final = (FORWARD, BACKWARD, OPTIMIZER)
 class Sections:
     """Of one training thread. A section inside another one belongs to the outer one."""
 
-    def __init__(self, clock: ThreadClock, traffic: Traffic, device: DeviceSections | None = None) -> None:
+    def __init__(self, clock: ThreadClock, traffic: CallTracker, device: DeviceSections | None = None) -> None:
         self._clock, self._traffic, self._device = clock, traffic, device
         self._seconds: dict[str, float] = {}
         self._name: str | None = None
         self._begun = self._waited = 0.0
 
-    def begin(self, name: str) -> bool:
+    def begin_section(self, name: str) -> bool:
         """Whether ``name`` begins here; False inside another section. Then do not ``end`` it."""
         if self._name is not None:
             return False
         self._name = name
         if self._device is not None:
-            self._device.begin(name)
+            self._device.begin_section(name)
         self._waited = self._traffic.waited_total
         self._begun = self._clock.own()
         return True
 
     def end(self) -> None:
-        """The section under way ends. Without one, nothing happens: a step that was called off leaves none."""
+        """The section under way ends. Without one, nothing happens: a step that was canceled leaves none."""
         if self._name is None:
             return
         own = self._clock.own() - self._begun - (self._traffic.waited_total - self._waited)
@@ -57,20 +57,20 @@ class Sections:
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        begun = self.begin(name)
+        begun = self.begin_section(name)
         try:
             yield
         finally:
             if begun:
                 self.end()
 
-    def take(self) -> dict[str, float]:
+    def collect(self) -> dict[str, float]:
         """Seconds by section since the last call, as the host saw them."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 
     def drop(self) -> None:
-        """The step was called off."""
+        """The step was canceled."""
         self._name, self._seconds = None, {}
 
 
@@ -107,7 +107,7 @@ class DeviceSections:
         self.drop()
         self._step = self._event()
 
-    def begin(self, name: str) -> None:
+    def begin_section(self, name: str) -> None:
         self._open = (name, self._event())
 
     def end(self) -> None:
@@ -116,15 +116,15 @@ class DeviceSections:
             self._intervals.append(_Interval(name, None, False, begun, self._event()))
             self._open = None
 
-    def wait(self, kind: str | None) -> Callable[[], Passing]:
+    def wait(self, kind: str | None) -> Callable[[], StreamWait]:
         """Call before a wait, the result after it."""
         section = self._open[0] if self._open is not None else _STEP
         begun = self._event()
 
-        def after() -> Passing:
+        def after() -> StreamWait:
             ended = self._event()
             self._intervals.append(_Interval(section, kind, True, begun, ended))
-            return Passing(begun.query, ended.query)
+            return StreamWait(begun.query, ended.query)
 
         return after
 

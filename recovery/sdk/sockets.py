@@ -4,7 +4,7 @@ gloo forgets an operation of which a part has moved. When a connection ends betw
 message, whoever waits for the rest is never told: ``Pair::signalException`` (gloo/transport/tcp/pair.cc) goes through
 the operations that are still to begin, and leaves out the one that is being read (``rx_``) and those that did not fit
 into the socket (``tx_``). So a connection whose two ends live is ended between two messages: such a one completes by
-itself in gloo's own threads, whatever its ranks do.
+itself in gloo's own threads, independently of its ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUSY_SECONDS: Final = 0.06
 """A connection on which nothing lies, and nothing has moved for so long, is between messages. In the midst of one it
 rests for 40 ms where the kernel delays an acknowledgement, and while a thread of gloo's waits for a core."""
 IDLE_SECONDS: Final = 0.005
-"""The same where the training thread is in no call, so that at most a send of its own goes on."""
+"""The same where the training thread is in no call, so that at most a send of its own continues."""
 STANDS_SECONDS: Final = 0.06
 """What lies on a connection for so long, and does not move, waits for a peer that does not read."""
 MOVES_SECONDS: Final = 1.0
@@ -44,7 +44,7 @@ class Connection(NamedTuple):
     inode: int
 
 
-class Traffic(NamedTuple):
+class SocketQueues(NamedTuple):
     """Of one connection."""
 
     rest: float
@@ -64,17 +64,17 @@ def connections() -> set[Connection]:
     return found
 
 
-def cut(them: Iterable[Connection]) -> None:
-    """End them now, in the midst of whatever they carry."""
+def close_now(them: Iterable[Connection]) -> None:
+    """End them now, also in the middle of a message."""
     for connection in them:
         with contextlib.suppress(OSError), _borrowed(connection) as sock:
             sock.shutdown(socket.SHUT_RDWR)
 
 
-def hang_up(them: Iterable[Connection], busy: Callable[[], bool] = lambda: True) -> None:
+def close_between_messages(them: Iterable[Connection], busy: Callable[[], bool] = lambda: True) -> None:
     """End each between two messages: when nothing lies on it, and it has carried nothing for a moment.
 
-    What stands still is ended after ``STANDS_SECONDS``, and after ``MOVES_SECONDS`` whatever it does.
+    What stands still is ended after ``STANDS_SECONDS``, and after ``MOVES_SECONDS`` in any case.
 
     Args:
         them: of this process.
@@ -85,7 +85,7 @@ def hang_up(them: Iterable[Connection], busy: Callable[[], bool] = lambda: True)
         late = time.monotonic() - begun > MOVES_SECONDS
         rests = BUSY_SECONDS if busy() else IDLE_SECONDS
         done = {one for one in left if late or _may_end(one, rests)}
-        cut(done)
+        close_now(done)
         left -= done
         if left:
             time.sleep(LOOK_SECONDS)
@@ -96,7 +96,7 @@ def _may_end(connection: Connection, rests: float) -> bool:
     return seen is None or seen.rest > (STANDS_SECONDS if seen.queued else rests)
 
 
-def traffic(connection: Connection) -> Traffic | None:
+def traffic(connection: Connection) -> SocketQueues | None:
     """None: it has no living peer any more, or the kernel does not tell."""
     with contextlib.suppress(OSError), _borrowed(connection) as sock:
         told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
@@ -104,7 +104,7 @@ def traffic(connection: Connection) -> Traffic | None:
             return None
         waiting = (fcntl.ioctl(sock, request, bytes(4)) for request in (termios.FIONREAD, termios.TIOCOUTQ))
         rest = min(_LAST.unpack_from(told)) / 1000.0
-        return Traffic(rest, sum(int.from_bytes(number, sys.byteorder) for number in waiting))
+        return SocketQueues(rest, sum(int.from_bytes(number, sys.byteorder) for number in waiting))
     return None
 
 

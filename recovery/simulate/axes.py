@@ -1,4 +1,4 @@
-"""Axes of a plot: round marks, places of values, labels that tell neighbours apart. Pure."""
+"""Axes of a plot: round marks, places of values, labels that tell neighbors apart. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class PlotAxis:
     """From values to places along a line."""
 
     low: float
@@ -60,7 +60,7 @@ def labels(values: Sequence[float]) -> list[str]:
     return [f"{value:g}" for value in values]
 
 
-def spread(values: Sequence[float], axis: Axis, apart: float) -> list[float]:
+def spread(values: Sequence[float], axis: PlotAxis, apart: float) -> list[float]:
     """Of values on an axis those that can carry a label: each at least ``apart`` pixels from the one before."""
     kept: list[float] = []
     for value in sorted(values):

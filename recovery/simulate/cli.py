@@ -1,4 +1,4 @@
-"""``mainstay simulate``: what policies of recovery keep of a run's time, over random failures or a recorded trace."""
+"""``mainstay simulate``: simulate recovery policies over random failures or a recorded trace."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from detectors.shell import BAD_INPUT, AsJson, InputError, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line
 
 if TYPE_CHECKING:  # commands import what they need when they run
-    from recovery.simulate.report import PolicyReport, Progress, Recorded, Report
-    from recovery.simulate.scenario import Policy, Scenario
+    from mainstay.recovery.simulate.report import PolicyReport, Progress, Recorded, Report
+    from mainstay.recovery.simulate.scenario import Scenario, SimulatedPolicy
 
 _clear = one_line("mainstay simulate", dict.fromkeys((InputError, ValueError), BAD_INPUT))
 
 
 _MORE = 1_000_000
-"""Nodes, beyond what a scenario takes."""
+"""A number of nodes above the limit of a scenario."""
 
 
 def _option(about: str) -> Any:
@@ -32,30 +32,34 @@ def _option(about: str) -> Any:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """What is asked; the defaults are Llama 3's job."""
+    """Options of a simulation; the defaults are the job of Llama 3."""
 
-    nodes: Annotated[int, _option("Nodes of the job.")] = 2048
-    gpus: Annotated[int, _option("GPUs of a node.")] = 8
-    dp: Annotated[int | None, _option("Replicas; as many as fit the GPUs if not given.")] = None
-    pp: Annotated[int, _option("Stages of a pipeline.")] = 16
-    tp: Annotated[int, _option("Ranks that share a layer.")] = 8
-    micro_batches: Annotated[int, _option("Of each pipeline in one step.")] = 16
-    step: Annotated[float, _option("Seconds of a training step.")] = 4.0
-    node_mtbf_hours: Annotated[float, _option("Hours between failures of one node.")] = 6000.0
-    mtbf_hours: Annotated[float | None, _option("Instead: hours between failures of the whole job.")] = None
-    repair_hours: Annotated[float, _option("From a node's failure until it can be used again.")] = 12.0
-    spares: Annotated[int, _option("Nodes besides those of the job.")] = 20
-    days: Annotated[float, _option("Length of a run.")] = 54.0
-    seeds: Annotated[int, _option("Runs of each policy; more narrow the interval.")] = 200
-    seed: Annotated[int, _option("Of the first run.")] = 0
-    save: Annotated[
-        float | None, _option("Seconds that training stands still for a save; with --restart, a policy of your own.")
+    nodes: Annotated[int, _option("Set the nodes of the job.")] = 2048
+    gpus: Annotated[int, _option("Set the GPUs of a node.")] = 8
+    dp: Annotated[int | None, _option("Set the replicas; the default is as many as fit the GPUs.")] = None
+    pp: Annotated[int, _option("Set the stages of a pipeline.")] = 16
+    tp: Annotated[int, _option("Set the ranks that share a layer.")] = 8
+    micro_batches: Annotated[int, _option("Set the micro-batches of each pipeline in one step.")] = 16
+    step_seconds: Annotated[float, _option("Set the duration of a training step.")] = 4.0
+    node_mtbf_hours: Annotated[float, _option("Set the mean time between failures of one node.")] = 6000.0
+    mtbf_hours: Annotated[float | None, _option("Set, instead, the mean time between failures of the job.")] = None
+    repair_hours: Annotated[float, _option("Set the time from a node failure until the node is available again.")] = (
+        12.0
+    )
+    spares: Annotated[int, _option("Set the spare nodes.")] = 20
+    days: Annotated[float, _option("Set the length of a run.")] = 54.0
+    seeds: Annotated[int, _option("Set the runs of each policy; more runs narrow the interval.")] = 200
+    seed: Annotated[int, _option("Set the seed of the first run.")] = 0
+    save_seconds: Annotated[
+        float | None, _option("Set the pause of training for a save; with --restart-seconds, a policy of your own.")
     ] = None
-    restart: Annotated[float | None, _option("Seconds from a failure until training goes on.")] = None
-    every: Annotated[float | None, _option("Seconds of training between saves; the best interval if not given.")] = None
-    sweep: Annotated[
-        Literal["mtbf_hours", "spares"] | None, _option("Try less and more of this, too (of one node's hours).")
+    restart_seconds: Annotated[float | None, _option("Set the time from a failure until training continues.")] = None
+    save_interval_seconds: Annotated[
+        float | None, _option("Set the training time between saves; the default is the best interval.")
     ] = None
+    sweep: Annotated[Literal["mtbf_hours", "spares"] | None, _option("Vary this value (mtbf_hours: of one node).")] = (
+        None
+    )
 
 
 @_clear
@@ -67,17 +71,17 @@ def simulate(
     as_json: AsJson = False,
     quiet: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """What policies of recovery keep of a run's time (the effective training time ratio), and what the rest went to.
+    """Simulate recovery policies: the effective training time ratio of each, and where the lost time goes.
 
     Args:
-        options: the job, how its nodes fail, and the policy.
-        trace: recorded changes (``milliseconds,add|remove,node``): failures come when nodes went, instead of at random.
-        plot: an SVG file to write.
-        as_json: print JSON.
-        quiet: no progress bar.
+        options: Describe the job, the failures of its nodes, and the policy.
+        trace: Take failures from recorded changes (``milliseconds,add|remove,node``) instead of a random process.
+        plot: Write an SVG file.
+        as_json: Print only JSON.
+        quiet: Hide the progress bar.
     """
-    from recovery.simulate import report
-    from recovery.simulate.plot import svg
+    from mainstay.recovery.simulate import report
+    from mainstay.recovery.simulate.plot import svg
 
     scenario = _scenario(options)
     recorded = _recorded(trace) if trace else None
@@ -94,10 +98,16 @@ def simulate(
 
 def _scenario(options: SimulateOptions) -> Scenario:
     """Raises InputError for values that no run can have; the line begins with the option."""
-    from recovery.simulate.scenario import Scenario, ScenarioError, SweepOver
+    from mainstay.recovery.simulate.scenario import Scenario, ScenarioError, SweepOver
 
-    flags = {"iteration_s": "--step", "gpus_per_node": "--gpus", "mtbf_hours": "--node-mtbf-hours", "save_s": "--save",
-             "restart_s": "--restart", "every_s": "--every"}  # fmt: skip
+    flags = {
+        "iteration_s": "--step-seconds",
+        "gpus_per_node": "--gpus",
+        "mtbf_hours": "--node-mtbf-hours",
+        "save_s": "--save-seconds",
+        "restart_s": "--restart-seconds",
+        "every_s": "--save-interval-seconds",
+    }
     if options.mtbf_hours is not None:
         flags["mtbf_hours"] = "--mtbf-hours times --nodes"
     gpus, ranks = options.nodes * options.gpus, options.pp * options.tp
@@ -107,10 +117,11 @@ def _scenario(options: SimulateOptions) -> Scenario:
     try:
         return Scenario(
             nodes=options.nodes, gpus_per_node=options.gpus, dp=gpus // ranks if options.dp is None else options.dp,
-            pp=options.pp, tp=options.tp, micro_batches=options.micro_batches, iteration_s=options.step,
+            pp=options.pp, tp=options.tp, micro_batches=options.micro_batches, iteration_s=options.step_seconds,
             mtbf_hours=options.node_mtbf_hours if whole is None else whole * min(options.nodes, _MORE),
             repair_hours=options.repair_hours, spares=options.spares, days=options.days, seeds=options.seeds,
-            seed=options.seed, policies=_policies(options.save, options.restart, options.every),
+            seed=options.seed,
+            policies=_policies(options.save_seconds, options.restart_seconds, options.save_interval_seconds),
             sweep_over=SweepOver(options.sweep) if options.sweep else None,
         )  # fmt: skip
     except ScenarioError as error:
@@ -118,11 +129,11 @@ def _scenario(options: SimulateOptions) -> Scenario:
         raise InputError(f"{flag}: {error.what}") from error
 
 
-def _policies(save: float | None, restart: float | None, every: float | None) -> tuple[Policy, ...]:
-    from recovery.simulate.scenario import POLICIES, USUAL, PolicyName
+def _policies(save: float | None, restart: float | None, every: float | None) -> tuple[SimulatedPolicy, ...]:
+    from mainstay.recovery.simulate.scenario import POLICIES, USUAL, PolicyName
 
     if (save is None) != (restart is None):
-        raise InputError("--save and --restart: give both, or neither")
+        raise InputError("--save-seconds and --restart-seconds: give both, or neither")
     if save is None or restart is None:
         return tuple(replace(policy, every_s=every) for policy in USUAL)
     return (replace(POLICIES[PolicyName.OWN], save_s=save, restart_s=restart, every_s=every),)
@@ -130,20 +141,20 @@ def _policies(save: float | None, restart: float | None, every: float | None) ->
 
 def _recorded(file: Path) -> Recorded:
     """Losses (those at one instant are one failure) and the end, from the first change on."""
-    from recovery.simulate.report import Recorded
-    from recovery.simulate.traces import read_changes
+    from mainstay.recovery.simulate.report import Recorded
+    from mainstay.recovery.simulate.traces import read_changes
 
     changes = read_changes(file)
     start, end = changes[0].at_s, changes[-1].at_s
     losses = sorted({change.at_s - start for change in changes if change.kind == "remove" and change.at_s < end})
     if end <= start:
-        raise InputError(f"{file}: all changes come at one instant, so that there is no run")
+        raise InputError(f"{file}: all changes come at one instant, so the trace holds no run")
     return Recorded(tuple(losses), end - start)
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Progress | None]:
-    """A bar on standard error while runs are simulated; none where nobody looks."""
+    """A bar on standard error while runs are simulated; none outside a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -173,7 +184,7 @@ def _print(found: Report, trace: Path | None) -> None:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("policy", no_wrap=True)
     for column in ("saves each s", "ETTR, 95 %", "exact", "GPU-hours lost"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=column.startswith("ETTR"))
     table.add_column("most by")
     for row in found.policies:
         table.add_row(*_row(row))
@@ -181,14 +192,14 @@ def _print(found: Report, trace: Path | None) -> None:
     console.print(table)
     for row in found.policies:
         if row.impossible:
-            console.print(f"{row.policy.words}: {row.impossible}")
+            console.print(f"{row.policy.description}: {row.impossible}")
     if found.sweep:
         _print_sweep(console, found)
 
 
 def _row(row: PolicyReport) -> list[str]:
     policy, ratio = row.policy, row.ettr
-    told = [policy.words, f"{row.interval_s:.0f}"]
+    told = [policy.description, f"{row.interval_s:.0f}"]
     if ratio is None:
         return [*told, "impossible", *["-"] * 3]
     lost = row.lost_gpu_hours
@@ -213,7 +224,7 @@ def _print_sweep(console: Any, found: Report) -> None:
     followed = [row.policy for row in found.policies if row.ettr is not None]
     table.add_column(str(over.value if over else ""), justify="right")
     for policy in followed:
-        table.add_column(policy.words, justify="right")
+        table.add_column(policy.description, justify="right")
     for point in found.sweep:
         table.add_row(f"{point.value:g}", *(f"{point.ettr[policy.name].mean:.4f}" for policy in followed))
     console.print(table)

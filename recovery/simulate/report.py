@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recovery.pricing.longrun import exact_ettr
-from recovery.simulate.gaps import Estimate, estimate
-from recovery.simulate.places import Outcome, follow_places
-from recovery.simulate.processes import exponential
-from recovery.simulate.scenario import HOUR, Policy, PolicyName, Scenario, impossible
+from mainstay.recovery.cost_model.ettr import exact_ettr
+from mainstay.recovery.simulate.failure_processes import Estimate, estimate, exponential
+from mainstay.recovery.simulate.node_simulation import NodeSimulationResult, follow_places
+from mainstay.recovery.simulate.scenario import HOUR, PolicyName, Scenario, SimulatedPolicy, impossible
 
 POINTS = 60
 """Of the curve over time: more than an eye follows, less than a page feels."""
@@ -40,14 +39,14 @@ class Recorded:
 class PolicyReport:
     """What one policy kept; without figures where it cannot be followed."""
 
-    policy: Policy
+    policy: SimulatedPolicy
     interval_s: float
     """Training between saves."""
     impossible: str | None
     ettr: Estimate | None
     """Effective training time ratio: useful time at the healthy rate over the time of the run."""
     exact: float | None
-    """The same by Daly's exact formula, which always has a spare at hand; None for recorded failures."""
+    """The same by Daly's exact formula, which always has a spare available; None for recorded failures."""
     of_all_gpus: float | None
     """The ratio of all GPUs that are held, spares included."""
     interruptions: float | None
@@ -74,7 +73,7 @@ class Report:
     scenario: Scenario
     days: float
     failures: float
-    """Of nodes of the job in a run, on average, whether or not somebody was hit."""
+    """Of nodes of the job in a run, on average, whether or not a node was hit."""
     policies: tuple[PolicyReport, ...]
     curve_days: tuple[float, ...]
     sweep: tuple[SweepPoint, ...]
@@ -90,7 +89,7 @@ def simulate(scenario: Scenario, *, recorded: Recorded | None = None, progress: 
     Args:
         scenario: what is asked.
         recorded: failures to follow; they decide how long a run is, and every sweep but one over spares is refused.
-        progress: is told after every run.
+        progress: called after every run.
 
     Raises:
         ValueError: a sweep over how often nodes fail, when that is recorded.
@@ -132,10 +131,10 @@ class _Count:
 
 def _runs(
     scenario: Scenario, recorded: Recorded | None, count: _Count
-) -> tuple[dict[PolicyName, list[Outcome]], float]:
+) -> tuple[dict[PolicyName, list[NodeSimulationResult]], float]:
     """Every policy that can be followed -> its runs, a seed each; and the mean number of failures."""
     followed = [policy for policy in scenario.policies if impossible(policy, scenario) is None]
-    runs: dict[PolicyName, list[Outcome]] = {policy.name: [] for policy in followed}
+    runs: dict[PolicyName, list[NodeSimulationResult]] = {policy.name: [] for policy in followed}
     horizon_s, failed = recorded.horizon_s if recorded else scenario.horizon_s, 0
     for number in range(scenario.seeds):
         failures = _failures(scenario, recorded, np.random.default_rng((scenario.seed, number)))
@@ -157,14 +156,19 @@ def _failures(scenario: Scenario, recorded: Recorded | None, rng: np.random.Gene
     return list(zip(at.tolist(), places.tolist(), strict=True))
 
 
-def _ettr(runs: list[Outcome], horizon_s: float) -> Estimate:
+def _ettr(runs: list[NodeSimulationResult], horizon_s: float) -> Estimate:
     """Over runs, the interval cut at 0 and 1: a normal distribution does not know that a share ends there."""
     found = estimate(np.array([run.useful_s for run in runs]) / horizon_s)
     return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def _told(
-    scenario: Scenario, policy: Policy, runs: list[Outcome] | None, grid: NDArray[np.float64], *, recorded: bool
+    scenario: Scenario,
+    policy: SimulatedPolicy,
+    runs: list[NodeSimulationResult] | None,
+    grid: NDArray[np.float64],
+    *,
+    recorded: bool,
 ) -> PolicyReport:
     cadence, horizon_s = scenario.cadence(policy), float(grid[-1])
     if runs is None:

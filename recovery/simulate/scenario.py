@@ -1,6 +1,6 @@
 """What a simulation is asked: a job, how its nodes fail and come back, and the policies that are to be compared.
 
-Frozen and checked where it is made: what cannot be is refused by one line that names the field.
+Frozen and checked where it is made: an invalid value is rejected by one line that names the field.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from recovery.cadence import NODE_MTBF_HOURS
-from recovery.pricing.event import BUDGET
-from recovery.pricing.iteration import Shape
-from recovery.pricing.longrun import Cadence, best_interval
+from mainstay.recovery.cost_model.ettr import SaveSchedule, best_interval
+from mainstay.recovery.cost_model.failure_cost import BUDGET
+from mainstay.recovery.cost_model.iteration import IterationShape
+from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 
 HOUR: Final = 3600.0
 DAY: Final = 86_400.0
@@ -85,20 +85,20 @@ def _within(field: str, value: float, limits: tuple[float, float]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How a job saves and how it goes on after a failure. Seconds."""
+class SimulatedPolicy:
+    """How a job saves and how it continues after a failure. Seconds."""
 
     name: PolicyName
-    words: str
+    description: str
     save_s: float
     """That training stands still for a save; 0 where state comes from a live peer or is saved aside."""
     restart_s: float
-    """From a failure until training goes on, with a node in the place of the lost one."""
+    """From a failure until training continues, with a node in the place of the lost one."""
     every_s: float | None = None
     """Training between saves; None: the interval that loses least at the job's rate of failures."""
     without_spare: WithoutSpare = WithoutSpare.WAIT
     rejoin_s: float = 0.0
-    """That the job stands still when a node comes back to a job that went on without it."""
+    """That the job stands still when a node comes back to a job that continued without it."""
     from_peer: bool = False
     """Whether the state of a lost node is taken from a replica on another one."""
 
@@ -115,25 +115,29 @@ MAX_SWEEP: Final = 16
 _NO_MOVE: Final = BUDGET.total_s - BUDGET.move_state_s
 _REJOIN: Final = BUDGET.regroup_s + BUDGET.move_state_s + BUDGET.warm_up_s
 
-POLICIES: Final[Mapping[PolicyName, Policy]] = {
+POLICIES: Final[Mapping[PolicyName, SimulatedPolicy]] = {
     policy.name: policy
     for policy in (
         # Saves and restarts as in published runs: Llama 3 (disk), GEMINI (memory), TrainMover (swap).
-        Policy(name=PolicyName.DISK_RESTART, words="restart from disk", save_s=30.0, restart_s=600.0),
-        Policy(name=PolicyName.MEMORY_RESTORE, words="snapshots in memory", save_s=1.0, restart_s=180.0),
-        Policy(
-            name=PolicyName.STANDBY_SWAP, words="swap to a warm standby", save_s=0.0, restart_s=20.0, from_peer=True
+        SimulatedPolicy(name=PolicyName.DISK_RESTART, description="restart from disk", save_s=30.0, restart_s=600.0),
+        SimulatedPolicy(name=PolicyName.MEMORY_RESTORE, description="snapshots in memory", save_s=1.0, restart_s=180.0),
+        SimulatedPolicy(
+            name=PolicyName.STANDBY_SWAP,
+            description="swap to a warm standby",
+            save_s=0.0,
+            restart_s=20.0,
+            from_peer=True,
         ),
-        # A GPU cluster's budget (recovery.pricing.event), assembled from published spans and not measured.
-        Policy(
-            name=PolicyName.DROP_REPLICA, words="drop a replica, heal later", save_s=0.0, restart_s=_NO_MOVE,
+        # A GPU cluster's budget (mainstay.recovery.cost_model.failure_cost), from published spans and not measured.
+        SimulatedPolicy(
+            name=PolicyName.DROP_REPLICA, description="drop a replica, recover later", save_s=0.0, restart_s=_NO_MOVE,
             without_spare=WithoutSpare.DROP, rejoin_s=_REJOIN, from_peer=True,
         ),
-        Policy(
-            name=PolicyName.REROUTE, words="re-route micro-batches", save_s=0.0, restart_s=_NO_MOVE,
+        SimulatedPolicy(
+            name=PolicyName.REROUTE, description="re-route micro-batches", save_s=0.0, restart_s=_NO_MOVE,
             without_spare=WithoutSpare.REROUTE, rejoin_s=_REJOIN, from_peer=True,
         ),
-        Policy(name=PolicyName.OWN, words="yours", save_s=30.0, restart_s=600.0),
+        SimulatedPolicy(name=PolicyName.OWN, description="yours", save_s=30.0, restart_s=600.0),
     )
 }  # fmt: skip
 USUAL: Final = tuple(policy for name, policy in POLICIES.items() if name is not PolicyName.OWN)
@@ -157,12 +161,12 @@ class Scenario:
     repair_hours: float = 12.0
     """From a node's failure until it can be used again; the same for all."""
     spares: int = 20
-    """Nodes besides those of the job: one in a hundred."""
+    """Nodes outside the job: one in a hundred."""
     days: float = 54.0
     seeds: int = 20
     """Runs of each policy: all policies meet the same failures."""
     seed: int = 0
-    policies: tuple[Policy, ...] = USUAL
+    policies: tuple[SimulatedPolicy, ...] = USUAL
     sweep_over: SweepOver | None = None
     sweep_values: tuple[float, ...] = ()
     """Empty: ``usual_values``."""
@@ -195,13 +199,15 @@ class Scenario:
         return self.days * DAY
 
     @property
-    def shape(self) -> Shape:
-        return Shape(dp=self.dp, pp=self.pp, tp=self.tp, micro_batches=self.micro_batches)
+    def shape(self) -> IterationShape:
+        return IterationShape(dp=self.dp, pp=self.pp, tp=self.tp, micro_batches=self.micro_batches)
 
-    def cadence(self, policy: Policy) -> Cadence:
+    def cadence(self, policy: SimulatedPolicy) -> SaveSchedule:
         """How a policy saves here; never more often than once an iteration."""
         interval = policy.every_s or best_interval(policy.save_s, self.job_mtbf_s)
-        return Cadence(interval_s=max(self.iteration_s, interval), save_s=policy.save_s, restart_s=policy.restart_s)
+        return SaveSchedule(
+            interval_s=max(self.iteration_s, interval), save_s=policy.save_s, restart_s=policy.restart_s
+        )
 
     def sweep(self) -> tuple[tuple[float, Scenario], ...]:
         """(value, scenario with it) for each value that is to be tried, ascending."""
@@ -226,7 +232,7 @@ def usual_values(scenario: Scenario, over: SweepOver) -> tuple[float, ...]:
     return tuple(sorted({min(most_hours, max(least, scenario.mtbf_hours * by)) for by in (0.25, 0.5, 1.0, 2.0, 4.0)}))
 
 
-def impossible(policy: Policy, scenario: Scenario) -> str | None:
+def impossible(policy: SimulatedPolicy, scenario: Scenario) -> str | None:
     """Why a policy cannot be followed here, in words; None if it can."""
     if not policy.from_peer:
         return None

@@ -1,25 +1,17 @@
-"""Recorded traces of nodes that come and go, in the forms of three projects; a bad line is named: file, line, field.
+"""Recorded traces of nodes that come and go: ``milliseconds,add|remove,node``, as Oobleck and Bamboo write them.
 
-- Oobleck, and Bamboo's simulator: ``milliseconds,add|remove,node``.
-- Bamboo's polls of spot instances: ``date, time, count`` or ``time,count``; nodes get names, the newest goes first.
-- Parcae: a JSON list a line, ``[milliseconds, event, {"nodes": [...], ...}]``, with the (dp, pp) it chose.
+A bad line is named: file, line, field.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import dropwhile
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
-
-CHOICES = ("throughput_opt_strategy", "liveput_truth_strategy", "liveput_predict_strategy")
-"""Parcae's own choices of (dp, pp), as its files name them."""
 
 
 class TraceError(ValueError):
@@ -27,7 +19,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TraceChange:
     """A node comes or goes."""
 
     at_s: float
@@ -35,28 +27,14 @@ class Change:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A minute of Parcae's slices."""
-
-    at_s: float
-    nodes: int
-    """Alive after the changes of this interval."""
-    added: int
-    removed: int
-    chosen: tuple[tuple[int, int], ...]
-    """(dp, pp) of each of ``CHOICES``."""
-
-
 _TOLD = 200
-"""Characters of what is wrong: a line that somebody reads."""
-_MOST_NODES = 1_000_000
+"""Characters of what is wrong: a line that an operator reads."""
 _MOST_TIME = 1e15
 """Milliseconds: some thirty thousand years."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
+class Where:
     path: Path
     line: int
 
@@ -65,15 +43,15 @@ class _Where:
         return TraceError(f"{self.path}: line {self.line}: {field}: {told}")
 
 
-def read_changes(path: Path) -> tuple[Change, ...]:
+def read_changes(path: Path) -> tuple[TraceChange, ...]:
     """Read ``milliseconds,add|remove,node`` lines in order of time.
 
     Raises:
         TraceError: unreadable, a line with other fields, a time that goes back, a node added twice or removed unseen.
     """
-    changes: list[Change] = []
+    changes: list[TraceChange] = []
     alive: set[str] = set()
-    for where, text in _lines(path):
+    for where, text in lines_of(path):
         change = _change(where, text)
         if changes and change.at_s < changes[-1].at_s:
             raise where.wrong("milliseconds", f"{change.at_s * 1000:.0f} is before the line above")
@@ -81,10 +59,10 @@ def read_changes(path: Path) -> tuple[Change, ...]:
             raise where.wrong("node", f"{change.node!r} is {'already' if change.kind == 'add' else 'not'} there")
         (alive.add if change.kind == "add" else alive.discard)(change.node)
         changes.append(change)
-    return tuple(_not_empty(path, changes))
+    return tuple(not_empty(path, changes))
 
 
-def _change(where: _Where, text: str) -> Change:
+def _change(where: Where, text: str) -> TraceChange:
     fields = [part.strip() for part in text.split(",")]
     if len(fields) != 3:
         raise where.wrong("fields", f"expected milliseconds,add|remove,node, not {len(fields)} fields")
@@ -93,102 +71,10 @@ def _change(where: _Where, text: str) -> Change:
         raise where.wrong("event", f"expected add or remove, not {kind!r}")
     if not node:
         raise where.wrong("node", "is empty")
-    return Change(_number(where, "milliseconds", at) / 1000.0, "add" if kind == "add" else "remove", node)
+    return TraceChange(number_of(where, "milliseconds", at) / 1000.0, "add" if kind == "add" else "remove", node)
 
 
-def counts(changes: Iterable[Change], every_s: float) -> tuple[int, ...]:
-    """Nodes alive every so many seconds, after the changes of that very time, from when there are any."""
-    alive, found = 0, list[int]()
-    for change in changes:
-        found.extend([alive] * (math.ceil(change.at_s / every_s) - len(found)))
-        alive += 1 if change.kind == "add" else -1
-    return tuple(dropwhile(lambda count: not count, [*found, alive]))
-
-
-def read_polls(path: Path, unit_s: float = 1.0) -> tuple[Change, ...]:
-    """Read polls of how many instances are alive as changes.
-
-    Args:
-        path: of the file.
-        unit_s: seconds of the unit of ``time,count`` lines: 1, or 3600 for files in hours. Dated lines need none.
-
-    Raises:
-        TraceError: as ``read_changes``. Times may repeat or go back where recordings were strung together: such a
-            line counts at the latest time seen.
-    """
-    changes: list[Change] = []
-    now, alive, start = 0.0, 0, None
-    for where, text in _lines(path):
-        at, start, count = _poll(where, text, unit_s, start)
-        now = max(now, at)
-        changes.extend(Change(now, "add", f"node{i}") for i in range(alive, count))
-        changes.extend(Change(now, "remove", f"node{i}") for i in range(alive - 1, count - 1, -1))
-        alive = count
-    return tuple(_not_empty(path, changes))
-
-
-def _poll(where: _Where, text: str, unit_s: float, start: datetime | None) -> tuple[float, datetime | None, int]:
-    fields = [part.strip() for part in text.split(",")]
-    if len(fields) not in {2, 3}:
-        raise where.wrong("fields", f"expected date, time, count or time,count, not {len(fields)} fields")
-    count = _number(where, "count", fields[-1])
-    if count != int(count) or count > _MOST_NODES:
-        raise where.wrong("count", f"expected a whole number of at most {_MOST_NODES:,}, not {fields[-1]!r}")
-    if len(fields) == 2:
-        return _number(where, "time", fields[0]) * unit_s, start, int(count)
-    try:
-        at = datetime.fromisoformat(f"{fields[0]}T{fields[1]}")
-    except ValueError as error:
-        raise where.wrong("date", f"expected YYYY-MM-DD, HH:MM:SS, not {fields[0]!r}, {fields[1]!r}") from error
-    start = start or at
-    return (at - start).total_seconds(), start, int(count)
-
-
-def read_intervals(path: Path) -> tuple[Interval, ...]:
-    """Read one of Parcae's slices.
-
-    Raises:
-        TraceError: as ``read_changes``.
-    """
-    intervals: list[Interval] = []
-    alive: set[str] = set()
-    for where, text in _lines(path):
-        at_s, names, chosen, event = _slice(where, text)
-        if intervals and at_s <= intervals[-1].at_s:
-            raise where.wrong("time", f"{at_s * 1000:.0f} is not after the line above")
-        unseen = names - alive if event == "remove" else names & alive
-        if unseen:
-            raise where.wrong("nodes", f"{min(unseen)!r} is {'not' if event == 'remove' else 'already'} there")
-        alive = alive - names if event == "remove" else alive | names
-        added, removed = (0, len(names)) if event == "remove" else (len(names), 0)
-        intervals.append(Interval(at_s, len(alive), added, removed, chosen))
-    return tuple(_not_empty(path, intervals))
-
-
-def _slice(where: _Where, text: str) -> tuple[float, set[str], tuple[tuple[int, int], ...], str]:
-    try:
-        raw: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:  # not JSON, or a number of thousands of digits
-        raise where.wrong("line", "is not JSON") from error
-    if not isinstance(raw, list) or len(raw) != 3 or not isinstance(raw[2], dict):
-        raise where.wrong("line", "expected [milliseconds, event, {...}]")
-    at, event, more = raw
-    names = more.get("nodes")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise where.wrong("nodes", "expected a list of names")
-    if not isinstance(event, str) or (names and event not in {"add", "remove"}):
-        raise where.wrong("event", f"expected add or remove with nodes, not {event!r}")
-    return _number(where, "time", at) / 1000.0, set(names), tuple(_pair(where, more, name) for name in CHOICES), event
-
-
-def _pair(where: _Where, more: dict[str, Any], name: str) -> tuple[int, int]:
-    value = more.get(name)
-    if not isinstance(value, list) or len(value) != 2 or not all(type(v) is int and v > 0 for v in value):
-        raise where.wrong(name, f"expected [dp, pp], not {value!r}")
-    return value[0], value[1]
-
-
-def _number(where: _Where, field: str, value: object) -> float:
+def number_of(where: Where, field: str, value: object) -> float:
     """A number from 0 to what no recording reaches."""
     try:
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
@@ -199,7 +85,7 @@ def _number(where: _Where, field: str, value: object) -> float:
     return number
 
 
-def _lines(path: Path) -> Iterator[tuple[_Where, str]]:
+def lines_of(path: Path) -> Iterator[tuple[Where, str]]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -208,10 +94,10 @@ def _lines(path: Path) -> Iterator[tuple[_Where, str]]:
         raise TraceError(f"{path}: not UTF-8 text (byte {error.start})") from error
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            yield _Where(path, number), line
+            yield Where(path, number), line
 
 
-def _not_empty(path: Path, found: Iterable[T]) -> list[T]:
+def not_empty(path: Path, found: Iterable[T]) -> list[T]:
     kept = list(found)
     if not kept:
         raise TraceError(f"{path}: no events")

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Fault, Outlook
-from recovery.plan import WayName
-from recovery.pricing.allocation import cheapest_donor
-from recovery.pricing.event import Action
-from recovery.strategies.way import unheld
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind
+from mainstay.recovery.cost_model.allocation import cheapest_donor
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import unheld
 
 
 class BorrowWorkers:
     """Unicron: the plan of least cost over several jobs, here for the one that lost workers."""
 
-    way = WayName.BORROW_WORKERS
-    systems = "Unicron"
+    way = RecoveryStrategyName.BORROW_WORKERS
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
-        """Somebody must have as many workers to give; the lost state must be held."""
-        if outlook.fault in {Fault.ERROR, Fault.PROCESS}:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
+        """Another job must have as many workers to give; the lost state must be held."""
+        if cost_inputs.fault in {FaultKind.ERROR, FaultKind.PROCESS}:
             return "No worker is lost, so that none is to be borrowed."
-        if outlook.fault is Fault.NODE and (why := unheld(outlook)):
+        if cost_inputs.fault is FaultKind.NODE and (why := unheld(cost_inputs)):
             return why
-        if not outlook.pool.others:
+        if not cost_inputs.pool.others:
             return "No other job shares this cluster."
-        if _donor(outlook) is None:
-            return f"No other job has {outlook.gone} workers to give up."
+        if _donor(cost_inputs) is None:
+            return f"No other job has {cost_inputs.gone} workers to give up."
         return None
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A donor's loss counts as this job's: in its seconds, by the donor's rate against this job's own.
 
         Rates of tenants are in units of one healthy worker of this job, so that a value of 1 is one worker's second.
         """
-        donor = _donor(outlook)
+        donor = _donor(cost_inputs)
         assert donor is not None  # masked
-        planned = outlook.fault is not Fault.NODE
-        down = outlook.costs.regroup_s + outlook.warm_up_s if planned else outlook.down_s()
-        return Action(
-            downtime_s=down + outlook.costs.spawn_cold_s + outlook.move_s + donor / outlook.workers,
-            repeated_s=0.0 if planned else outlook.step_s / 2.0,
+        planned = cost_inputs.fault is not FaultKind.NODE
+        down = cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s()
+        return RecoveryAction(
+            downtime_s=down + cost_inputs.costs.spawn_cold_s + cost_inputs.move_s + donor / cost_inputs.workers,
+            repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
         )
 
 
-def _donor(outlook: Outlook) -> float | None:
+def _donor(cost_inputs: CostInputs) -> float | None:
     """The least loss of value, in seconds of one worker."""
-    repair_s = sum(each.share * each.seconds for each in outlook.odds.repairs)
-    found = cheapest_donor(outlook.pool.others, outlook.gone, repair_s)
+    repair_s = sum(each.share * each.seconds for each in cost_inputs.odds.repairs)
+    found = cheapest_donor(cost_inputs.pool.others, cost_inputs.gone, repair_s)
     return None if found is None else found[1]

@@ -2,66 +2,65 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Fault, Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.pricing.layouts import Mix, mix_s
-from recovery.strategies.shapes import model_of
-from recovery.strategies.way import waiting
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.cost_model.layouts import Mix, mix_s
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import waiting
+from mainstay.recovery.strategies.shapes import model_of
 
 
 class Degrade:
-    """ResiHP, ElasWave: micro-batches dealt by speed, layers split anew; whichever is faster."""
+    """ResiHP, ElasWave: micro-batches assigned by speed, layers split again; whichever is faster."""
 
-    way = WayName.DEGRADE
-    systems = "ResiHP, ElasWave"
+    way = RecoveryStrategyName.DEGRADE
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """For slow workers alone."""
-        if outlook.fault is not Fault.SLOW:
-            return "Nobody is slow: there is no less to give to somebody."
+        if cost_inputs.fault is not FaultKind.SLOW:
+            return "No worker is slow: there is no worker to give less to."
         return None
 
-    def action(self, outlook: Outlook) -> Action:
-        """The deal changes at the end of a step. New layers move state besides, and pay it for the rate alone."""
-        dealt, split = degraded_s(outlook)
-        moved = split < dealt
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
+        """The assignment changes at the end of a step. New layers also move state, and pay it for the rate alone."""
+        assigned, split = degraded_s(cost_inputs)
+        moved = split < assigned
         return waiting(
-            outlook,
-            Action(
-                downtime_s=outlook.costs.regroup_s + outlook.warm_up_s + (outlook.move_s if moved else 0.0),
+            cost_inputs,
+            RecoveryAction(
+                downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s + (cost_inputs.move_s if moved else 0.0),
                 repeated_s=0.0,
-                rate=min(1.0, outlook.step_s / min(dealt, split)),
+                rate=min(1.0, cost_inputs.step_s / min(assigned, split)),
                 rejoin_probability=1.0,
-                rejoin_s=outlook.costs.regroup_s + (outlook.move_s if moved else 0.0),
+                rejoin_s=cost_inputs.costs.regroup_s + (cost_inputs.move_s if moved else 0.0),
             ),
         )
 
 
-def degraded_s(outlook: Outlook) -> tuple[float, float]:
-    """Seconds of a step with micro-batches dealt by speed, and with layers split anew.
+def degraded_s(cost_inputs: CostInputs) -> tuple[float, float]:
+    """Seconds of a step with micro-batches assigned by speed, and with layers split again.
 
-    Dealt: each slow worker drags a pipeline of its own, at worst. Split: in those pipelines the slow stage gets the
+    Assigned: each slow worker drags a pipeline of its own, at worst. Split: in those pipelines the slow stage gets the
     layers that balance it (minimax), so that a pipeline of P stages with total speed P - 1 + v runs at that share.
     """
-    dp, pp = outlook.shape.dp, outlook.shape.pp
-    slow, slot = outlook.hit, outlook.stage.slot_s
+    dp, pp = cost_inputs.shape.dp, cost_inputs.shape.pp
+    slow, slot = cost_inputs.hit, cost_inputs.stage.slot_s
     healthy: Mix = ((dp - slow, pp, slot),) if dp > slow else ()
-    dealt = mix_s(model_of(outlook), (*healthy, (slow, pp, slot / outlook.speed)))
-    split = mix_s(model_of(outlook), (*healthy, (slow, pp, split_slot_s(outlook))))
-    return dealt, split
+    assigned = mix_s(model_of(cost_inputs), (*healthy, (slow, pp, slot / cost_inputs.speed)))
+    split = mix_s(model_of(cost_inputs), (*healthy, (slow, pp, split_slot_s(cost_inputs))))
+    return assigned, split
 
 
-def split_slot_s(outlook: Outlook) -> float:
+def split_slot_s(cost_inputs: CostInputs) -> float:
     """The slowest slot of a pipeline with one slow stage after the best split of whole layers."""
-    model, pp = model_of(outlook), outlook.shape.pp
+    model, pp = model_of(cost_inputs), cost_inputs.shape.pp
     if pp == 1:
-        return outlook.stage.slot_s / outlook.speed
+        return cost_inputs.stage.slot_s / cost_inputs.speed
     least = min(
         (
-            max(few * model.layer_s / outlook.speed, -(-(model.layers - few) // (pp - 1)) * model.layer_s)
+            max(few * model.layer_s / cost_inputs.speed, -(-(model.layers - few) // (pp - 1)) * model.layer_s)
             for few in range(1, -(-model.layers // pp) + 1)
         ),
     )
-    return max(least, outlook.stage.slot_s)
+    return max(least, cost_inputs.stage.slot_s)

@@ -5,44 +5,43 @@ A rank that still holds the checkpoint's step in memory uses that instead of the
 
 from __future__ import annotations
 
-from recovery.outlook import Outlook
-from recovery.plan import Alternative, StrategyName, WayName
-from recovery.pricing.event import Action
-from recovery.situation import Case
-from recovery.strategies.base import choose, feasible, homeless, infeasible
-from recovery.strategies.offers import Everyone, disk_offers
-from recovery.strategies.way import nothing_lost, placeless
+from mainstay.recovery.cost_inputs import CostInputs
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.planner_input import FailureCase
+from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
+from mainstay.recovery.strategies.restore_options import AllRankOptions, disk_offers
+from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
 
 
 class DiskRestart:
     """Restart from a persistent checkpoint (the baseline of every paper; Varuna's morphing)."""
 
-    name = StrategyName.DISK_RESTART
-    way = WayName.DISK_RESTART
-    systems = "the baseline of every paper"
-    executed_as = StrategyName.DISK_RESTART
+    name = RestoreStrategyName.DISK_RESTART
+    way = RecoveryStrategyName.DISK_RESTART
+    executed_as = RestoreStrategyName.DISK_RESTART
 
-    def price(self, case: Case) -> Alternative:
+    def price(self, case: FailureCase) -> Alternative:
         """See ``Strategy``; infeasible where some rank has no checkpoint that its node can read."""
-        if why := homeless(case):
+        if why := placement_problem(case):
             return infeasible(self.name, why)
         own = {rank: disk_offers(case, rank) for rank in case.failed or case.survivors}
         bare = next((rank for rank in case.failed if not own[rank]), None)
         if bare is not None:
             return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
-        offers = Everyone(case, own if case.failed else {}, disk=True)
+        offers = AllRankOptions(case, own if case.failed else {}, disk=True)
         epoch, why_not = choose(offers, own)
         if epoch is None:
             return infeasible(self.name, why_not)
-        return feasible(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", epoch, offers)
+        return evaluate(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", epoch, offers)
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """See ``Way``."""
-        if why := nothing_lost(outlook):
+        if why := nothing_lost(cost_inputs):
             return why
-        return "No checkpoint is on disk." if outlook.held.disk_s is None else placeless(outlook)
+        return "No checkpoint is on disk." if cost_inputs.held.disk_s is None else placeless(cost_inputs)
 
-    def action(self, outlook: Outlook) -> Action:
-        """All start anew and read: each worker its own part, all at the same time."""
-        down = outlook.down_s(outlook.restart_s + outlook.costs.spawn_cold_s + outlook.read_s)
-        return Action(downtime_s=down, repeated_s=outlook.held.disk_s or 0.0)
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
+        """All start again and read: each worker its own part, all at the same time."""
+        down = cost_inputs.down_s(cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s)
+        return RecoveryAction(downtime_s=down, repeated_s=cost_inputs.held.disk_s or 0.0)

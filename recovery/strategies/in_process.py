@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Ability, Fault, Outlook
-from recovery.plan import StrategyName, WayName
-from recovery.pricing.event import Action
-from recovery.strategies.way import unheld
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import unheld
 
 
 class InProcess:
     """In-process restart (Unicron; NVRx): the same processes regroup, state comes from a peer or their own slot.
 
-    A running job's planner calls it a local slot of which nobody has failed (``recovery.launcher.retries``).
+    A running job's planner calls it a local slot without a failed rank (``mainstay.recovery.launcher.retry_policy``).
     """
 
-    way = WayName.IN_PROCESS
-    systems = "Unicron, NVRx"
-    executed_as = StrategyName.LOCAL_SLOT
+    way = RecoveryStrategyName.IN_PROCESS
+    executed_as = RestoreStrategyName.LOCAL_SLOT
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """For errors and hangs alone: a process that is gone cannot be entered again."""
-        if outlook.fault is not Fault.ERROR:
+        if cost_inputs.fault is not FaultKind.ERROR:
             return "The process is gone or was never in error, so that there is nothing to enter again."
-        if Ability.IN_PROCESS not in outlook.able:
+        if ProgramCapability.IN_PROCESS not in cost_inputs.able:
             return "The training program cannot enter its loop again within a process."
-        return None if outlook.held.local_s is not None else unheld(outlook)
+        return None if cost_inputs.held.local_s is not None else unheld(cost_inputs)
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """From the nearest source: its own slot if there is one, else a peer."""
-        if outlook.held.local_s is not None:
-            return Action(downtime_s=outlook.down_s(outlook.load_s), repeated_s=outlook.held.local_s)
-        return Action(downtime_s=outlook.down_s(outlook.move_s), repeated_s=outlook.step_s / 2.0)
+        if cost_inputs.held.local_s is not None:
+            return RecoveryAction(
+                downtime_s=cost_inputs.down_s(cost_inputs.load_s), repeated_s=cost_inputs.held.local_s
+            )
+        return RecoveryAction(downtime_s=cost_inputs.down_s(cost_inputs.move_s), repeated_s=cost_inputs.step_s / 2.0)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.strategies.way import nothing_lost, placeless, unheld
+from mainstay.recovery.cost_inputs import CostInputs
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless, unheld
 
 
 class JustInTime:
     """Just-in-time checkpointing (EuroSys'24): save + restart + half a step, and no steady overhead."""
 
-    way = WayName.JUST_IN_TIME
-    systems = "just-in-time checkpointing"
+    way = RecoveryStrategyName.JUST_IN_TIME
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
-        """Without a live replica of every lost stage there is nobody to save."""
-        return nothing_lost(outlook) or unheld(outlook) or placeless(outlook)
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
+        """Without a live replica of every lost stage no rank can save."""
+        return nothing_lost(cost_inputs) or unheld(cost_inputs) or placeless(cost_inputs)
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """One replica a stage writes at the same time as the others; all read."""
-        more = outlook.read_s + outlook.restart_s + outlook.costs.spawn_cold_s + outlook.read_s
-        return Action(downtime_s=outlook.down_s(more), repeated_s=outlook.step_s / 2.0)
+        more = cost_inputs.read_s + cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s
+        return RecoveryAction(downtime_s=cost_inputs.down_s(more), repeated_s=cost_inputs.step_s / 2.0)

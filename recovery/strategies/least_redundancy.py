@@ -2,60 +2,61 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.pricing.redundancy import Scheme, torn_rate
-from recovery.strategies.way import nothing_lost, placeless
+from mainstay.recovery.cost_inputs import CostInputs
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.cost_model.redundancy import RedundancyScheme, torn_rate
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
 
 
 class LeastRedundancy:
     """Chen et al. (ICCD 2023): copies or a code, chosen by cost; GEMINI's replicas are its schemes of one block."""
 
-    way = WayName.LEAST_REDUNDANCY
-    systems = "Chen et al., GEMINI"
+    way = RecoveryStrategyName.LEAST_REDUNDANCY
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """A scheme must fit into memory and bear what was lost."""
-        if why := nothing_lost(outlook) or placeless(outlook):
+        if why := nothing_lost(cost_inputs) or placeless(cost_inputs):
             return why
-        if not outlook.pool.schemes:
+        if not cost_inputs.pool.schemes:
             return "No scheme of redundancy is offered."
-        if _fitting(outlook):
+        if _fitting(cost_inputs):
             return None
-        return f"No scheme fits into the memory that there is and bears {outlook.gone} losses in one group."
+        return f"No scheme fits into the memory that there is and bears {cost_inputs.gone} losses in one group."
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """That of the least cost by failure, all the time between failures counted."""
-        between_s = 1.0 / outlook.job_rate if outlook.job_rate else 0.0
+        between_s = 1.0 / cost_inputs.job_rate if cost_inputs.job_rate else 0.0
 
-        def cost_s(action: Action) -> float:
-            return action.downtime_s + action.repeated_s + action.standing_share * between_s
+        def cost_s(action: RecoveryAction) -> float:
+            return action.downtime_s + action.repeated_s + action.readiness_share * between_s
 
-        return min((_action(outlook, scheme) for scheme in _fitting(outlook)), key=cost_s)
+        return min((_action(cost_inputs, scheme) for scheme in _fitting(cost_inputs)), key=cost_s)
 
 
-def _fitting(outlook: Outlook) -> list[Scheme]:
+def _fitting(cost_inputs: CostInputs) -> list[RedundancyScheme]:
     """Those that fit into memory and the job, and bear what was lost, as though it were all of one group."""
     return [
         scheme
-        for scheme in outlook.pool.schemes
-        if scheme.memory * outlook.state_bytes <= outlook.pool.room_bytes
-        and scheme.data + scheme.extra <= outlook.workers
-        and scheme.extra >= outlook.gone
+        for scheme in cost_inputs.pool.schemes
+        if scheme.memory * cost_inputs.state_bytes <= cost_inputs.pool.room_bytes
+        and scheme.data + scheme.extra <= cost_inputs.workers
+        and scheme.extra >= cost_inputs.gone
     ]
 
 
-def _action(outlook: Outlook, scheme: Scheme) -> Action:
-    """A block is decoded from ``data`` others. Standing: its saves, and the restarts from disk it cannot prevent."""
-    fetched_s = outlook.state_bytes * scheme.data / outlook.costs.net_Bps
-    decoded_s = outlook.state_bytes * scheme.data / outlook.costs.xor_Bps if scheme.data > 1 else 0.0
-    repair_s = sum(each.share * each.seconds for each in outlook.odds.repairs)
-    restart_s = outlook.restart_s + outlook.costs.spawn_cold_s + outlook.read_s + (outlook.held.disk_s or 0.0)
-    torn = torn_rate(scheme, workers=outlook.workers, worker_rate=outlook.odds.worker_rate, window_s=repair_s)
-    return Action(
-        downtime_s=outlook.down_s(outlook.spawn_s + fetched_s + decoded_s + outlook.load_s),
+def _action(cost_inputs: CostInputs, scheme: RedundancyScheme) -> RecoveryAction:
+    """A block is decoded from ``data`` others. Readiness: its saves, and the restarts from disk it cannot prevent."""
+    fetched_s = cost_inputs.state_bytes * scheme.data / cost_inputs.costs.net_Bps
+    decoded_s = cost_inputs.state_bytes * scheme.data / cost_inputs.costs.xor_Bps if scheme.data > 1 else 0.0
+    repair_s = sum(each.share * each.seconds for each in cost_inputs.odds.repairs)
+    restart_s = (
+        cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s + (cost_inputs.held.disk_s or 0.0)
+    )
+    torn = torn_rate(scheme, workers=cost_inputs.workers, worker_rate=cost_inputs.odds.worker_rate, window_s=repair_s)
+    return RecoveryAction(
+        downtime_s=cost_inputs.down_s(cost_inputs.spawn_s + fetched_s + decoded_s + cost_inputs.load_s),
         repeated_s=scheme.every_s / 2.0,
-        standing_share=min(1.0, scheme.share + torn * restart_s),
+        readiness_share=min(1.0, scheme.share + torn * restart_s),
     )

@@ -2,58 +2,57 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Fault, Outlook
-from recovery.plan import Alternative, StrategyName, WayName
-from recovery.pricing.event import Action
-from recovery.situation import Case
-from recovery.strategies.base import choose, feasible, homeless, infeasible
-from recovery.strategies.offers import Everyone, local_offers
-from recovery.strategies.way import nothing_lost
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.planner_input import FailureCase
+from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost
+from mainstay.recovery.strategies.restore_options import AllRankOptions, local_offers
+from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
 
 
 class LocalSlot:
     """Restore from the node's own snapshot (in-memory snapshot processes: REFT; local tier of GEMINI and TRANSOM)."""
 
-    name = StrategyName.LOCAL_SLOT
-    way = WayName.LOCAL_SLOT
-    systems = "REFT, GEMINI, TRANSOM"
-    executed_as = StrategyName.LOCAL_SLOT
+    name = RestoreStrategyName.LOCAL_SLOT
+    way = RecoveryStrategyName.LOCAL_SLOT
+    executed_as = RestoreStrategyName.LOCAL_SLOT
 
-    def price(self, case: Case) -> Alternative:
+    def price(self, case: FailureCase) -> Alternative:
         """See ``Strategy``; infeasible as soon as a node is lost, whose memory is gone."""
-        if why := homeless(case):
+        if why := placement_problem(case):
             return infeasible(self.name, why)
         own = {rank: local_offers(case, rank) for rank in case.failed}
         bare = next((rank for rank, offers in own.items() if not offers), None)
         if bare is not None:
             return infeasible(self.name, self._missing(case, bare))
-        offers = Everyone(case, own)
+        offers = AllRankOptions(case, own)
         epoch, why_not = choose(offers, own)
         if epoch is None:
             return infeasible(self.name, why_not)
-        return feasible(self.name, self._reason(case, epoch), epoch, offers)
+        return evaluate(self.name, self._reason(case, epoch), epoch, offers)
 
-    def _missing(self, case: Case, rank: int) -> str:
+    def _missing(self, case: FailureCase, rank: int) -> str:
         node = case.situation.ranks[rank].node
         if node in case.lost:
             return f"Node {node} is lost, and with it the snapshots of rank {rank} in its memory."
         return f"Node {node} holds no verified snapshot of rank {rank}."
 
-    def _reason(self, case: Case, epoch: int) -> str:
+    def _reason(self, case: FailureCase, epoch: int) -> str:
         if not case.failed:
             return f"No rank is gone: all ranks meet at step {epoch} from their own memory."
         who = ", ".join(map(str, case.failed))
         return f"The snapshot of step {epoch} that failed rank {who} left in its node's memory is whole."
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """See ``Way``; the memory of a lost node is gone with it."""
-        if why := nothing_lost(outlook):
+        if why := nothing_lost(cost_inputs):
             return why
-        if outlook.fault is Fault.NODE:
+        if cost_inputs.fault is FaultKind.NODE:
             return "Nodes are lost, and with them the snapshots in their memory."
-        return None if outlook.held.local_s is not None else "No snapshot is in the memory of the node."
+        return None if cost_inputs.held.local_s is not None else "No snapshot is in the memory of the node."
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A new process, and a copy within its node."""
-        down = outlook.down_s(outlook.spawn_s + outlook.load_s)
-        return Action(downtime_s=down, repeated_s=outlook.held.local_s or 0.0)
+        down = cost_inputs.down_s(cost_inputs.spawn_s + cost_inputs.load_s)
+        return RecoveryAction(downtime_s=down, repeated_s=cost_inputs.held.local_s or 0.0)

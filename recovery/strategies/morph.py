@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Ability, Fault, Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.pricing.layouts import best_layout, layout_s
-from recovery.strategies.shapes import model_of
-from recovery.strategies.way import waiting
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.cost_model.layouts import best_layout, layout_s
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import waiting
+from mainstay.recovery.strategies.shapes import model_of
 
 
 class Morph:
     """Varuna (EuroSys'22): job morphing by restart; with notice it saves just before."""
 
-    way = WayName.MORPH
-    systems = "Varuna"
+    way = RecoveryStrategyName.MORPH
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """A checkpoint and enough workers."""
-        if Ability.RESHAPE not in outlook.able:
-            return "The training program cannot go on at another (dp, pp)."
-        if outlook.held.disk_s is None and outlook.fault is not Fault.NOTICE:
+        if ProgramCapability.RESHAPE not in cost_inputs.able:
+            return "The training program cannot continue at another (dp, pp)."
+        if cost_inputs.held.disk_s is None and cost_inputs.fault is not FaultKind.NOTICE:
             return "No checkpoint is on disk."
-        if best_layout(model_of(outlook), outlook.left) is None:
-            return f"{outlook.left} workers cannot hold the model."
+        if best_layout(model_of(cost_inputs), cost_inputs.left) is None:
+            return f"{cost_inputs.left} workers cannot hold the model."
         return None
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Restart, read, and as slow as fewer workers are; a later growth is a restart again."""
-        model = model_of(outlook)
-        found = best_layout(model, outlook.left)
+        model = model_of(cost_inputs)
+        found = best_layout(model, cost_inputs.left)
         assert found is not None  # masked
-        restart = outlook.restart_s + outlook.costs.spawn_cold_s + outlook.read_s
-        noticed = outlook.fault is Fault.NOTICE
+        restart = cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s
+        noticed = cost_inputs.fault is FaultKind.NOTICE
         return waiting(
-            outlook,
-            Action(
-                downtime_s=outlook.down_s(restart) + (outlook.read_s if noticed else 0.0),
-                repeated_s=0.0 if noticed else outlook.held.disk_s or 0.0,
-                rate=min(1.0, outlook.step_s / layout_s(model, found)),
+            cost_inputs,
+            RecoveryAction(
+                downtime_s=cost_inputs.down_s(restart) + (cost_inputs.read_s if noticed else 0.0),
+                repeated_s=0.0 if noticed else cost_inputs.held.disk_s or 0.0,
+                rate=min(1.0, cost_inputs.step_s / layout_s(model, found)),
                 rejoin_probability=1.0,
-                rejoin_s=restart + outlook.read_s + outlook.costs.regroup_s + outlook.warm_up_s,
+                rejoin_s=restart + cost_inputs.read_s + cost_inputs.costs.regroup_s + cost_inputs.warm_up_s,
             ),
         )

@@ -6,55 +6,46 @@ their own slot of the epoch and their parity rows.
 
 from __future__ import annotations
 
-from recovery.outlook import Outlook
-from recovery.plan import Alternative, RestoreSource, StrategyName, WayName
-from recovery.pricing.event import Action
-from recovery.situation import Case, ParityHold
-from recovery.strategies.base import choose, feasible, homeless, infeasible
-from recovery.strategies.offers import Everyone, Offer, local_offers
-from recovery.strategies.way import nothing_lost, placeless
+from mainstay.recovery.cost_inputs import CostInputs
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.planner_input import FailureCase, HeldParity
+from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreSource, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
+from mainstay.recovery.strategies.restore_options import RestoreOption
+from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
 
 
 class ParityRebuild:
     """Restore from an erasure code over nodes (REFT's RAIM5; cost as in Chen et al., ICCD 2023)."""
 
-    name = StrategyName.PARITY_REBUILD
-    way = WayName.PARITY_REBUILD
-    systems = "REFT, Chen et al."
-    executed_as = StrategyName.PARITY_REBUILD
+    name = RestoreStrategyName.PARITY_REBUILD
+    way = RecoveryStrategyName.PARITY_REBUILD
+    executed_as = RestoreStrategyName.PARITY_REBUILD
 
-    def price(self, case: Case) -> Alternative:
+    def price(self, case: FailureCase) -> Alternative:
         """See ``Strategy``; infeasible without parity, or where a group lost more than it tolerates."""
-        if why := homeless(case):
+        if why := placement_problem(case):
             return infeasible(self.name, why)
         if not case.failed:
             return infeasible(self.name, "No rank is gone, so there is nothing to rebuild.")
         if not case.has_parity:
             return infeasible(self.name, "No parity is kept on any living node.")
         own = {rank: self._offers(case, rank) for rank in case.failed}
-        mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
-        bare = next((rank for rank in case.failed if not mine[rank]), None)
-        if bare is not None or not any(own.values()):
-            return infeasible(self.name, self._missing(case, case.failed[0] if bare is None else bare))
-        offers = Everyone(case, mine)
-        epoch, why_not = choose(offers, own)
-        if epoch is None:
-            return infeasible(self.name, why_not)
-        reason = f"Parity of step {epoch} is complete on the other nodes of the group."
-        return feasible(self.name, reason, epoch, offers)
+        reason = "Parity of step {} is complete on the other nodes of the group."
+        return restore_from(self.name, case, own, self._missing, reason.format)
 
-    def _offers(self, case: Case, rank: int) -> dict[int, Offer]:
-        offers: dict[int, Offer] = {}
+    def _offers(self, case: FailureCase, rank: int) -> dict[int, RestoreOption]:
+        offers: dict[int, RestoreOption] = {}
         for ranks, rows in case.rows(rank).items():
             if len(ranks) > 1:
                 for epoch, held in rows.items():
                     helpers = self._helpers(case, rank, ranks, epoch, held)
                     if helpers is not None and epoch not in offers:
-                        offers[epoch] = Offer(RestoreSource.PARITY, from_nodes=helpers)
+                        offers[epoch] = RestoreOption(RestoreSource.PARITY, from_nodes=helpers)
         return offers
 
     def _helpers(
-        self, case: Case, rank: int, ranks: tuple[int, ...], epoch: int, held: list[ParityHold]
+        self, case: FailureCase, rank: int, ranks: tuple[int, ...], epoch: int, held: list[HeldParity]
     ) -> tuple[str, ...] | None:
         """The nodes of as many members, each with slot and rows, as a decode reads from; None if too few are left.
 
@@ -69,7 +60,7 @@ class ParityRebuild:
         needed = max(1, len(ranks) - held[0].parity)
         return tuple(nodes[:needed]) if len(nodes) >= needed else None
 
-    def _missing(self, case: Case, rank: int) -> str:
+    def _missing(self, case: FailureCase, rank: int) -> str:
         rows = case.rows(rank)
         if not rows:
             return f"Rank {rank} belongs to no parity group with a row on a living node."
@@ -83,23 +74,23 @@ class ParityRebuild:
             )
         return f"No step has the parity rows and snapshots of enough members of rank {rank}'s group."
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """See ``Way``; losses are taken to be of one group, which is the worst."""
-        if why := nothing_lost(outlook):
+        if why := nothing_lost(cost_inputs):
             return why
-        if outlook.held.parity_s is None:
+        if cost_inputs.held.parity_s is None:
             return "No parity is kept."
-        if outlook.gone > outlook.held.parity_losses:
-            return f"{outlook.gone} workers are lost, and a group bears {outlook.held.parity_losses}."
-        return placeless(outlook)
+        if cost_inputs.gone > cost_inputs.held.parity_losses:
+            return f"{cost_inputs.gone} workers are lost, and a group bears {cost_inputs.held.parity_losses}."
+        return placeless(cost_inputs)
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A new process; what the others hold comes over the network and is decoded."""
-        decode_s = outlook.state_bytes / outlook.costs.xor_Bps
-        down = outlook.down_s(outlook.spawn_s + outlook.move_s + decode_s)
-        return Action(downtime_s=down, repeated_s=outlook.held.parity_s or 0.0)
+        decode_s = cost_inputs.state_bytes / cost_inputs.costs.xor_Bps
+        down = cost_inputs.down_s(cost_inputs.spawn_s + cost_inputs.move_s + decode_s)
+        return RecoveryAction(downtime_s=down, repeated_s=cost_inputs.held.parity_s or 0.0)
 
 
-def _is_of(row: ParityHold, place: int, taken: list[str]) -> bool:
+def _is_of(row: HeldParity, place: int, taken: list[str]) -> bool:
     """Whether rows are those of a member; where they do not say whose, a node's count once."""
     return row.place == place or (row.place < 0 and row.node not in taken)

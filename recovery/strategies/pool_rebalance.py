@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from recovery.outlook import GONE, Ability, Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.strategies.way import rejoins, single_stages, unheld, waiting
+from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import rejoins, single_stages, unheld, waiting
 
 
 class PoolRebalance:
     """SWARM (ICML'23): stochastic wiring; a peer that fails is banned and its micro-batch sent again."""
 
-    way = WayName.POOL_REBALANCE
-    systems = "SWARM"
+    way = RecoveryStrategyName.POOL_REBALANCE
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Every pool needs a worker."""
-        if Ability.POOL not in outlook.able:
+        if ProgramCapability.POOL not in cost_inputs.able:
             return "The training program wires its pipelines fast."
-        return unheld(outlook)
+        return unheld(cost_inputs)
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Nothing stands still but what waited for the lost micro-batch; the smallest pool sets the pace.
 
         Pools are evened out beside training: a worker that moves downloads its new stage's state, and where that makes
-        no pool larger nobody moves.
+        no pool larger no worker moves.
         """
-        dp, pp = outlook.shape.dp, outlook.shape.pp
-        worst = dp - max(outlook.lost)
-        even = outlook.left // pp
+        dp, pp = cost_inputs.shape.dp, cost_inputs.shape.pp
+        worst = dp - max(cost_inputs.lost)
+        even = cost_inputs.left // pp
         return waiting(
-            outlook,
-            Action(
-                downtime_s=(outlook.detect_s if outlook.fault in GONE else 0.0) + outlook.stage.slot_s,
-                repeated_s=outlook.move_s * (1.0 - worst / dp) if even > worst else 0.0,
+            cost_inputs,
+            RecoveryAction(
+                downtime_s=(cost_inputs.detect_s if cost_inputs.fault in GONE else 0.0) + cost_inputs.stage.slot_s,
+                repeated_s=cost_inputs.move_s * (1.0 - worst / dp) if even > worst else 0.0,
                 rate=min(1.0, max(even, worst) / dp),
                 rejoin_probability=1.0,
-                rejoin_s=rejoins(outlook) - outlook.costs.regroup_s,
-                copies_at_risk=single_stages(outlook),
+                rejoin_s=rejoins(cost_inputs) - cost_inputs.costs.regroup_s,
+                copies_at_risk=single_stages(cost_inputs),
             ),
         )

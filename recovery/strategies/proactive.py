@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-from recovery.outlook import Ability, Fault, Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.pricing.layouts import Model, best_layout, layout_s, layouts
-from recovery.pricing.liveput import Layout
-from recovery.strategies.shapes import model_of
-from recovery.strategies.way import rejoins, waiting, waiting_s
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.cost_model.layouts import Layout, LayoutModel, best_layout, layout_s, layouts
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import rejoins, waiting, waiting_s
+from mainstay.recovery.strategies.shapes import model_of
 
 
 class Proactive:
     """Parcae's liveput (NSDI'24), LiveR: a planned change while all state is still there."""
 
-    way = WayName.PROACTIVE
-    systems = "Parcae, LiveR"
+    way = RecoveryStrategyName.PROACTIVE
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Without notice there is nothing to move from."""
-        if outlook.fault is not Fault.NOTICE:
+        if cost_inputs.fault is not FaultKind.NOTICE:
             return "Nothing was announced: a planned change needs the workers that go."
-        if Ability.RESHAPE not in outlook.able:
-            return "The training program cannot go on at another (dp, pp)."
-        if best_layout(model_of(outlook), outlook.left) is None:
-            return f"{outlook.left} workers cannot hold the model."
+        if ProgramCapability.RESHAPE not in cost_inputs.able:
+            return "The training program cannot continue at another (dp, pp)."
+        if best_layout(model_of(cost_inputs), cost_inputs.left) is None:
+            return f"{cost_inputs.left} workers cannot hold the model."
         return None
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """The layout of most liveput: throughput until workers are back, less what it costs to come and to go back.
 
-        ``pricing.liveput`` does the same over many intervals whose nodes are known or predicted.
+        ``bench.lib_liveput`` does the same over many intervals whose nodes are known or predicted.
         """
-        model = model_of(outlook)
-        wait = waiting_s(outlook)
+        model = model_of(cost_inputs)
+        wait = waiting_s(cost_inputs)
 
-        def lost_s(action: Action) -> float:
+        def lost_s(action: RecoveryAction) -> float:
             return action.downtime_s + (1.0 - action.rate) * wait + action.rejoin_s
 
-        actions = (_moved(outlook, model, layout) for layout in layouts(model, outlook.left))
-        return waiting(outlook, min(actions, key=lost_s))
+        actions = (_moved(cost_inputs, model, layout) for layout in layouts(model, cost_inputs.left))
+        return waiting(cost_inputs, min(actions, key=lost_s))
 
 
-def _moved(outlook: Outlook, model: Model, layout: Layout) -> Action:
-    """State streams beside training while there is notice; what does not fit in stands still. So does the way back."""
-    move_s = outlook.move_s if layout[1] != outlook.shape.pp else 0.0
-    hidden = min(move_s, outlook.odds.notice_s)
-    return Action(
-        downtime_s=outlook.costs.regroup_s + outlook.warm_up_s + move_s - hidden,
+def _moved(cost_inputs: CostInputs, model: LayoutModel, layout: Layout) -> RecoveryAction:
+    """State streams beside training while there is notice; the job stops for the rest, and for the return."""
+    move_s = cost_inputs.move_s if layout[1] != cost_inputs.shape.pp else 0.0
+    hidden = min(move_s, cost_inputs.odds.notice_s)
+    return RecoveryAction(
+        downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s + move_s - hidden,
         repeated_s=0.0,
-        rate=min(1.0, outlook.step_s / layout_s(model, layout)),
+        rate=min(1.0, cost_inputs.step_s / layout_s(model, layout)),
         rejoin_probability=1.0,
-        rejoin_s=rejoins(outlook),
+        rejoin_s=rejoins(cost_inputs),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from recovery.outlook import GONE, Ability, Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.pricing.iteration import REDUNDANT_FAILOVER
-from recovery.strategies.way import rejoins, single_stages, waiting
+from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.cost_model.iteration import REDUNDANT_FAILOVER
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import rejoins, single_stages, waiting
 
 REDUNDANT_SHARE = 0.803
 """Of the time, that redundant forwards and their communication take: 1 - 0.197, the useful share of Bamboo's runs in
@@ -14,38 +14,37 @@ the simulator behind Oobleck's Table 2."""
 
 
 class RedundantCompute:
-    """Bamboo (NSDI'23). Its price is paid all the time, so that it stands in ``standing_share``."""
+    """Bamboo (NSDI'23). Its price is paid all the time, so that it stands in ``readiness_share``."""
 
-    way = WayName.REDUNDANT_COMPUTE
-    systems = "Bamboo"
+    way = RecoveryStrategyName.REDUNDANT_COMPUTE
     executed_as = None
 
-    def mask(self, outlook: Outlook) -> str | None:
-        """Two neighbours lost may be of one pipeline, and then nobody holds the second one's layers."""
-        if Ability.REDUNDANT not in outlook.able:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
+        """Two neighbors lost may be of one pipeline, and then no worker holds the second one's layers."""
+        if ProgramCapability.REDUNDANT not in cost_inputs.able:
             return "The training program computes nothing redundantly."
-        if outlook.shape.pp < 2:
-            return "A pipeline of one stage has no neighbour to compute for."
-        pp = outlook.shape.pp
-        both = next((s for s in range(pp) if outlook.lost[s] and outlook.lost[(s + 1) % pp]), None)
+        if cost_inputs.shape.pp < 2:
+            return "A pipeline of one stage has no neighbor to compute for."
+        pp = cost_inputs.shape.pp
+        both = next((s for s in range(pp) if cost_inputs.lost[s] and cost_inputs.lost[(s + 1) % pp]), None)
         if both is not None:
             return f"Neighbouring stages {both} and {(both + 1) % pp} lost workers: no shadow may be left."
         return None
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A shadow runs two stages: its slot is twice as long, and sets the pace."""
-        planned = outlook.fault not in GONE
-        failover = 0.0 if planned else (REDUNDANT_FAILOVER - 1.0) * outlook.step_s
-        shape = outlook.shape
+        planned = cost_inputs.fault not in GONE
+        failover = 0.0 if planned else (REDUNDANT_FAILOVER - 1.0) * cost_inputs.step_s
+        shape = cost_inputs.shape
         return waiting(
-            outlook,
-            Action(
-                downtime_s=(0.0 if planned else outlook.detect_s + outlook.costs.fence_s) + failover,
+            cost_inputs,
+            RecoveryAction(
+                downtime_s=(0.0 if planned else cost_inputs.detect_s + cost_inputs.costs.fence_s) + failover,
                 repeated_s=0.0,
                 rate=(shape.micro_batches + shape.pp - 1) / (2.0 * shape.micro_batches + shape.pp - 1),
                 rejoin_probability=1.0,
-                rejoin_s=rejoins(outlook),
-                copies_at_risk=single_stages(outlook),
-                standing_share=REDUNDANT_SHARE,
+                rejoin_s=rejoins(cost_inputs),
+                copies_at_risk=single_stages(cost_inputs),
+                readiness_share=REDUNDANT_SHARE,
             ),
         )

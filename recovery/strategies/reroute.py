@@ -7,53 +7,54 @@ stage cost nothing.
 
 from __future__ import annotations
 
-from recovery.outlook import GONE, Ability, Outlook
-from recovery.plan import WayName
-from recovery.pricing.event import Action
-from recovery.pricing.iteration import rerouted
-from recovery.strategies.way import rejoins, single_stages, unheld, waiting
+from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.cost_model.iteration import rerouted
+from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.recovery_strategy import rejoins, single_stages, unheld, waiting
 
 _NEEDS = {
-    WayName.REROUTE_COUPLED: frozenset({Ability.REROUTE}),
-    WayName.REROUTE_DECOUPLED: frozenset({Ability.REROUTE, Ability.DECOUPLED}),
-    WayName.REROUTE_STAGGERED: frozenset({Ability.REROUTE, Ability.DECOUPLED, Ability.STAGGERED}),
+    RecoveryStrategyName.REROUTE_COUPLED: frozenset({ProgramCapability.REROUTE}),
+    RecoveryStrategyName.REROUTE_DECOUPLED: frozenset({ProgramCapability.REROUTE, ProgramCapability.DECOUPLED}),
+    RecoveryStrategyName.REROUTE_STAGGERED: frozenset(
+        {ProgramCapability.REROUTE, ProgramCapability.DECOUPLED, ProgramCapability.STAGGERED}
+    ),
 }
 
 
 class Reroute:
     """SlipStream, ReCycle (SOSP'24), by what hides the work."""
 
-    systems = "SlipStream, ReCycle"
     executed_as = None
 
-    def __init__(self, way: WayName) -> None:
+    def __init__(self, way: RecoveryStrategyName) -> None:
         self.way = way
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Every lost stage needs a live peer, and the program must be able to."""
-        lacks = sorted(_NEEDS[self.way] - outlook.able)
+        lacks = sorted(_NEEDS[self.way] - cost_inputs.able)
         if lacks:
             return f"The training program cannot do this: it lacks {', '.join(lacks)}."
-        return unheld(outlook)
+        return unheld(cost_inputs)
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Half a step is repeated; the worker that comes back takes its state from a peer."""
-        planned = outlook.fault not in GONE
+        planned = cost_inputs.fault not in GONE
         return waiting(
-            outlook,
-            Action(
-                downtime_s=outlook.costs.regroup_s + outlook.warm_up_s if planned else outlook.down_s(),
-                repeated_s=0.0 if planned else outlook.step_s / 2.0,
-                rate=min(1.0, outlook.step_s / self._step_s(outlook)),
+            cost_inputs,
+            RecoveryAction(
+                downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s(),
+                repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
+                rate=min(1.0, cost_inputs.step_s / self._step_s(cost_inputs)),
                 rejoin_probability=1.0,
-                rejoin_s=rejoins(outlook),
-                copies_at_risk=single_stages(outlook),
+                rejoin_s=rejoins(cost_inputs),
+                copies_at_risk=single_stages(cost_inputs),
             ),
         )
 
-    def _step_s(self, outlook: Outlook) -> float:
-        ways = rerouted(outlook.shape, outlook.stage, outlook.lost)
+    def _step_s(self, cost_inputs: CostInputs) -> float:
+        ways = rerouted(cost_inputs.shape, cost_inputs.stage, cost_inputs.lost)
         assert ways is not None  # masked
-        if self.way is WayName.REROUTE_COUPLED:
+        if self.way is RecoveryStrategyName.REROUTE_COUPLED:
             return ways.coupled_s
-        return ways.decoupled_s if self.way is WayName.REROUTE_DECOUPLED else ways.staggered_s
+        return ways.decoupled_s if self.way is RecoveryStrategyName.REROUTE_DECOUPLED else ways.staggered_s

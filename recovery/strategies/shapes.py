@@ -1,17 +1,17 @@
-"""The job of an outlook as ``pricing.layouts`` sees it, for strategies that change its shape."""
+"""The job of cost inputs as ``pricing.layouts`` sees it, for strategies that change its shape."""
 
 from __future__ import annotations
 
-from recovery.outlook import Outlook
-from recovery.pricing.layouts import Model
+from mainstay.recovery.cost_inputs import CostInputs
+from mainstay.recovery.cost_model.layouts import LayoutModel
 
 
-def model_of(outlook: Outlook) -> Model:
+def model_of(cost_inputs: CostInputs) -> LayoutModel:
     """Layers such that today's fullest stage takes today's slot."""
-    deepest = -(-outlook.layers // outlook.shape.pp)
-    return Model(
-        layers=outlook.layers,
-        layer_s=outlook.stage.slot_s / deepest,
-        batch=outlook.batch,
-        least=outlook.pool.least_stages,
+    deepest = -(-cost_inputs.layers // cost_inputs.shape.pp)
+    return LayoutModel(
+        layers=cost_inputs.layers,
+        layer_s=cost_inputs.stage.slot_s / deepest,
+        batch=cost_inputs.batch,
+        least=cost_inputs.pool.least_stages,
     )

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from recovery.outlook import GONE, Outlook
-from recovery.plan import StrategyName, WayName
-from recovery.pricing.event import Action
-from recovery.strategies.way import unheld
+from mainstay.recovery.cost_inputs import GONE, CostInputs
+from mainstay.recovery.cost_model.failure_cost import RecoveryAction
+from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import unheld
 
 
 class StandbySwap:
     """TrainMover, ByteRobust, FlashRecovery. Here: a peer copy to a standby, or a migration where the worker lives."""
 
-    way = WayName.STANDBY_SWAP
-    systems = "TrainMover, ByteRobust, FlashRecovery"
-    executed_as = StrategyName.PEER_COPY
+    way = RecoveryStrategyName.STANDBY_SWAP
+    executed_as = RestoreStrategyName.PEER_COPY
 
-    def mask(self, outlook: Outlook) -> str | None:
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Each needs a standby; the state of what is gone, a peer."""
-        if outlook.pool.standbys < outlook.gone:
-            return f"{outlook.gone} workers are to be swapped, and {outlook.pool.standbys} standbys are warm."
-        return unheld(outlook) if outlook.fault in GONE else None
+        if cost_inputs.pool.standbys < cost_inputs.gone:
+            return f"{cost_inputs.gone} workers are to be swapped, and {cost_inputs.pool.standbys} standbys are warm."
+        return unheld(cost_inputs) if cost_inputs.fault in GONE else None
 
-    def action(self, outlook: Outlook) -> Action:
+    def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Planned swaps wait for the end of a step, and nothing is repeated."""
-        more = outlook.costs.spawn_warm_s + outlook.move_s
-        if outlook.fault in GONE:
-            return Action(downtime_s=outlook.down_s(more), repeated_s=outlook.step_s / 2.0)
-        costs = outlook.costs
-        return Action(downtime_s=costs.regroup_s + outlook.warm_up_s + more, repeated_s=0.0)
+        more = cost_inputs.costs.spawn_warm_s + cost_inputs.move_s
+        if cost_inputs.fault in GONE:
+            return RecoveryAction(downtime_s=cost_inputs.down_s(more), repeated_s=cost_inputs.step_s / 2.0)
+        costs = cost_inputs.costs
+        return RecoveryAction(downtime_s=costs.regroup_s + cost_inputs.warm_up_s + more, repeated_s=0.0)

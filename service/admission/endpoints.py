@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from service.admission import service
-from service.admission.answer import encode
-from service.admission.schemas import AdmissionIn, AdmissionRead
-from service.auth.guard import Actor
-from service.kit.clock import Now
-from service.kit.db import after_commit
-from service.services import ServicesDep
+from mainstay.service.admission import service
+from mainstay.service.admission.responses import encode
+from mainstay.service.admission.schemas import AdmissionIn, AdmissionRead
+from mainstay.service.auth.guard import Actor
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import after_commit
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["admission"])
 

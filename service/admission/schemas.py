@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from probes.words import HealthState, Verdict
-from service.admission.rules import AdmissionDecision, Code
-from service.kit.schemas import Count, Input, JsonNumber, Name, Output, ShortText
+from mainstay.probes.core_types import HealthState, Verdict
+from mainstay.service.admission.rules import AdmissionDecision, ReasonCode
+from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, ShortText
 
 MAX_NODES = 100_000
 
@@ -26,19 +26,19 @@ class AdmissionIn(Input):
     spares: Annotated[Count, Field(le=10_000)] | None = None
     """How many spare nodes to name; null: as many as are denied."""
     preempt: Annotated[bool, Strict()] = False
-    """Call off validations that run on these nodes: they give their GPUs back within five seconds."""
+    """Cancel validations that run on these nodes: each node releases its GPUs within 5 s."""
     preflight: Annotated[bool, Strict()] = False
     """Order the suite on every node that is denied for want of a valid check; ask again when they have ended."""
 
 
 class ReasonRead(Output):
-    code: Code
+    code: ReasonCode
     decision: AdmissionDecision
     text: str
 
 
 class NodeAdmission(Output):
-    """A node of which there is something to say."""
+    """A node with at least one objection."""
 
     node: str
     decision: AdmissionDecision
@@ -55,7 +55,7 @@ class AdmissionRead(Output):
     """deny if any node is denied, else allow_degraded if any is degraded, else allow."""
     reason: str
     allowed: int
-    """Nodes of which there is nothing to say: they are not listed."""
+    """Number of nodes without objections; they are not listed."""
     nodes: list[NodeAdmission]
     """The others, denied ones first."""
     spares: list[str]
@@ -63,5 +63,5 @@ class AdmissionRead(Output):
     preflight: list[str]
     """Ids of the validations that were ordered."""
     preempted: list[str]
-    """Ids of the validations that were called off."""
+    """Ids of the cancelled validations."""
     at: float

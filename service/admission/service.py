@@ -8,39 +8,55 @@ from typing import Final
 
 import msgspec
 
-from service.admission.answer import Answer, NodeAnswer
-from service.admission.facts import Occupancy, Survey
-from service.admission.rules import BADNESS, AdmissionDecision, Code, Known, Reason, Wish, reasons, worst
-from service.admission.schemas import AdmissionIn
-from service.kit.db import AnySession, WriteSession
-from service.settings import Settings
-from service.validation import orders
-from service.validation import service as validations
-from service.validation.suites import require_suite
+from mainstay.service.admission.node_facts import FactsQuery, Occupancy
+from mainstay.service.admission.responses import AdmissionResponse, NodeAdmissionResponse
+from mainstay.service.admission.rules import (
+    BADNESS,
+    AdmissionDecision,
+    AdmissionFacts,
+    AdmissionRequest,
+    Reason,
+    ReasonCode,
+    reasons,
+    worst,
+)
+from mainstay.service.admission.schemas import AdmissionIn
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.settings import Settings
+from mainstay.service.validation import node_tasks
+from mainstay.service.validation import service as validations
+from mainstay.service.validation.suites import require_suite
 
-WANTS_CHECK: Final = {Code.NEVER_VALIDATED, Code.VALIDATION_UNKNOWN, Code.VALIDATION_WEAK, Code.VALIDATION_OLD}
-"""What a pre-flight could mend."""
+WANTS_CHECK: Final = {
+    ReasonCode.NEVER_VALIDATED,
+    ReasonCode.VALIDATION_UNKNOWN,
+    ReasonCode.VALIDATION_WEAK,
+    ReasonCode.VALIDATION_OLD,
+}
+"""Objections that a pre-flight validation can clear."""
 
 
-def decide(session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now: float, settings: Settings) -> Answer:
+def decide(
+    session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now: float, settings: Settings
+) -> AdmissionResponse:
     """Judge every node by what is stored, and name spares.
 
     Raises:
         UnknownSuiteError: the suite that is asked for does not exist.
     """
-    wish = _wish(body, now, settings)
+    request = _request(body, now, settings)
     names = tuple(dict.fromkeys(body.nodes))
-    survey = Survey(session, names, wish, body.job, occupancy)
-    told: dict[str, NodeAnswer] = {}
+    survey = FactsQuery(session, names, request, body.job, occupancy)
+    told: dict[str, NodeAdmissionResponse] = {}
     cohorts: set[str] = set()
     for name, known in survey.notable().items():
-        if why := reasons(known, wish):
+        if why := reasons(known, request):
             told[name] = _node(name, known, why)
             cohorts |= {known.cohort} if known is not None and told[name].decision is AdmissionDecision.DENY else set()
     nodes = sorted(told.values(), key=lambda node: (-BADNESS[node.decision], node.node))
     denied = sum(node.decision is AdmissionDecision.DENY for node in nodes)
     wanted = denied if body.spares is None else body.spares
-    return Answer(
+    return AdmissionResponse(
         job=body.job,
         decision=worst(node.decision for node in nodes),
         reason=_headline(len(names), nodes),
@@ -53,20 +69,20 @@ def decide(session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now:
     )
 
 
-def _wish(body: AdmissionIn, now: float, settings: Settings) -> Wish:
+def _request(body: AdmissionIn, now: float, settings: Settings) -> AdmissionRequest:
     suite = body.suite or settings.admission.suite
     hours = settings.admission.max_age_hours if body.max_age_hours is None else body.max_age_hours
-    return Wish(
+    return AdmissionRequest(
         now=now,
-        silent_after=settings.fleet.silent_after,
+        heartbeat_timeout_seconds=settings.fleet.heartbeat_timeout_seconds,
         suite=require_suite(suite).name,
         max_age_seconds=hours * 3600.0,
         gpus=body.gpus_per_node,
     )
 
 
-def _node(name: str, known: Known | None, why: tuple[Reason, ...]) -> NodeAnswer:
-    return NodeAnswer(
+def _node(name: str, known: AdmissionFacts | None, why: tuple[Reason, ...]) -> NodeAdmissionResponse:
+    return NodeAdmissionResponse(
         node=name,
         decision=worst(reason.decision for reason in why),
         reasons=why,
@@ -77,7 +93,7 @@ def _node(name: str, known: Known | None, why: tuple[Reason, ...]) -> NodeAnswer
     )
 
 
-def _headline(asked: int, nodes: Sequence[NodeAnswer]) -> str:
+def _headline(asked: int, nodes: Sequence[NodeAdmissionResponse]) -> str:
     """One sentence: how many, and for what."""
     if not nodes:
         return f"all {asked} nodes are healthy and validated"
@@ -86,18 +102,24 @@ def _headline(asked: int, nodes: Sequence[NodeAnswer]) -> str:
     return f"{len(nodes)} of {asked} nodes are not simply allowed: {words}"
 
 
-def act(session: WriteSession, body: AdmissionIn, answer: Answer, *, now: float, settings: Settings) -> Answer:
+def act(
+    session: WriteSession, body: AdmissionIn, answer: AdmissionResponse, *, now: float, settings: Settings
+) -> AdmissionResponse:
     """Carry out what the request asks for beside an answer: pre-emption, pre-flight."""
     preempted: list[str] = []
     preflight: list[str] = []
     if body.preempt:
         why = f"job {body.job} wants the node"
-        rows = orders.preempt(session, body.nodes, why, now=now, settings=settings)
+        rows = node_tasks.preempt(session, body.nodes, why, now=now, settings=settings)
         preempted = [row.id for row in rows]
     if body.preflight:
         suite = body.suite or settings.admission.suite
         for node in answer.nodes:
             codes = {reason.code for reason in node.reasons}
-            if codes & WANTS_CHECK and not codes & {Code.UNKNOWN_NODE, Code.BEING_VALIDATED, Code.BUSY}:
+            if codes & WANTS_CHECK and not codes & {
+                ReasonCode.UNKNOWN_NODE,
+                ReasonCode.BEING_VALIDATED,
+                ReasonCode.BUSY,
+            }:
                 preflight.append(validations.order(session, settings, node=node.node, suite=suite, now=now).id)
     return msgspec.structs.replace(answer, preempted=preempted, preflight=preflight)

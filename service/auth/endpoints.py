@@ -7,18 +7,26 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy import select
 
-from service.auth import guard, service
-from service.auth.guard import COOKIE, Admin, Anyone, Reader
-from service.auth.models import TokenRow
-from service.auth.schemas import Enrol, Enrolled, Me, SignIn, TokenCreate, TokenCreated, TokenRead
-from service.auth.service import NewToken
-from service.auth.tokens import TokenKind
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing, after_commit
-from service.kit.openapi import PUBLIC, problems
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.schemas import Uuid
-from service.services import ServicesDep
+from mainstay.service.auth import guard, service
+from mainstay.service.auth.guard import COOKIE, Admin, Anyone, Reader
+from mainstay.service.auth.models import TokenRow
+from mainstay.service.auth.schemas import (
+    EnrollmentCreate,
+    EnrollmentRead,
+    Me,
+    SignIn,
+    TokenCreate,
+    TokenCreated,
+    TokenRead,
+)
+from mainstay.service.auth.service import NewToken
+from mainstay.service.auth.tokens import TokenKind
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.openapi import PUBLIC, problems
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.schemas import Uuid
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["auth"])
 
@@ -38,7 +46,7 @@ class TokenPage(Page[TokenRead]):
 def sign_in(body: SignIn, request: Request, services: ServicesDep, session: Writing, now: Now) -> Response:
     """Exchange a token for a session cookie."""
     if {"sec-fetch-site", "origin"} & set(request.headers.keys()):
-        guard.require_same_origin(request)  # a browser asks: nobody may be signed in by somebody else's page
+        guard.require_same_origin(request)  # a browser request: another site must not sign a user in
     cookie, seconds = service.sign_in(session, body.token, now=now, hours=services.settings.auth.session_hours)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"
@@ -99,9 +107,11 @@ def revoke_token(
     after_commit(session, services.tokens.clear)
 
 
-@router.post("/nodes:enrol", status_code=201, operation_id="enrol_node", responses=problems(409))
-def enrol_node(body: Enrol, joining: Anyone, services: ServicesDep, session: Writing, now: Now) -> Enrolled:
+@router.post("/nodes:enroll", status_code=201, operation_id="enroll_node", responses=problems(409))
+def enroll_node(
+    body: EnrollmentCreate, joining: Anyone, services: ServicesDep, session: Writing, now: Now
+) -> EnrollmentRead:
     """Exchange a join token for the credential of one node."""
-    secret = service.enrol(session, joining, body.name, now=now)
+    secret = service.enroll(session, joining, body.name, now=now)
     after_commit(session, services.tokens.clear)
-    return Enrolled(node=body.name, token=secret)
+    return EnrollmentRead(node=body.name, token=secret)

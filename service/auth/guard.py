@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 
-from service import services as running
-from service.auth import repository
-from service.auth.models import TokenRow
-from service.auth.tokens import Principal, Scope, TokenKind, digest
-from service.kit.problem import ForbiddenError, UnauthorizedError
-from service.services import Services
+from mainstay.service import services as running
+from mainstay.service.auth import repository
+from mainstay.service.auth.models import TokenRow
+from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest
+from mainstay.service.common.problem import ForbiddenError, UnauthorizedError
+from mainstay.service.services import Services
 
 COOKIE: Final = "mainstay_session"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -60,10 +60,10 @@ async def identify(request: Request) -> Principal:
     """Who is asking, by bearer token or by session cookie.
 
     Raises:
-        UnauthorizedError: nobody we know (any more).
+        UnauthorizedError: the credential is unknown, expired, or revoked.
         CrossOriginError: a cookie came with a changing request from another origin.
     """
-    services = running.of(request)
+    services = running.services_of(request)
     secret = bearer_of(request)
     if secret is not None:
         return await _known(services, digest(secret), by_cookie=False)
@@ -138,6 +138,6 @@ Admin = Annotated[Principal, Depends(_Requires(Scope.ADMIN))]
 
 
 def refuse_join_token(principal: Principal) -> None:
-    """A join token opens one door only."""
+    """Reject a join token: it is valid for enrollment only."""
     if principal.kind is TokenKind.JOIN:
-        raise ForbiddenError("a join token can only enrol a node")
+        raise ForbiddenError("a join token can only enroll a node: use a token with the required scope")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from service.auth import repository
-from service.kit.loops import Loop
-from service.services import Services
+from mainstay.service.auth import repository
+from mainstay.service.common.loops import Loop
+from mainstay.service.services import Services
 
 
 def make(services: Services) -> list[Loop]:
     known: list[tuple[float | None, int]] = []
 
-    def look() -> None:
+    def reload_revocations() -> None:
         with services.database.reading() as session:
             now = repository.revocations(session)
         if known != [now]:
             services.tokens.clear()
             known[:] = [now]
 
-    return [Loop("auth-revocations", services.settings.auth.revocation_seconds, look)]
+    return [Loop("auth-revocations", services.settings.auth.revocation_seconds, reload_revocations)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.kit.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime
 
 KINDS = ("admin", "user", "node", "job", "join")
 
@@ -18,7 +18,7 @@ class TokenRow(Base):
     digest: Mapped[str] = mapped_column(String(64), unique=True)
     """sha256 of the whole token: it has 256 random bits, so a slow hash would protect nothing more."""
     prefix: Mapped[str] = mapped_column(String(32))
-    """Its first characters, to recognise it by."""
+    """The first characters of the secret, which identify it in lists."""
     kind: Mapped[str] = mapped_column(String(8))
     name: Mapped[str] = mapped_column(String(200))
     scopes: Mapped[list[str]]

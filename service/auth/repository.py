@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import delete, func, select, update
 
-from service.auth.models import SessionRow, TokenRow
-from service.auth.tokens import TokenKind
-from service.kit.db import AnySession, WriteSession
+from mainstay.service.auth.models import SessionRow, TokenRow
+from mainstay.service.auth.tokens import TokenKind
+from mainstay.service.common.db import AnySession, WriteSession
 
 
 def valid_token(session: AnySession, digest: str, now: float) -> TokenRow | None:
@@ -56,7 +56,7 @@ def revoke(session: WriteSession, token_id: str, now: float) -> bool:
 
 
 def revoke_node_tokens(session: WriteSession, node: str, now: float) -> None:
-    """A node that enrols again gets a new credential; the old ones end."""
+    """Revoke the old credentials of a node that enrolls again and gets a new one."""
     session.execute(
         update(TokenRow)
         .where(TokenRow.node == node, TokenRow.kind == TokenKind.NODE, TokenRow.revoked_at.is_(None))

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.auth.tokens import Scope, TokenKind
-from service.kit.schemas import Input, JsonNumber, Name, Output, ShortText
+from mainstay.service.auth.tokens import Scope, TokenKind
+from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, ShortText
 
 Secret = Annotated[ShortText, Field(min_length=1)]
 
@@ -54,11 +54,11 @@ class TokenCreated(TokenRead):
     """The secret, shown this once."""
 
 
-class Enrol(Input):
+class EnrollmentCreate(Input):
     name: Name
 
 
-class Enrolled(Output):
+class EnrollmentRead(Output):
     node: str
     token: str
     """The node's credential, shown this once."""

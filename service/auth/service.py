@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from service.auth import repository
-from service.auth.models import SessionRow, TokenRow
-from service.auth.tokens import Principal, Scope, TokenKind, digest, make_secret
-from service.fleet.models import NodeRow
-from service.kit.db import WriteSession
-from service.kit.ids import new_id
-from service.kit.problem import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError, UnprocessableError
-from service.stream.changes import Topic, record_change
+from mainstay.service.auth import repository
+from mainstay.service.auth.models import SessionRow, TokenRow
+from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest, make_secret
+from mainstay.service.common.db import WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.common.problem import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+    UnprocessableError,
+)
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.stream.changes import Topic, record_change
 
 ADMIN_TOKEN_FILE: Final = "admin-token"  # noqa: S105 - a file name
 _PREFIX_CHARACTERS: Final = 6
@@ -110,10 +116,10 @@ def sign_out(session: WriteSession, cookie: str) -> None:
         session.delete(row)
 
 
-def enrol(session: WriteSession, principal: Principal, name: str, *, now: float) -> str:
+def enroll(session: WriteSession, principal: Principal, name: str, *, now: float) -> str:
     """Spend a join token: the node's row and the secret of its credential.
 
-    An unbound join token opens a new name only, so that nobody who finds one can take over a node that exists.
+    An unbound join token opens a new name only, so that a leaked token cannot take over an existing node.
 
     Raises:
         ForbiddenError: not a join token, or one bound to another node.
@@ -126,7 +132,7 @@ def enrol(session: WriteSession, principal: Principal, name: str, *, now: float)
         raise ForbiddenError(f"this join token is for node {principal.node!r} only")
     known = session.get(NodeRow, name)
     if known is not None and principal.node != name:
-        raise NodeExistsError(f"node {name!r} exists: to enrol it again, make a join token bound to its name")
+        raise NodeExistsError(f"node {name!r} exists: to enroll it again, create a join token bound to its name")
     if not repository.spend_join_token(session, principal.token_id, now):
         raise UnauthorizedError("this join token was used before", error="invalid_token")
     if known is None:
@@ -152,7 +158,7 @@ def ensure_admin(session: WriteSession, data_dir: Path, *, now: float) -> str | 
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """Write a file that only its owner can read, whatever stood there before."""
+    """Write a file that only its owner can read; replace an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

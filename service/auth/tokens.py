@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from service.kit.problem import ForbiddenError
+from mainstay.service.common.problem import ForbiddenError
 
 MAX_CACHED: Final = 50_000
 
@@ -43,11 +43,11 @@ class TokenKind(StrEnum):
 
 
 class NotYourNodeError(ForbiddenError):
-    slug, title = "not-your-node", "Not your node"
+    slug, title = "wrong-node", "Not your node"
 
 
 class NotYourJobError(ForbiddenError):
-    slug, title = "not-your-job", "Not your job"
+    slug, title = "wrong-job", "Not your job"
 
 
 class ScopeMissingError(ForbiddenError):
@@ -81,7 +81,7 @@ class Principal:
             raise NotYourNodeError(f"this token may not write data of node {node!r}")
 
     def require_job(self, job: str) -> None:
-        """A token bound to a job writes only that one; a node credential writes none by itself."""
+        """A token bound to a job writes only that job; a node credential alone writes no job."""
         self.require(Scope.REPORT)
         bound_elsewhere = self.job is not None and self.job != job
         if (bound_elsewhere or self.kind is TokenKind.NODE) and not self.may(Scope.ADMIN):
@@ -104,7 +104,8 @@ def digest(secret: str) -> str:
 class TokenCache:
     """Digest of a secret → principal, for a while: the frame route must not ask the database each time.
 
-    In this process a revocation takes effect at once; in others when their loop next looks (``service.auth.loops``).
+    A revocation takes effect at once in this process, and in others at the next iteration of the loop in
+    ``mainstay.service.auth.loops``.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""``mainstay demo``: the whole loop on this machine, in about a minute."""
+"""``mainstay demo``: train, kill a rank, and recover on this machine, in about a minute."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from service.demo.scenario import DemoError, DemoOptions, Scenario
-from service.demo.stack import free_port
-from service.demo.story import Story
-from service.demo.view import TerminalView, summary_table
+from mainstay.service.demo.scenario import DemoError, DemoOptions, Scenario
+from mainstay.service.demo.stack import free_port
+from mainstay.service.demo.timeline import DemoTimeline
+from mainstay.service.demo.view import TerminalView, summary_table
 
 DEFAULT_PORT = 8080
 
@@ -34,27 +34,27 @@ def demo(
     seed: int = 7,
     keep: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """The main job on this machine: service, probes, a protected training run, a SIGKILL, a recovery.
+    """Run a local demo: train, kill a rank, recover.
 
     Parameters
     ----------
     exit_
-        Stop after the run, with exit code 0 only if training finished and its final parameters are bit-equal to an
-        undisturbed run with the same seed. Without it the dashboard stays up until Ctrl-C.
+        Exit after the run, with code 0 only if training finished and its final parameters are bit-equal to an
+        undisturbed run with the same seed. The default keeps the dashboard up until Ctrl-C.
     json_
-        Print the summary as JSON on stdout (the story goes to stderr).
+        Print the summary as JSON on standard output and the timeline on standard error.
     port
-        Port of the dashboard; 8080, or a free one (said aloud) when 8080 is taken. 0 asks for a free one.
+        Set the port of the dashboard; the default is 8080 or, if it is in use, a free one. 0 takes a free one.
     steps
-        Training steps of the run.
+        Set the training steps of the run.
     kill_rank
-        The rank that gets SIGKILL.
+        Send SIGKILL to this rank.
     kill_at_step
-        The kill comes once this step is committed.
+        Kill the rank after this committed step.
     seed
-        Seed of the run and of the undisturbed run it is compared with.
+        Set the seed of both runs.
     keep
-        Keep the demo's directory (data, logs, saved parameters).
+        Keep the directory of the demo (data, logs, saved parameters).
     """
     _check(steps, kill_rank, kill_at_step)
     console = Console(stderr=json_)
@@ -64,7 +64,7 @@ def demo(
         kill_at_step=kill_at_step, seed=seed,
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    story = Story()
+    story = DemoTimeline()
     try:
         _play(options, story, console, stay=not exit_)
     finally:
@@ -77,14 +77,14 @@ def demo(
     sys.exit(0 if story.ok else 1)
 
 
-def _play(options: DemoOptions, story: Story, console: Console, *, stay: bool) -> None:
+def _play(options: DemoOptions, story: DemoTimeline, console: Console, *, stay: bool) -> None:
     with TerminalView(story, console) as refresh:
         scenario = Scenario(options, story, refresh)
         try:
-            scenario.play()
+            scenario.run()
         except DemoError as error:
             story.error = str(error)
-            story.tell(story.error, "bad")
+            story.add_line(story.error, "bad")
         if not stay or story.error:
             refresh()
             scenario.stack.close()
@@ -119,10 +119,10 @@ def _check(steps: int, kill_rank: int, kill_at_step: int) -> None:
 def _choose_port(asked: int | None, console: Console) -> int:
     if asked is None and not _port_is_free(DEFAULT_PORT):
         free = free_port()
-        console.print(f"port {DEFAULT_PORT} is taken; using {free}")
+        console.print(f"port {DEFAULT_PORT} is in use; using {free}")
         return free
     if asked is not None and asked and not _port_is_free(asked):
-        print(f"mainstay demo: --port {asked} is taken", file=sys.stderr)
+        print(f"mainstay demo: --port {asked} is in use", file=sys.stderr)
         sys.exit(2)
     return asked or (DEFAULT_PORT if asked is None else free_port())
 

@@ -17,7 +17,7 @@ class ChildFailedError(RuntimeError):
 
 
 def mainstay_command(*arguments: str) -> list[str]:
-    """This interpreter's own ``mainstay``, whatever is on the PATH."""
+    """Return the ``mainstay`` command of this interpreter, independent of PATH."""
     return [sys.executable, "-m", "mainstay", *arguments]
 
 

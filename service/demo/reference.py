@@ -7,15 +7,15 @@ import socket
 import sys
 from pathlib import Path
 
-import recovery
-from service.demo.processes import Children
+import mainstay.recovery
+from mainstay.service.demo.processes import Children
 
 WORLD_SIZE = 4
 
 
 def examples_dir() -> Path:
     """Where the example training scripts are installed."""
-    return Path(recovery.__path__[0]) / "examples"
+    return Path(mainstay.recovery.__path__[0]) / "examples"
 
 
 def start_reference(children: Children, directory: Path, *, steps: int, seed: int) -> list[str]:

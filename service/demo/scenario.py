@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.demo.client import ApiError, Json
-from service.demo.processes import ChildFailedError
-from service.demo.reference import compare_parameters, start_reference
-from service.demo.stack import JOB, NODES, Stack
-from service.demo.story import Story
+from mainstay.service.demo.client import ApiError, Json
+from mainstay.service.demo.processes import ChildFailedError
+from mainstay.service.demo.reference import compare_parameters, start_reference
+from mainstay.service.demo.stack import JOB, NODES, Stack
+from mainstay.service.demo.timeline import DemoTimeline
 
 _SECONDS_A_STEP = 5.0
 """More than a step takes even on a machine that is busy with other things."""
 
 
 class DemoError(RuntimeError):
-    """The demo could not go on; the message says at which point and why."""
+    """The demo cannot continue; the message contains the step and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class DemoOptions:
 class Scenario:
     """One demo run. ``play`` goes through the acts in order and fills the story."""
 
-    def __init__(self, options: DemoOptions, story: Story, refresh: Callable[[], None]) -> None:
+    def __init__(self, options: DemoOptions, story: DemoTimeline, refresh: Callable[[], None]) -> None:
         self.options = options
         self.story = story
         self.refresh = refresh
         self.stack = Stack(options.directory, options.port)
 
-    def play(self) -> None:
+    def run(self) -> None:
         """All acts.
 
         Raises:
@@ -65,11 +65,11 @@ class Scenario:
 
     def start_service(self) -> None:
         """Service, dashboard, worker, beat and this machine's own node daemon, with embedded defaults."""
-        self.story.tell("starting the service with embedded defaults (SQLite, Celery in memory)")
+        self.story.add_line("starting the service with embedded defaults (SQLite, Celery in memory)")
         self.stack.start_service()
         self.story.url = self.stack.api.base_url
         self.story.sign_in = f"{self.stack.api.base_url}/sign-in#token={self.stack.token}"
-        self.story.tell(f"service is ready: {self.story.sign_in}", "good")
+        self.story.add_line(f"service is ready: {self.story.sign_in}", "good")
 
     def start_training(self) -> None:
         """Two node daemons and two launchers on this host, as if they were two nodes."""
@@ -77,40 +77,43 @@ class Scenario:
             self.stack.start_node(node)
         options = self.options
         self.stack.start_job(steps=options.steps, seed=options.seed, save=options.directory / "job")
-        self.story.tell("two nodes train a small transformer: data parallel 2 × pipeline 2", "act")
+        self.story.add_line("two nodes train a small transformer: data parallel 2 × pipeline 2", "act")
         target = options.kill_at_step
         self._until(lambda: (self._job().get("last_step") or 0) >= target, 120.0, f"step {target}")
-        self.story.tell(f"step {self.story.job['last_step']} committed; snapshots live in agent-owned memory", "good")
+        self.story.add_line(
+            f"step {self.story.job['last_step']} committed; snapshots live in agent-owned memory", "good"
+        )
 
     def kill_a_rank(self) -> None:
-        """SIGKILL, as a failing host would: no warning, no handler, no goodbye."""
+        """SIGKILL, as a failing host would: no warning, no handler, no shutdown notice."""
         job = self._job()
         self.story.pids_before = {r["rank"]: r["pid"] for r in job["topology"]["ranks"]}
-        self.story.victim = self.options.kill_rank
+        self.story.failed_rank = self.options.kill_rank
         pid = self.story.pids_before[self.options.kill_rank]
         self.story.killed_at = time.time()
         os.kill(pid, signal.SIGKILL)
-        self.story.tell(f"SIGKILL sent to rank {self.options.kill_rank} (pid {pid})", "bad", self.story.killed_at)
+        self.story.add_line(f"SIGKILL sent to rank {self.options.kill_rank} (pid {pid})", "bad", self.story.killed_at)
 
     def watch_recovery(self) -> None:
         """Incident, plan, restore, first new step, verification: each told when the API shows it."""
         self._until(self._find_incident, 30.0, "an incident")
         self.story.seen_at = time.time()
         incident = self.story.incident
-        self.story.tell(f"incident opened: {incident['title']}", "bad", incident["opened_at"])
+        self.story.add_line(f"incident opened: {incident['title']}", "bad", incident["opened_at"])
         self._until(lambda: self._incident().get("plan") is not None, 60.0, "a plan")
         plan = self.story.incident["plan"]
-        self.story.tell(f"plan: {plan['chosen']}. {plan['explanation']}", "act", self.story.incident["acting_at"])
+        self.story.add_line(f"plan: {plan['explanation']}", "act", self.story.incident["recovering_at"])
         self._until(lambda: self._timeline("recovered") is not None, 60.0, "the recovery")
         entry = self._timeline("recovered") or {}
         self.story.recovered = entry["data"]
         self.story.recovered_at = entry["time"]
         took = entry["time"] - (self.story.killed_at or 0.0)
         lost = entry["data"].get("steps_lost")
-        self.story.tell(f"training goes on {took:.2f} s after the kill, {lost} step(s) lost", "good", entry["time"])
+        text = f"training continues {took:.2f} s after the kill, steps lost: {lost}"
+        self.story.add_line(text, "good", entry["time"])
         self._until(lambda: self._timeline("verified") is not None, 60.0, "the verification")
         self.story.verified = True
-        self.story.tell("verified: new steps committed, replicas hold equal parameters", "good")
+        self.story.add_line("verified: new steps committed, replicas hold equal parameters", "good")
         self.story.pids_after = {r["rank"]: r["pid"] for r in self._job()["topology"]["ranks"]}
 
     def finish(self) -> None:
@@ -121,11 +124,11 @@ class Scenario:
         self._until(lambda: self._job()["state"] == "finished", 30.0, "the job to be reported finished")
         self.story.finished = True
         self.story.job_s = (self.story.job["finished_at"] or time.time()) - self.story.job["started_at"]
-        self.story.tell("training finished", "good")
+        self.story.add_line("training finished", "good")
 
     def compare(self) -> None:
         """Train the same seed again with no Mainstay and no fault; the parameters must be equal to the bit."""
-        self.story.tell("training the same seed again, undisturbed and unprotected, to compare")
+        self.story.add_line("training the same seed again, undisturbed and unprotected, to compare")
         directory, children = self.options.directory / "reference", self.stack.children
         started = time.monotonic()
         names = start_reference(children, directory, steps=self.options.steps, seed=self.options.seed)
@@ -139,9 +142,9 @@ class Scenario:
         self.story.bit_equal = not differing
         if differing:
             self.story.error = f"parameters differ: {', '.join(differing[:5])}"
-            self.story.tell(self.story.error, "bad")
+            self.story.add_line(self.story.error, "bad")
         else:
-            self.story.tell("final parameters are bit-equal to the undisturbed run", "good")
+            self.story.add_line("final parameters are bit-equal to the undisturbed run", "good")
         self._incident()
 
     # What the acts need

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.demo.client import ApiClient
-from service.demo.processes import ChildFailedError, Children, mainstay_command
-from service.demo.reference import examples_dir
+from mainstay.service.demo.client import ApiClient
+from mainstay.service.demo.processes import ChildFailedError, Children, mainstay_command
+from mainstay.service.demo.reference import examples_dir
 
 JOB = "demo"
 NODES = ("demo-a", "demo-b")
@@ -25,7 +25,7 @@ _MEMORY = "/dev/shm"  # noqa: S108 - where snapshots live; the directory in it i
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """Return a loopback port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -61,14 +61,18 @@ class Stack:
         Raises:
             ChildFailedError: it ended instead, or is not ready in time.
         """
-        line = mainstay_command(command, "--port", str(self.port), "--data-dir", str(self.data_dir), *options)
+        config = self.directory / "mainstay.toml"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config.touch()  # an empty file, so that settings of a real service on this machine do not apply
+        place = ["--port", str(self.port), "--data-dir", str(self.data_dir), "--config", str(config)]
+        line = mainstay_command(command, *place, *options)
         self.children.start("service", line, self.env)
         self.until(self.api.ready, seconds, "the service to be ready", vital=("service",))
         self.token = (self.data_dir / "admin-token").read_text().strip()
         self.api = ApiClient(self.api.base_url, self.token)
 
     def start_node(self, name: str) -> None:
-        """Enrol and start a node daemon with a one-time join token."""
+        """Enroll and start a node daemon with a one-time join token."""
         join = self.api.post("/auth/tokens", {"name": f"join {name}", "kind": "join", "scopes": ["report"]})["token"]
         data = self.directory / f"node-{name}"
         options = ["--service", self.api.base_url, "--name", name, "--join-token", join, "--data-dir", str(data)]
@@ -86,7 +90,7 @@ class Stack:
                 "--rdzv-endpoint": rdzv,
                 "--node-name": node,
                 "--job-id": JOB,
-                "--parity-every": 5,
+                "--parity-interval": 5,
                 "--service": self.api.base_url,
                 "--service-token-file": token,
                 "--state-dir": self.directory / f"run-{node}",
@@ -129,7 +133,7 @@ class Stack:
             time.sleep(POLL_SECONDS)
 
     def _check(self, vital: tuple[str, ...]) -> None:
-        """A launcher may end well while somebody still looks at the API; nothing else may end."""
+        """Require that all processes run; only a launcher may exit, with code 0."""
         for name in vital:
             code = self.children.exit_code(name)
             if code is not None and (code or not name.startswith("run-")):

@@ -11,16 +11,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from service.demo.story import Line, Story
+from mainstay.service.demo.timeline import DemoTimeline, TimelineLine
 
 _STYLES = {"plain": "", "good": "bold green", "bad": "bold red", "act": "yellow"}
 _MARKS = {"plain": "·", "good": "✔", "bad": "✖", "act": "▸"}
 _RANK_STATES = {"running": ("●", "green"), "lost": ("✖", "bold red"), "restoring": ("◐", "yellow")}
 
 
-def _story_line(line: Line) -> Text:
+def _timeline_line(line: TimelineLine) -> Text:
     text = Text(f"{line.at:7.2f} s  ", style="dim")
-    return text.append(f"{_MARKS[line.mood]} {line.text}", style=_STYLES[line.mood])
+    return text.append(f"{_MARKS[line.tone]} {line.text}", style=_STYLES[line.tone])
 
 
 def _rank_cell(rank: dict[str, Any]) -> Text:
@@ -28,7 +28,7 @@ def _rank_cell(rank: dict[str, Any]) -> Text:
     return Text(f"{mark} rank {rank['rank']}", style=style).append(f"\n  {rank['node']}\n  pid {rank['pid']}", "dim")
 
 
-def _ranks(story: Story) -> RenderableType:
+def _ranks(story: DemoTimeline) -> RenderableType:
     topology = story.job.get("topology")
     if not topology:
         return Text("waiting for the ranks to form a group …", style="dim")
@@ -42,18 +42,18 @@ def _ranks(story: Story) -> RenderableType:
     return Group(grid, facts.append(story.job["state"], style="bold"))
 
 
-def render(story: Story, height: int = 18) -> RenderableType:
+def render(story: DemoTimeline, height: int = 18) -> RenderableType:
     """Everything worth seeing at 3 a.m., on one screen."""
     head = Text("dashboard  ", style="dim").append(story.sign_in or story.url or "starting …", style="bold cyan")
-    lines = Group(*[_story_line(line) for line in story.lines[-height:]])
+    lines = Group(*[_timeline_line(line) for line in story.lines[-height:]])
     return Group(
         Panel(head, title="Mainstay demo", title_align="left", border_style="cyan"),
         Panel(_ranks(story), title="training run", title_align="left"),
-        Panel(lines, title="story (seconds since start)", title_align="left"),
+        Panel(lines, title="timeline (seconds since start)", title_align="left"),
     )
 
 
-def summary_table(story: Story) -> Table:
+def summary_table(story: DemoTimeline) -> Table:
     """The figures at the end."""
     table = Table(title="Summary", title_justify="left", show_header=False)
     for name, value in story.summary().items():
@@ -63,9 +63,9 @@ def summary_table(story: Story) -> Table:
 
 
 class TerminalView:
-    """Shows the story live on a terminal; elsewhere prints each line once, so that logs stay readable."""
+    """Shows the timeline live on a terminal; in other outputs prints each line once, so that logs stay readable."""
 
-    def __init__(self, story: Story, console: Console) -> None:
+    def __init__(self, story: DemoTimeline, console: Console) -> None:
         self._story = story
         self._console = console
         self._printed = 0
@@ -86,5 +86,5 @@ class TerminalView:
         if self._console.is_terminal:
             return
         for line in self._story.lines[self._printed :]:
-            self._console.print(_story_line(line))
+            self._console.print(_timeline_line(line))
         self._printed = len(self._story.lines)

@@ -1,4 +1,4 @@
-"""``/v1/events``: facts come in once however often they are sent; the judge hears of them when they are durable."""
+"""``/v1/events``: stores each event once and hands durable events to the detection loop."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from probes.words import EventKind
-from service.auth.guard import Reader, Reporter
-from service.auth.tokens import Principal, TokenKind
-from service.events import repository, service
-from service.events.models import EventRow
-from service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepted
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.schemas import Name, QuerySeconds
-from service.services import ServicesDep
+from mainstay.probes.core_types import EventKind
+from mainstay.service.auth.guard import Reader, Reporter
+from mainstay.service.auth.tokens import Principal, TokenKind
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.schemas import Name, QuerySeconds
+from mainstay.service.events import repository, service
+from mainstay.service.events.models import EventRow
+from mainstay.service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepted
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["events"])
 

@@ -1,4 +1,4 @@
-"""Events as they came. A row whose ``judged_at`` is empty is work for the judge: the table is its outbox."""
+"""Events as received. A row with an empty ``judged_at`` is work for the detection loop: the table is its outbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.kit.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime
 
 
 class EventRow(Base):
@@ -39,7 +39,7 @@ class EventRow(Base):
 
 
 class XidTotalRow(Base):
-    """How often an XID was seen on a card: goes on counting when old events are forgotten."""
+    """Count of an XID on a GPU; it stays correct when old events are deleted."""
 
     __tablename__ = "xid_totals"
 

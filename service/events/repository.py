@@ -1,4 +1,4 @@
-"""Rows of events: stored once whatever comes twice, and handed to the judge in order of data time."""
+"""Rows of events: each is stored once and passed to the detection loop in order of data time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Select, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from probes.words import Event, EventKind
-from service.events.models import EventRow
-from service.kit.db import AnySession, WriteSession
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.events.models import EventRow
 
 
 def insert_new(session: WriteSession, rows: Sequence[dict[str, Any]]) -> set[str]:
@@ -31,13 +31,13 @@ def listing(*, node: str | None, job: str | None, kind: EventKind | None, since:
 
 
 def unjudged(session: AnySession, limit: int = 500) -> list[EventRow]:
-    """Events that the judge has not seen, oldest first."""
+    """Events that the detection loop has not processed, oldest first."""
     statement = select(EventRow).where(EventRow.judged_at.is_(None)).order_by(EventRow.time, EventRow.id).limit(limit)
     return list(session.scalars(statement))
 
 
 def claim(session: WriteSession, event_id: str, now: float) -> bool:
-    """Take an event for judging; false when another judge took it. Rolled back with the judgement if that fails."""
+    """Claim an event; false when another process claimed it. A failed evaluation rolls the claim back."""
     statement = (
         update(EventRow)
         .where(EventRow.id == event_id, EventRow.judged_at.is_(None))

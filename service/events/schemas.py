@@ -1,4 +1,4 @@
-"""Events on the wire. Whatever would poison the judge (NaN, unbounded text, foreign ids) stops here, by name."""
+"""API schemas of events. They reject, by name, input that would break detection (NaN, unbounded text, foreign ids)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from probes.words import EventKind
-from service.incidents.plans import read_plan
-from service.kit.schemas import Count, Input, JsonNumber, Name, Output, UnixSeconds
+from mainstay.probes.core_types import EventKind
+from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, UnixSeconds
+from mainstay.service.incidents.plans import read_plan
 
 MAX_EVENTS = 500
 MAX_RANK = 1_000_000
@@ -26,7 +26,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 def _clean(data: dict[str, Any]) -> dict[str, Any]:
     """Data as it can be stored. Numbers that are none are refused; what text cannot be stored is only marked.
 
-    An event tells of a process that died, perhaps with its last, broken output in ``tail``: losing the news over a NUL
+    An event reports a process that died, perhaps with its last, broken output in ``tail``: losing the news over a NUL
     would be worse than losing the NUL.
     """
     budget = [MAX_VALUES]
@@ -75,8 +75,8 @@ class EventIn(Input):
 
     @model_validator(mode="after")
     def _plan_is_one(self) -> Self:
-        # The judge must be able to read what was acknowledged.
-        if self.kind is EventKind.PLAN_CHOSEN:
+        # The detection loop must be able to read an acknowledged event.
+        if self.kind is EventKind.RECOVERY_PLANNED:
             read_plan(self.data)
         return self
 

@@ -1,15 +1,15 @@
-"""Storing events, whoever tells them: once, counted, told to watchers, and handed to the judge when durable."""
+"""Storage of events: each is stored once, counted, published on the stream, and passed to the detection loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.events import repository, totals
-from service.events.schemas import EventIn
-from service.fleet import goodbyes
-from service.kit.db import WriteSession, after_commit
-from service.services import Services
-from service.stream.changes import Topic, record_change
+from mainstay.service.common.db import WriteSession, after_commit
+from mainstay.service.events import repository, totals
+from mainstay.service.events.schemas import EventIn
+from mainstay.service.fleet import shutdown_notices
+from mainstay.service.services import Services
+from mainstay.service.stream.changes import Topic, record_change
 
 
 def store(session: WriteSession, services: Services, events: Sequence[EventIn], *, now: float) -> set[str]:
@@ -18,7 +18,7 @@ def store(session: WriteSession, services: Services, events: Sequence[EventIn], 
     new = repository.insert_new(session, rows)
     fresh = {event.id: event for event in events if event.id in new}
     totals.count(session, list(fresh.values()))
-    goodbyes.hear(session, fresh.values(), now=now)
+    shutdown_notices.apply_notices(session, fresh.values(), now=now)
     for event in events:
         if event.id in new:
             told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}

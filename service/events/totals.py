@@ -1,7 +1,7 @@
 """Counting XIDs by card, in the transaction that stores the event: a counter that never falls.
 
 One XID is often told twice, by the driver's event and by a line of the kernel's log. Told by another source within
-``SAME_SECONDS`` of the last it is the same one again. An event that stands for many of a storm says so (``count``).
+``SAME_SECONDS`` of the last it is the same one again. An event that stands for a whole burst has a ``count``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 from sqlalchemy import select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from probes.words import EventKind
-from service.events.models import XidTotalRow
-from service.events.schemas import EventIn
-from service.fleet.models import DeviceRow
-from service.kit.db import AnySession, WriteSession
+from mainstay.probes.core_types import EventKind
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.events.models import XidTotalRow
+from mainstay.service.events.schemas import EventIn
+from mainstay.service.fleet.models import DeviceRow
 
 SAME_SECONDS: Final = 5.0
 """A log line is read within a second or two of the driver's event."""
@@ -33,7 +33,7 @@ class _Total:
     last_at: float
     source: str
 
-    def add(self, time: float, source: str, times: int) -> None:
+    def record_xid(self, time: float, source: str, times: int) -> None:
         if source == self.source or abs(time - self.last_at) > SAME_SECONDS:
             self.added += times
         self.first_at, self.last_at = min(self.first_at, time), max(self.last_at, time)
@@ -53,10 +53,10 @@ def count(session: WriteSession, events: Sequence[EventIn]) -> None:
         key = (cards[event.node, event.device], code)
         source, times = str(event.data.get("source", ""))[:32], _times(event)
         if key in found:
-            found[key].add(event.time, source, times)
+            found[key].record_xid(event.time, source, times)
         elif key in known:
             found[key] = _Total(0, known[key].first_at, known[key].last_at, known[key].last_source)
-            found[key].add(event.time, source, times)
+            found[key].record_xid(event.time, source, times)
         else:
             found[key] = _Total(times, event.time, event.time, source)
     _write(session, found)

@@ -12,14 +12,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
-from recovery.regret import PROMISED
-from service.events.models import XidTotalRow
-from service.incidents.life_cycle import LIVE
-from service.incidents.models import FindingRow, IncidentRow
-from service.jobs import repository as jobs
-from service.kit.db import AnySession
-from service.services import Services
-from service.sources.models import DcgmTargetRow
+from mainstay.recovery.calibration import PROMISED
+from mainstay.service.common.db import AnySession
+from mainstay.service.events.models import XidTotalRow
+from mainstay.service.incidents.lifecycle import LIVE
+from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.jobs import repository as jobs
+from mainstay.service.services import Services
+from mainstay.service.sources.models import DcgmTargetRow
 
 _LIVE: Final = sorted(state.value for state in LIVE)
 
@@ -37,7 +37,7 @@ class HealthCollector(Collector):
             yield _incidents(session)
             yield _targets(session)
             yield from _durability(session)
-            yield from _fared(session)
+            yield from _accuracy(session)
 
 
 def _xids(session: AnySession) -> Iterator[Metric]:
@@ -84,18 +84,18 @@ def _targets(session: AnySession) -> Metric:
 
 
 _DURABILITY: Final = (
-    ("survival_hour", "Probability that the next hour costs a running job nothing that memory cannot give back"),
-    ("survival_hour_with_disk", "The same, going back to a step on disk counted as survival"),
-    ("least_fatal_nodes", "Fewest nodes whose loss at once a running job's memory does not outlive"),
+    ("survival_probability", "Probability that the next hour costs a running job nothing that memory cannot give back"),
+    ("survival_probability_with_disk", "The same, going back to a step on disk counted as survival"),
+    ("min_fatal_nodes", "Fewest nodes whose loss at once a running job's memory does not outlive"),
     ("parity_age_steps", "Steps since the newest one that is protected over the nodes"),
     ("degraded", "Degraded states of what protects a running job"),
     ("extra_copies", "Ranks on distrusted nodes of which an extra copy is in place"),
-    ("tainted", "1 while a running job stands on steps that a corrupt node took part in"),
-    ("damage_found", "Damages that scrubbing and drills found in a running job's snapshot memory"),
-    ("damage_mended", "Of these mended in place, or made again"),
-    ("damage_lost", "Of these beyond mending: never restored from"),
-    ("bytes_flipped", "Damages where bytes that were right changed by themselves"),
-    ("drills_failed", "Restore drills that did not give back the same bytes"),
+    ("corrupt_steps", "1 while a running job stands on steps that a corrupt node took part in"),
+    ("corruption_found", "Damages that scrubbing and drills found in a running job's snapshot memory"),
+    ("corruption_repaired", "Of these repaired in place, or rebuilt"),
+    ("corruption_lost", "Of these beyond repair: never restored from"),
+    ("bit_flips", "Damages where bytes that were right changed by themselves"),
+    ("restore_drills_failed", "Restore drills that did not give back the same bytes"),
     ("timestamp_seconds", "When its coordinator last looked"),
 )
 
@@ -116,13 +116,13 @@ def _figures(told: dict[str, Any] | None) -> Iterator[tuple[str, float]]:
         return
     age = None if None in {told["newest"], told["parity_epoch"]} else told["newest"] - told["parity_epoch"]
     values = {
-        "survival_hour": told["survival_hour"],
-        "survival_hour_with_disk": told["survival_hour_with_disk"],
-        "least_fatal_nodes": told["least"],
+        "survival_probability": told["survival_hour"],
+        "survival_probability_with_disk": told["survival_hour_with_disk"],
+        "min_fatal_nodes": told["min_fatal_nodes"],
         "parity_age_steps": None if age is None else max(0, age),
         "degraded": len(told["degraded"]),
         "extra_copies": sum(len(suspect["copies"]) for suspect in told["suspects"]),
-        "tainted": any(taint["tainted"] for taint in told["taints"]),
+        "corrupt_steps": any(step["corrupt"] for step in told["corrupt_steps"]),
         "timestamp_seconds": told["time"],
         **_scrubbed(told.get("scrub")),
     }
@@ -133,35 +133,35 @@ def _scrubbed(told: dict[str, Any] | None) -> dict[str, int]:
     if told is None:
         return {}
     return {
-        "damage_found": told["found"],
-        "damage_mended": told["mended"],
-        "damage_lost": told["lost"],
-        "bytes_flipped": told["flipped"],
-        "drills_failed": told["drills_failed"],
+        "corruption_found": told["found"],
+        "corruption_repaired": told["repaired"],
+        "corruption_lost": told["lost"],
+        "bit_flips": told["flipped"],
+        "restore_drills_failed": told["drills_failed"],
     }
 
 
-def _fared(session: AnySession) -> Iterator[Metric]:
-    """How predictions of recoveries fared, of jobs that run; what nobody predicted is not counted."""
+def _accuracy(session: AnySession) -> Iterator[Metric]:
+    """Accuracy of recovery predictions for running jobs; recoveries without a prediction do not count."""
     families = (
         CounterMetricFamily("mainstay_job_recoveries_predicted", "Recoveries with a prediction", labels=["job"]),
         CounterMetricFamily(
-            "mainstay_job_recoveries_within_promise",
+            "mainstay_job_recoveries_within_prediction",
             "Of these, that took no more and no less than a quarter beside it",
             labels=["job"],
         ),
         CounterMetricFamily(
-            "mainstay_job_recovery_regret_seconds",
+            "mainstay_job_recovery_excess_cost_seconds",
             "Seconds that the best alternatives, as predicted, would have saved",
             labels=["job"],
         ),
     )
     running = {row.id: row.started_at for row in jobs.current(session)}
     for job, recoveries in jobs.recoveries_of(session, running).items():
-        rows = [row for row in recoveries if row.promised_seconds is not None and row.failed_at >= running[job]]
-        within = sum(_kept(row.promised_seconds, row.seconds) for row in rows)
+        rows = [row for row in recoveries if row.predicted_seconds is not None and row.failed_at >= running[job]]
+        within = sum(_kept(row.predicted_seconds, row.seconds) for row in rows)
         for family, total in zip(
-            families, (len(rows), within, sum(r.regret_seconds or 0.0 for r in rows)), strict=True
+            families, (len(rows), within, sum(r.excess_cost_seconds or 0.0 for r in rows)), strict=True
         ):
             family.add_metric([job], total, created=running[job])
     yield from families

@@ -1,7 +1,7 @@
 """Every signal of every device, as last read. Silent devices and unknown values are absent, never zero.
 
 A counter is the total that the node last read, as it is: it falls only where the source's own does (a driver that was
-loaded anew), which Prometheus takes for a reset. When it began is not known, so no ``_created`` is made up.
+loaded again), which Prometheus takes for a reset. When it began is not known, so no ``_created`` is made up.
 
 Series carry ``gpu_uuid`` (or ``node``, ``port``) alone. What else is known of a card stands in ``mainstay_gpu_info``,
 and which job it works for in ``mainstay_job_gpu_info``: join with ``* on (gpu_uuid) group_left (…)``.
@@ -16,21 +16,21 @@ from typing import Final
 import numpy as np
 from sqlalchemy import select
 
-from probes.signals import SignalSource
-from probes.words import NIC_PREFIX
-from service.exposition import text
-from service.exposition.table import exposed, reaches
-from service.fleet.models import DeviceRow
-from service.jobs.repository import current
-from service.kit.db import AnySession
-from service.telemetry.ring import Column, Readings, Ring
+from mainstay.probes.core_types import NIC_PREFIX
+from mainstay.probes.signals import SignalSource
+from mainstay.service.common.db import AnySession
+from mainstay.service.exposition import text
+from mainstay.service.exposition.table import exposed, reaches
+from mainstay.service.fleet.models import DeviceRow
+from mainstay.service.jobs.repository import current
+from mainstay.service.telemetry.ring import Column, LatestReadings, TelemetryRing
 
 AHEAD_SECONDS: Final = 5
 """A node's clock may be this far ahead of ours before its newest values are missed here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuInfo:
     """What does not change about a GPU."""
 
     uuid: str
@@ -41,26 +41,26 @@ class Card:
     memory_bytes: int | None
 
 
-def cards(session: AnySession) -> dict[Column, Card]:
+def cards(session: AnySession) -> dict[Column, GpuInfo]:
     """(node, device) → the GPU that is there."""
     row = DeviceRow
     statement = select(row.node, row.id, row.uuid, row.model, row.serial, row.facts, row.memory_bytes)
     found = session.execute(statement.where(row.kind == "gpu", row.present))
     return {
-        (node, device): Card(
+        (node, device): GpuInfo(
             uuid or f"{node}/{device}", model, serial or "", facts.get("pci", ""), facts.get("driver", ""), memory
         )
         for node, device, uuid, model, serial, facts, memory in found
     }
 
 
-def gpus(readings: Readings, known: dict[Column, Card]) -> Iterator[str]:
+def gpus(readings: LatestReadings, known: dict[Column, GpuInfo]) -> Iterator[str]:
     """The GPUs' signals, then who they are."""
     uuids = [_uuid(column, known) for column in readings.columns]
     # A card that was just moved may be in two places for some seconds: one line must not stand twice.
     once = sorted({uuid: place for place, uuid in reversed(list(enumerate(uuids)))}.values())
     columns = [readings.columns[place] for place in once]
-    kept = Readings(tuple(columns), readings.gauges[:, once], readings.counters[:, once])
+    kept = LatestReadings(tuple(columns), readings.gauges[:, once], readings.counters[:, once])
     yield from _signals(SignalSource.GPU, kept, [text.labels({"gpu_uuid": uuids[place]}) for place in once])
     told = [(column, known[column]) for column in columns if column in known]
     sizes = [(text.labels({"gpu_uuid": c.uuid}), float(c.memory_bytes)) for _, c in told if c.memory_bytes is not None]
@@ -69,18 +69,18 @@ def gpus(readings: Readings, known: dict[Column, Card]) -> Iterator[str]:
     yield text.family("mainstay_gpu_info", "gauge", "who a GPU is and where it sits; always 1", infos)
 
 
-def _uuid(column: Column, known: dict[Column, Card]) -> str:
+def _uuid(column: Column, known: dict[Column, GpuInfo]) -> str:
     card = known.get(column)
     return "/".join(column) if card is None else card.uuid
 
 
-def _info(column: Column, card: Card) -> str:
+def _info(column: Column, card: GpuInfo) -> str:
     node, device = column
     facts = {"model": card.model, "serial": card.serial, "pci": card.pci, "driver": card.driver}
     return text.labels({"gpu_uuid": card.uuid, "node": node, "device": device, **facts})
 
 
-def jobs(session: AnySession, known: dict[Column, Card]) -> str:
+def jobs(session: AnySession, known: dict[Column, GpuInfo]) -> str:
     """Which running job has a rank on which GPU."""
     pairs = {
         (job.id, known[place["node"], place["device"]].uuid)
@@ -92,29 +92,29 @@ def jobs(session: AnySession, known: dict[Column, Card]) -> str:
     return text.family("mainstay_job_gpu_info", "gauge", "GPUs that running jobs have ranks on; always 1", lines)
 
 
-def hosts(readings: Readings) -> Iterator[str]:
+def hosts(readings: LatestReadings) -> Iterator[str]:
     where = [text.labels({"node": node}) for node, _ in readings.columns]
     yield from _signals(SignalSource.HOST, readings, where)
 
 
-def ports(readings: Readings) -> Iterator[str]:
+def ports(readings: LatestReadings) -> Iterator[str]:
     where = [text.labels({"node": node, "port": device.removeprefix(NIC_PREFIX)}) for node, device in readings.columns]
     yield from _signals(SignalSource.NIC, readings, where)
 
 
-def _signals(source: SignalSource, readings: Readings, where: list[str]) -> Iterator[str]:
+def _signals(source: SignalSource, readings: LatestReadings, where: list[str]) -> Iterator[str]:
     for metric in exposed(source, wide=False):
         yield text.gauges(metric, where, readings.gauges[metric.row])
     for metric in exposed(source, wide=True):
         yield text.counters(metric, where, readings.counters[metric.row])
 
 
-def reader(ring: Ring, now: float, stale_seconds: int) -> Callable[[SignalSource], Readings]:
+def reader(ring: TelemetryRing, now: float, stale_seconds: int) -> Callable[[SignalSource], LatestReadings]:
     """Reads the last values of a source out of the ring."""
 
-    def read(source: SignalSource) -> Readings:
+    def read(source: SignalSource) -> LatestReadings:
         ahead = AHEAD_SECONDS
         seconds = np.array(reaches(source, stale_seconds), np.int64) + ahead
-        return ring.readings(source, int(now) + ahead, seconds, spoke=stale_seconds + ahead)
+        return ring.readings(source, int(now) + ahead, seconds, max_age_seconds=stale_seconds + ahead)
 
     return read

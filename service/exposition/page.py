@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from sqlalchemy import select
 
-from probes.signals import SignalSource
-from probes.words import HealthState
-from service.exposition import devices, text
-from service.fleet.models import NodeRow
-from service.kit.db import AnySession
-from service.services import Services
+from mainstay.probes.core_types import HealthState
+from mainstay.probes.signals import SignalSource
+from mainstay.service.common.db import AnySession
+from mainstay.service.exposition import devices, text
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.services import Services
 
 
 def page(services: Services) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from probes.signals import SIGNALS, Signal, SignalKind, SignalSource, names
+from mainstay.probes.signals import SIGNALS, Signal, SignalKind, SignalSource, names
 
 PREFIX: Final = "mainstay_"
 _NO_QUANTITY: Final = frozenset({"gpu_nvlink_worst_link"})

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.signals import WIDE_MISSING
-from service.exposition.table import Exposed
+from mainstay.probes.signals import WIDE_MISSING
+from mainstay.service.exposition.table import Exposed
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 

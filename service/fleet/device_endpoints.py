@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from probes.words import NAME_PATTERN
-from service.auth.guard import Reader
-from service.fleet import history
-from service.fleet.schemas import DeviceDetail, HistoryEntry
-from service.kit.db import Reading
-from service.kit.openapi import problems
-from service.kit.pagination import Page, Paging
-from service.kit.schemas import ShortText
+from mainstay.probes.core_types import NAME_PATTERN
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.db import Reading
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.pagination import Page, Paging
+from mainstay.service.common.schemas import ShortText
+from mainstay.service.fleet import device_history
+from mainstay.service.fleet.schemas import DeviceDetail, HistoryEntry
 
 router = APIRouter(tags=["fleet"])
 DeviceId = Annotated[
@@ -30,11 +30,11 @@ class HistoryPage(Page[HistoryEntry]):
 @router.get("/devices/{device}", operation_id="get_device", responses=problems(409))
 def get_device(device: DeviceId, _: Reader, session: Reading, node: OfNode = None) -> DeviceDetail:
     """One device and where it has been."""
-    return history.read_device(session, history.find(session, device, node))
+    return device_history.read_device(session, device_history.find(session, device, node))
 
 
 @router.get("/devices/{device}/history", operation_id="list_device_history", responses=problems(409))
 def list_history(device: DeviceId, _: Reader, session: Reading, page: Paging, node: OfNode = None) -> HistoryPage:
     """Findings, events, verdicts, moves and remediations of the hardware, wherever it sat."""
-    entries, cursor = history.page(session, history.find(session, device, node), page)
+    entries, cursor = device_history.page(session, device_history.find(session, device, node), page)
     return HistoryPage(items=entries, next_cursor=cursor)

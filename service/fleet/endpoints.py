@@ -6,19 +6,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from probes.signals import SIGNALS
-from probes.words import NAME_PATTERN, HealthState
-from service.auth.guard import Reader, Reporter
-from service.fleet import reading, repository, service, snapshot
-from service.fleet.models import DeviceRow, NodeRow
-from service.fleet.schemas import DeviceRead, LayoutRead, NodeRead, NodeReport
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing
-from service.kit.etag import IfNoneMatch, etag, matches, not_modified
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.problem import UnprocessableError
-from service.kit.schemas import ShortText
-from service.services import ServicesDep
+from mainstay.probes.core_types import NAME_PATTERN, HealthState
+from mainstay.probes.signals import SIGNALS
+from mainstay.service.auth.guard import Reader, Reporter
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.etag import IfNoneMatch, etag, matches, not_modified
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.common.schemas import ShortText
+from mainstay.service.fleet import heatmap, repository, service
+from mainstay.service.fleet import serializers as fleet_serializers
+from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.fleet.schemas import DeviceRead, HeatmapLayoutRead, NodeRead, NodeReportCreate
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["fleet"])
 NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
@@ -34,13 +35,13 @@ class DevicePage(Page[DeviceRead]):
 
 @router.put("/nodes/{name}", operation_id="put_node")
 def put_node(
-    name: NodeName, body: NodeReport, principal: Reporter, *, services: ServicesDep, session: Writing, now: Now
+    name: NodeName, body: NodeReportCreate, principal: Reporter, *, services: ServicesDep, session: Writing, now: Now
 ) -> NodeRead:
     """Report a node: it sends this when it starts, and when something about it changes."""
     principal.require_node(name)
     row = service.report(session, name, body, now=now)
     services.seen.note(name, now)
-    return reading.read_nodes(session, [row], services.seen, now)[0]
+    return fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0]
 
 
 @router.get("/nodes", operation_id="list_nodes")
@@ -57,14 +58,14 @@ def list_nodes(
     """Nodes by name; ``q`` is looked for in name, host name and cohort."""
     statement = repository.nodes(state=state, text=q)
     rows, cursor = paginate(session, statement, keys=(NodeRow.name,), page=page, descending=False)
-    return NodePage(items=reading.read_nodes(session, rows, services.seen, now), next_cursor=cursor)
+    return NodePage(items=fleet_serializers.serialize_nodes(session, rows, services.seen, now), next_cursor=cursor)
 
 
 @router.get("/nodes/{name}", operation_id="get_node")
 def get_node(name: NodeName, _reader: Reader, services: ServicesDep, session: Reading, now: Now) -> NodeRead:
     """One node."""
     row = service.require_node(session, name)
-    return reading.read_nodes(session, [row], services.seen, now)[0]
+    return fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0]
 
 
 @router.get("/devices", operation_id="list_devices")
@@ -81,10 +82,12 @@ def list_devices(
     return DevicePage(items=[DeviceRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
-@router.get("/fleet/layout", operation_id="get_fleet_layout", responses={304: {"description": "Not modified"}})
+@router.get(
+    "/fleet/heatmap-layout", operation_id="get_fleet_heatmap_layout", responses={304: {"description": "Not modified"}}
+)
 def get_layout(
     _reader: Reader, services: ServicesDep, response: Response, now: Now, if_none_match: IfNoneMatch = None
-) -> LayoutRead:
+) -> HeatmapLayoutRead:
     """The stable order of the fleet's devices, with an ETag."""
     layout = services.layout.get(now)
     tag = etag(layout.version)
@@ -95,8 +98,8 @@ def get_layout(
 
 
 @router.get(
-    "/fleet/snapshot",
-    operation_id="get_fleet_snapshot",
+    "/fleet/heatmap",
+    operation_id="get_fleet_heatmap",
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
@@ -109,15 +112,15 @@ def get_snapshot(
     """One byte a slot of the layout: 0 to 250 between the low and high of the headers, 255 where nothing is known."""
     layout = services.layout.get(now)
     if signal == "state":
-        made = snapshot.of_states(layout)
+        made = heatmap.of_states(layout)
     elif signal in SIGNALS and SIGNALS[signal].source in services.ring.sources:
-        made = snapshot.of_signal(layout, services.ring, signal, now)
+        made = heatmap.of_signal(layout, services.ring, signal, now)
     else:
         raise UnprocessableError(f"signal {signal!r} is neither 'state' nor one of a node's or GPU's signals")
     headers = {
         "X-Mainstay-Low": repr(made.low),
         "X-Mainstay-High": repr(made.high),
-        "X-Mainstay-Layout": layout.version,
+        "X-Mainstay-Heatmap-Layout": layout.version,
         "X-Mainstay-Time": repr(now),
         "Cache-Control": "no-store",
     }

@@ -1,22 +1,22 @@
-"""Background work of the fleet: who spoke, who fell silent."""
+"""Background loop of the fleet: records report times and marks nodes as timed out."""
 
 from __future__ import annotations
 
-from service.fleet.service import follow_voices
-from service.kit.loops import Loop
-from service.services import Services
+from mainstay.service.common.loops import Loop
+from mainstay.service.fleet.service import follow_voices
+from mainstay.service.services import Services
 
 INTERVAL = 1.0
 
 
 def make(services: Services) -> list[Loop]:
-    def turn() -> None:
+    def sweep_heartbeats() -> None:
         with services.database.session() as session:
             follow_voices(
                 session,
                 services.seen.take_dirty(),
                 now=services.clock.now(),
-                silent_after=services.settings.fleet.silent_after,
+                heartbeat_timeout_seconds=services.settings.fleet.heartbeat_timeout_seconds,
             )
 
-    return [Loop("fleet-voices", INTERVAL, turn)]
+    return [Loop("fleet-voices", INTERVAL, sweep_heartbeats)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from probes.words import HealthState
-from service.fleet.life_cycle import Owner
-from service.kit.db import Base, UnixTime
+from mainstay.probes.core_types import HealthState
+from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.fleet.lifecycle import Owner
 
 _STATES = tuple(state.value for state in HealthState)
 _OWNERS = tuple(owner.value for owner in Owner)
@@ -32,7 +32,7 @@ class NodeRow(Base):
     """Grows with every move; the other half of compare-and-set."""
     state_since: Mapped[float | None] = mapped_column(UnixTime)
     """Empty until the first move."""
-    owner: Mapped[str] = mapped_column(String(16), default=Owner.MACHINE.value)
+    owner: Mapped[str] = mapped_column(String(16), default=Owner.SYSTEM.value)
     """Who decided the state."""
     actor: Mapped[str] = mapped_column(String(200), default=MACHINE)
     """Name of the token that asked for it, or our own."""
@@ -51,12 +51,12 @@ class NodeRow(Base):
     """GPUs in its latest report, as ``devices`` has them present: the gate asks it of a thousand nodes at once."""
     memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     rack: Mapped[str] = mapped_column(String(200), default="", index=True)
-    """What shares power and a switch with it; empty when nobody said."""
+    """Failure domain that shares power and a switch; empty when not reported."""
     switches: Mapped[list[str]] = mapped_column(JSON(none_as_null=True), default=list, server_default="[]")
-    """The network switches above it, nearest first; empty when nobody said."""
+    """The network switches above it, nearest first; empty when not reported."""
     booted_at: Mapped[float | None] = mapped_column(UnixTime)
     stopped_at: Mapped[float | None] = mapped_column(UnixTime)
-    """When its daemon said goodbye; until it is heard again its silence is no news."""
+    """When its daemon sent a shutdown notice; until the node reports again, its silence is expected."""
     started_at: Mapped[float | None] = mapped_column(UnixTime)
     first_seen_at: Mapped[float] = mapped_column(UnixTime)
     last_seen_at: Mapped[float | None] = mapped_column(UnixTime, index=True)
@@ -70,7 +70,7 @@ class DeviceRow(Base):
     """The node's name for it: ``host``, ``gpu0``…"""
     hardware: Mapped[str | None] = mapped_column(String(300), index=True)
     """``uuid:…`` or ``serial:…``: follows the thing itself when it is moved to another node."""
-    moved_from: Mapped[str | None] = mapped_column(String(128))
+    previous_node: Mapped[str | None] = mapped_column(String(128))
     """The node where the same hardware was seen before."""
     index: Mapped[int]
     kind: Mapped[str] = mapped_column(String(16))
@@ -110,10 +110,10 @@ class TransitionRow(Base):
     )
 
 
-class StayRow(Base):
+class DeviceLocationRow(Base):
     """Where a piece of hardware sat, and for how long: an unbroken stay under one name on one node."""
 
-    __tablename__ = "device_stays"
+    __tablename__ = "device_locations"
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     hardware: Mapped[str] = mapped_column(String(300))

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Select, bindparam, func, or_, select, update
 
-from probes.words import HealthState, Verdict
-from service.fleet.models import DeviceRow, NodeRow, TransitionRow
-from service.kit.db import AnySession, WriteSession
-from service.validation.models import NodeVerdictRow
+from mainstay.probes.core_types import HealthState, Verdict
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
+from mainstay.service.validation.models import NodeVerdictRow
 
 
 def nodes(*, state: HealthState | None, text: str | None) -> Select[NodeRow]:
@@ -41,7 +41,7 @@ def devices_by_node(session: AnySession, names: Collection[str]) -> dict[str, li
     return found
 
 
-def earlier_home(session: AnySession, hardware: str, node: str) -> str | None:
+def previous_location(session: AnySession, hardware: str, node: str) -> str | None:
     """Another node where this hardware was, and is no longer reported."""
     statement = (
         select(DeviceRow.node)
@@ -88,22 +88,22 @@ def fallen_silent(session: AnySession, before: float) -> list[NodeRow]:
 
 
 def speaking_again(session: AnySession, since: float) -> list[NodeRow]:
-    """Unknown nodes that speak and have not said goodbye."""
+    """Unknown nodes that report again and have not sent a shutdown notice."""
     statement = select(NodeRow).where(
         NodeRow.state == HealthState.UNKNOWN.value, NodeRow.last_seen_at >= since, NodeRow.stopped_at.is_(None)
     )
     return list(session.scalars(statement.order_by(NodeRow.name)))
 
 
-def back_from_goodbye(session: AnySession, after: float) -> list[NodeRow]:
-    """Nodes that said goodbye and were heard more than ``after`` seconds later."""
+def back_from_shutdown_notice(session: AnySession, after: float) -> list[NodeRow]:
+    """Nodes that sent a shutdown notice and reported more than ``after`` seconds later."""
     stopped = select(NodeRow).where(NodeRow.stopped_at.is_not(None), NodeRow.last_seen_at > NodeRow.stopped_at)
     rows = session.scalars(stopped.order_by(NodeRow.name))
     return [row for row in rows if (row.last_seen_at or 0.0) > (row.stopped_at or 0.0) + after]
 
 
 def validated(session: AnySession, names: Collection[str]) -> set[str]:
-    """Which of the nodes have a standing verdict that is a pass."""
+    """Which of the nodes have PASS as the current verdict."""
     statement = select(NodeVerdictRow.node).where(
         NodeVerdictRow.node.in_(names), NodeVerdictRow.verdict == Verdict.PASS.value
     )

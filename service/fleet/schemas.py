@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict, model_validator
 
-from probes.identity import MAX_SWITCHES
-from probes.words import HOST_DEVICE, HealthState, Severity, Verdict
-from service.fleet.life_cycle import Owner
-from service.jobs.schemas import AdviceRead
-from service.kit.schemas import Bytes, Count, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
-from service.telemetry.check import MAX_DEVICES
+from mainstay.probes.core_types import HOST_DEVICE, HealthState, Severity, Verdict
+from mainstay.probes.identity import MAX_SWITCHES
+from mainstay.service.common.schemas import Bytes, Count, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
+from mainstay.service.fleet.lifecycle import Owner
+from mainstay.service.jobs.schemas import MigrationRequestRead
+from mainstay.service.telemetry.check import MAX_DEVICES
 
 SignalName = Annotated[str, Field(max_length=128)]
 FactName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -33,12 +33,12 @@ class DeviceReport(Input):
     facts: Facts = Field(default_factory=dict)
 
 
-class CatalogueReport(Input):
+class CatalogReport(Input):
     narrow: list[SignalName] = Field(max_length=512)
     wide: list[SignalName] = Field(max_length=512)
 
 
-class NodeReport(Input):
+class NodeReportCreate(Input):
     """What a node says about itself when it starts and when something about it changes."""
 
     hostname: ShortText
@@ -50,7 +50,7 @@ class NodeReport(Input):
     cpu_count: Count
     memory_bytes: Bytes
     devices: list[DeviceReport] = Field(max_length=MAX_DEVICES)
-    catalogue: CatalogueReport
+    catalog: CatalogReport
     started_at: UnixSeconds
     rack: ShortText = ""
     switches: Annotated[list[Name], Field(max_length=MAX_SWITCHES)] = Field(default_factory=list)
@@ -58,7 +58,7 @@ class NodeReport(Input):
     booted_at: UnixSeconds | None = None
 
     @model_validator(mode="after")
-    def _check_devices(self) -> NodeReport:
+    def _check_devices(self) -> NodeReportCreate:
         ids = [device.id for device in self.devices]
         if len(set(ids)) != len(ids):
             raise ValueError("a device id stands twice in the report")
@@ -81,7 +81,7 @@ class DeviceRead(Output):
     memory_bytes: int | None
     present: bool
     """In the node's latest report."""
-    moved_from: str | None
+    previous_node: str | None
     """Node where the same hardware was seen before."""
     facts: dict[str, str]
 
@@ -101,13 +101,13 @@ class NodeRead(Output):
     devices: list[DeviceRead]
     rack: str
     switches: list[str]
-    """The network switches above it, nearest first; empty when nobody said."""
+    """The network switches above it, nearest first; empty when not reported."""
     booted_at: float | None
     started_at: float | None
     last_seen_at: float | None
     first_seen_at: float
     age_seconds: float | None
-    """Seconds since the node last spoke."""
+    """Seconds since the node last reported."""
     jobs: list[str]
     open_incidents: int
     last_verdict: Verdict | None
@@ -123,7 +123,7 @@ class NodeRead(Output):
 class DrainRead(NodeRead):
     """A node that is drained, and what happens to the work on it."""
 
-    advice: list[AdviceRead]
+    migration_requests: list[MigrationRequestRead]
     """One a job that has ranks here, with ``mode: migrate``; the job's page follows each."""
 
 
@@ -155,7 +155,7 @@ class MoveBody(Input):
 class DrainBody(MoveBody):
     deadline_seconds: DeadlineSeconds | None = None
     """The node is quarantined after so long even if work is left on it."""
-    outside: Annotated[bool, Strict()] = False
+    external: Annotated[bool, Strict()] = False
     """Another system drained it; nothing here undoes that."""
     mode: Literal["wait", "migrate"] = "wait"
     """``migrate``: running jobs are advised to move their ranks to standbys on other nodes first."""
@@ -163,10 +163,10 @@ class DrainBody(MoveBody):
 
 class ValidateBody(MoveBody):
     suite: Literal["quick", "standard", "deep"] | None = None
-    """The site's usual one, or a stronger one where the standing verdict asks for it, unless said."""
+    """Default: the site's usual suite, or a stronger one where the current verdict requires it."""
 
 
-class HomeRead(Output):
+class DeviceLocationRead(Output):
     node: str
     first_seen_at: float
     last_seen_at: float
@@ -178,7 +178,7 @@ class DeviceDetail(Output):
 
     device: DeviceRead
     hardware: str | None
-    homes: list[HomeRead]
+    locations: list[DeviceLocationRead]
     findings_active: int
     findings_total: int
 
@@ -196,15 +196,15 @@ class HistoryEntry(Output):
     ref: str | None
 
 
-class SlotRead(Output):
+class HeatmapCellRead(Output):
     slot: int
     node: str
     device: str
     kind: str
 
 
-class LayoutRead(Output):
+class HeatmapLayoutRead(Output):
     """The stable order of the fleet: a snapshot has one byte a slot."""
 
     version: str
-    slots: list[SlotRead]
+    slots: list[HeatmapCellRead]

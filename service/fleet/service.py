@@ -10,20 +10,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from probes.words import HealthState
-from service.fleet import repository, stays
-from service.fleet.life_cycle import Facts, Trigger
-from service.fleet.models import DeviceRow, NodeRow
-from service.fleet.moves import propose
-from service.fleet.schemas import DeviceReport, NodeReport
-from service.kit.db import AnySession, WriteSession
-from service.kit.problem import NotFoundError
-from service.stream.changes import Topic, record_change
+from mainstay.probes.core_types import HealthState
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.problem import NotFoundError
+from mainstay.service.fleet import device_locations, repository
+from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
+from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.fleet.schemas import DeviceReport, NodeReportCreate
+from mainstay.service.fleet.transitions import propose
+from mainstay.service.stream.changes import Topic, record_change
 
 SPEAKING: Final = "reporting; nothing found against it"
 UNPROVEN: Final = "reporting; nothing found against it, but never validated"
-GOODBYE_SECONDS: Final = 5.0
-"""What a node sent before its goodbye may still arrive for so long after it."""
+SHUTDOWN_NOTICE_SECONDS: Final = 5.0
+"""How long data that a node sent before its shutdown notice may still arrive after it."""
 
 
 class UnknownNodeError(NotFoundError):
@@ -34,7 +34,7 @@ def require_node(session: AnySession, name: str) -> NodeRow:
     """The node's row.
 
     Raises:
-        UnknownNodeError: nobody enrolled or reported under this name.
+        UnknownNodeError: no node enrolled or reported under this name.
     """
     row = session.get(NodeRow, name)
     if row is None:
@@ -42,7 +42,7 @@ def require_node(session: AnySession, name: str) -> NodeRow:
     return row
 
 
-def report(session: WriteSession, name: str, said: NodeReport, *, now: float) -> NodeRow:
+def report(session: WriteSession, name: str, said: NodeReportCreate, *, now: float) -> NodeRow:
     """Keep what a node said about itself and its devices."""
     row = session.get(NodeRow, name)
     if row is None:
@@ -64,7 +64,7 @@ def report(session: WriteSession, name: str, said: NodeReport, *, now: float) ->
     return row
 
 
-def _report_devices(session: WriteSession, node: str, said: NodeReport, now: float) -> None:
+def _report_devices(session: WriteSession, node: str, said: NodeReportCreate, now: float) -> None:
     known = {device.id: device for device in repository.devices_of(session, node)}
     for device in known.values():
         device.present = False
@@ -72,16 +72,16 @@ def _report_devices(session: WriteSession, node: str, said: NodeReport, now: flo
     for told in said.devices:
         row = known.get(told.id)
         if row is None:
-            row = DeviceRow(node=node, id=told.id, first_seen_at=now, moved_from=None)
+            row = DeviceRow(node=node, id=told.id, first_seen_at=now, previous_node=None)
         hardware = names.get(told.id)
         if hardware is not None and row.hardware != hardware:
-            row.moved_from = repository.earlier_home(session, hardware, node)
+            row.previous_node = repository.previous_location(session, hardware, node)
         row.hardware, row.present, row.last_seen_at = hardware, True, now
         for field in ("index", "kind", "model", "serial", "uuid", "memory_bytes", "facts"):
             setattr(row, field, getattr(told, field))
         session.add(row)  # complete only now: the query above writes out what was added before
     session.flush()
-    stays.follow(session, node, {hardware: device for device, hardware in names.items()}, now=now)
+    device_locations.follow(session, node, {hardware: device for device, hardware in names.items()}, now=now)
 
 
 def _hardware(devices: Sequence[DeviceReport]) -> dict[str, str]:
@@ -99,18 +99,20 @@ def _hardware(devices: Sequence[DeviceReport]) -> dict[str, str]:
     return found
 
 
-def follow_voices(session: WriteSession, heard: Mapping[str, float], *, now: float, silent_after: float) -> None:
-    """Write down when nodes last spoke, and let silence and speech change the states that they may change."""
+def follow_voices(
+    session: WriteSession, heard: Mapping[str, float], *, now: float, heartbeat_timeout_seconds: float
+) -> None:
+    """Record when nodes last reported, and apply the state changes that follow from silence and new reports."""
     repository.note_seen(session, heard)
-    for row in repository.back_from_goodbye(session, GOODBYE_SECONDS):
+    for row in repository.back_from_shutdown_notice(session, SHUTDOWN_NOTICE_SECONDS):
         row.stopped_at = None
     session.flush()
-    for row in repository.fallen_silent(session, now - silent_after):
+    for row in repository.fallen_silent(session, now - heartbeat_timeout_seconds):
         age = now - (row.last_seen_at or row.first_seen_at)
-        known = Facts(state=HealthState(row.state), silent=True)
-        propose(session, row, Trigger.SILENT, reason=f"silent since {age:.0f} s", now=now, known=known)
-    speaking = repository.speaking_again(session, now - silent_after)
+        known = NodeFacts(state=HealthState(row.state), silent=True)
+        propose(session, row, NodeTrigger.TIMED_OUT, reason=f"silent since {age:.0f} s", now=now, known=known)
+    speaking = repository.speaking_again(session, now - heartbeat_timeout_seconds)
     proven = repository.validated(session, [row.name for row in speaking])
     for row in speaking:
         why = SPEAKING if row.name in proven else UNPROVEN
-        propose(session, row, Trigger.HEARD, reason=why, now=now, known=Facts(state=HealthState(row.state)))
+        propose(session, row, NodeTrigger.REPORTED, reason=why, now=now, known=NodeFacts(state=HealthState(row.state)))

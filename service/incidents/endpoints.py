@@ -1,4 +1,4 @@
-"""``/v1/incidents``, ``/v1/findings`` and ``/v1/plans``: what happened, why we think so, and what was done about it."""
+"""``/v1/incidents``, ``/v1/findings`` and ``/v1/recovery-plans``: incidents, evidence, and actions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
-from detectors.finding import Cause, FindingKind
-from service.auth.guard import Actor, Reader
-from service.incidents import findings, reading, repository, service
-from service.incidents.life_cycle import IncidentState, Trigger
-from service.incidents.models import FindingRow, IncidentRow, PlanRow
-from service.incidents.schemas import FindingRead, IncidentDetail, IncidentRead, PlanRead, ReasonBody
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing
-from service.kit.idempotency import Idempotency
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.problem import NotFoundError
-from service.kit.schemas import Name
-from service.services import ServicesDep
+from mainstay.detectors.finding import Cause, FindingKind
+from mainstay.service.auth.guard import Actor, Reader
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.problem import NotFoundError
+from mainstay.service.common.schemas import Name
+from mainstay.service.incidents import findings, repository, service
+from mainstay.service.incidents import serializers as incidents_serializers
+from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
+from mainstay.service.incidents.models import FindingRow, IncidentRow, PlanRow
+from mainstay.service.incidents.schemas import FindingRead, IncidentDetail, IncidentRead, ReasonBody, RecoveryPlanRead
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["incidents"])
 Id = Annotated[Name, Path(alias="id")]
@@ -34,11 +35,11 @@ class FindingPage(Page[FindingRead]):
     """Findings, newest first."""
 
 
-class PlanPage(Page[PlanRead]):
+class RecoveryPlanPage(Page[RecoveryPlanRead]):
     """Plans, newest first."""
 
 
-class UnknownPlanError(NotFoundError):
+class UnknownRecoveryPlanError(NotFoundError):
     slug, title = "unknown-plan", "Unknown plan"
 
 
@@ -56,13 +57,13 @@ def list_incidents(
     """Incidents, newest first; ``node`` also finds those with a finding about it."""
     statement = repository.incidents(state=state, job=job, node=node, cause=cause)
     rows, cursor = paginate(session, statement, keys=(IncidentRow.opened_at, IncidentRow.id), page=page)
-    return IncidentPage(items=[reading.read(row) for row in rows], next_cursor=cursor)
+    return IncidentPage(items=[incidents_serializers.read(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/incidents/{id}", operation_id="get_incident")  # noqa: FAST003 - Id is its alias
 def get_incident(incident_id: Id, _: Reader, session: Reading) -> IncidentDetail:
     """One incident: timeline, findings with their evidence, plan with its alternatives, actions."""
-    return reading.read_detail(session, service.require(session, incident_id))
+    return incidents_serializers.serialize_detail(session, service.require(session, incident_id))
 
 
 @router.post("/incidents/{id}:close", operation_id="close_incident")  # noqa: FAST003 - Id is its alias
@@ -76,14 +77,14 @@ def close_incident(
     services: ServicesDep,
     now: Now,
 ) -> IncidentRead:
-    """Close an incident by hand. What was found no longer counts; if it begins anew, a new incident opens."""
+    """Close an incident manually. Its findings no longer count; if the fault starts again, a new incident opens."""
     row = service.require(session, incident_id)
     text = f"Closed by {principal.name}: {body.reason}"
     service.decide_by_hand(
-        session, row, Trigger.CLOSED_BY_HUMAN, settings=services.settings.incidents, now=now, text=text,
+        session, row, IncidentTrigger.CLOSED_BY_OPERATOR, settings=services.settings.incidents, now=now, text=text,
         reason=body.reason,
     )  # fmt: skip
-    return idempotency.remember(session, reading.read(row))
+    return idempotency.remember(session, incidents_serializers.read(row))
 
 
 @router.post("/incidents/{id}:acknowledge", operation_id="acknowledge_incident")  # noqa: FAST003 - Id is its alias
@@ -97,14 +98,14 @@ def acknowledge_incident(
     services: ServicesDep,
     now: Now,
 ) -> IncidentRead:
-    """Say that a human has it: it no longer asks for one."""
+    """Record that an operator handles the incident: it no longer requires an operator."""
     row = service.require(session, incident_id)
     text = f"Acknowledged by {principal.name}: {body.reason}"
     service.decide_by_hand(
-        session, row, Trigger.ACKNOWLEDGED, settings=services.settings.incidents, now=now, text=text,
+        session, row, IncidentTrigger.ACKNOWLEDGED, settings=services.settings.incidents, now=now, text=text,
         reason=body.reason,
     )  # fmt: skip
-    return idempotency.remember(session, reading.read(row))
+    return idempotency.remember(session, incidents_serializers.read(row))
 
 
 @router.get("/findings", operation_id="list_findings")
@@ -124,18 +125,18 @@ def list_findings(
     return FindingPage(items=[findings.read(row) for row in rows], next_cursor=cursor)
 
 
-@router.get("/plans", operation_id="list_plans")
-def list_plans(_: Reader, session: Reading, page: Paging, job: NameFilter = None) -> PlanPage:
+@router.get("/recovery-plans", operation_id="list_recovery_plans")
+def list_recovery_plans(_: Reader, session: Reading, page: Paging, job: NameFilter = None) -> RecoveryPlanPage:
     """Plans, newest first: what was possible, what it would have cost, what was chosen, what it did cost."""
     statement = select(PlanRow) if job is None else select(PlanRow).where(PlanRow.job == job)
     rows, cursor = paginate(session, statement, keys=(PlanRow.created_at, PlanRow.id), page=page)
-    return PlanPage(items=reading.read_plans(session, rows), next_cursor=cursor)
+    return RecoveryPlanPage(items=incidents_serializers.serialize_plans(session, rows), next_cursor=cursor)
 
 
-@router.get("/plans/{id}", operation_id="get_plan")  # noqa: FAST003 - Id is its alias
-def get_plan(plan_id: Id, _: Reader, session: Reading) -> PlanRead:
+@router.get("/recovery-plans/{id}", operation_id="get_recovery_plan")  # noqa: FAST003 - Id is its alias
+def get_recovery_plan(plan_id: Id, _: Reader, session: Reading) -> RecoveryPlanRead:
     """One plan."""
     row = session.get(PlanRow, plan_id)
     if row is None:
-        raise UnknownPlanError(f"no plan has the id {plan_id!r}")
-    return reading.read_plans(session, [row])[0]
+        raise UnknownRecoveryPlanError(f"no plan has the id {plan_id!r}")
+    return incidents_serializers.serialize_plans(session, [row])[0]

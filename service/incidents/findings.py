@@ -6,11 +6,11 @@ import dataclasses
 import math
 from typing import Any
 
-from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
-from probes.words import Remedy, Severity
-from service.incidents.models import FindingRow
-from service.incidents.schemas import EntityRead, EvidenceRead, FindingRead
-from service.kit.ids import new_id
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.probes.core_types import RecommendedAction, Severity
+from mainstay.service.common.ids import new_id
+from mainstay.service.incidents.models import FindingRow
+from mainstay.service.incidents.schemas import EntityRead, EvidenceRead, FindingRead
 
 MAX_POINTS = 2000
 """Points kept of one evidence series: more than a chart is wide."""
@@ -43,11 +43,11 @@ def to_row(finding: Finding, incident_id: str | None) -> FindingRow:
         **dataclasses.asdict(finding.entity),
         cleared_at=None if finding.active else finding.time,
         incident_id=incident_id,
-        **said(finding),
+        **renewed_columns(finding),
     )
 
 
-def said(finding: Finding) -> dict[str, Any]:
+def renewed_columns(finding: Finding) -> dict[str, Any]:
     """The columns that a repeated statement about the same thing renews."""
     return {
         "time": finding.time,
@@ -56,7 +56,7 @@ def said(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "evidence": evidence_json(finding.evidence),
         "active": finding.active,
-        "remedy": finding.remedy.value,
+        "recommended_action": finding.recommended_action.value,
         "cause": None if finding.cause is None else finding.cause.value,
         "event_id": finding.event,
     }
@@ -77,7 +77,7 @@ def from_row(row: FindingRow) -> Finding:
         confidence=row.confidence,
         evidence=Evidence(summary=str(row.evidence["summary"])),
         active=row.active,
-        remedy=Remedy(row.remedy),
+        recommended_action=RecommendedAction(row.recommended_action),
         cause=None if row.cause is None else Cause(row.cause),
         event=row.event_id,
     )
@@ -94,7 +94,7 @@ def read(row: FindingRow) -> FindingRead:
         confidence=row.confidence,
         evidence=EvidenceRead.model_validate(row.evidence),
         active=row.active,
-        remedy=Remedy(row.remedy),
+        recommended_action=RecommendedAction(row.recommended_action),
         cause=None if row.cause is None else Cause(row.cause),
         event=row.event_id,
         incident=row.incident_id,

@@ -2,7 +2,7 @@
 
 Invariant: a feed only moves forward, except when the job itself goes back and does steps again. It waits a little for
 ranks whose word is still on its way; what is missing then is NaN. A chunk is bounded, so that after a restart one large
-job does not keep the judge from the others.
+job does not delay detection for the others.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.base import Samples
-from detectors.finding import Entity
-from service.incidents.runs import Run
-from service.telemetry.pairs import PAIR_SIGNALS, Pair, PairStore
-from service.telemetry.progress import ProgressStore
-from service.telemetry.steps import StepStore
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity
+from mainstay.service.incidents.runs import RunningJob
+from mainstay.service.telemetry.pairs import PAIR_SIGNALS, Pair, PairStore
+from mainstay.service.telemetry.progress import ProgressStore
+from mainstay.service.telemetry.steps import StepStore
 
 LATE_STEPS: Final = 3
 """A step is judged without a rank that is this many steps behind,"""
 LATE_SECONDS: Final = 10.0
-"""or when it ended so long ago: a rank whose words are lost must not hold up the others' judgement."""
+"""or when it ended so long ago: a rank with lost reports must not delay the evaluation of the others."""
 CHUNK_STEPS: Final = 1024
 """How far back a feed begins after a restart."""
 CHUNK_CELLS: Final = 4_000_000
@@ -64,7 +64,7 @@ class StepFeed:
     _cursor: int | None = field(default=None, init=False)
     _time: float = field(default=0.0, init=False)
 
-    def take(self, run: Run, now: float) -> Samples | None:
+    def read_ready(self, run: RunningJob, now: float) -> Samples | None:
         """The steps that became ready since the last call, or None."""
         head = self.steps.last_step(self.job)
         if head is None or not run.entities or not self.signals:
@@ -99,7 +99,7 @@ class StepFeed:
 
 
 def _latest(ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[step] when the last of [rank, step] ended; -inf where nobody said."""
+    """[step] when the last of [rank, step] ended; -inf where no rank reported it."""
     latest: NDArray[np.float64] = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0, initial=-np.inf)
     return latest
 
@@ -125,7 +125,7 @@ class ProgressFeed:
     signals: tuple[str, ...]
     _cursor: int | None = field(default=None, init=False)
 
-    def take(self, run: Run, now: float) -> Samples | None:
+    def read_ready(self, run: RunningJob, now: float) -> Samples | None:
         """The seconds that became ready since the last call, or None."""
         if not run.entities or not self.signals or not self.progress.ranks(self.job):
             return None
@@ -133,7 +133,7 @@ class ProgressFeed:
         start = self._cursor
         if start is None:
             start = max(self.progress.oldest(self.job), stop - PROGRESS_BACK_SECONDS)
-        start = max(start, stop - PROGRESS_BACK_SECONDS)  # what a judge that stood still for long lets go
+        start = max(start, stop - PROGRESS_BACK_SECONDS)  # a loop that paused for long skips older seconds
         stop = min(stop, start + _fit(len(self.signals) * len(run.entities)))
         if start >= stop:
             return None
@@ -170,7 +170,7 @@ class PairFeed:
     _entities: tuple[Entity, ...] = field(default=(), init=False)
     _groups: tuple[str, ...] = field(default=(), init=False)
 
-    def take(self, run: Run, now: float) -> Samples | None:
+    def read_ready(self, run: RunningJob, now: float) -> Samples | None:
         """The steps that became ready since the last call, or None."""
         head = self.pairs.last_step(self.job)
         if head is None:
@@ -181,7 +181,7 @@ class PairFeed:
         if not len(window.steps):
             self._cursor = stop
             return None
-        # Nobody knows which pairs a step will have: it is whole when the next one is told.
+        # The pairs of a step are not known in advance: a step is complete when the next one is reported.
         ready = _ready(window.steps < head, window.steps, window.ends, head, now)
         if not ready:
             return None
@@ -200,7 +200,7 @@ class PairFeed:
         )
 
     def _follow(self, pairs: tuple[Pair, ...]) -> None:
-        """Name the entities anew only when they change: the same tuples again spare the detectors a look."""
+        """Rename the entities only when they change: detectors skip work for identical tuples."""
         if pairs != self._pairs:
             self._pairs = pairs
             self._entities = tuple(Entity(job=self.job, rank=source, peer=target) for source, target in pairs)

@@ -1,4 +1,4 @@
-"""What ``/metrics`` says of the judge and the validations: read from the database when asked, nothing is pushed."""
+"""Metrics of detection and validation for ``/metrics``: read from the database at scrape time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from prometheus_client.registry import Collector
 from sqlalchemy import ColumnExpressionArgument, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from service.events.models import EventRow
-from service.incidents.life_cycle import LIVE
-from service.incidents.models import FindingRow, IncidentRow
-from service.kit.db import AnySession
-from service.services import Services
-from service.validation.models import SweepRow, ValidationRow
-from service.validation.service import PENDING
+from mainstay.service.common.db import AnySession
+from mainstay.service.events.models import EventRow
+from mainstay.service.incidents.lifecycle import LIVE
+from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.services import Services
+from mainstay.service.validation.models import SweepRow, ValidationRow
+from mainstay.service.validation.service import PENDING
 
 _STATES: Final = sorted(state.value for state in LIVE)
 
 
-class JudgementCollector(Collector):
-    """Open work: what waits for the judge, a node, a beat or a human."""
+class DetectorStatusCollector(Collector):
+    """Open work: what waits for the detection loop, a node, a heartbeat, or an operator."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -32,27 +32,28 @@ class JudgementCollector(Collector):
         now = self.services.clock.now()
         with self.services.database.reading() as session:
             yield _incidents(session)
-            yield _gauge("incidents_need_human", "Incidents that need a human", _needing(session))
+            yield _gauge("incidents_needing_operator", "Incidents that need an operator", _needing(session))
             yield _gauge("findings_active", "Findings that hold", _count(session, FindingRow.id, FindingRow.active))
             waiting = session.scalar(select(func.min(EventRow.received_at)).where(EventRow.judged_at.is_(None)))
-            yield _gauge("events_waiting_seconds", "Age of the oldest event not judged yet", _age(waiting, now))
+            yield _gauge("events_pending_age_seconds", "Age of the oldest event not judged yet", _age(waiting, now))
             pending = _count(session, ValidationRow.id, ValidationRow.state.in_(PENDING))
             yield _gauge("validations_pending", "Validations ordered and not ended", pending)
             due = session.scalar(select(func.min(SweepRow.next_run_at)))
-            yield _gauge("sweep_late_seconds", "How late the most overdue sweep is: does beat run?", _age(due, now))
+            yield _gauge("sweep_delay_seconds", "How late the most overdue sweep is: does beat run?", _age(due, now))
 
 
 def _incidents(session: AnySession) -> Metric:
     family = GaugeMetricFamily("mainstay_incidents", "Incidents that are not closed, by state", labels=["state"])
     statement = select(IncidentRow.state, func.count()).where(IncidentRow.state.in_(_STATES))
-    counts = {state: count for state, count in session.execute(statement.group_by(IncidentRow.state))}  # noqa: C416 - no tuples to mypy
+    rows = session.execute(statement.group_by(IncidentRow.state))
+    counts = {state: count for state, count in rows}  # noqa: C416 - no tuples to mypy
     for state in _STATES:
         family.add_metric([state], counts.get(state, 0))
     return family
 
 
 def _needing(session: AnySession) -> int:
-    return _count(session, IncidentRow.id, IncidentRow.needs_human)
+    return _count(session, IncidentRow.id, IncidentRow.needs_operator)
 
 
 def _count(session: AnySession, column: InstrumentedAttribute[str], condition: ColumnExpressionArgument[bool]) -> int:

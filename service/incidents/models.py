@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from probes.words import Remedy
-from service.incidents.life_cycle import IncidentState
-from service.kit.db import Base, UnixTime
+from mainstay.probes.core_types import RecommendedAction
+from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.incidents.lifecycle import IncidentState
 
 _STATES = ", ".join(f"'{state}'" for state in IncidentState)
 
@@ -24,23 +24,23 @@ class IncidentRow(Base):
     version: Mapped[int]
     """Grows with every change; the other half of compare-and-set."""
     severity: Mapped[str] = mapped_column(String(16))
-    needs_human: Mapped[bool]
+    needs_operator: Mapped[bool]
     opened_at: Mapped[float] = mapped_column(UnixTime)
-    acting_at: Mapped[float | None] = mapped_column(UnixTime)
+    recovering_at: Mapped[float | None] = mapped_column(UnixTime)
     recovered_at: Mapped[float | None] = mapped_column(UnixTime)
     verified_at: Mapped[float | None] = mapped_column(UnixTime)
     closed_at: Mapped[float | None] = mapped_column(UnixTime)
     updated_at: Mapped[float] = mapped_column(UnixTime)
     """Time of the last finding or change, as correlation sees it."""
     due_at: Mapped[float | None] = mapped_column(UnixTime)
-    """When the judge must look at it again; empty when only an event or a human can move it."""
+    """When the detection loop must check it again; empty when only an event or an operator can change it."""
     job: Mapped[str | None] = mapped_column(String(128))
     node: Mapped[str | None] = mapped_column(String(128))
     device: Mapped[str | None] = mapped_column(String(128))
     ranks: Mapped[list[int]]
     kinds: Mapped[list[str]]
     cause: Mapped[str | None] = mapped_column(String(32))
-    """``detectors.finding.Cause`` of the likeliest root cause that names one."""
+    """``mainstay.detectors.finding.Cause`` of the likeliest root cause that names one."""
 
     __table_args__ = (
         CheckConstraint(f"state IN ({_STATES})", name="state"),
@@ -76,7 +76,7 @@ class FindingRow(Base):
     confidence: Mapped[float]
     evidence: Mapped[dict[str, Any]]
     active: Mapped[bool]
-    remedy: Mapped[str] = mapped_column(String(16), default=Remedy.NONE.value)
+    recommended_action: Mapped[str] = mapped_column(String(16), default=RecommendedAction.NONE.value)
     cause: Mapped[str | None] = mapped_column(String(32))
     cleared_at: Mapped[float | None] = mapped_column(UnixTime)
     event_id: Mapped[str | None] = mapped_column(String(36))
@@ -124,7 +124,7 @@ class PlanRow(Base):
     generation: Mapped[int]
     created_at: Mapped[float] = mapped_column(UnixTime)
     body: Mapped[dict[str, Any]]
-    """``recovery.plan.Plan`` as JSON."""
+    """``mainstay.recovery.recovery_plan.RecoveryPlan`` as JSON."""
     incident_id: Mapped[str | None] = mapped_column(ForeignKey("incidents.id"))
 
     __table_args__ = (Index(None, "created_at", "id"), Index(None, "incident_id"), Index(None, "job"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.incidents import stacks
-from service.incidents.life_cycle import IncidentState
-from service.incidents.models import IncidentRow
-from service.incidents.service import due_after, tell
-from service.kit.db import WriteSession
-from service.kit.ids import new_id
-from service.settings import IncidentSettings
+from mainstay.service.common.db import WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.incidents import stacks
+from mainstay.service.incidents.lifecycle import IncidentState
+from mainstay.service.incidents.models import IncidentRow
+from mainstay.service.incidents.service import add_timeline_entry, due_after
+from mainstay.service.settings import IncidentSettings
 
 
 def open_incident(
@@ -36,7 +36,7 @@ def open_incident(
         state=IncidentState.OPEN.value,
         version=1,
         severity=severity,
-        needs_human=False,
+        needs_operator=False,
         opened_at=now,
         updated_at=now,
         job=job,
@@ -46,9 +46,9 @@ def open_incident(
         kinds=list(kinds),
         cause=cause,
     )
-    row.due_at = due_after(row, IncidentState.OPEN, settings, now=now, needs_human=False, planned=False)
+    row.due_at = due_after(row, IncidentState.OPEN, settings, now=now, needs_operator=False, planned=False)
     session.add(row)
     session.flush()
-    tell(session, row, time=now, kind="opened", text=f"Incident opened: {row.title}")
+    add_timeline_entry(session, row, time=now, kind="opened", text=f"Incident opened: {row.title}")
     stacks.adopt(session, row)
     return row

@@ -1,4 +1,4 @@
-"""A coordinator's plan as JSON: read and checked in one place, for the route and for the judge."""
+"""A coordinator's plan as JSON: read and checked in one place, for the API and for the detection loop."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from probes.words import check_name
-from recovery.plan import Plan
+from mainstay.probes.core_types import validate_name
+from mainstay.recovery.recovery_plan import RecoveryPlan
 
-PLAN: Final = TypeAdapter(Plan)
+PLAN: Final = TypeAdapter(RecoveryPlan)
 
 
 class PlanError(ValueError):
     """It is not a plan; the message names the field."""
 
 
-def read_plan(data: dict[str, Any]) -> Plan:
-    """The plan in a ``plan_chosen`` event's data.
+def read_plan(data: dict[str, Any]) -> RecoveryPlan:
+    """The plan in a ``recovery_planned`` event's data.
 
     Raises:
         PlanError: it is missing or not one.
     """
     try:
         plan = PLAN.validate_python(data.get("plan"))
-        check_name(plan.id, "plan id")
-        check_name(plan.job, "plan job")
+        validate_name(plan.id, "plan id")
+        validate_name(plan.job, "plan job")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in ("plan", *first["loc"]))

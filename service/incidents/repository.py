@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 
-from detectors.finding import Cause, Finding, FindingKind
-from probes.words import Remedy, Severity
-from service.incidents.life_cycle import LIVE, IncidentState
-from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
-from service.jobs.models import RecoveryRow
-from service.kit.db import AnySession, WriteSession
+from mainstay.detectors.finding import Cause, Finding, FindingKind
+from mainstay.probes.core_types import RecommendedAction, Severity
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.incidents.lifecycle import LIVE, IncidentState
+from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from mainstay.service.jobs.models import RecoveryRow
 
 _LIVE = tuple(state.value for state in LIVE)
 _HANGS = tuple(
@@ -97,13 +97,15 @@ def hangs(session: AnySession, job: str) -> bool:
     return session.scalar(statement.limit(1)) is not None
 
 
-def unplaced(session: AnySession, remedy: Remedy, *, since: float, limit: int = 200) -> list[FindingRow]:
-    """Active information of no incident that asks for ``remedy``, the newest."""
+def unplaced(
+    session: AnySession, recommended_action: RecommendedAction, *, since: float, limit: int = 200
+) -> list[FindingRow]:
+    """Active information of no incident that asks for ``recommended_action``, the newest."""
     statement = select(FindingRow).where(
         FindingRow.active,
         FindingRow.incident_id.is_(None),
         FindingRow.severity == Severity.INFO.value,
-        FindingRow.remedy == remedy.value,
+        FindingRow.recommended_action == recommended_action.value,
         FindingRow.time >= since,
     )
     return list(session.scalars(statement.order_by(FindingRow.time.desc()).limit(limit)))
@@ -179,10 +181,10 @@ def open_by_node(session: AnySession, nodes: Collection[str]) -> dict[str, int]:
     return {node: count for node, count in session.execute(statement) if node is not None}
 
 
-def burning(session: AnySession, limit: int) -> list[IncidentRow]:
-    """Open and acting incidents, and all that need a human, newest first."""
+def active_incidents(session: AnySession, limit: int) -> list[IncidentRow]:
+    """Open and recovering incidents, and all that need an operator, newest first."""
     statement = select(IncidentRow).where(
-        or_(IncidentRow.state.in_((IncidentState.OPEN, IncidentState.ACTING)), IncidentRow.needs_human),
+        or_(IncidentRow.state.in_((IncidentState.OPEN, IncidentState.RECOVERING)), IncidentRow.needs_operator),
         IncidentRow.state != IncidentState.CLOSED,
     )
     return list(session.scalars(statement.order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc()).limit(limit)))

@@ -14,13 +14,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
-from detectors.base import Stance
-from service.incidents.models import FindingRow
-from service.incidents.runs import MAX_RUNS
-from service.jobs.models import JobRow
-from service.jobs.repository import RUNNING
-from service.kit.db import AnySession
-from service.services import Services
+from mainstay.detectors.base import DetectorState
+from mainstay.service.common.db import AnySession
+from mainstay.service.incidents.models import FindingRow
+from mainstay.service.incidents.runs import MAX_RUNS
+from mainstay.service.jobs.models import JobRow
+from mainstay.service.jobs.repository import RUNNING
+from mainstay.service.services import Services
 
 
 class RunCollector(Collector):
@@ -38,7 +38,7 @@ class RunCollector(Collector):
 
     def _quiet(self, jobs: Sequence[str]) -> Metric:
         family = GaugeMetricFamily(
-            "mainstay_job_quiet_seconds",
+            "mainstay_job_last_progress_age_seconds",
             "Seconds since any rank of the job ended a step or a collective",
             labels=["job"],
         )
@@ -56,9 +56,9 @@ class RunCollector(Collector):
             labels=["job"],
         )
         for job in jobs:
-            told = self.services.accounts.of(job).detectors
+            told = self.services.accounts.job_account(job).detectors
             if told:
-                family.add_metric([job], sum(account.stance is Stance.ABSTAINS for _, account in told))
+                family.add_metric([job], sum(account.state is DetectorState.ABSTAINING for _, account in told))
         return family
 
 

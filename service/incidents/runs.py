@@ -12,35 +12,35 @@ from typing import Any
 
 from sqlalchemy import select
 
-from detectors.finding import Entity
-from detectors.mesh import Mesh, mesh_of
-from service.jobs.models import JobRow
-from service.jobs.repository import RUNNING
-from service.kit.db import AnySession
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.job.mesh import JobMesh, mesh_of
+from mainstay.service.common.db import AnySession
+from mainstay.service.jobs.models import JobRow
+from mainstay.service.jobs.repository import RUNNING
 
 MAX_RUNS = 256
 """Jobs judged at a time, the newest; as many as the stores keep."""
 Switches = Mapping[str, tuple[str, ...]]
-"""Node -> the switches above it, nearest first; absent where nobody said."""
+"""Node -> the switches above it, nearest first; absent where not reported."""
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunningJob:
     """One running job. The same object for as long as nothing in it changes."""
 
     job: str
     started_at: float
-    mesh: Mesh
+    mesh: JobMesh
     entities: tuple[Entity, ...]
     """One a rank, in the order of the mesh."""
     groups: tuple[str, ...]
     """The role of each: its pipeline stage, since only those ranks do the same work."""
 
 
-def run_of(job: str, started_at: float, topology: Mapping[str, Any], switches: Switches | None = None) -> Run:
+def run_of(job: str, started_at: float, topology: Mapping[str, Any], switches: Switches | None = None) -> RunningJob:
     mesh = mesh_of(job, topology, switches)
     places = zip(mesh.ranks.tolist(), mesh.nodes, strict=True)
-    return Run(
+    return RunningJob(
         job=job,
         started_at=started_at,
         mesh=mesh,
@@ -54,7 +54,7 @@ class _Known:
     reported_at: float
     places: tuple[tuple[Any, ...], ...]
     switches: Switches
-    run: Run
+    run: RunningJob
 
 
 class Runs:
@@ -63,7 +63,7 @@ class Runs:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def read(self, session: AnySession, switches: Switches) -> tuple[Run, ...]:
+    def read(self, session: AnySession, switches: Switches) -> tuple[RunningJob, ...]:
         """Running and recovering jobs, by id. Pass the same ``switches`` again while they do not change."""
         statement = select(JobRow.id, JobRow.last_seen_at).where(JobRow.state.in_(RUNNING))
         rows = session.execute(statement.order_by(JobRow.started_at.desc(), JobRow.id.desc()).limit(MAX_RUNS)).all()

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from detectors.finding import Cause, FindingKind
-from probes.words import Remedy, Severity
-from recovery.plan import RestoreSource, StrategyName
-from service.incidents.life_cycle import IncidentState
-from service.kit.schemas import Input, Output, Text
+from mainstay.detectors.finding import Cause, FindingKind
+from mainstay.probes.core_types import RecommendedAction, Severity
+from mainstay.recovery.recovery_plan import RestoreSource, RestoreStrategyName
+from mainstay.service.common.schemas import Input, Output, Text
+from mainstay.service.incidents.lifecycle import IncidentState
 
 
 class IncidentRead(Output):
@@ -19,7 +19,7 @@ class IncidentRead(Output):
     state: IncidentState
     severity: Severity
     opened_at: float
-    acting_at: float | None
+    recovering_at: float | None
     recovered_at: float | None
     verified_at: float | None
     closed_at: float | None
@@ -30,7 +30,7 @@ class IncidentRead(Output):
     kinds: list[FindingKind]
     cause: Cause | None
     """Of the likeliest root cause that names one."""
-    needs_human: bool
+    needs_operator: bool
     summary: str
 
 
@@ -68,7 +68,7 @@ class FindingRead(Output):
     confidence: float
     evidence: EvidenceRead
     active: bool
-    remedy: Remedy
+    recommended_action: RecommendedAction
     cause: Cause | None
     event: str | None
     incident: str | None
@@ -91,7 +91,7 @@ class RestoreRead(Output):
 
 
 class AlternativeRead(Output):
-    strategy: StrategyName
+    strategy: RestoreStrategyName
     feasible: bool
     reason: str
     epoch: int | None
@@ -103,13 +103,13 @@ class AlternativeRead(Output):
     left_out: int
 
 
-class PlanRead(Output):
+class RecoveryPlanRead(Output):
     id: str
     job: str
     generation: int
     failed_ranks: list[int]
     alternatives: list[AlternativeRead]
-    chosen: StrategyName | None
+    chosen: RestoreStrategyName | None
     explanation: str
     created_at: float
     incident: str | None
@@ -131,11 +131,11 @@ class ActionRead(Output):
 class IncidentDetail(IncidentRead):
     timeline: list[TimelineEntry]
     findings: list[FindingRead]
-    plan: PlanRead | None
+    plan: RecoveryPlanRead | None
     actions: list[ActionRead]
 
 
 class ReasonBody(Input):
-    """Why a human closes or acknowledges an incident."""
+    """Why an operator closes or acknowledges an incident."""
 
     reason: Annotated[Text, Field(min_length=1, pattern=r"\S")]

@@ -1,7 +1,7 @@
 """How an incident changes. Nothing else in the project writes an incident's state.
 
 Invariant: each change is a compare-and-set on (state, version), leaves an entry on the timeline that names the rules
-which judged it, and is told to watchers, all in one transaction.
+that applied, and is published to watchers, all in one transaction.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any, Final
 
 from sqlalchemy import update
 
-from detectors.finding import FindingKind
-from probes.words import Severity
-from service.incidents import repository
-from service.incidents.life_cycle import Decision, Facts, IncidentState, Trigger, decide
-from service.incidents.models import IncidentRow, TimelineRow
-from service.kit.db import AnySession, WriteSession
-from service.kit.ids import new_id
-from service.kit.problem import ConflictError, NotFoundError
-from service.settings import IncidentSettings
-from service.stream.changes import Topic, record_change
+from mainstay.detectors.finding import FindingKind
+from mainstay.probes.core_types import Severity
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.incidents import repository
+from mainstay.service.incidents.lifecycle import IncidentDecision, IncidentFacts, IncidentState, IncidentTrigger, decide
+from mainstay.service.incidents.models import IncidentRow, TimelineRow
+from mainstay.service.settings import IncidentSettings
+from mainstay.service.stream.changes import Topic, record_change
 
 _STAMP: Final = {
-    IncidentState.ACTING: "acting_at",
+    IncidentState.RECOVERING: "recovering_at",
     IncidentState.RECOVERED: "recovered_at",
     IncidentState.VERIFIED: "verified_at",
     IncidentState.CLOSED: "closed_at",
@@ -64,7 +64,7 @@ def require(session: AnySession, incident_id: str) -> IncidentRow:
     return row
 
 
-def tell(
+def add_timeline_entry(
     session: WriteSession,
     incident: IncidentRow,
     *,
@@ -77,14 +77,14 @@ def tell(
     entry = TimelineRow(id=new_id(), incident_id=incident.id, time=time, kind=kind, text=text, data=data or {})
     session.add(entry)
     told = {"id": incident.id, "state": incident.state, "kind": kind, "job": incident.job, "node": incident.node}
-    record_change(session, Topic.INCIDENT, told | {"needs_human": incident.needs_human})
+    record_change(session, Topic.INCIDENT, told | {"needs_operator": incident.needs_operator})
 
 
 def amend(session: WriteSession, incident: IncidentRow, **values: Any) -> None:
-    """Compare-and-set: write ``values`` if nobody changed the incident since it was read.
+    """Compare-and-set: write ``values`` if no other process changed the incident since it was read.
 
     Raises:
-        IncidentChangedError: somebody did.
+        IncidentChangedError: another process changed it.
     """
     statement = (
         update(IncidentRow)
@@ -105,7 +105,7 @@ def amend(session: WriteSession, incident: IncidentRow, **values: Any) -> None:
 def propose(
     session: WriteSession,
     incident: IncidentRow,
-    trigger: Trigger,
+    trigger: IncidentTrigger,
     *,
     settings: IncidentSettings,
     now: float,
@@ -114,8 +114,8 @@ def propose(
     reason: str = "",
     job: str | None = None,
     data: dict[str, Any] | None = None,
-) -> Decision:
-    """Propose a transition; whatever the answer, it goes on the timeline.
+) -> IncidentDecision:
+    """Propose a transition and record the decision, accepted or refused, on the timeline.
 
     Args:
         session: the transaction of the change.
@@ -125,8 +125,8 @@ def propose(
         now: the service's clock: deadlines count from here.
         text: one line for the timeline.
         at: when it happened by the reporter's clock; ``now`` if it happened here.
-        reason: what a human said.
-        job: whose coordinator says so; others that the incident stopped may still stand.
+        reason: the reason that an operator gave.
+        job: the job whose coordinator reports it; others that the incident stopped may still stand.
         data: for the timeline entry.
     """
     facts = _facts(session, incident, reason, job)
@@ -135,18 +135,20 @@ def propose(
     entry = (data or {}) | {"trigger": trigger.value, "rules": list(decision.rules), "from": facts.state.value}
     if not decision.accepted:
         refusal = f"{text} Refused: {decision.reason}."
-        tell(session, incident, time=happened, kind="refused", text=refusal, data=entry | {"reason": decision.reason})
+        add_timeline_entry(
+            session, incident, time=happened, kind="refused", text=refusal, data=entry | {"reason": decision.reason}
+        )
         return decision
     amend(session, incident, **_values(session, incident, decision, settings, now=now, at=happened))
     entry |= {"to": decision.to.value} | ({"reason": reason} if reason else {})
-    tell(session, incident, time=happened, kind=_kind(decision, trigger), text=text, data=entry)
+    add_timeline_entry(session, incident, time=happened, kind=_kind(decision, trigger), text=text, data=entry)
     return decision
 
 
-def _facts(session: WriteSession, incident: IncidentRow, reason: str, job: str | None = None) -> Facts:
+def _facts(session: WriteSession, incident: IncidentRow, reason: str, job: str | None = None) -> IncidentFacts:
     held = repository.active_findings(session, incident.id)
     stopped = {row.job for row in held if row.job is not None and row.kind in _NEEDS_PLAN}
-    return Facts(
+    return IncidentFacts(
         state=IncidentState(incident.state),
         active_findings=len(held),
         has_plan=repository.has_recovery(session, incident.id),
@@ -155,26 +157,28 @@ def _facts(session: WriteSession, incident: IncidentRow, reason: str, job: str |
     )
 
 
-def _kind(decision: Decision, trigger: Trigger) -> str:
-    return "needs_human" if trigger is Trigger.OVERDUE and decision.needs_human else trigger.value
+def _kind(decision: IncidentDecision, trigger: IncidentTrigger) -> str:
+    return "needs_operator" if trigger is IncidentTrigger.OVERDUE and decision.needs_operator else trigger.value
 
 
 def _values(
     session: WriteSession,
     incident: IncidentRow,
-    decision: Decision,
+    decision: IncidentDecision,
     settings: IncidentSettings,
     *,
     now: float,
     at: float,
 ) -> dict[str, Any]:
-    needs_human = incident.needs_human if decision.needs_human is None else decision.needs_human
-    values: dict[str, Any] = {"state": decision.to.value, "needs_human": needs_human, "updated_at": now}
+    needs_operator = incident.needs_operator if decision.needs_operator is None else decision.needs_operator
+    values: dict[str, Any] = {"state": decision.to.value, "needs_operator": needs_operator, "updated_at": now}
     if decision.to.value != incident.state and decision.to in _STAMP:
         # A reporter's clock may lag ours; a state never begins before the incident did.
         values[_STAMP[decision.to]] = max(at, incident.opened_at)
     planned = repository.has_recovery(session, incident.id)
-    values["due_at"] = due_after(incident, decision.to, settings, now=now, needs_human=needs_human, planned=planned)
+    values["due_at"] = due_after(
+        incident, decision.to, settings, now=now, needs_operator=needs_operator, planned=planned
+    )
     return values
 
 
@@ -184,17 +188,23 @@ def due_after(
     settings: IncidentSettings,
     *,
     now: float,
-    needs_human: bool,
+    needs_operator: bool,
     planned: bool,
 ) -> float | None:
-    """When the judge must look again at an incident that enters ``state``; None: only an event or a human moves it."""
-    if state is IncidentState.CLOSED or (needs_human and state is not IncidentState.VERIFIED):
+    """When the detection loop must check the incident again; None: only an event or an operator changes it."""
+    if state is IncidentState.CLOSED or (needs_operator and state is not IncidentState.VERIFIED):
         return None
     if state is IncidentState.OPEN:
-        return now + (settings.plan_seconds if needs_plan(incident) else settings.attention_seconds)
+        return now + (settings.plan_timeout_seconds if needs_plan(incident) else settings.escalation_timeout_seconds)
     if state is IncidentState.RECOVERED:
-        return now + (settings.verify_seconds if planned else settings.clear_seconds)
-    return now + {IncidentState.ACTING: settings.act_seconds, IncidentState.VERIFIED: settings.quiet_seconds}[state]
+        return now + (settings.verify_timeout_seconds if planned else settings.clear_after_seconds)
+    return (
+        now
+        + {
+            IncidentState.RECOVERING: settings.recovery_timeout_seconds,
+            IncidentState.VERIFIED: settings.close_after_seconds,
+        }[state]
+    )
 
 
 def needs_plan(incident: IncidentRow) -> bool:
@@ -210,14 +220,14 @@ def worse(one: str, other: str) -> str:
 def decide_by_hand(
     session: WriteSession,
     incident: IncidentRow,
-    trigger: Trigger,
+    trigger: IncidentTrigger,
     *,
     settings: IncidentSettings,
     now: float,
     text: str,
     reason: str,
 ) -> None:
-    """A human's transition; what was found is settled with it when the incident closes.
+    """A transition by an operator; its findings are settled with it when the incident closes.
 
     Raises:
         IllegalTransitionError: the life cycle does not allow it; nothing is written.
@@ -231,6 +241,6 @@ def decide_by_hand(
 
 
 def settle(session: WriteSession, incident: IncidentRow, now: float) -> None:
-    """What a closed incident was about no longer counts as active: if it begins anew, it opens a new one."""
+    """Deactivate the findings of a closed incident: if the fault starts again, it opens a new one."""
     for row in repository.active_findings(session, incident.id):
         row.active, row.cleared_at = False, now

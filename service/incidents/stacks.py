@@ -1,4 +1,4 @@
-"""Stacks of a job's processes, shown with the incident that they explain, whichever of the two is told first."""
+"""Stacks of a job's processes, shown with the incident that they explain, in either order of arrival."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from probes.words import Event, EventKind
-from service.events import repository as events
-from service.events.models import EventRow
-from service.incidents import repository
-from service.incidents.models import IncidentRow
-from service.incidents.service import tell
-from service.kit.db import WriteSession
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.service.common.db import WriteSession
+from mainstay.service.events import repository as events
+from mainstay.service.events.models import EventRow
+from mainstay.service.incidents import repository
+from mainstay.service.incidents.models import IncidentRow
+from mainstay.service.incidents.service import add_timeline_entry
 
 EARLY_SECONDS: Final = 60.0
 """How much older than its incident a dump may be: the coordinator looks at stacks before the service is certain."""
@@ -61,7 +61,7 @@ def _show(session: WriteSession, incident: IncidentRow, event: Event) -> None:
         "tool": _text(event.data.get("tool")), "stacks": _stacks(event.data.get("stacks")),
     }  # fmt: skip
     text = f"Stacks of {who}{where}{why}."
-    tell(session, incident, time=event.time, kind=event.kind.value, text=text[:2000], data=data)
+    add_timeline_entry(session, incident, time=event.time, kind=event.kind.value, text=text[:2000], data=data)
 
 
 def _stacks(told: Any) -> list[dict[str, Any]]:

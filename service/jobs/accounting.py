@@ -16,9 +16,7 @@ class Outage:
     steps_lost: int = 0
 
 
-def effective_ratio(
-    *, started_at: float, until: float, last_step: int | None, outages: Iterable[Outage]
-) -> float | None:
+def ettr(*, started_at: float, until: float, last_step: int | None, outages: Iterable[Outage]) -> float | None:
     """Productive seconds over wall seconds, 0..1; None where it cannot be known.
 
     ``wall = until - started_at``; ``up = wall - (union of the outages within it)``. Of the steps executed while up,

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from service.events.schemas import MAX_RANK
-from service.kit.schemas import Bytes, Input, JsonNumber, Name, Text, UnixSeconds
+from mainstay.service.common.schemas import Bytes, Input, JsonNumber, Name, Text, UnixSeconds
+from mainstay.service.events.schemas import MAX_RANK
 
 _Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
 _Rank = Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
@@ -17,7 +17,7 @@ _Probability = Annotated[float, Field(ge=0.0, le=1.0), JsonNumber]
 MAX_LINES = 64
 
 
-class Suspect(Input):
+class WarnedNode(Input):
     """A node that is not trusted, and what is done for its ranks."""
 
     node: Name
@@ -32,27 +32,27 @@ class Suspect(Input):
     """Those of which such a copy is in place now."""
 
 
-class Taint(Input):
+class CorruptSteps(Input):
     """A node that has computed wrongly, and the newest step before that; null: none is known to be clean."""
 
     node: Name
     since: UnixSeconds
     reason: Text
     clean: _Step | None
-    tainted: Annotated[bool, Strict()]
+    corrupt: Annotated[bool, Strict()]
     """The steps that the job stands on are."""
 
 
-class DamagedNode(Input):
+class CorruptedNode(Input):
     """What was found in the snapshot memory of one node."""
 
     node: Name
     found: _Count
     flipped: _Count
     """Of these: bytes that were right once and changed by themselves."""
-    mended: _Count
+    repaired: _Count
     lost: _Count
-    """What nothing could mend is never restored from."""
+    """Damage beyond repair: never restored from."""
     last: Text
     """The newest, in words."""
 
@@ -68,9 +68,9 @@ class Scrubbing(Input):
     drills_failed: _Count
     found: _Count
     flipped: _Count
-    mended: _Count
+    repaired: _Count
     lost: _Count
-    nodes: Annotated[list[DamagedNode], Field(max_length=MAX_LINES)]
+    nodes: Annotated[list[CorruptedNode], Field(max_length=MAX_LINES)]
 
 
 class Durability(Input):
@@ -82,9 +82,9 @@ class Durability(Input):
     survival_hour_with_disk: _Probability | None
     """The same, going back to disk counted as survival; the disk itself is taken to be safe."""
     exact: Annotated[bool, Strict()]
-    words: Text
+    description: Text
     """What may die now."""
-    least: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
+    min_fatal_nodes: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
     """Fewest nodes whose loss at once memory does not outlive."""
     fatal: Annotated[list[Annotated[list[Name], Field(max_length=MAX_RANK)]], Field(max_length=MAX_LINES)]
     """Such sets of nodes, the first of them."""
@@ -94,7 +94,7 @@ class Durability(Input):
     """The newest step that is protected over the nodes."""
     disk_epoch: _Step | None
     degraded: Annotated[list[Text], Field(max_length=MAX_LINES)]
-    suspects: Annotated[list[Suspect], Field(max_length=MAX_RANK)]
-    taints: Annotated[list[Taint], Field(max_length=MAX_RANK)]
+    suspects: Annotated[list[WarnedNode], Field(max_length=MAX_RANK)]
+    corrupt_steps: Annotated[list[CorruptSteps], Field(max_length=MAX_RANK)]
     scrub: Scrubbing | None = None
-    """Null where nobody scrubs, or the coordinator does not say."""
+    """Null where no agent scrubs, or the coordinator does not report it."""

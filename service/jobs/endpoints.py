@@ -7,28 +7,28 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
-from service.auth.guard import Actor, Reader, Reporter
-from service.jobs import advice, hazards, service, steps
-from service.jobs.models import AdviceRow, JobRow, RecoveryRow
-from service.jobs.repository import RUNNING
-from service.jobs.schemas import (
-    AdviceBody,
-    AdviceRead,
+from mainstay.service.auth.guard import Actor, Reader, Reporter
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.problem import ConflictError
+from mainstay.service.common.schemas import Name
+from mainstay.service.jobs import migration_requests, node_warnings, service, steps
+from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
+from mainstay.service.jobs.repository import RUNNING
+from mainstay.service.jobs.schemas import (
     JobAnswer,
     JobRead,
     JobReport,
     JobState,
+    MigrationRequestCreate,
+    MigrationRequestRead,
     RecoveryRead,
     StepsRead,
 )
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing
-from service.kit.idempotency import Idempotency
-from service.kit.openapi import problems
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.problem import ConflictError
-from service.kit.schemas import Name
-from service.services import ServicesDep
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["jobs"])
 JobId = Annotated[Name, Path(alias="id")]
@@ -36,14 +36,14 @@ StepNumber = Annotated[int | None, Query(ge=0, lt=2**53)]
 
 
 class JobOverError(ConflictError):
-    slug, title = "job-over", "The job is over"
+    slug, title = "job-ended", "The job is over"
 
 
 class JobPage(Page[JobRead]):
     """Jobs, the one that started last first."""
 
 
-class AdvicePage(Page[AdviceRead]):
+class MigrationRequestPage(Page[MigrationRequestRead]):
     """Advice to a job, newest first."""
 
 
@@ -57,10 +57,10 @@ def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writin
     principal.require_job(job_id)
     row = service.report(session, job_id, body, now=now)
     session.flush()
-    read = service.read_many(session, [row], now=now)[0]
-    found = hazards.of_nodes(session, job_id, {place.node for place in body.topology.ranks})
-    given = [AdviceRead.model_validate(one) for one in advice.open_ones(session, job_id)]
-    return JobAnswer(**read.model_dump(), hazards=found, advice=given)
+    read = service.serialize_jobs(session, [row], now=now)[0]
+    found = node_warnings.of_nodes(session, job_id, {place.node for place in body.topology.ranks})
+    given = [MigrationRequestRead.model_validate(one) for one in migration_requests.open_ones(session, job_id)]
+    return JobAnswer(**read.model_dump(), node_warnings=found, migration_requests=given)
 
 
 @router.get("/jobs", operation_id="list_jobs")
@@ -68,13 +68,13 @@ def list_jobs(_: Reader, session: Reading, page: Paging, now: Now, state: JobSta
     """Jobs, the one that started last first."""
     statement = select(JobRow) if state is None else select(JobRow).where(JobRow.state == state)
     rows, cursor = paginate(session, statement, keys=(JobRow.started_at, JobRow.id), page=page)
-    return JobPage(items=service.read_many(session, rows, now=now), next_cursor=cursor)
+    return JobPage(items=service.serialize_jobs(session, rows, now=now), next_cursor=cursor)
 
 
 @router.get("/jobs/{id}", operation_id="get_job")  # noqa: FAST003 - JobId is its alias
 def get_job(job_id: JobId, _: Reader, session: Reading, now: Now) -> JobRead:
     """One job."""
-    return service.read_many(session, [service.require_job(session, job_id)], now=now)[0]
+    return service.serialize_jobs(session, [service.require_job(session, job_id)], now=now)[0]
 
 
 @router.get("/jobs/{id}/steps", operation_id="get_job_steps")  # noqa: FAST003 - JobId is its alias
@@ -95,33 +95,41 @@ def get_job_steps(
 
 @router.get("/jobs/{id}/recoveries", operation_id="list_job_recoveries")  # noqa: FAST003 - JobId is its alias
 def list_job_recoveries(job_id: JobId, _: Reader, session: Reading, page: Paging) -> RecoveryPage:
-    """Every way back that the job took, newest first: predicted and actual seconds side by side."""
+    """List the recoveries of the job, newest first, with predicted and actual seconds side by side."""
     service.require_job(session, job_id)
     statement = select(RecoveryRow).where(RecoveryRow.job == job_id)
     rows, cursor = paginate(session, statement, keys=(RecoveryRow.failed_at, RecoveryRow.id), page=page)
-    return RecoveryPage(items=[service.read_recovery(row) for row in rows], next_cursor=cursor)
+    return RecoveryPage(items=[service.serialize_recovery(row) for row in rows], next_cursor=cursor)
 
 
-@router.get("/jobs/{id}/advice", operation_id="list_job_advice")  # noqa: FAST003 - JobId is its alias
-def list_job_advice(job_id: JobId, _: Reader, session: Reading, page: Paging) -> AdvicePage:
+@router.get("/jobs/{id}/migration-requests", operation_id="list_job_migration_requests")  # noqa: FAST003 - JobId is its alias
+def list_job_migration_requests(job_id: JobId, _: Reader, session: Reading, page: Paging) -> MigrationRequestPage:
     """What the job was advised to do, newest first, and what became of it."""
     service.require_job(session, job_id)
-    statement = select(AdviceRow).where(AdviceRow.job == job_id)
-    rows, cursor = paginate(session, statement, keys=(AdviceRow.created_at, AdviceRow.id), page=page)
-    return AdvicePage(items=[AdviceRead.model_validate(row) for row in rows], next_cursor=cursor)
+    statement = select(MigrationRequestRow).where(MigrationRequestRow.job == job_id)
+    rows, cursor = paginate(
+        session, statement, keys=(MigrationRequestRow.created_at, MigrationRequestRow.id), page=page
+    )
+    return MigrationRequestPage(items=[MigrationRequestRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
-@router.post("/jobs/{id}/advice", operation_id="advise_job")  # noqa: FAST003 - JobId is its alias
-def advise_job(
-    job_id: JobId, body: AdviceBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
-) -> AdviceRead:
+@router.post("/jobs/{id}/migration-requests", operation_id="create_migration_request")  # noqa: FAST003 - JobId is its alias
+def create_migration_request(
+    job_id: JobId,
+    body: MigrationRequestCreate,
+    idempotency: Idempotency,
+    principal: Actor,
+    session: Writing,
+    *,
+    now: Now,
+) -> MigrationRequestRead:
     """Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second."""
     row = service.require_job(session, job_id)
     if row.state not in RUNNING:
         raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")
-    given = advice.give(
+    given = migration_requests.create(
         session, job_id, node=body.node, rank=body.rank, target=body.target, reason=body.reason, actor=principal.name,
         now=now,
     )  # fmt: skip
     session.flush()
-    return idempotency.remember(session, AdviceRead.model_validate(given))
+    return idempotency.remember(session, MigrationRequestRead.model_validate(given))

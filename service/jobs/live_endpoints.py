@@ -7,17 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from service.auth.guard import Reader
-from service.incidents import repository as incidents
-from service.jobs import live, service
-from service.jobs.endpoints import JobId, StepNumber
-from service.jobs.live_schemas import JudgementRead, PairsRead, ProgressRead, SignalsRead
-from service.kit.clock import Now
-from service.kit.db import Reading
-from service.kit.etag import IfNoneMatch, etag, matches, not_modified
-from service.kit.openapi import problems
-from service.kit.problem import UnprocessableError
-from service.services import ServicesDep
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading
+from mainstay.service.common.etag import IfNoneMatch, etag, matches, not_modified
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.incidents import repository as incidents
+from mainstay.service.jobs import live_views, service
+from mainstay.service.jobs.endpoints import JobId, StepNumber
+from mainstay.service.jobs.live_schemas import DetectorStatusList, ProgressRead, SignalsRead, TransfersRead
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["jobs"])
 _POLLED = {**problems(404), 304: {"description": "Not modified"}}
@@ -25,7 +25,7 @@ MAX_RANKS = 4096
 
 
 class BadRanksError(UnprocessableError):
-    slug, title = "bad-ranks", "Not a list of ranks"
+    slug, title = "invalid-ranks", "Not a list of ranks"
 
 
 def _ranks(text: str | None) -> list[int] | None:
@@ -69,7 +69,7 @@ def get_job_signals(
     An answer holds at most a million numbers: of a large job fewer steps, unless fewer ranks are asked for.
     """
     service.require_job(session, job_id)
-    body = live.signals(
+    body = live_views.signals(
         services.steps, job_id, names=names, ranks=_ranks(ranks), start=start or 0, stop=stop, points=points
     )
     return _answer(body, if_none_match)
@@ -87,10 +87,10 @@ def get_job_progress(
 ) -> ProgressRead:
     """Where every rank is: step, phase, how long in its present call, collectives begun and ended."""
     row = service.require_job(session, job_id)
-    return live.progress(
+    return live_views.progress(
         services.progress.latest(job_id),
-        services.accounts.of(job_id),
-        live.nodes_of(row.topology),
+        services.accounts.job_account(job_id),
+        live_views.nodes_of(row.topology),
         hung=incidents.hangs(session, job_id),
         now=now,
         limit=limit,
@@ -98,12 +98,12 @@ def get_job_progress(
 
 
 @router.get(
-    "/jobs/{id}/pairs",  # noqa: FAST003 - JobId is its alias
-    operation_id="get_job_pairs",
-    response_model=PairsRead,
+    "/jobs/{id}/transfers",  # noqa: FAST003 - JobId is its alias
+    operation_id="get_job_transfers",
+    response_model=TransfersRead,
     responses=_POLLED,
 )
-def get_job_pairs(
+def get_job_transfers(
     job_id: JobId,
     _: Reader,
     session: Reading,
@@ -114,18 +114,18 @@ def get_job_pairs(
 ) -> Response:
     """How long transfers between ranks took, medians over the last ``steps`` steps."""
     service.require_job(session, job_id)
-    return _answer(live.pairs(services.pairs, job_id, steps=steps), if_none_match)
+    return _answer(live_views.pairs(services.pairs, job_id, steps=steps), if_none_match)
 
 
 @router.get(
-    "/jobs/{id}/judgement",  # noqa: FAST003 - JobId is its alias
-    operation_id="get_job_judgement",
-    response_model=JudgementRead,
+    "/jobs/{id}/detectors",  # noqa: FAST003 - JobId is its alias
+    operation_id="list_job_detectors",
+    response_model=DetectorStatusList,
     responses=_POLLED,
 )
-def get_job_judgement(
+def list_job_detectors(
     job_id: JobId, _: Reader, session: Reading, services: ServicesDep, *, if_none_match: IfNoneMatch = None
 ) -> Response:
     """What each detector of the job says of itself: idle, learning, judging, or why it abstains."""
     service.require_job(session, job_id)
-    return _answer(live.judgement(services.accounts.of(job_id).detectors), if_none_match)
+    return _answer(live_views.detector_status(services.accounts.job_account(job_id).detectors), if_none_match)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from detectors.base import Stance
-from service.kit.schemas import Output
+from mainstay.detectors.base import DetectorState
+from mainstay.service.common.schemas import Output
 
 ProgressState = Literal["moving", "waiting", "masked", "hung", "unknown"]
 
@@ -54,7 +54,7 @@ class ProgressRead(Output):
     """Ranks that are not listed."""
 
 
-class PairsRead(Output):
+class TransfersRead(Output):
     """Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
 
     Of a job with many ranks those of the slowest transfers.
@@ -67,14 +67,14 @@ class PairsRead(Output):
     bytes: list[list[float | None]]
 
 
-class DetectorRead(Output):
+class DetectorStatusRead(Output):
     """A detector's own account. One that learns or abstains has judged nothing: that is no sign of health."""
 
     name: str
-    state: Stance
-    why: str
+    state: DetectorState
+    reason: str
     numbers: dict[str, float | None]
 
 
-class JudgementRead(Output):
-    detectors: list[DetectorRead]
+class DetectorStatusList(Output):
+    detectors: list[DetectorStatusRead]

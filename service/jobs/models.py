@@ -1,4 +1,4 @@
-"""A job as its coordinator last described it, and every way back that it took."""
+"""Tables of jobs, as their coordinators last described them, and of their recoveries."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import BigInteger, CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from recovery.advice import AdviceState
-from service.jobs.schemas import JobState
-from service.kit.db import Base, UnixTime
+from mainstay.recovery.migration_request import MigrationState
+from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.jobs.schemas import JobState
 
-_ADVICE = ", ".join(f"'{state}'" for state in AdviceState)
+_ADVICE = ", ".join(f"'{state}'" for state in MigrationState)
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 
 
@@ -47,9 +47,9 @@ class RecoveryRow(Base):
     recovered_at: Mapped[float | None] = mapped_column(UnixTime)
     verified_at: Mapped[float | None] = mapped_column(UnixTime)
     failed_ranks: Mapped[list[int]]
-    strategy: Mapped[str | None] = mapped_column(String(32))
+    restore_strategy: Mapped[str | None] = mapped_column(String(32))
     steps_lost: Mapped[int | None]
-    predicted_seconds: Mapped[float | None]
+    planned_seconds: Mapped[float | None]
     seconds: Mapped[float | None]
     parts: Mapped[dict[str, Any]]
     epoch: Mapped[int | None]
@@ -58,27 +58,27 @@ class RecoveryRow(Base):
     reason: Mapped[str | None] = mapped_column(Text)
     plan_id: Mapped[str | None] = mapped_column(String(128))
     incident_id: Mapped[str | None] = mapped_column(String(36))
-    way: Mapped[str | None] = mapped_column(String(32))
-    """Of all ways of recovering the one that was carried out."""
-    promised_seconds: Mapped[float | None]
+    strategy: Mapped[str | None] = mapped_column(String(32))
+    """The recovery strategy that was carried out."""
+    predicted_seconds: Mapped[float | None]
     """From the failure to the first committed step, as predicted when it was decided; ``seconds`` is what it took."""
-    regret_seconds: Mapped[float | None]
+    excess_cost_seconds: Mapped[float | None]
     """That the best alternative, as predicted, would have saved."""
     decision: Mapped[dict[str, Any] | None]
-    """All options that were weighed: ``service.jobs.decisions.Weighed``."""
+    """All options that were weighed: ``mainstay.service.jobs.strategy_decisions.StrategyEvaluation``."""
 
     __table_args__ = (
-        CheckConstraint("outcome IN ('acting', 'recovered', 'verified', 'failed')", name="outcome"),
+        CheckConstraint("outcome IN ('recovering', 'recovered', 'verified', 'failed')", name="outcome"),
         Index(None, "job", "failed_at"),
         Index(None, "incident_id"),
         Index(None, "plan_id"),
     )
 
 
-class AdviceRow(Base):
+class MigrationRequestRow(Base):
     """An advice to a job. Handed out with the answers to its reports until it has answered."""
 
-    __tablename__ = "advice"
+    __tablename__ = "migration_requests"
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     job: Mapped[str] = mapped_column(String(128))

@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 from sqlalchemy import select
 
-from service.jobs.models import JobRow, RecoveryRow
-from service.jobs.schemas import JobState
-from service.kit.db import AnySession
+from mainstay.service.common.db import AnySession
+from mainstay.service.jobs.models import JobRow, RecoveryRow
+from mainstay.service.jobs.schemas import JobState
 
 RUNNING = (JobState.RUNNING.value, JobState.RECOVERING.value)
 
@@ -30,7 +30,7 @@ def current(session: AnySession, limit: int = 100) -> list[JobRow]:
 
 
 def latest(session: AnySession, limit: int) -> list[JobRow]:
-    """The jobs that started last, whatever became of them."""
+    """The jobs that started last, running or ended."""
     return list(session.scalars(select(JobRow).order_by(JobRow.started_at.desc(), JobRow.id.desc()).limit(limit)))
 
 
@@ -44,6 +44,6 @@ def by_node(session: AnySession) -> dict[str, list[str]]:
 
 
 def world_size(session: AnySession, job: str) -> int | None:
-    """How many ranks a job has, or None when nobody announced it."""
+    """How many ranks a job has, or None when no coordinator announced it."""
     row = session.get(JobRow, job)
     return None if row is None else int(row.topology["world_size"])

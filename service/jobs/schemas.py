@@ -8,15 +8,25 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from recovery.advice import AdviceKind, AdviceState
-from service.events.schemas import MAX_RANK
-from service.jobs.decisions import Weighed
-from service.jobs.durability import Durability
-from service.kit.schemas import Bytes, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds, check_text
+from mainstay.recovery.migration_request import MigrationKind, MigrationState
+from mainstay.service.common.schemas import (
+    Bytes,
+    Input,
+    JsonNumber,
+    Name,
+    Output,
+    ShortText,
+    Text,
+    UnixSeconds,
+    check_text,
+)
+from mainstay.service.events.schemas import MAX_RANK
+from mainstay.service.jobs.durability import Durability
+from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
 
 MAX_WARNINGS = 64
 MAX_ADVICE = 64
-"""Answers in one report; see ``recovery.launcher.migration.REMEMBERED``."""
+"""Answers in one report; see ``mainstay.recovery.launcher.migration_controller.REMEMBERED``."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber]
 Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
@@ -55,13 +65,13 @@ class Topology(Input):
     ranks: Annotated[list[TopologyRank], Field(max_length=MAX_RANK)]
     standbys: Annotated[dict[Name, Spares], Field(max_length=MAX_RANK)] | None = None
     """Node -> warm standbys that wait there and may take a rank; null where the coordinator does not say."""
-    stages: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANK)] | None = None
+    pipeline_depths: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANK)] | None = None
     """Of each replica's pipeline, where they are unlike one another; ``pp`` is the deepest's then."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.stages is not None:
-            self._require_stages(self.stages)
+        if self.pipeline_depths is not None:
+            self._require_stages(self.pipeline_depths)
         elif self.dp * self.pp * self.tp != self.world_size:
             raise ValueError(f"dp {self.dp} x pp {self.pp} x tp {self.tp} is not world_size {self.world_size}")
         seen: set[int] = set()
@@ -101,11 +111,11 @@ def _as_text(command: Any) -> Any:
     return command
 
 
-class AdviceAnswer(Input):
+class MigrationRequestResult(Input):
     """What became of an advice, as the coordinator says."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
-    state: AdviceState
+    state: MigrationState
     detail: Annotated[str, AfterValidator(check_text), Field(max_length=500)] = ""
     seconds: Annotated[float, Field(ge=0, le=1e9), JsonNumber] | None = None
     """That training stood still."""
@@ -127,14 +137,14 @@ class JobReport(Input):
     """Number of steps committed so far: steps count from 1."""
     started_at: UnixSeconds
     finished_at: UnixSeconds | None
-    advice: Annotated[list[AdviceAnswer], Field(max_length=MAX_ADVICE, default_factory=list)]
+    migration_requests: Annotated[list[MigrationRequestResult], Field(max_length=MAX_ADVICE, default_factory=list)]
     """What became of advice that was given to this job."""
 
 
-class AdviceBody(Input):
+class MigrationRequestCreate(Input):
     """Move one rank, or all ranks that a node has, to other nodes."""
 
-    kind: Literal[AdviceKind.MIGRATE] = AdviceKind.MIGRATE
+    kind: Literal[MigrationKind.MIGRATE] = MigrationKind.MIGRATE
     node: Name | None = None
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber] | None = None
     target: Name | None = None
@@ -148,12 +158,12 @@ class AdviceBody(Input):
         return self
 
 
-class AdviceRead(Output):
+class MigrationRequestRead(Output):
     """An advice to a job, and what became of it."""
 
     id: str
     job: str
-    kind: AdviceKind
+    kind: MigrationKind
     node: str | None
     rank: int | None
     target: str | None
@@ -161,7 +171,7 @@ class AdviceRead(Output):
     finding: str | None
     """That it rests on; null where a person gave it."""
     actor: str
-    state: AdviceState
+    state: MigrationState
     detail: str
     seconds: float | None
     steps_lost: int | None
@@ -184,10 +194,10 @@ class JobRead(Output):
     last_seen_at: float
     open_incidents: int
     recoveries: int
-    effective_ratio: float | None
+    ettr: float | None
 
 
-class HazardRead(Output):
+class NodeWarningRead(Output):
     """Why a node of the job should not be trusted."""
 
     reason: str
@@ -195,20 +205,20 @@ class HazardRead(Output):
     """It is taken to fail so many times as often as others."""
     since: float
     corrupt: bool
-    """It computes wrongly, at least since then: steps that it took part in are tainted."""
+    """It computes wrongly, at least since then: steps that it took part in are corrupt."""
 
 
 class JobAnswer(JobRead):
-    """What a coordinator is told in turn."""
+    """The answer to a coordinator's report."""
 
-    hazards: dict[str, HazardRead]
+    node_warnings: dict[str, NodeWarningRead]
     """Node -> why it should not be trusted."""
-    advice: list[AdviceRead]
+    migration_requests: list[MigrationRequestRead]
     """What the job has still to answer, oldest first."""
 
 
 class RecoveryRead(Output):
-    """One way back: what failed, what was chosen, what it really took."""
+    """One recovery: the failure, the chosen strategy, and the actual times."""
 
     id: str
     job: str
@@ -218,22 +228,22 @@ class RecoveryRead(Output):
     recovered_at: float | None
     verified_at: float | None
     failed_ranks: list[int]
-    strategy: str | None
+    restore_strategy: str | None
     steps_lost: int | None
-    predicted_seconds: float | None
+    planned_seconds: float | None
     """Of the restore that the planner chose, from the decision on."""
     seconds: float | None
     parts: dict[str, float]
     epoch: int | None
     outcome: str
     incident: str | None
-    way: str | None
-    """Of all ways of recovering the one that was carried out; null where nothing was weighed."""
-    promised_seconds: float | None
+    strategy: str | None
+    """The recovery strategy that was carried out; null where no strategies were evaluated."""
+    predicted_seconds: float | None
     """From the failure to the first committed step, as predicted; ``seconds`` is what that took."""
-    regret_seconds: float | None
+    excess_cost_seconds: float | None
     """That the best alternative, as it was predicted, would have saved."""
-    decision: Weighed | None
+    decision: StrategyEvaluation | None
     """All options that were weighed at the failure; null where the coordinator does not say."""
 
 

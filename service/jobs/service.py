@@ -1,25 +1,25 @@
-"""What a job says about itself, and what the service knows about it besides."""
+"""Reports of jobs, and the data that the service adds to them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.incidents import repository as incidents
-from service.jobs import advice, repository
-from service.jobs.accounting import Outage, effective_ratio
-from service.jobs.decisions import Weighed
-from service.jobs.models import JobRow, RecoveryRow
-from service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
-from service.kit.db import AnySession, WriteSession
-from service.kit.problem import ConflictError, NotFoundError
-from service.stream.changes import Topic, record_change
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.incidents import repository as incidents
+from mainstay.service.jobs import migration_requests, repository
+from mainstay.service.jobs.accounting import Outage, ettr
+from mainstay.service.jobs.models import JobRow, RecoveryRow
+from mainstay.service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
+from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
+from mainstay.service.stream.changes import Topic, record_change
 
 
 class UnknownJobError(NotFoundError):
     slug, title = "unknown-job", "Unknown job"
 
 
-class StaleGenerationError(ConflictError):
+class JobStaleGenerationError(ConflictError):
     slug, title = "stale-generation", "Stale generation"
 
 
@@ -27,7 +27,7 @@ def require_job(session: AnySession, job_id: str) -> JobRow:
     """The job's row.
 
     Raises:
-        UnknownJobError: nobody reported a job with this id.
+        UnknownJobError: no coordinator reported a job with this id.
     """
     row = session.get(JobRow, job_id)
     if row is None:
@@ -43,10 +43,10 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
     """
     row = session.get(JobRow, job_id)
     if row is not None and row.started_at == said.started_at and said.generation < row.generation:
-        raise StaleGenerationError(
+        raise JobStaleGenerationError(
             f"job {job_id!r} is at generation {row.generation}; a report of generation {said.generation} is too late"
         )
-    values = said.model_dump(mode="json", exclude={"advice"})
+    values = said.model_dump(mode="json", exclude={"migration_requests"})
     if row is None:
         row = JobRow(id=job_id, last_seen_at=now, **values)
         session.add(row)
@@ -54,14 +54,14 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         for name, value in values.items():
             setattr(row, name, value)
         row.last_seen_at = now
-    advice.heard(session, job_id, row.state, said.advice, now=now)
+    migration_requests.record_results(session, job_id, row.state, said.migration_requests, now=now)
     told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
     record_change(session, Topic.JOB, told)
     return row
 
 
-def read_many(session: AnySession, rows: Sequence[JobRow], *, now: float) -> list[JobRead]:
-    """Jobs as answered; two queries whatever their number."""
+def serialize_jobs(session: AnySession, rows: Sequence[JobRow], *, now: float) -> list[JobRead]:
+    """Jobs as answered; two queries in total."""
     ids = [row.id for row in rows]
     incidents_of, recoveries_of = incidents.open_by_job(session, ids), repository.recoveries_of(session, ids)
     return [_read(row, incidents_of.get(row.id, 0), recoveries_of.get(row.id, []), now) for row in rows]
@@ -83,7 +83,7 @@ def _read(row: JobRow, open_incidents: int, recoveries: Sequence[RecoveryRow], n
         last_seen_at=row.last_seen_at,
         open_incidents=open_incidents,
         recoveries=len([r for r in recoveries if r.failed_at >= row.started_at]),
-        effective_ratio=_ratio(row, recoveries, now),
+        ettr=_ratio(row, recoveries, now),
     )
 
 
@@ -95,10 +95,10 @@ def _ratio(row: JobRow, recoveries: Sequence[RecoveryRow], now: float) -> float 
         if r.failed_at >= row.started_at
     ]
     until = row.finished_at if row.finished_at is not None else min(now, row.last_seen_at)
-    return effective_ratio(started_at=row.started_at, until=until, last_step=row.last_step, outages=outages)
+    return ettr(started_at=row.started_at, until=until, last_step=row.last_step, outages=outages)
 
 
-def read_recovery(row: RecoveryRow) -> RecoveryRead:
+def serialize_recovery(row: RecoveryRow) -> RecoveryRead:
     return RecoveryRead(
         id=row.id,
         job=row.job,
@@ -108,16 +108,16 @@ def read_recovery(row: RecoveryRow) -> RecoveryRead:
         recovered_at=row.recovered_at,
         verified_at=row.verified_at,
         failed_ranks=row.failed_ranks,
-        strategy=row.strategy,
+        restore_strategy=row.restore_strategy,
         steps_lost=row.steps_lost,
-        predicted_seconds=row.predicted_seconds,
+        planned_seconds=row.planned_seconds,
         seconds=row.seconds,
         parts=row.parts,
         epoch=row.epoch,
         outcome=row.outcome,
         incident=row.incident_id,
-        way=row.way,
-        promised_seconds=row.promised_seconds,
-        regret_seconds=row.regret_seconds,
-        decision=None if row.decision is None else Weighed.model_validate(row.decision),
+        strategy=row.strategy,
+        predicted_seconds=row.predicted_seconds,
+        excess_cost_seconds=row.excess_cost_seconds,
+        decision=None if row.decision is None else StrategyEvaluation.model_validate(row.decision),
     )

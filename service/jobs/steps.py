@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.jobs.schemas import StepsRead
-from service.telemetry.steps import StepStore, StepWindow
+from mainstay.service.jobs.schemas import StepsRead
+from mainstay.service.telemetry.steps import StepStore, StepWindow
 
 
 def read(store: StepStore, job: str, *, start: int, stop: int | None, points: int) -> StepsRead:

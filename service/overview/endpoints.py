@@ -1,6 +1,6 @@
-"""``/v1/overview``: is anything burning, what did the machine decide by itself, what needs a human.
+"""``/v1/overview``: active incidents, automated actions, and what needs an operator.
 
-One fixed set of small queries, whatever the size of the fleet: each reads an index and stops at a limit.
+One fixed set of small queries for a fleet of any size: each reads an index and stops at a limit.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from typing import Any, Final
 from fastapi import APIRouter
 from sqlalchemy import select
 
-from probes.words import HealthState
-from service.auth.guard import Reader
-from service.fleet import repository as fleet
-from service.incidents import reading, repository
-from service.incidents.life_cycle import Trigger
-from service.incidents.models import IncidentRow, TimelineRow
-from service.jobs import repository as jobs
-from service.jobs import service as job_service
-from service.kit.clock import Now
-from service.kit.db import AnySession, Reading
-from service.overview.schemas import Decision, OverviewRead
-from service.remediation.service import ENTRY as REMEDIATION
-from service.services import ServicesDep
+from mainstay.probes.core_types import HealthState
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import AnySession, Reading
+from mainstay.service.fleet import repository as fleet
+from mainstay.service.incidents import repository
+from mainstay.service.incidents import serializers as incidents_serializers
+from mainstay.service.incidents.lifecycle import IncidentTrigger
+from mainstay.service.incidents.models import IncidentRow, TimelineRow
+from mainstay.service.jobs import repository as jobs
+from mainstay.service.jobs import service as job_service
+from mainstay.service.overview.schemas import AutomatedAction, OverviewRead
+from mainstay.service.remediation.service import ENTRY as REMEDIATION
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["overview"])
-MAX_BURNING: Final = 50
+MAX_ACTIVE_INCIDENTS: Final = 50
 MAX_DECIDED: Final = 20
 MAX_JOBS: Final = 20
 DECISIONS: Final = (
-    Trigger.PLAN_CHOSEN.value,
-    Trigger.RECOVERED.value,
-    Trigger.VERIFIED.value,
-    Trigger.STAYED_CLEAR.value,
-    Trigger.QUIET.value,
-    Trigger.RECOVERY_FAILED.value,
+    IncidentTrigger.RECOVERY_PLANNED.value,
+    IncidentTrigger.RECOVERED.value,
+    IncidentTrigger.VERIFIED.value,
+    IncidentTrigger.STAYED_CLEAR.value,
+    IncidentTrigger.QUIET.value,
+    IncidentTrigger.RECOVERY_FAILED.value,
     REMEDIATION,
 )
 
@@ -42,23 +43,23 @@ DECISIONS: Final = (
 @router.get("/overview", operation_id="get_overview")
 def get_overview(_: Reader, session: Reading, services: ServicesDep, now: Now) -> OverviewRead:
     """Everything that the first screen shows."""
-    incidents = repository.burning(session, MAX_BURNING)
+    incidents = repository.active_incidents(session, MAX_ACTIVE_INCIDENTS)
     running = jobs.current(session, MAX_JOBS) or jobs.latest(session, 3)
     heard = services.seen.latest()
     counts = fleet.count_by_state(session)
     return OverviewRead(
-        burning=[reading.read(row) for row in incidents if row.state in {"open", "acting"}],
-        decided=decided(session),
-        needs_human=[reading.read(row) for row in incidents if row.needs_human],
+        active_incidents=[incidents_serializers.read(row) for row in incidents if row.state in {"open", "recovering"}],
+        automated_actions=decided(session),
+        needs_operator=[incidents_serializers.read(row) for row in incidents if row.needs_operator],
         nodes={state.value: counts.get(state.value, 0) for state in HealthState},
         devices=fleet.count_devices(session),
-        jobs=job_service.read_many(session, running, now=now),
+        jobs=job_service.serialize_jobs(session, running, now=now),
         data_age_seconds=None if heard is None else max(0.0, now - heard),
         now=now,
     )
 
 
-def decided(session: AnySession) -> list[Decision]:
+def decided(session: AnySession) -> list[AutomatedAction]:
     """The latest decisions, newest first."""
     statement = (
         select(TimelineRow, IncidentRow.job)
@@ -68,7 +69,7 @@ def decided(session: AnySession) -> list[Decision]:
         .limit(MAX_DECIDED)
     )
     return [
-        Decision(time=entry.time, text=entry.text, incident=entry.incident_id, plan=_plan(entry.data), job=job)
+        AutomatedAction(time=entry.time, text=entry.text, incident=entry.incident_id, plan=_plan(entry.data), job=job)
         for entry, job in session.execute(statement)
     ]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from service.incidents.schemas import IncidentRead
-from service.jobs.schemas import JobRead
-from service.kit.schemas import Output
+from mainstay.service.common.schemas import Output
+from mainstay.service.incidents.schemas import IncidentRead
+from mainstay.service.jobs.schemas import JobRead
 
 
-class Decision(Output):
-    """One thing that the machine decided by itself."""
+class AutomatedAction(Output):
+    """One automated action of Mainstay."""
 
     time: float
     text: str
@@ -18,9 +18,9 @@ class Decision(Output):
 
 
 class OverviewRead(Output):
-    burning: list[IncidentRead]
-    decided: list[Decision]
-    needs_human: list[IncidentRead]
+    active_incidents: list[IncidentRead]
+    automated_actions: list[AutomatedAction]
+    needs_operator: list[IncidentRead]
     nodes: dict[str, int]
     devices: int
     jobs: list[JobRead]

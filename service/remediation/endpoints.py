@@ -1,4 +1,4 @@
-"""``/v1/remediations`` and ``/v1/remediation``: what the machine proposes to do with nodes, and who decided."""
+"""``/v1/remediations`` and ``/v1/remediation-status``: Mainstay's proposals about nodes and the decisions on them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from service.auth.guard import Actor, Reader
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing
-from service.kit.idempotency import Idempotency
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.schemas import Name
-from service.remediation import reading, repository, service
-from service.remediation.models import RemediationRow
-from service.remediation.schemas import DecisionBody, RemediationRead, RemediationState, RemediationStatus
-from service.remediation.survey import Survey
-from service.services import ServicesDep
+from mainstay.service.auth.guard import Actor, Reader
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.schemas import Name
+from mainstay.service.remediation import repository, service
+from mainstay.service.remediation import serializers as remediation_serializers
+from mainstay.service.remediation.fleet_view import FleetView
+from mainstay.service.remediation.models import RemediationRow
+from mainstay.service.remediation.schemas import DecisionBody, RemediationRead, RemediationState, RemediationStatus
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["remediation"])
 Id = Annotated[Name, Path(alias="id")]
@@ -26,10 +27,10 @@ class RemediationPage(Page[RemediationRead]):
     """Remediations, newest first."""
 
 
-@router.get("/remediation", operation_id="get_remediation_status")
+@router.get("/remediation-status", operation_id="get_remediation_status")
 def get_status(_: Reader, session: Reading, services: ServicesDep, now: Now) -> RemediationStatus:
-    """Whether the machine acts by itself, and what the circuit breaker says."""
-    return reading.read_status(session, services.settings.remediation, now)
+    """Return whether Mainstay acts automatically, and the state of the circuit breaker."""
+    return remediation_serializers.serialize_status(session, services.settings.remediation, now)
 
 
 @router.get("/remediations", operation_id="list_remediations")
@@ -44,16 +45,16 @@ def list_remediations(
     """Remediations, newest first, each with the rules that judged it."""
     statement = repository.listing(state=state, node=node)
     rows, cursor = paginate(session, statement, keys=(RemediationRow.created_at, RemediationRow.id), page=page)
-    return RemediationPage(items=[reading.read(row) for row in rows], next_cursor=cursor)
+    return RemediationPage(items=[remediation_serializers.read(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/remediations/{id}", operation_id="get_remediation")  # noqa: FAST003 - Id is its alias
 def get_remediation(remediation_id: Id, _: Reader, session: Reading) -> RemediationRead:
     """One remediation."""
-    return reading.read(service.require(session, remediation_id))
+    return remediation_serializers.read(service.require(session, remediation_id))
 
 
-@router.post("/remediations/{id}/accept", operation_id="accept_remediation")  # noqa: FAST003 - Id is its alias
+@router.post("/remediations/{id}:accept", operation_id="accept_remediation")  # noqa: FAST003 - Id is its alias
 def accept_remediation(
     remediation_id: Id,
     body: DecisionBody,
@@ -67,13 +68,13 @@ def accept_remediation(
     """Drain the node for it. What a rule only holds a person may let pass."""
     service.lock(session)
     row = service.require(session, remediation_id)
-    survey = Survey(session, services.settings.remediation, now)
+    survey = FleetView(session, services.settings.remediation, now)
     service.accept(session, survey, row, actor=principal.name, reason=body.reason)
     session.flush()
-    return idempotency.remember(session, reading.read(row))
+    return idempotency.remember(session, remediation_serializers.read(row))
 
 
-@router.post("/remediations/{id}/dismiss", operation_id="dismiss_remediation")  # noqa: FAST003 - Id is its alias
+@router.post("/remediations/{id}:dismiss", operation_id="dismiss_remediation")  # noqa: FAST003 - Id is its alias
 def dismiss_remediation(
     remediation_id: Id, body: DecisionBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
 ) -> RemediationRead:
@@ -81,4 +82,4 @@ def dismiss_remediation(
     row = service.require(session, remediation_id)
     service.dismiss(session, row, actor=principal.name, reason=body.reason, now=now)
     session.flush()
-    return idempotency.remember(session, reading.read(row))
+    return idempotency.remember(session, remediation_serializers.read(row))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from service.kit.loops import Loop
-from service.remediation import turn
-from service.services import Services
+from mainstay.service.common.loops import Loop
+from mainstay.service.remediation import reconcile
+from mainstay.service.services import Services
 
 
 def make(services: Services) -> list[Loop]:
-    loop = Loop("remediation", services.settings.remediation.interval, lambda: turn.run(services))
+    loop = Loop("remediation", services.settings.remediation.interval_seconds, lambda: reconcile.reconcile(services))
     services.wakers.listen("remediation", loop.wake)
     return [loop]

@@ -10,13 +10,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
-from probes.words import HealthState
-from service.fleet.life_cycle import Owner
-from service.fleet.models import TransitionRow
-from service.kit.db import AnySession
-from service.remediation import reading, repository
-from service.remediation.schemas import RemediationState
-from service.services import Services
+from mainstay.probes.core_types import HealthState
+from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.lifecycle import Owner
+from mainstay.service.fleet.models import TransitionRow
+from mainstay.service.remediation import repository
+from mainstay.service.remediation import serializers as remediation_serializers
+from mainstay.service.remediation.schemas import RemediationState
+from mainstay.service.services import Services
 
 RECENT_SECONDS: Final = 3600.0
 
@@ -32,9 +33,9 @@ class RemediationCollector(Collector):
         with self.services.database.reading() as session:
             yield _remediations(session)
             yield _moves(session, now)
-            status = reading.read_status(session, limits, now)
+            status = remediation_serializers.serialize_status(session, limits, now)
         automatic = status.mode == "automatic"
-        yield _gauge("remediation_automatic", "Whether the machine drains by itself", automatic)
+        yield _gauge("remediation_automatic", "Whether Mainstay drains automatically", automatic)
         yield _gauge("remediation_breaker_open", "Whether the circuit breaker holds drains back", status.breaker.open)
         yield _gauge("remediation_drained", "Nodes that we drained within the breaker's window", status.breaker.touched)
 
@@ -49,7 +50,7 @@ def _remediations(session: AnySession) -> Metric:
 
 def _moves(session: AnySession, now: float) -> Metric:
     about = "Moves of nodes within the last hour, by new state and who decided"
-    family = GaugeMetricFamily("mainstay_node_moves_hour", about, labels=["state", "owner"])
+    family = GaugeMetricFamily("mainstay_node_transitions_last_hour", about, labels=["state", "owner"])
     statement = (
         select(TransitionRow.to_state, TransitionRow.owner, func.count())
         .where(TransitionRow.time >= now - RECENT_SECONDS)

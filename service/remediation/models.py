@@ -1,4 +1,4 @@
-"""What the machine proposes to do with a node, and what became of it."""
+"""Tables of remediation proposals for nodes and their outcomes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.kit.db import Base, UnixTime
-from service.remediation.schemas import RemediationState
+from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.remediation.schemas import RemediationState
 
 _STATES = ", ".join(f"'{state}'" for state in RemediationState)
 _OPEN = text("state IN ('proposed', 'held', 'accepted')")
 
 
 class RemediationRow(Base):
-    """At most one that is not over a node and incident, whatever the number of its findings."""
+    """At most one open row for each node and incident, regardless of the number of findings."""
 
     __tablename__ = "remediations"
 
@@ -25,14 +25,14 @@ class RemediationRow(Base):
     device: Mapped[str | None] = mapped_column(String(128))
     hardware: Mapped[str | None] = mapped_column(String(300))
     """The device itself, wherever it is put later; empty when the trouble is the node's."""
-    remedy: Mapped[str] = mapped_column(String(16))
+    recommended_action: Mapped[str] = mapped_column(String(16))
     state: Mapped[str] = mapped_column(String(16))
     dry_run: Mapped[bool]
     reason: Mapped[str] = mapped_column(Text)
     rules: Mapped[list[Any]]
     """``RuleRead`` as JSON, in the order in which they were asked."""
     tried: Mapped[list[Any]]
-    """Remedies that did not help: {remedy, at, outcome}, oldest first."""
+    """Actions that did not help: {recommended_action, at, outcome}, oldest first."""
     created_at: Mapped[float] = mapped_column(UnixTime)
     decided_at: Mapped[float | None] = mapped_column(UnixTime)
     decided_by: Mapped[str | None] = mapped_column(String(200))

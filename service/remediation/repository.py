@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
-from probes.words import HealthState, Remedy, Severity
-from service.fleet.models import DeviceRow, NodeRow, TransitionRow
-from service.incidents.life_cycle import LIVE
-from service.incidents.models import FindingRow, IncidentRow
-from service.jobs.hazards import KINDS
-from service.kit.db import AnySession
-from service.remediation.models import RemediationRow
-from service.remediation.schemas import UNDECIDED, RemediationState
+from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
+from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
+from mainstay.service.incidents.lifecycle import LIVE
+from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.jobs.node_warnings import KINDS
+from mainstay.service.remediation.models import RemediationRow
+from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
 
-_EVICTING = tuple(remedy.value for remedy in Remedy if remedy.evicts)
+_EVICTING = tuple(recommended_action.value for recommended_action in RecommendedAction if recommended_action.evicts)
 _LIVE = tuple(state.value for state in LIVE)
 _ACCEPTED = RemediationRow.state == RemediationState.ACCEPTED.value
-_DRAINS = RemediationRow.remedy != Remedy.MIGRATE.value
+_DRAINS = RemediationRow.recommended_action != RecommendedAction.MIGRATE_RANKS.value
 _OPEN = (*(state.value for state in UNDECIDED), RemediationState.ACCEPTED.value)
 
 
@@ -30,7 +30,7 @@ class Candidate:
     incident: str
     node: str
     device: str | None
-    remedy: Remedy
+    recommended_action: RecommendedAction
     finding: str
 
 
@@ -43,13 +43,13 @@ def listing(*, state: RemediationState | None, node: str | None) -> Select[Remed
 
 def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
     """Nodes with a certain finding that wants work off them, the oldest incident first; one an incident and node."""
-    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.remedy, FindingRow.id)
+    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.recommended_action, FindingRow.id)
     statement = (
         select(*columns, FindingRow.confidence)  # without the evidence: it is large, and this is asked every second
         .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
         .where(
             FindingRow.active,
-            FindingRow.remedy.in_(_EVICTING),
+            FindingRow.recommended_action.in_(_EVICTING),
             FindingRow.severity != Severity.INFO.value,
             FindingRow.confidence >= min_confidence,
             FindingRow.node.is_not(None),
@@ -58,9 +58,9 @@ def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
         .order_by(IncidentRow.opened_at, IncidentRow.id, FindingRow.node, FindingRow.time, FindingRow.id)
     )
     best: dict[tuple[str, str], tuple[int, float, Candidate]] = {}
-    for incident, node, device, remedy, finding, confidence in session.execute(statement):
-        made = Candidate(str(incident), str(node), device, Remedy(remedy), finding)
-        strength = (made.remedy.rung, confidence)
+    for incident, node, device, recommended_action, finding, confidence in session.execute(statement):
+        made = Candidate(str(incident), str(node), device, RecommendedAction(recommended_action), finding)
+        strength = (made.recommended_action.level, confidence)
         known = best.get((made.incident, made.node))
         if known is None or strength > known[:2]:
             best[made.incident, made.node] = (*strength, made)
@@ -79,7 +79,7 @@ def movers(session: AnySession, min_confidence: float) -> list[Candidate]:
         .where(
             FindingRow.active,
             FindingRow.kind.in_(KINDS),
-            FindingRow.remedy != Remedy.RESTART_APP.value,
+            FindingRow.recommended_action != RecommendedAction.RESTART_JOB.value,
             FindingRow.severity != Severity.INFO.value,
             FindingRow.confidence >= min_confidence,
             FindingRow.node.is_not(None),
@@ -89,7 +89,7 @@ def movers(session: AnySession, min_confidence: float) -> list[Candidate]:
     )
     found: dict[tuple[str, str], Candidate] = {}
     for incident, node, device, finding in session.execute(statement):
-        made = Candidate(str(incident), str(node), device, Remedy.MIGRATE, finding)
+        made = Candidate(str(incident), str(node), device, RecommendedAction.MIGRATE_RANKS, finding)
         found.setdefault((made.incident, made.node), made)
     return list(found.values())
 
@@ -139,13 +139,18 @@ def news(session: AnySession) -> list[tuple[RemediationRow, TransitionRow]]:
 
 def moving(session: AnySession) -> list[RemediationRow]:
     """Accepted ones whose ranks are on their way to other nodes."""
-    statement = select(RemediationRow).where(_ACCEPTED, RemediationRow.remedy == Remedy.MIGRATE.value)
+    statement = select(RemediationRow).where(
+        _ACCEPTED, RemediationRow.recommended_action == RecommendedAction.MIGRATE_RANKS.value
+    )
     return list(session.scalars(statement.order_by(RemediationRow.created_at, RemediationRow.id)))
 
 
 def moved(session: AnySession, since: float) -> int:
     """How many nodes were accepted for their ranks to leave, after ``since``."""
-    left = RemediationRow.remedy == Remedy.MIGRATE.value, RemediationRow.state != RemediationState.DISMISSED.value
+    left = (
+        RemediationRow.recommended_action == RecommendedAction.MIGRATE_RANKS.value,
+        RemediationRow.state != RemediationState.DISMISSED.value,
+    )
     statement = select(func.count(func.distinct(RemediationRow.node))).where(*left, RemediationRow.decided_at >= since)
     return session.scalar(statement) or 0
 

@@ -1,6 +1,6 @@
 """What speaks for and against taking a node out of service: small named rules, asked in order, each with its why.
 
-allow: nothing against it. hold: not now, or not without a person. deny: nobody may, as things stand. The module is
+allow: nothing against it. hold: not now, or not without a person. deny: no one may in the current state. The module is
 pure; ``survey`` gathers the facts.
 """
 
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from probes.words import HealthState, Remedy
-from service.fleet.life_cycle import OUT_OF_SERVICE, Owner
-from service.remediation.schemas import Ruling
-from service.settings import RemediationSettings
+from mainstay.probes.core_types import HealthState, RecommendedAction
+from mainstay.service.fleet.lifecycle import OUT_OF_SERVICE, Owner
+from mainstay.service.remediation.schemas import RuleOutcome
+from mainstay.service.settings import RemediationSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RemediationFacts:
     """What the rules may look at."""
 
     limits: RemediationSettings
     known: bool = True
     """Whether the node ever reported."""
     state: HealthState = HealthState.HEALTHY
-    owner: Owner = Owner.MACHINE
+    owner: Owner = Owner.SYSTEM
     said: str = ""
     """Who put the node into its state, and why."""
     uptime_seconds: float | None = None
@@ -39,7 +39,7 @@ class Facts:
     stranded: tuple[str, ...] = ()
     """Jobs on the node that have no other replica and no spare to move to."""
     recovering: tuple[str, ...] = ()
-    """Jobs on the node that have failed elsewhere and come back just now."""
+    """Jobs on the node that are recovering from a failure on another node."""
     short: str = ""
     """Which jobs have too few warm standbys on other nodes for the ranks that would move."""
     untold: tuple[str, ...] = ()
@@ -47,30 +47,30 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RuleResult:
     """What one rule said."""
 
     name: str
-    verdict: Ruling
-    why: str
+    verdict: RuleOutcome
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RemediationRule:
     """``judge`` returns why not, or None to allow; ``against`` is the verdict then."""
 
     name: str
-    against: Ruling
+    against: RuleOutcome
     allowed: str
-    judge: Callable[[Facts], str | None]
+    judge: Callable[[RemediationFacts], str | None]
 
 
 def limit(limits: RemediationSettings, fleet: int) -> int:
     """How many nodes we may drain within the window."""
-    return max(limits.minimum, math.floor(limits.share_limit * fleet))
+    return max(limits.min_drain_budget, math.floor(limits.max_drained_ratio * fleet))
 
 
-def breaker(facts: Facts) -> str | None:
+def breaker(facts: RemediationFacts) -> str | None:
     """Why the circuit breaker is open, or None while it is closed."""
     allowed = limit(facts.limits, facts.fleet)
     if facts.touched < allowed:
@@ -79,93 +79,93 @@ def breaker(facts: Facts) -> str | None:
     return f"{facts.touched} of {facts.fleet} nodes drained within {window:g} min; at most {allowed} are allowed"
 
 
-def _known(facts: Facts) -> str | None:
+def _known(facts: RemediationFacts) -> str | None:
     return None if facts.known else "no node of this name ever reported"
 
 
-def _foreign(facts: Facts) -> str | None:
-    if facts.state in OUT_OF_SERVICE and facts.owner is not Owner.MACHINE:
-        who = "another system" if facts.owner is Owner.OUTSIDE else "a person"
+def _foreign(facts: RemediationFacts) -> str | None:
+    if facts.state in OUT_OF_SERVICE and facts.owner is not Owner.SYSTEM:
+        who = "another system" if facts.owner is Owner.EXTERNAL else "a person"
         return f"{who} has it {facts.state} ({facts.said})"
     return None
 
 
-def _in_service(facts: Facts) -> str | None:
+def _in_service(facts: RemediationFacts) -> str | None:
     return f"it is {facts.state} already ({facts.said})" if facts.state in OUT_OF_SERVICE else None
 
 
-def _boot_grace(facts: Facts) -> str | None:
+def _boot_grace(facts: RemediationFacts) -> str | None:
     up, grace = facts.uptime_seconds, facts.limits.boot_grace_seconds
     if up is not None and up < grace:
         return f"it booted {up:.0f} s ago; what shows in the first {grace:g} s may be links that still come up"
     return None
 
 
-def _one_by_one(facts: Facts) -> str | None:
+def _one_by_one(facts: RemediationFacts) -> str | None:
     return None if facts.first is None else f"one incident, one node at a time: {facts.first} is first"
 
 
-def _rack(facts: Facts) -> str | None:
-    if facts.rack and facts.rack_touched >= facts.limits.rack_limit:
+def _rack(facts: RemediationFacts) -> str | None:
+    if facts.rack and facts.rack_touched >= facts.limits.max_drained_per_rack:
         window = facts.limits.window_seconds / 60
         return f"{facts.rack_touched} nodes of rack {facts.rack} were drained within {window:g} min"
     return None
 
 
-def _spare(facts: Facts) -> str | None:
+def _spare(facts: RemediationFacts) -> str | None:
     if facts.stranded:
         return f"job {', '.join(facts.stranded[:5])} has no other replica and no spare node: a person decides"
     return None
 
 
 RULES: Final = (
-    Rule("node_known", Ruling.DENY, "the node reports", _known),
-    Rule("not_drained_by_others", Ruling.DENY, "nobody else holds it", _foreign),
-    Rule("in_service", Ruling.DENY, "it is in service", _in_service),
-    Rule("boot_grace", Ruling.HOLD, "it has been up for long enough", _boot_grace),
-    Rule("one_by_one", Ruling.HOLD, "no other node of the incident waits", _one_by_one),
-    Rule("breaker", Ruling.HOLD, "the circuit breaker is closed", breaker),
-    Rule("rack_limit", Ruling.HOLD, "its rack can spare it", _rack),
-    Rule("job_has_spare", Ruling.HOLD, "no job depends on it alone", _spare),
+    RemediationRule("node_known", RuleOutcome.DENY, "the node reports", _known),
+    RemediationRule("not_drained_by_others", RuleOutcome.DENY, "no other owner holds it", _foreign),
+    RemediationRule("in_service", RuleOutcome.DENY, "it is in service", _in_service),
+    RemediationRule("boot_grace", RuleOutcome.HOLD, "it has been up for long enough", _boot_grace),
+    RemediationRule("one_node_per_incident", RuleOutcome.HOLD, "no other node of the incident waits", _one_by_one),
+    RemediationRule("breaker", RuleOutcome.HOLD, "the circuit breaker is closed", breaker),
+    RemediationRule("max_drained_per_rack", RuleOutcome.HOLD, "its rack can spare it", _rack),
+    RemediationRule("job_has_spare", RuleOutcome.HOLD, "no job depends on it alone", _spare),
 )
 
 
-def _quiet(facts: Facts) -> str | None:
+def _quiet(facts: RemediationFacts) -> str | None:
     return f"job {', '.join(facts.recovering[:5])} recovers: that comes first" if facts.recovering else None
 
 
-def _standbys(facts: Facts) -> str | None:
+def _standbys(facts: RemediationFacts) -> str | None:
     return facts.short or None
 
 
-def _told(facts: Facts) -> str | None:
+def _told(facts: RemediationFacts) -> str | None:
     return f"job {', '.join(facts.untold[:5])} does not say how many standbys wait" if facts.untold else None
 
 
 MOVES: Final = (
-    Rule("job_runs", Ruling.DENY, "its jobs train", _quiet),
-    Rule("standbys_wait", Ruling.DENY, "warm standbys wait on other nodes", _standbys),
-    Rule("standbys_known", Ruling.HOLD, "its jobs say how many standbys wait", _told),
-    Rule("one_by_one", Ruling.HOLD, "no other node of the incident waits", _one_by_one),
-    Rule("breaker", Ruling.HOLD, "the circuit breaker is closed", breaker),
+    RemediationRule("jobs_running", RuleOutcome.DENY, "its jobs train", _quiet),
+    RemediationRule("standbys_available", RuleOutcome.DENY, "warm standbys wait on other nodes", _standbys),
+    RemediationRule("standbys_known", RuleOutcome.HOLD, "its jobs say how many standbys wait", _told),
+    RemediationRule("one_node_per_incident", RuleOutcome.HOLD, "no other node of the incident waits", _one_by_one),
+    RemediationRule("breaker", RuleOutcome.HOLD, "the circuit breaker is closed", breaker),
 )
-"""Of ranks that leave a node which stays in service: it need not be ours, and nobody else is touched."""
+"""Rules for ranks that leave a node in service: the node need not be ours, and no other job is touched."""
 
 
-def judge(facts: Facts, rules: tuple[Rule, ...] = RULES) -> tuple[Judged, ...]:
+def judge(facts: RemediationFacts, rules: tuple[RemediationRule, ...] = RULES) -> tuple[RuleResult, ...]:
     """Every rule's verdict, in order; after a denial nothing more is asked."""
-    spoken: list[Judged] = []
+    spoken: list[RuleResult] = []
     for rule in rules:
         why = rule.judge(facts)
-        spoken.append(Judged(rule.name, Ruling.ALLOW if why is None else rule.against, why or rule.allowed))
-        if why is not None and rule.against is Ruling.DENY:
+        spoken.append(RuleResult(rule.name, RuleOutcome.ALLOW if why is None else rule.against, why or rule.allowed))
+        if why is not None and rule.against is RuleOutcome.DENY:
             break
     return tuple(spoken)
 
 
-def next_remedy(wanted: Remedy, tried: tuple[Remedy, ...]) -> Remedy:
-    """What to propose where ``tried`` did not last: the rung after the highest of them, up to the top of the ladder."""
-    highest = max((remedy.rung for remedy in tried), default=-1)
-    if highest < wanted.rung:
+def next_action(wanted: RecommendedAction, tried: tuple[RecommendedAction, ...]) -> RecommendedAction:
+    """What to propose where ``tried`` did not last: the next stronger action."""
+    highest = max((recommended_action.level for recommended_action in tried), default=-1)
+    if highest < wanted.level:
         return wanted
-    return list(Remedy)[min(highest + 1, Remedy.REPLACE.rung)]
+    return list(RecommendedAction)[min(highest + 1, RecommendedAction.REPLACE.level)]

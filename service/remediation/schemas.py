@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from probes.words import Remedy
-from service.kit.schemas import Input, Output, Text
+from mainstay.probes.core_types import RecommendedAction
+from mainstay.service.common.schemas import Input, Output, Text
 
 
 class RemediationState(StrEnum):
@@ -19,19 +19,19 @@ class RemediationState(StrEnum):
     ACCEPTED = "accepted"  # the node was drained for it
     DISMISSED = "dismissed"
     DONE = "done"  # the node came back through a validation that passed
-    SUPERSEDED = "superseded"  # what it was for is gone, the job refused, or somebody put the node back
+    SUPERSEDED = "superseded"  # what it was for is gone, the job refused, or an operator returned the node
     FAILED = "failed"  # a job began to move ranks for it and could not
 
 
 UNDECIDED = (RemediationState.PROPOSED, RemediationState.HELD)
 
 
-class Ruling(StrEnum):
+class RuleOutcome(StrEnum):
     """What a rule says of a proposal."""
 
     ALLOW = "allow"
     HOLD = "hold"  # not now, or not without a person
-    DENY = "deny"  # nobody may, as things stand
+    DENY = "deny"  # not allowed in the current state
 
 
 Mode = Literal["dry_run", "automatic"]
@@ -39,8 +39,8 @@ Mode = Literal["dry_run", "automatic"]
 
 class RuleRead(Output):
     name: str
-    verdict: Ruling
-    why: str
+    verdict: RuleOutcome
+    reason: str
 
 
 class RemediationRead(Output):
@@ -48,7 +48,7 @@ class RemediationRead(Output):
     incident: str
     node: str
     device: str | None
-    remedy: Remedy
+    recommended_action: RecommendedAction
     state: RemediationState
     dry_run: bool
     reason: str
@@ -62,12 +62,12 @@ class BreakerRead(Output):
     """The circuit breaker: how much of the fleet we drained lately, and how much we may."""
 
     open: bool
-    share_limit: float
+    max_drained_ratio: float
     window_seconds: float
     touched: int
     fleet: int
-    rack_limit: int
-    why: str
+    max_drained_per_rack: int
+    reason: str
 
 
 class RemediationStatus(Output):

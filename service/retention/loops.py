@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from service.kit.loops import Loop
-from service.retention.repository import FORGET
-from service.services import Services
+from mainstay.service.common.loops import Loop
+from mainstay.service.retention.repository import FORGET
+from mainstay.service.services import Services
 
 _log: Final = logging.getLogger(__name__)
 DAY: Final = 86_400.0
@@ -16,7 +16,7 @@ DAY: Final = 86_400.0
 def make(services: Services) -> list[Loop]:
     limits = services.settings.retention
 
-    def turn() -> None:
+    def delete_old_rows() -> None:
         before = services.clock.now() - limits.days * DAY
         for name, forget in FORGET:
             with services.database.session() as session:
@@ -24,4 +24,4 @@ def make(services: Services) -> list[Loop]:
             if count:
                 _log.info("forgot %d %s older than %g days", count, name, limits.days)
 
-    return [Loop("retention", limits.interval, turn)]
+    return [Loop("retention", limits.interval_seconds, delete_old_rows)]

@@ -8,13 +8,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from service.events.models import EventRow
-from service.fleet.models import NodeRow, TransitionRow
-from service.incidents.life_cycle import IncidentState
-from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
-from service.kit.db import WriteSession
-from service.remediation.models import RemediationRow
-from service.remediation.schemas import UNDECIDED, RemediationState
+from mainstay.service.common.db import WriteSession
+from mainstay.service.events.models import EventRow
+from mainstay.service.fleet.models import NodeRow, TransitionRow
+from mainstay.service.incidents.lifecycle import IncidentState
+from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from mainstay.service.remediation.models import RemediationRow
+from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
 
 _OPEN: Final = (*(state.value for state in UNDECIDED), RemediationState.ACCEPTED.value)
 Forget = Callable[[WriteSession, float, int], int]
@@ -84,4 +84,4 @@ FORGET: Final[tuple[tuple[str, Forget], ...]] = (
     ("events", events),
     ("transitions", transitions),
 )
-"""Incidents first: what they let go, the others may take."""
+"""Incidents first: rows that they release can be deleted by the others."""

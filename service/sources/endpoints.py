@@ -7,29 +7,29 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import select
 
-from service.auth.guard import Admin, Reader, Reporter
-from service.auth.tokens import Principal
-from service.events import service as events
-from service.incidents import service as incidents
-from service.incidents.repository import findings_of
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing, after_commit
-from service.kit.idempotency import Idempotency
-from service.kit.openapi import problems
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.problem import UnprocessableError
-from service.kit.schemas import Name
-from service.services import ServicesDep
-from service.sources import gpud, loops, nvsentinel, targets
-from service.sources.emit import AGENT, EmittedEvents, emit
-from service.sources.models import DcgmTargetRow
-from service.sources.schemas import (
+from mainstay.service.auth.guard import Admin, Reader, Reporter
+from mainstay.service.auth.tokens import Principal
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.common.schemas import Name
+from mainstay.service.events import service as events
+from mainstay.service.incidents import service as incidents
+from mainstay.service.incidents.repository import findings_of
+from mainstay.service.services import ServicesDep
+from mainstay.service.sources import gpud, loops, nvsentinel, targets
+from mainstay.service.sources.models import DcgmTargetRow
+from mainstay.service.sources.nvsentinel_export import AGENT, EmittedEvents, emit
+from mainstay.service.sources.schemas import (
     DcgmTargetCreate,
     DcgmTargetRead,
     GpudStates,
     HealthEvent,
+    IngestResult,
     OneOrMoreEvents,
-    Taken,
 )
 
 router = APIRouter(tags=["ingest"])
@@ -42,7 +42,7 @@ class DcgmTargetPage(Page[DcgmTargetRead]):
 @router.post("/ingest/health-events", operation_id="post_health_events")
 def post_health_events(
     body: OneOrMoreEvents, principal: Reporter, session: Writing, services: ServicesDep, now: Now
-) -> Taken:
+) -> IngestResult:
     """NVSentinel's HealthEvent, one or ``{"events": [...]}`` (at most 500). The same event again changes nothing.
 
     Events that Mainstay itself emitted are taken for known: what we found must not come back as evidence for it.
@@ -53,14 +53,14 @@ def post_health_events(
     foreign = [event for event in told if event.agent != AGENT]
     made = [ours for event in foreign for ours in nvsentinel.translate(session, event)]
     new = events.store(session, services, made, now=now)
-    return Taken(accepted=len(new), duplicates=len(made) - len(new) + len(told) - len(foreign))
+    return IngestResult(accepted=len(new), duplicates=len(made) - len(new) + len(told) - len(foreign))
 
 
 @router.get("/incidents/{id}/nvsentinel", operation_id="get_incident_nvsentinel")
 def get_incident_nvsentinel(
     incident: Annotated[Name, Path(alias="id")], _: Reader, session: Reading, services: ServicesDep
 ) -> EmittedEvents:
-    """What was found about nodes, as NVSentinel's HealthEvents; STORE_ONLY while the machine acts on nothing."""
+    """Return the findings about nodes as NVSentinel HealthEvents; STORE_ONLY while Mainstay takes no action."""
     row = incidents.require(session, incident)
     acts = services.settings.remediation.mode == "automatic"
     return emit(session, findings_of(session, row.id), acts=acts)
@@ -75,12 +75,12 @@ def post_gpud_states(
     *,
     now: Now,
     node: Annotated[Name | None, Query(description="Whose states; a node's own token need not say it.")] = None,
-) -> Taken:
+) -> IngestResult:
     """What gpud answers to ``GET /v1/states``, as it is. Only states that changed become events."""
     name = _whose(principal, node)
     made = gpud.changes(session, name, body, now=now)
     new = events.store(session, services, made, now=now)
-    return Taken(accepted=len(new), duplicates=sum(len(part.states) for part in body) - len(new))
+    return IngestResult(accepted=len(new), duplicates=sum(len(part.states) for part in body) - len(new))
 
 
 def _whose(principal: Principal, node: str | None) -> str:
@@ -113,6 +113,6 @@ def list_dcgm_targets(_: Reader, session: Reading, page: Paging) -> DcgmTargetPa
 
 @router.delete("/ingest/dcgm-targets/{id}", operation_id="delete_dcgm_target", status_code=204)
 def delete_dcgm_target(target: Annotated[Name, Path(alias="id")], _: Admin, session: Writing) -> Response:
-    """Scrape it no more; what it told stays, and its node falls silent."""
+    """Stop scraping the target; its data stays, and its node stops reporting."""
     targets.delete(session, target)
     return Response(status_code=204)

@@ -12,22 +12,22 @@ from typing import Any, Final
 from sqlalchemy import and_, or_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from probes.words import EventKind, Remedy
-from service.events.schemas import EventIn
-from service.kit.db import WriteSession
-from service.sources.ids import content_id
-from service.sources.models import ReportedHealthRow
-from service.sources.schemas import GpudComponent, GpudState, read_time
+from mainstay.probes.core_types import EventKind, RecommendedAction
+from mainstay.service.common.db import WriteSession
+from mainstay.service.events.schemas import EventIn
+from mainstay.service.sources.ids import content_id
+from mainstay.service.sources.models import ReportedHealthRow
+from mainstay.service.sources.schemas import GpudComponent, GpudState, read_time
 
 SOURCE: Final = "gpud"
 _HEALTHY: Final = "Healthy"
 _SILENT: Final = "Initializing"
 _FATAL: Final = "Unhealthy"
 _REMEDIES: Final = {
-    "IGNORE_NO_ACTION_REQUIRED": Remedy.NONE,
-    "CHECK_USER_APP_AND_GPU": Remedy.RESTART_APP,
-    "REBOOT_SYSTEM": Remedy.REBOOT_NODE,
-    "HARDWARE_INSPECTION": Remedy.INSPECT,
+    "IGNORE_NO_ACTION_REQUIRED": RecommendedAction.NONE,
+    "CHECK_USER_APP_AND_GPU": RecommendedAction.RESTART_JOB,
+    "REBOOT_SYSTEM": RecommendedAction.REBOOT_NODE,
+    "HARDWARE_INSPECTION": RecommendedAction.INSPECT_NODE,
 }
 
 
@@ -67,7 +67,7 @@ def _action(state: GpudState) -> str:
 
 
 def _exchange(session: WriteSession, node: str, check: str, health: str, time: float) -> str | None:
-    """Keep what is said now: what was said before ("" for nothing), or None when it is no news."""
+    """Store the new state; return the previous one ("" for none), or None when nothing changed."""
     row = session.get(ReportedHealthRow, (SOURCE, node, check), populate_existing=True)
     before = "" if row is None else row.health
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
@@ -90,7 +90,9 @@ def _event(node: str, check: str, state: GpudState, action: str, time: float) ->
         "fatal": state.health == _FATAL,
         "healthy": healthy,
         "message": (state.reason or state.error or "")[:2000],
-        "remedy": (Remedy.NONE if healthy else _REMEDIES.get(action, Remedy.WATCH)).value,
+        "recommended_action": (
+            RecommendedAction.NONE if healthy else _REMEDIES.get(action, RecommendedAction.MONITOR)
+        ).value,
         "codes": [],
         "health": state.health,
         "action": action,

@@ -1,4 +1,4 @@
-"""Ids of events that others tell: made from what was said, so that saying it again is the same event again."""
+"""Ids of events from other systems: derived from the content, so that a repeated event has the same id."""
 
 from __future__ import annotations
 

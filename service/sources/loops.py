@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from service.kit.loops import Loop
-from service.services import Services
-from service.sources.dcgm.poller import Poller
+from mainstay.service.common.loops import Loop
+from mainstay.service.services import Services
+from mainstay.service.sources.dcgm.poller import Poller
 
 INTERVAL = 0.5
 WAKER = "dcgm"
@@ -15,6 +15,6 @@ WAKER = "dcgm"
 
 def make(services: Services) -> list[Loop]:
     """Called on the running event loop: frames that are scraped are accepted there."""
-    loop = Loop("dcgm-scrape", INTERVAL, Poller(services, asyncio.get_running_loop()).turn)
+    loop = Loop("dcgm-scrape", INTERVAL, Poller(services, asyncio.get_running_loop()).run_once)
     services.wakers.listen(WAKER, loop.wake)
     return [loop]

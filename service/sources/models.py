@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.kit.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime
 
 
 class DcgmTargetRow(Base):
@@ -33,7 +33,7 @@ class DcgmTargetRow(Base):
     samples: Mapped[int] = mapped_column(BigInteger)
     """Values stored from it so far."""
     memory: Mapped[dict[str, Any]]
-    """What the next scrape is compared with (``service.sources.dcgm.changes.Memory``)."""
+    """What the next scrape is compared with (``mainstay.service.sources.dcgm.changes.ScrapeState``)."""
 
     __table_args__ = (Index(None, "created_at", "id"), Index(None, "due_at"))
 

@@ -1,7 +1,7 @@
 """NVSentinel's HealthEvents as events of ours: an XID stays an XID, all else is another monitor's report.
 
 Entities of one event (index, UUID and PCI address of the same card) are brought together into devices as this node
-reported them; an event about several cards becomes one event a card. Ids come from what was said, so a retry changes
+reported them; an event about several cards becomes one event a card. Ids derive from the content, so a retry changes
 nothing.
 """
 
@@ -11,34 +11,35 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from probes.words import NAME_PATTERN, NIC_PREFIX, EventKind, Remedy
-from service.events.schemas import EventIn
-from service.fleet import repository as fleet
-from service.fleet.models import DeviceRow
-from service.kit.db import AnySession
-from service.sources.ids import content_id
-from service.sources.schemas import EnumValue, HealthEvent, ImpactedEntity
+from mainstay.probes.core_types import NAME_PATTERN, NIC_PREFIX, EventKind, RecommendedAction
+from mainstay.service.common.db import AnySession
+from mainstay.service.events.schemas import EventIn
+from mainstay.service.fleet import repository as fleet
+from mainstay.service.fleet.models import DeviceRow
+from mainstay.service.sources.ids import content_id
+from mainstay.service.sources.schemas import EnumValue, HealthEvent, ImpactedEntity
 
 SOURCE: Final = "nvsentinel"
 _NUMBERS: Final = {
     0: "NONE", 2: "COMPONENT_RESET", 5: "CONTACT_SUPPORT", 6: "RUN_FIELDDIAG", 15: "RESTART_VM", 24: "RESTART_BM",
     25: "REPLACE_VM", 26: "RUN_DCGMEUD", 27: "CUSTOM", 39: "RESTART_APP", 99: "UNKNOWN",
 }  # fmt: skip
-_STRATEGIES: Final = {0: "UNSPECIFIED", 1: "EXECUTE_REMEDIATION", 2: "STORE_ONLY", 3: "STORE_AND_ANALYSE"}
-_PASSIVE: Final = frozenset({"STORE_ONLY", "STORE_AND_ANALYSE"})
+_ANALYZE: Final = "STORE_AND_ANALYSE"  # words-check: allow
+_STRATEGIES: Final = {0: "UNSPECIFIED", 1: "EXECUTE_REMEDIATION", 2: "STORE_ONLY", 3: _ANALYZE}
+_PASSIVE: Final = frozenset({"STORE_ONLY", _ANALYZE})
 """Kept to be looked at: their own machinery does not act on such an event, and neither does ours."""
 _REMEDIES: Final = {
-    "NONE": Remedy.NONE,
-    "RESTART_APP": Remedy.RESTART_APP,
-    "COMPONENT_RESET": Remedy.RESET_GPU,
-    "RESTART_VM": Remedy.REBOOT_NODE,
-    "RESTART_BM": Remedy.REBOOT_NODE,
-    "RUN_DCGMEUD": Remedy.INSPECT,
-    "RUN_FIELDDIAG": Remedy.INSPECT,
-    "CONTACT_SUPPORT": Remedy.INSPECT,
-    "REPLACE_VM": Remedy.REPLACE,
+    "NONE": RecommendedAction.NONE,
+    "RESTART_APP": RecommendedAction.RESTART_JOB,
+    "COMPONENT_RESET": RecommendedAction.RESET_GPU,
+    "RESTART_VM": RecommendedAction.REBOOT_NODE,
+    "RESTART_BM": RecommendedAction.REBOOT_NODE,
+    "RUN_DCGMEUD": RecommendedAction.INSPECT_NODE,
+    "RUN_FIELDDIAG": RecommendedAction.INSPECT_NODE,
+    "CONTACT_SUPPORT": RecommendedAction.INSPECT_NODE,
+    "REPLACE_VM": RecommendedAction.REPLACE,
 }
-"""An action that is not here (CUSTOM, UNKNOWN, a later one) is watched: nobody drains on a word that is not known."""
+"""An action that is not here (CUSTOM, UNKNOWN, a later one) is monitored: an unknown action drains no node."""
 _XID: Final = re.compile(r"^(?:XID[-_ ]?)?(\d{1,6})$", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"^(?:GPU[-_ ]?)?(\d{1,4})$", re.IGNORECASE)
 
@@ -55,7 +56,7 @@ def translate(session: AnySession, told: HealthEvent) -> list[EventIn]:
 
 
 def _is_xid(told: HealthEvent) -> bool:
-    """Whether it repeats a line of the kernel's log: their syslog monitor, not a counter that somebody polled."""
+    """Whether it repeats a line of the kernel's log: their syslog monitor, not a polled counter."""
     check = told.checkName.lower().replace("_", "").replace("-", "")
     by_log = "syslog" in told.agent.lower() or check.startswith("syslogs")
     # Beware of SysLogsXIDError, which holds the letters of an SXID.
@@ -120,14 +121,14 @@ def _xid(told: HealthEvent, device: str | None, code: int) -> EventIn:
 def _report(told: HealthEvent, device: str | None) -> EventIn:
     action = _name(told.recommendedAction, _NUMBERS)
     passive = _name(told.processingStrategy, _STRATEGIES) in _PASSIVE
-    remedy = _REMEDIES.get(action, Remedy.WATCH)
+    recommended_action = _REMEDIES.get(action, RecommendedAction.MONITOR)
     data: dict[str, Any] = {
         "source": SOURCE,
         "check": told.checkName,
         "fatal": told.isFatal and not passive,
         "healthy": told.isHealthy,
         "message": told.message,
-        "remedy": (Remedy.NONE if passive or told.isHealthy else remedy).value,
+        "recommended_action": (RecommendedAction.NONE if passive or told.isHealthy else recommended_action).value,
         "codes": told.errorCode,
         "agent": told.agent,
         "action": told.customRecommendedAction if action == "CUSTOM" else action,

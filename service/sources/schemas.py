@@ -1,6 +1,6 @@
 """What the routes of other monitors take and give.
 
-At these borders what is not known is ignored: their shapes grow without asking us. Types are checked strictly, so that
+These schemas ignore unknown fields: the formats of other systems grow. Types are checked strictly, so that
 a wrong one is named instead of guessed at.
 """
 
@@ -22,8 +22,8 @@ from pydantic import (
     Tag,
 )
 
-from service.kit.schemas import Input, JsonNumber, Name, Output, check_text
-from service.sources.dcgm.fetch import MAX_URL, check_url
+from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, check_text
+from mainstay.service.sources.dcgm.fetch import MAX_URL, check_url
 
 MAX_EVENTS = 500
 MAX_STATES = 1000
@@ -151,7 +151,7 @@ class GpudComponent(Foreign):
 GpudStates = Annotated[list[GpudComponent], Field(max_length=MAX_STATES)]
 
 
-class Taken(Output):
+class IngestResult(Output):
     """How many became events, and how many changed nothing."""
 
     accepted: int

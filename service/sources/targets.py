@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from sqlalchemy import select, update
 
-from service.kit.db import AnySession, WriteSession
-from service.kit.ids import new_id
-from service.kit.problem import ConflictError, NotFoundError
-from service.sources.models import DcgmTargetRow
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.sources.models import DcgmTargetRow
 
 MAX_BACK_OFF: Final = 300.0
 """A target that keeps failing is still asked this often, seconds."""
@@ -40,7 +40,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScrapeResult:
     """A scrape that was made: ``error`` is empty when it went well."""
 
     target: Claimed
@@ -87,7 +87,7 @@ def any_due(session: AnySession, now: float) -> bool:
 
 
 def claim(session: WriteSession, now: float, limit: int) -> list[Claimed]:
-    """At most ``limit`` due targets, the longest waiting first; nobody else scrapes them this time."""
+    """At most ``limit`` due targets, the longest waiting first; no other process scrapes them this time."""
     row = DcgmTargetRow
     due = select(row.id).where(row.enabled, row.due_at <= now).order_by(row.due_at).limit(limit)
     found = list(session.scalars(select(row).where(row.id.in_(due))))
@@ -108,7 +108,7 @@ def _claimed(row: DcgmTargetRow, sequence: int) -> Claimed:
     )  # fmt: skip
 
 
-def settle(session: WriteSession, outcomes: Sequence[Outcome]) -> None:
+def settle(session: WriteSession, outcomes: Sequence[ScrapeResult]) -> None:
     """Write down how scrapes ended; a target that was deleted meanwhile is left alone."""
     for outcome in outcomes:
         target = outcome.target

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, select
 
-from service.kit.db import AnySession, WriteSession, before_commit
-from service.stream.models import ChangeRow
+from mainstay.service.common.db import AnySession, WriteSession, before_commit
+from mainstay.service.stream.models import ChangeRow
 
 _LOCK: Final = 7_233_002
 _PENDING: Final = "stream_changes"

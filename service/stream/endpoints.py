@@ -10,12 +10,12 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
-from service.auth.guard import Reader
-from service.kit.problem import UnavailableError, UnprocessableError
-from service.services import Services, ServicesDep
-from service.stream import changes
-from service.stream.changes import Topic
-from service.stream.hub import Message, Watcher, message_of
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.problem import UnavailableError, UnprocessableError
+from mainstay.service.services import Services, ServicesDep
+from mainstay.service.stream import changes
+from mainstay.service.stream.changes import Topic
+from mainstay.service.stream.hub import Message, Watcher, message_of
 
 router = APIRouter(tags=["stream"])
 RETRY_MS: Final = 1000
@@ -72,7 +72,7 @@ def _resume(header: str | None) -> int | None:
 async def _stream(services: Services, topics: frozenset[Topic], resume: int | None) -> AsyncIterator[bytes]:
     settings = services.settings.stream
     loop = asyncio.get_running_loop()
-    ends = loop.time() + settings.max_life
+    ends = loop.time() + settings.max_lifetime_seconds
     watcher = Watcher(topics, loop)
     try:
         joined = await run_in_threadpool(services.hub.join, watcher)

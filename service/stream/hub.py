@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from service.kit.db import Database
-from service.stream import changes
-from service.stream.changes import Topic
-from service.stream.models import ChangeRow
+from mainstay.service.common.db import Database
+from mainstay.service.stream import changes
+from mainstay.service.stream.changes import Topic
+from mainstay.service.stream.models import ChangeRow
 
 QUEUE_LENGTH: Final = 2000
 """A watcher this far behind is cut off."""
@@ -89,7 +89,7 @@ class ChangeHub:
         with self._lock:
             self._watchers.discard(watcher)
             if not self._watchers:
-                self._last = None  # nobody listens: the loop rests, and starts from the newest when somebody comes
+                self._last = None  # no watchers: the loop rests, and starts from the newest for the next one
 
     def poll(self) -> None:
         """One turn of the loop: tell the watchers what was committed since the last. Only one thread may call it."""
@@ -102,15 +102,15 @@ class ChangeHub:
         with self._lock:
             if rows and self._last == last:
                 self._last = rows[-1].id
-                self._tell([message_of(row) for row in rows])
+                self._send([message_of(row) for row in rows])
 
-    def tell(self, topic: Topic, data: dict[str, Any]) -> None:
+    def publish_transient(self, topic: Topic, data: dict[str, Any]) -> None:
         """Send what is true only now and need not be resumed."""
         with self._lock:
             if self._watchers:
-                self._tell([Message(topic.value, to_json(data), None)])
+                self._send([Message(topic.value, to_json(data), None)])
 
-    def _tell(self, messages: list[Message]) -> None:
+    def _send(self, messages: list[Message]) -> None:
         for watcher in self._watchers:
             watcher.loop.call_soon_threadsafe(watcher.offer, messages)
             self.sent += len(messages)

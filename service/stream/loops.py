@@ -1,12 +1,12 @@
-"""Background work of the stream: telling watchers, and forgetting what is old."""
+"""Background loops of the stream: they publish changes and delete old ones."""
 
 from __future__ import annotations
 
-from service.auth import repository as auth
-from service.kit import idempotency
-from service.kit.loops import Loop
-from service.services import Services
-from service.stream import changes
+from mainstay.service.auth import repository as auth
+from mainstay.service.common import idempotency
+from mainstay.service.common.loops import Loop
+from mainstay.service.services import Services
+from mainstay.service.stream import changes
 
 PRUNE_SECONDS = 60.0
 
@@ -19,5 +19,5 @@ def make(services: Services) -> list[Loop]:
             idempotency.prune(session, now)
             auth.prune_sessions(session, now)
 
-    tell = Loop("stream-tell", services.settings.stream.poll_interval, services.hub.poll)
+    tell = Loop("stream-tell", services.settings.stream.poll_interval_seconds, services.hub.poll)
     return [tell, Loop("prune", PRUNE_SECONDS, prune)]

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.kit.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime
 
 
 class ChangeRow(Base):

@@ -1,15 +1,15 @@
-"""``GET /v1/telemetry/blocks``: stored frames as they came, for recording a run and replaying it elsewhere.
+"""``GET /v1/telemetry/blocks``: stored frames as received, to record a run and replay it on another system.
 
 The contract, for clients:
 
 - The body is ``application/octet-stream``: for each frame 4 bytes of length (unsigned, little-endian), then so many
-  bytes that ``probes.frame.decode`` reads. Oldest first: by time of the first sample, then subject, stream, sequence.
+  bytes that ``mainstay.probes.frame.decode`` reads. Order: time of the first sample, then subject, stream, sequence.
   Both axes and all subjects that touch ``[start, stop)`` Unix seconds, unless ``subject`` (a node or a job) is given.
 - One answer holds at most ``limit`` frames (default 4096) and about 64 MiB. Where more follow, the header
   ``X-Mainstay-Next`` carries a cursor: pass it as ``after`` together with the same ``start``, ``stop`` and ``subject``.
   No header: that was all. The cursor is opaque; one that is none is 422 ``bad-cursor``.
 - A frame that arrives late, older than where the cursor stands, is not in the rest: begin again to have it.
-- Catalogues other than our own are told by ``GET /v1/telemetry/catalogues/{digest}`` (``{narrow, wide}``).
+- ``GET /v1/telemetry/catalogs/{digest}`` returns catalogs other than the built-in ones (``{narrow, wide}``).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
-from probes.frame import Axis
-from probes.words import NAME_PATTERN
-from service.auth.guard import Reader
-from service.kit.problem import NotFoundError, UnprocessableError
-from service.kit.schemas import QuerySeconds
-from service.services import ServicesDep
-from service.telemetry.blocks import Block, BlockStore
-from service.telemetry.endpoints import Digest
-from service.telemetry.schemas import CatalogueRead
+from mainstay.probes.core_types import NAME_PATTERN
+from mainstay.probes.frame import Axis
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.problem import NotFoundError, UnprocessableError
+from mainstay.service.common.schemas import QuerySeconds
+from mainstay.service.services import ServicesDep
+from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.endpoints import Digest
+from mainstay.service.telemetry.schemas import CatalogRead
 
 router = APIRouter(tags=["telemetry"])
 MAX_FRAMES: Final = 4096
@@ -45,16 +45,16 @@ Key = tuple[float, str, str, int]
 
 
 class BadCursorError(UnprocessableError):
-    slug, title = "bad-cursor", "Not a cursor"
+    slug, title = "invalid-cursor", "Not a cursor"
 
 
-class UnknownCatalogueDigestError(NotFoundError):
-    slug, title = "unknown-catalogue", "Unknown catalogue"
+class UnknownCatalogDigestError(NotFoundError):
+    slug, title = "unknown-catalog", "Unknown catalog"
 
 
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "Frames, each after its length (4 bytes, little-endian). X-Mainstay-Next: where to go on.",
+        "description": "Frames, each after its length (4 bytes, little-endian). X-Mainstay-Next: the next cursor.",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         "headers": {NEXT: {"schema": {"type": "string"}, "description": "Cursor for ``after``; absent at the end."}},
     }
@@ -82,22 +82,22 @@ def read_blocks(
     return Response(_wire(chosen), media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/telemetry/catalogues/{digest}", operation_id="get_catalogue")
-def get_catalogue(digest: Digest, _: Reader, services: ServicesDep) -> CatalogueRead:
+@router.get("/telemetry/catalogs/{digest}", operation_id="get_catalog")
+def get_catalog(digest: Digest, _: Reader, services: ServicesDep) -> CatalogRead:
     """The names behind a digest that frames carry."""
-    compiled = services.ingest.catalogues.load(digest)
+    compiled = services.ingest.catalogs.load(digest)
     if compiled is None:
-        raise UnknownCatalogueDigestError(f"no catalogue has the digest {digest}")
-    return CatalogueRead(narrow=list(compiled.catalogue.narrow), wide=list(compiled.catalogue.wide))
+        raise UnknownCatalogDigestError(f"no catalog has the digest {digest}")
+    return CatalogRead(narrow=list(compiled.catalog.narrow), wide=list(compiled.catalog.wide))
 
 
-def _order(block: Block) -> Key:
+def _order(block: StoredBlock) -> Key:
     return block.start, block.subject, block.stream, block.sequence
 
 
 def _read(
     store: BlockStore, start: float, stop: float, subject: str | None, beyond: Key | None
-) -> Generator[Block, None, None]:
+) -> Generator[StoredBlock, None, None]:
     """Blocks of both axes, oldest first, after ``beyond``; to be closed, since it holds connections."""
     begin = start if beyond is None else max(start, beyond[0])
     with ExitStack() as stack:
@@ -110,9 +110,9 @@ def _read(
                 yield block
 
 
-def _choose(blocks: Iterator[Block], limit: int) -> tuple[list[Block], bool]:
+def _choose(blocks: Iterator[StoredBlock], limit: int) -> tuple[list[StoredBlock], bool]:
     """The first of them, and whether there are more."""
-    chosen: list[Block] = []
+    chosen: list[StoredBlock] = []
     held = 0
     for block in blocks:
         if len(chosen) >= limit or held >= MAX_BYTES:
@@ -122,11 +122,11 @@ def _choose(blocks: Iterator[Block], limit: int) -> tuple[list[Block], bool]:
     return chosen, False
 
 
-def _wire(blocks: list[Block]) -> bytes:
+def _wire(blocks: list[StoredBlock]) -> bytes:
     return b"".join(struct.pack("<I", len(block.body)) + block.body for block in blocks)
 
 
-def _cursor(block: Block) -> str:
+def _cursor(block: StoredBlock) -> str:
     return base64.urlsafe_b64encode(json.dumps(_order(block)).encode()).decode()
 
 

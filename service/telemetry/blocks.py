@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from probes.frame import Axis
+from mainstay.probes.frame import Axis
 
 HOUR: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StoredBlock:
     """One stored frame and what is needed to find it."""
 
     subject: str
@@ -42,14 +42,14 @@ class Block:
 class BlockStore(Protocol):
     """Where blocks live. One thread appends; any thread reads."""
 
-    def append(self, blocks: Sequence[Block]) -> list[bool]:
+    def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         """Store the blocks durably; for each, whether it is new (a block that is there already is left as it is).
 
         Either the call returns and every block is durable, or it raises and may be repeated.
         """
         ...
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[Block]:
+    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
         """Blocks that touch ``[start, stop)``, of one subject or of all, oldest first within an hour."""
         ...
 

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, MetaData, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from probes.frame import Axis
-from service.telemetry.blocks import Block
-from service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
+from mainstay.probes.frame import Axis
+from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
 
 _LOCK: Final = 7_233_003
 _PARTITION: Final = re.compile(r"blocks_h(\d+)")
@@ -45,11 +45,11 @@ class PostgresBlockStore:
         self._partitions: set[int] = set()
         self._lock = threading.Lock()
         with engine.begin() as connection:
-            _serialise(connection)
+            _serialize(connection)
             _create(connection)
         self._partitions = set(self.hours())
 
-    def append(self, blocks: Sequence[Block]) -> list[bool]:
+    def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         self._partition({block.hour for block in blocks})
         rows = [as_row(block) for block in blocks]
         statement = insert(_BLOCKS).on_conflict_do_nothing()
@@ -65,7 +65,7 @@ class PostgresBlockStore:
             raise
         return [block.key in new for block in blocks]
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[Block]:
+    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
             statement = in_range(_BLOCKS, start, stop, subject, axis, collation="C").where(_BLOCKS.c.hour == hour)
             statement = statement.execution_options(yield_per=64)
@@ -97,7 +97,7 @@ class PostgresBlockStore:
         with self._lock:
             for hour in sorted(hours - self._partitions):
                 with self._engine.begin() as connection:
-                    _serialise(connection)
+                    _serialize(connection)
                     connection.exec_driver_sql(
                         f"CREATE TABLE IF NOT EXISTS blocks_h{hour} PARTITION OF blocks"
                         f" FOR VALUES FROM ({hour}) TO ({hour + 1})"
@@ -111,6 +111,6 @@ def _create(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE blocks ALTER COLUMN body SET STORAGE EXTERNAL")
 
 
-def _serialise(connection: Connection) -> None:
+def _serialize(connection: Connection) -> None:
     """CREATE IF NOT EXISTS still collides with itself when two processes run it at once."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Double, LargeBinary, MetaData, Select, Table, Text, select
 
-from probes.frame import Axis
-from service.telemetry.blocks import HOUR, Block
-
-LATE_WRITE_HOURS: Final = 1
+from mainstay.probes.frame import Axis
+from mainstay.service.telemetry.blocks import HOUR, StoredBlock
 
 
 def block_table(name: str, metadata: MetaData) -> Table:
@@ -28,7 +26,7 @@ def block_table(name: str, metadata: MetaData) -> Table:
     )
 
 
-def as_row(block: Block) -> dict[str, Any]:
+def as_row(block: StoredBlock) -> dict[str, Any]:
     return {
         "hour": block.hour,
         "subject": block.subject,
@@ -56,9 +54,9 @@ def in_range(
     return statement.order_by(table.c.start, *ordered, table.c.sequence)
 
 
-def as_blocks(rows: Iterable[Any]) -> Iterator[Block]:
+def as_blocks(rows: Iterable[Any]) -> Iterator[StoredBlock]:
     for row in rows:
-        yield Block(row.subject, Axis(row.axis), row.stream, row.sequence, row.start, row.stop, bytes(row.body))
+        yield StoredBlock(row.subject, Axis(row.axis), row.stream, row.sequence, row.start, row.stop, bytes(row.body))
 
 
 def touched(hours: Sequence[int], start: float, stop: float) -> list[int]:

@@ -17,9 +17,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Index, MetaData, create_engine, event
 from sqlalchemy.dialects.sqlite import insert
 
-from probes.frame import Axis
-from service.telemetry.blocks import Block
-from service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
+from mainstay.probes.frame import Axis
+from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
 
 _FILE: Final = re.compile(r"blocks-(\d+)\.db")
 _OPEN_FILES: Final = 6
@@ -40,7 +40,7 @@ class SqliteBlockStore:
         self._engines: OrderedDict[int, Engine] = OrderedDict()
         self._lock = threading.Lock()
 
-    def append(self, blocks: Sequence[Block]) -> list[bool]:
+    def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         new = [False] * len(blocks)
         order = sorted(range(len(blocks)), key=lambda i: blocks[i].hour)
         for hour, group in groupby(order, key=lambda i: blocks[i].hour):
@@ -50,7 +50,7 @@ class SqliteBlockStore:
                     new[place] = stored
         return new
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[Block]:
+    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
             statement = in_range(_BLOCKS, start, stop, subject, axis).execution_options(yield_per=64)
             with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
@@ -90,8 +90,8 @@ class SqliteBlockStore:
             return engine
 
 
-def _insert(connection: Connection, blocks: Sequence[Block]) -> list[bool]:
-    """Insert all; the usual cases, all new or all known, are told from one row count."""
+def _insert(connection: Connection, blocks: Sequence[StoredBlock]) -> list[bool]:
+    """Insert all; one row count identifies the usual cases: all new, or all stored before."""
     attempt = connection.begin_nested()
     before = connection.exec_driver_sql("SELECT total_changes()").scalar_one()
     connection.execute(_INSERT, [as_row(block) for block in blocks])

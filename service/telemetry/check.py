@@ -10,26 +10,31 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.frame import Axis, Frame, FrameError, check_shape
-from probes.signals import WIDE_MISSING
-from probes.words import StepPhase
-from service.kit.problem import UnprocessableError
-from service.telemetry.catalogues import STEP_END, Compiled, Told
+from mainstay.probes.core_types import StepPhase
+from mainstay.probes.frame import Axis, Frame, FrameError, check_shape
+from mainstay.probes.signals import WIDE_MISSING
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.telemetry.catalogs import STEP_END, CatalogScope, Compiled
 
 MAX_DEVICES: Final = 256
 """Devices of one node; more is an error, not a machine."""
 MAX_SPAN_SECONDS: Final = 3600.0
 """A frame lies in its own hour or reaches into the next, never further: readers look back one hour."""
 PROGRESS_PERIODS: Final = (0.1, 60.0)
-"""Shortest and longest time between two samples of progress, seconds: finer is not kept, coarser tells of no hang."""
+"""Shortest and longest time between two samples of progress, seconds: finer is not kept, coarser reveals no hang."""
 MAX_RANK_DIGITS: Final = 7
-_AXIS: Final = {Told.DEVICES: Axis.TIME, Told.STEPS: Axis.STEP, Told.PROGRESS: Axis.TIME, Told.PAIRS: Axis.STEP}
+_AXIS: Final = {
+    CatalogScope.DEVICES: Axis.TIME,
+    CatalogScope.STEPS: Axis.STEP,
+    CatalogScope.PROGRESS: Axis.TIME,
+    CatalogScope.PAIRS: Axis.STEP,
+}
 _RANKS: Final = re.compile(r"(?:(?:0|[1-9][0-9]{0,6}),)*(?:0|[1-9][0-9]{0,6})")
 _PHASES: Final = ("progress_phase", "step_phase")
 
 
 class BadFrameError(UnprocessableError):
-    slug, title = "bad-frame", "Not an acceptable frame"
+    slug, title = "invalid-frame", "Not an acceptable frame"
 
 
 class ValueOutOfRangeError(UnprocessableError):
@@ -37,7 +42,7 @@ class ValueOutOfRangeError(UnprocessableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class CheckedSamples:
     """A checked frame's tensors, and the data time it spans."""
 
     frame: Frame
@@ -51,14 +56,14 @@ class Samples:
     """Unix seconds of the first and the last sample."""
 
 
-def check(frame: Frame, compiled: Compiled) -> Samples:
+def check(frame: Frame, compiled: Compiled) -> CheckedSamples:
     """The frame's tensors.
 
     Raises:
         BadFrameError: shape, span, ranks or step times do not fit.
         ValueOutOfRangeError: a value is infinite or outside its signal's limits (NaN is "missing" and passes).
     """
-    made = compiled.catalogue
+    made = compiled.catalog
     check_subject(frame, compiled)
     try:
         check_shape(frame, narrow=len(made.narrow), wide=len(made.wide))
@@ -71,36 +76,38 @@ def check(frame: Frame, compiled: Compiled) -> Samples:
     _check_wide(frame, compiled, wide)
     _check_phases(frame, compiled, narrow)
     start, stop = _span(frame, compiled, wide)
-    return Samples(frame, compiled, narrow, wide, start, stop)
+    return CheckedSamples(frame, compiled, narrow, wide, start, stop)
 
 
 def check_subject(frame: Frame, compiled: Compiled) -> None:
-    """Whether axis and entities are those of what the catalogue tells of.
+    """Check that axis and entities match the scope of the catalog.
 
     Raises:
         BadFrameError: they are not; the message names which.
     """
-    told = compiled.told
-    if told is Told.MIXED:
-        raise BadFrameError("the catalogue mixes signals of devices, ranks, progress or pairs: a frame tells of one")
-    if frame.axis is not _AXIS[told]:
-        raise BadFrameError(f"signals of {told} stand on the {_AXIS[told]} axis, not on the {frame.axis} axis")
-    if told is Told.DEVICES:
+    scope = compiled.scope
+    if scope is CatalogScope.MIXED:
+        raise BadFrameError("the catalog mixes signals of devices, ranks, progress or pairs: a frame describes one")
+    if frame.axis is not _AXIS[scope]:
+        raise BadFrameError(f"signals of {scope} stand on the {_AXIS[scope]} axis, not on the {frame.axis} axis")
+    if scope is CatalogScope.DEVICES:
         pair = next((entity for entity in frame.entities if ">" in entity), None)
         if pair is not None:
             raise BadFrameError(f"{pair!r} is a pair of ranks, not a device of a node")
 
 
-def highest_rank(frame: Frame, told: Told) -> int:
+def highest_rank(frame: Frame, scope: CatalogScope) -> int:
     """The highest rank number that a job's frame names.
 
     Raises:
         BadFrameError: an entity is not a rank, or not a pair of two ranks.
     """
-    if told is not Told.PAIRS:
+    if scope is not CatalogScope.PAIRS:
         if _RANKS.fullmatch(",".join(frame.entities)):
             return max(map(int, frame.entities))  # the usual case, sixteen thousand of them
-        return max(_rank(entity, f"of a {'step' if told is Told.STEPS else told} frame") for entity in frame.entities)
+        return max(
+            _rank(entity, f"of a {'step' if scope is CatalogScope.STEPS else scope} frame") for entity in frame.entities
+        )
     highest = 0
     for entity in frame.entities:
         source, mark, target = entity.partition(">")
@@ -122,8 +129,8 @@ def _rank(text: str, where: str) -> int:
 
 def _check_phases(frame: Frame, compiled: Compiled, values: NDArray[np.float32]) -> None:
     for name in _PHASES:
-        if name in compiled.catalogue.narrow:
-            column = values[:, compiled.catalogue.narrow.index(name)]
+        if name in compiled.catalog.narrow:
+            column = values[:, compiled.catalog.narrow.index(name)]
             bad = ~(np.isnan(column) | np.isin(column, [phase.value for phase in StepPhase]))
             if bad.any():
                 entity, sample = (int(i) for i in np.argwhere(bad)[0])
@@ -136,7 +143,7 @@ def _check_narrow(frame: Frame, compiled: Compiled, values: NDArray[np.float32])
     # Comparisons with NaN are false: a missing sample passes, as it should.
     bad = (values < compiled.low[:, None]) | (values > compiled.high[:, None])
     if bad.any():
-        _refuse(frame, compiled.catalogue.narrow, values, bad)
+        _refuse(frame, compiled.catalog.narrow, values, bad)
 
 
 def _check_wide(frame: Frame, compiled: Compiled, values: NDArray[np.int64]) -> None:
@@ -145,7 +152,7 @@ def _check_wide(frame: Frame, compiled: Compiled, values: NDArray[np.int64]) -> 
     outside = (values < compiled.wide_low[:, None]) | (values > compiled.wide_high[:, None])
     bad = outside & (values != WIDE_MISSING)
     if bad.any():
-        _refuse(frame, compiled.catalogue.wide, values, bad)
+        _refuse(frame, compiled.catalog.wide, values, bad)
 
 
 def _refuse(frame: Frame, names: tuple[str, ...], values: NDArray[np.generic], bad: NDArray[np.bool_]) -> None:
@@ -158,10 +165,10 @@ def _refuse(frame: Frame, names: tuple[str, ...], values: NDArray[np.generic], b
 
 def _span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
     if frame.axis is Axis.TIME:
-        if compiled.told is Told.DEVICES and len(frame.entities) > MAX_DEVICES:
+        if compiled.scope is CatalogScope.DEVICES and len(frame.entities) > MAX_DEVICES:
             raise BadFrameError(f"{len(frame.entities)} devices in one node, at most {MAX_DEVICES} are allowed")
         least, most = PROGRESS_PERIODS
-        if compiled.told is Told.PROGRESS and not least <= frame.dt <= most:
+        if compiled.scope is CatalogScope.PROGRESS and not least <= frame.dt <= most:
             raise BadFrameError(f"dt {frame.dt} of a progress frame is not between {least} and {most} seconds")
         length = (frame.samples - 1) * frame.dt
         if length > MAX_SPAN_SECONDS:
@@ -173,9 +180,9 @@ def _span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[fl
 def _step_span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
     if not (frame.t0.is_integer() and frame.t0 < 2**53 and math.isclose(frame.dt, 1.0)):
         raise BadFrameError(f"a step frame starts at a whole step with dt 1, not t0={frame.t0}, dt={frame.dt}")
-    if STEP_END not in compiled.catalogue.wide:
+    if STEP_END not in compiled.catalog.wide:
         raise BadFrameError(f"a step frame needs the signal {STEP_END}")
-    ends = wide[:, compiled.catalogue.wide.index(STEP_END), :]
+    ends = wide[:, compiled.catalog.wide.index(STEP_END), :]
     known = ends[ends != WIDE_MISSING]
     if not known.size:
         raise BadFrameError(f"{STEP_END} is missing for every rank: the frame has no place in time")

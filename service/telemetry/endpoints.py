@@ -7,27 +7,27 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from probes.signals import SIGNALS, Catalogue, SignalKind
-from probes.words import NAME_PATTERN
-from service.auth.guard import Reader, Reporter
-from service.fleet.service import require_node
-from service.kit.clock import Now
-from service.kit.db import Reading, Writing
-from service.kit.openapi import problems
-from service.kit.problem import UnprocessableError
-from service.kit.schemas import QuerySeconds
-from service.services import ServicesDep
-from service.telemetry.envelope import as_json
-from service.telemetry.history import Line, Question
-from service.telemetry.schemas import CatalogueWrite, QueryRead, SeriesRead, SignalList, SignalRead
+from mainstay.probes.core_types import NAME_PATTERN
+from mainstay.probes.signals import SIGNALS, Catalog, SignalKind
+from mainstay.service.auth.guard import Reader, Reporter
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.common.schemas import QuerySeconds
+from mainstay.service.fleet.service import require_node
+from mainstay.service.services import ServicesDep
+from mainstay.service.telemetry.envelope import as_json
+from mainstay.service.telemetry.history import SeriesLine, SeriesQuery
+from mainstay.service.telemetry.schemas import CatalogWrite, QueryRead, SeriesRead, SignalList, SignalRead
 
 router = APIRouter(tags=["telemetry"])
 Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 NameQuery = Annotated[str, Query(pattern=NAME_PATTERN)]
 
 
-class BadCatalogueError(UnprocessableError):
-    slug, title = "bad-catalogue", "Not an acceptable catalogue"
+class BadCatalogError(UnprocessableError):
+    slug, title = "invalid-catalog", "Not an acceptable catalog"
 
 
 class UnknownSignalError(UnprocessableError):
@@ -40,20 +40,20 @@ async def list_signals(_reader: Reader) -> SignalList:
     return SignalList(items=[SignalRead.model_validate(signal) for signal in SIGNALS.values()])
 
 
-@router.put("/telemetry/catalogues/{digest}", status_code=204, operation_id="put_catalogue", response_class=Response)
-def put_catalogue(
-    digest: Digest, body: CatalogueWrite, _reporter: Reporter, services: ServicesDep, session: Writing, now: Now
+@router.put("/telemetry/catalogs/{digest}", status_code=204, operation_id="put_catalog", response_class=Response)
+def put_catalog(
+    digest: Digest, body: CatalogWrite, _reporter: Reporter, services: ServicesDep, session: Writing, now: Now
 ) -> None:
     """Announce the signals behind a digest that frames carry."""
     try:
-        made = Catalogue(tuple(body.narrow), tuple(body.wide))
+        made = Catalog(tuple(body.narrow), tuple(body.wide))
     except ValueError as error:
-        raise BadCatalogueError(str(error)) from error
+        raise BadCatalogError(str(error)) from error
     if not made.narrow and not made.wide:
-        raise BadCatalogueError("a catalogue needs at least one signal")
+        raise BadCatalogError("a catalog needs at least one signal")
     if made.digest != digest:
-        raise BadCatalogueError(f"these names have the digest {made.digest}, not {digest}")
-    services.ingest.catalogues.add(session, made, now)
+        raise BadCatalogError(f"these names have the digest {made.digest}, not {digest}")
+    services.ingest.catalogs.store_catalog(session, made, now)
 
 
 @router.get("/telemetry/query", operation_id="query_telemetry", responses=problems(404))
@@ -80,12 +80,12 @@ def query(
     if unknown:
         raise UnknownSignalError(f"signal {unknown[0][:128]!r} is not in the table: see /v1/signals")
     names = tuple(dict.fromkeys(signal))
-    question = Question(node=node, device=device, signals=names, start=begin, stop=end, points=points)
+    question = SeriesQuery(node=node, device=device, signals=names, start=begin, stop=end, points=points)
     buckets, lines = services.history.answer(question, math.floor(now))
     return QueryRead(t=buckets.times.tolist(), series=[_series(node, line) for line in lines])
 
 
-def _series(node: str, line: Line) -> SeriesRead:
+def _series(node: str, line: SeriesLine) -> SeriesRead:
     signal = SIGNALS[line.signal]
     return SeriesRead(
         node=node,

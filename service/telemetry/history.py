@@ -9,22 +9,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.frame import Axis, FrameError, decode
-from probes.signals import SIGNALS
-from service.kit.problem import UnprocessableError
-from service.telemetry.blocks import BlockStore
-from service.telemetry.catalogues import RING_SOURCES, CatalogueIndex, source_of
-from service.telemetry.check import Samples, check
-from service.telemetry.envelope import Buckets, Envelope
-from service.telemetry.rates import CounterRates
-from service.telemetry.ring import Ring
+from mainstay.probes.frame import Axis, FrameError, decode
+from mainstay.probes.signals import SIGNALS
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.telemetry.blocks import BlockStore
+from mainstay.service.telemetry.catalogs import RING_SOURCES, CatalogIndex, source_of
+from mainstay.service.telemetry.check import CheckedSamples, check
+from mainstay.service.telemetry.envelope import Buckets, Envelope
+from mainstay.service.telemetry.rates import CounterRates
+from mainstay.service.telemetry.ring import TelemetryRing
 
 MAX_BLOCK_SECONDS: Final = 24 * 3600.0
 """Longest span read from blocks at once; roll-ups will lift this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SeriesLine:
     """One signal of one device."""
 
     device: str
@@ -33,7 +33,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class SeriesQuery:
     """What a chart asks for: ``signals`` of a node's ``device`` (or all) over ``[start, stop)`` Unix seconds."""
 
     node: str
@@ -48,11 +48,11 @@ class Question:
 class History:
     """Reads telemetry back."""
 
-    ring: Ring
+    ring: TelemetryRing
     store: BlockStore
-    catalogues: CatalogueIndex
+    catalogs: CatalogIndex
 
-    def answer(self, question: Question, now: float) -> tuple[Buckets, list[Line]]:
+    def answer(self, question: SeriesQuery, now: float) -> tuple[Buckets, list[SeriesLine]]:
         """Buckets and one line a (device, signal) that has any data.
 
         Raises:
@@ -65,8 +65,8 @@ class History:
             raise UnprocessableError(f"at most {MAX_BLOCK_SECONDS / 3600:.0f} h can be read at once")
         return buckets, self._from_blocks(question, buckets)
 
-    def _from_ring(self, question: Question, buckets: Buckets) -> list[Line]:
-        lines: list[Line] = []
+    def _from_ring(self, question: SeriesQuery, buckets: Buckets) -> list[SeriesLine]:
+        lines: list[SeriesLine] = []
         for source in RING_SOURCES:
             signals = [s for s in question.signals if SIGNALS[s].source is source]
             columns = [
@@ -79,24 +79,24 @@ class History:
                 window = self.ring.window(source, start, stop, signals=signals, columns=columns)
                 times = window.seconds.astype(np.float64)
                 lines += [
-                    Line(device, signal, buckets.thin(times, window.values[:, s, d]))
+                    SeriesLine(device, signal, buckets.thin(times, window.values[:, s, d]))
                     for d, (_, device) in enumerate(window.columns)
                     for s, signal in enumerate(window.signals)
                 ]
         return lines
 
-    def _from_blocks(self, question: Question, buckets: Buckets) -> list[Line]:
+    def _from_blocks(self, question: SeriesQuery, buckets: Buckets) -> list[SeriesLine]:
         reader = _BlockReader(question)
         for block in self.store.read(question.start, question.stop, subject=question.node, axis=Axis.TIME):
             try:
                 frame = decode(block.body)
-                compiled = self.catalogues.load(frame.catalogue)
+                compiled = self.catalogs.load(frame.catalog)
                 if compiled is not None:
-                    reader.take(check(frame, compiled))
+                    reader.read_frame(check(frame, compiled))
             except (FrameError, UnprocessableError):
                 continue  # a block written by a version with other limits is unknown, not an error of the reader
         return [
-            Line(device, signal, buckets.thin(np.concatenate(times), np.concatenate(values)))
+            SeriesLine(device, signal, buckets.thin(np.concatenate(times), np.concatenate(values)))
             for (device, signal), (times, values) in sorted(reader.series.items())
         ]
 
@@ -107,13 +107,13 @@ Chunks = tuple[list[NDArray[np.float64]], list[NDArray[np.floating]]]
 class _BlockReader:
     """Collects the asked-for series from frames in order of time."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SeriesQuery) -> None:
         self.series: dict[tuple[str, str], Chunks] = {}
         self._question = question
         self._rates: dict[tuple[str, str], CounterRates] = {}
 
-    def take(self, samples: Samples) -> None:
-        frame, made = samples.frame, samples.compiled.catalogue
+    def read_frame(self, samples: CheckedSamples) -> None:
+        frame, made = samples.frame, samples.compiled.catalog
         times = np.float64(frame.t0) + np.float64(frame.dt) * np.arange(frame.samples, dtype=np.float64)
         for place, device in enumerate(frame.entities):
             if self._question.device not in {None, device}:

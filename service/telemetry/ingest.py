@@ -1,4 +1,4 @@
-"""From bytes to durable: decode, authorise, check, store, acknowledge. Nothing of a refused frame is kept."""
+"""Ingest of frames: decode, authorize, check, store, acknowledge. Nothing of a rejected frame is kept."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 
-from probes.frame import Axis, Frame, FrameError, decode
-from service.auth.tokens import Principal, Scope
-from service.fleet.seen import Seen
-from service.kit.clock import Clock
-from service.kit.problem import ConflictError, UnprocessableError
-from service.settings import TelemetrySettings
-from service.telemetry.blocks import Block, BlockStore
-from service.telemetry.catalogues import CatalogueIndex, Compiled, Told
-from service.telemetry.check import BadFrameError, Samples, check, check_subject, highest_rank
-from service.telemetry.pairs import PairStore
-from service.telemetry.progress import ProgressStore
-from service.telemetry.ring import Ring
-from service.telemetry.steps import StepStore
-from service.telemetry.subjects import Subjects
-from service.telemetry.writer import GroupWriter
+from mainstay.probes.frame import Axis, Frame, FrameError, decode
+from mainstay.service.auth.tokens import Principal, Scope
+from mainstay.service.common.clock import Clock
+from mainstay.service.common.problem import ConflictError, UnprocessableError
+from mainstay.service.fleet.last_seen import LastSeenCache
+from mainstay.service.settings import TelemetrySettings
+from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.catalogs import CatalogIndex, CatalogScope, Compiled
+from mainstay.service.telemetry.check import BadFrameError, CheckedSamples, check, check_subject, highest_rank
+from mainstay.service.telemetry.pairs import PairStore
+from mainstay.service.telemetry.progress import ProgressStore
+from mainstay.service.telemetry.ring import TelemetryRing
+from mainstay.service.telemetry.steps import StepStore
+from mainstay.service.telemetry.subjects import Subjects
+from mainstay.service.telemetry.writer import GroupCommitWriter
 
 _log: Final = logging.getLogger(__name__)
 _LARGE: Final = 64 * 1024
@@ -34,17 +34,17 @@ event loop has other nodes to serve. (The progress of a large job is small on th
 
 PROGRESS_REFILL_SECONDS: Final = 180.0
 """Progress read back at start: what a hang detector is shown again (two minutes), and a minute for what came late. A
-large job's frames take a tenth of a second each to read, and older ones nobody would look at."""
+large job's frames take a tenth of a second each to read, and no detector needs older ones."""
 _MANY: Final = 2048
 """Names of ranks or pairs above this are read in a thread too."""
 
 
-class UnknownCatalogueError(ConflictError):
-    slug, title = "unknown-catalogue", "Unknown catalogue"
+class UnknownCatalogError(ConflictError):
+    slug, title = "unknown-catalog", "Unknown catalog"
 
 
 class OutOfTimeError(UnprocessableError):
-    slug, title = "out-of-time", "Outside the time that is kept"
+    slug, title = "outside-retention", "Outside the time that is kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +53,16 @@ class Ingest:
 
     settings: TelemetrySettings
     clock: Clock
-    catalogues: CatalogueIndex
+    catalogs: CatalogIndex
     subjects: Subjects
-    ring: Ring
+    ring: TelemetryRing
     steps: StepStore
     progress: ProgressStore
     pairs: PairStore
-    seen: Seen
+    seen: LastSeenCache
     store: BlockStore
-    writer: GroupWriter
-    keep: Callable[[Samples], None]
+    writer: GroupCommitWriter
+    keep: Callable[[CheckedSamples], None]
     """Puts a stored frame into memory."""
     refused: Counter[str] = field(default_factory=Counter)
     """Frames refused, by problem slug."""
@@ -78,24 +78,24 @@ class Ingest:
             frame = await run_in_threadpool(decode, body) if len(body) >= _LARGE else decode(body)
         except FrameError as error:
             raise BadFrameError(str(error)) from error
-        compiled = await self._authorise(principal, frame)
+        compiled = await self._authorize(principal, frame)
         large = len(frame.values) + len(frame.wide) >= 4 * _LARGE
         samples = await run_in_threadpool(check, frame, compiled) if large else check(frame, compiled)
         self._check_time(samples)
-        if compiled.told is Told.DEVICES:
-            # The node spoke, whether or not this was a repetition. A job's progress says nothing of a node's daemon.
+        if compiled.scope is CatalogScope.DEVICES:
+            # The node reported, even if this was a repetition. A job's progress says nothing about a node's daemon.
             self.seen.note(frame.subject, self.clock.now())
         return await self.writer.submit(_block(samples, body), samples)
 
-    async def _authorise(self, principal: Principal, frame: Frame) -> Compiled:
-        """The frame's catalogue, if the sender may write its subject: a node, or a job whose ranks it names."""
+    async def _authorize(self, principal: Principal, frame: Frame) -> Compiled:
+        """The frame's catalog, if the sender may write its subject: a node, or a job whose ranks it names."""
         if frame.axis is Axis.STEP:
             await self._know_job(principal, frame.subject)
-        compiled = await self._compiled(frame.catalogue)
-        if compiled.told.of_job:
+        compiled = await self._compiled(frame.catalog)
+        if compiled.scope.of_job:
             await self._know_job(principal, frame.subject)
             check_subject(frame, compiled)
-            await self._check_ranks(frame, compiled.told)
+            await self._check_ranks(frame, compiled.scope)
             return compiled
         principal.require_node(frame.subject)
         check_subject(frame, compiled)
@@ -108,9 +108,9 @@ class Ingest:
         if not self.subjects.ranks(job):
             await run_in_threadpool(self.subjects.find_job, job)
 
-    async def _check_ranks(self, frame: Frame, told: Told) -> None:
+    async def _check_ranks(self, frame: Frame, scope: CatalogScope) -> None:
         many = len(frame.entities) > _MANY
-        highest = await run_in_threadpool(highest_rank, frame, told) if many else highest_rank(frame, told)
+        highest = await run_in_threadpool(highest_rank, frame, scope) if many else highest_rank(frame, scope)
         if highest >= self.subjects.ranks(frame.subject):
             await run_in_threadpool(self.subjects.find_job, frame.subject)
         size = self.subjects.ranks(frame.subject)
@@ -118,12 +118,12 @@ class Ingest:
             raise BadFrameError(f"rank {highest} is not one of the {size} ranks of job {frame.subject!r}")
 
     async def _compiled(self, digest: str) -> Compiled:
-        compiled = self.catalogues.get(digest) or await run_in_threadpool(self.catalogues.load, digest)
+        compiled = self.catalogs.get(digest) or await run_in_threadpool(self.catalogs.load, digest)
         if compiled is None:
-            raise UnknownCatalogueError(f"catalogue {digest} is not known: PUT /v1/telemetry/catalogues/{digest} first")
+            raise UnknownCatalogError(f"catalog {digest} is not known: PUT /v1/telemetry/catalogs/{digest} first")
         return compiled
 
-    def _check_time(self, samples: Samples) -> None:
+    def _check_time(self, samples: CheckedSamples) -> None:
         now = self.clock.now()
         if samples.stop > now + self.settings.max_future_seconds:
             raise OutOfTimeError(f"the frame ends {samples.stop - now:.0f} s in the future: set the node's clock")
@@ -139,12 +139,12 @@ class Ingest:
                 count += self._restore(block, now)
         return count
 
-    def _restore(self, block: Block, now: float) -> bool:
+    def _restore(self, block: StoredBlock, now: float) -> bool:
         try:
-            if block.stop < now - PROGRESS_REFILL_SECONDS and self._told(block) is Told.PROGRESS:
+            if block.stop < now - PROGRESS_REFILL_SECONDS and self._scope(block) is CatalogScope.PROGRESS:
                 return False
             frame = decode(block.body)
-            compiled = self.catalogues.load(frame.catalogue)
+            compiled = self.catalogs.load(frame.catalog)
             if compiled is None:
                 return False
             self.keep(check(frame, compiled))
@@ -153,19 +153,19 @@ class Ingest:
             return False
         return True
 
-    def _told(self, block: Block) -> Told | None:
-        """What a frame tells of, from its envelope alone."""
-        compiled = self.catalogues.load(_envelope.decode(block.body).catalogue)
-        return None if compiled is None else compiled.told
+    def _scope(self, block: StoredBlock) -> CatalogScope | None:
+        """The scope of a frame, from its envelope alone."""
+        compiled = self.catalogs.load(_envelope.decode(block.body).catalog)
+        return None if compiled is None else compiled.scope
 
 
 class _Envelope(msgspec.Struct):
-    catalogue: str
+    catalog: str
 
 
 _envelope: Final = msgspec.msgpack.Decoder(_Envelope)
 
 
-def _block(samples: Samples, body: bytes) -> Block:
+def _block(samples: CheckedSamples, body: bytes) -> StoredBlock:
     frame = samples.frame
-    return Block(frame.subject, frame.axis, frame.stream, frame.sequence, samples.start, samples.stop, body)
+    return StoredBlock(frame.subject, frame.axis, frame.stream, frame.sequence, samples.start, samples.stop, body)

@@ -7,26 +7,26 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from service.telemetry.check import Samples
+from mainstay.service.telemetry.check import CheckedSamples
 
 
-class Ring(Protocol):
+class JobRing(Protocol):
     """The last steps or seconds of one job."""
 
     @property
     def nbytes(self) -> int: ...
 
-    def write(self, samples: Samples) -> None: ...
+    def write(self, samples: CheckedSamples) -> None: ...
 
 
-RingT = TypeVar("RingT", bound=Ring)
+RingT = TypeVar("RingT", bound=JobRing)
 
 
 class JobRings(ABC, Generic[RingT]):
     """Base of the stores of steps, progress and pairs.
 
     Args:
-        budget: bytes of all jobs together; the newest job is kept whatever it takes.
+        budget: bytes of all jobs together; the newest job is always kept.
     """
 
     max_jobs: ClassVar[int] = 256
@@ -41,7 +41,7 @@ class JobRings(ABC, Generic[RingT]):
     def _new(self) -> RingT:
         """A ring for a job that was not heard of."""
 
-    def write(self, samples: Samples) -> None:
+    def write(self, samples: CheckedSamples) -> None:
         """Place a checked frame of a job."""
         job = samples.frame.subject
         with self._lock:

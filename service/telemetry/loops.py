@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from service.kit.loops import Loop
-from service.services import Services
-from service.stream.changes import Topic
-from service.telemetry.blocks import HOUR
+from mainstay.service.common.loops import Loop
+from mainstay.service.services import Services
+from mainstay.service.stream.changes import Topic
+from mainstay.service.telemetry.blocks import HOUR
 
 TICK_SECONDS = 1.0
 RETENTION_SECONDS = 300.0
@@ -17,7 +17,7 @@ def make(services: Services) -> list[Loop]:
     def tick() -> None:
         now = services.clock.now()
         data = {"id": f"{now:.3f}", "time": now, "frames": stats.stored, "samples": stats.samples}
-        services.hub.tell(Topic.TELEMETRY, data | {"newest": stats.newest_stop})
+        services.hub.publish_transient(Topic.TELEMETRY, data | {"newest": stats.newest_stop})
 
     def retain() -> None:
         oldest = services.clock.now() - services.settings.telemetry.retention_hours * HOUR

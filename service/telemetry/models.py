@@ -1,15 +1,15 @@
-"""Catalogues that nodes announced: the names behind a frame's tensor, kept for as long as blocks refer to them."""
+"""Catalogs that nodes announced: the names of a frame's rows, kept while blocks refer to them."""
 
 from __future__ import annotations
 
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.kit.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime
 
 
-class CatalogueRow(Base):
-    __tablename__ = "catalogues"
+class CatalogRow(Base):
+    __tablename__ = "catalogs"
 
     digest: Mapped[str] = mapped_column(String(16), primary_key=True)
     narrow: Mapped[list[str]]

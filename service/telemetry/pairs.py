@@ -12,17 +12,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.frame import MAX_ENTITIES
-from probes.signals import WIDE_MISSING, SignalSource, names
-from service.telemetry.catalogues import STEP_END
-from service.telemetry.check import Samples
-from service.telemetry.job_rings import JobRings
-from service.telemetry.slots import NEVER, StepSlots
+from mainstay.probes.frame import MAX_ENTITIES
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
+from mainstay.service.telemetry.catalogs import STEP_END
+from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.job_rings import JobRings
+from mainstay.service.telemetry.slots import NEVER, StepSlots
 
 PAIR_SIGNALS: Final = names(SignalSource.PAIR, wide=False)
 DEPTH: Final = 256
 MAX_PAIRS: Final = MAX_ENTITIES
-"""Of one job: four neighbours each of 16,384 ranks; 134 MB at full depth."""
+"""Of one job: four neighbors each of 16,384 ranks; 134 MB at full depth."""
 DEFAULT_BYTES: Final = 512 * 2**20
 Pair = tuple[int, int]
 """(sending rank, receiving rank)"""
@@ -56,13 +56,13 @@ class PairRing:
     def nbytes(self) -> int:
         return self._values.nbytes + self._ends.nbytes + self.slots.nbytes
 
-    def write(self, samples: Samples) -> None:
+    def write(self, samples: CheckedSamples) -> None:
         frame = samples.frame
         columns = self._columns_of(frame.entities)
         mine = columns >= 0
         columns = columns[mine]
         placement = samples.compiled.placements[SignalSource.PAIR]
-        ends = samples.wide[mine, samples.compiled.catalogue.wide.index(STEP_END), :]
+        ends = samples.wide[mine, samples.compiled.catalog.wide.index(STEP_END), :]
         stamped = np.where(ends == WIDE_MISSING, np.nan, ends / 1e9)
         for k in range(frame.samples):
             step = int(frame.t0) + k
@@ -146,13 +146,13 @@ class PairStore(JobRings[PairRing]):
         return None if ring is None or ring.slots.head == NEVER else ring.slots.head
 
     def take_rewind(self, job: str) -> int | None:
-        """The lowest step that the job began again since the last call; there is one caller, the judge's feed."""
+        """The lowest step that the job repeated since the last call; only the feed of the detection loop calls it."""
         with self._lock:
             ring = self._rings.get(job)
             return None if ring is None else ring.slots.take_rewind()
 
     def window(self, job: str, start: int = 0, stop: int | None = None) -> PairWindow:
-        """Steps ``start`` up to but not including ``stop``; those that nobody told of are left out."""
+        """Steps ``start`` up to but not including ``stop``; steps without data are left out."""
         with self._lock:
             ring = self._rings.get(job) or PairRing(1, 0)
             return ring.window(start, ring.slots.head + 1 if stop is None else stop)

@@ -1,7 +1,7 @@
 """What every rank of a running job is doing, second by second: ``[slot, rank]`` float64 for each signal that is sent.
 
 Counts are whole numbers below 2^53, which float64 holds exactly. Within one second the last known value stays. A signal
-that nobody sends (the group kinds that a job does not have) takes no memory; depth follows from the job's share of the
+without data (the group kinds that a job does not have) takes no memory; depth follows from the job's share of the
 budget (all 15 signals of 16,384 ranks are 2 MB a second), the least recently written job leaves first.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.signals import WIDE_MISSING, SignalSource, names
-from service.telemetry.check import Samples
-from service.telemetry.job_rings import JobRings
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
+from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.job_rings import JobRings
 
 PROGRESS_SIGNALS: Final = names(SignalSource.PROGRESS, wide=False) + names(SignalSource.PROGRESS, wide=True)
 MOVES: Final = tuple(name for name in PROGRESS_SIGNALS if name == "progress_step" or name.endswith("_completed"))
@@ -46,9 +46,9 @@ class Latest:
     moved_at: float
     """When a step or collective of any rank was last seen to end, Unix seconds; NaN before the second reading."""
     heard: Floats
-    """[rank] when it was said, Unix seconds; NaN for a rank never heard (or too long ago)."""
+    """[rank] when its last report came, Unix seconds; NaN for a rank without a report (or too long ago)."""
     values: dict[str, Floats]
-    """Signal -> [rank]; absent where nobody sends it."""
+    """Signal -> [rank]; absent without data."""
 
 
 class ProgressRing:
@@ -70,8 +70,8 @@ class ProgressRing:
     def nbytes(self) -> int:
         return sum(x.nbytes for x in (self._stamp, self._heard, self._sent, self._moves, *self._values.values()))
 
-    def write(self, samples: Samples) -> None:
-        frame, made = samples.frame, samples.compiled.catalogue
+    def write(self, samples: CheckedSamples) -> None:
+        frame, made = samples.frame, samples.compiled.catalog
         ranks = np.array([int(entity) for entity in frame.entities], np.intp)
         self._reserve(int(ranks.max()) + 1)
         wide = np.where(samples.wide == WIDE_MISSING, np.nan, samples.wide.astype(np.float64))
@@ -95,14 +95,14 @@ class ProgressRing:
             spoke |= known
             if name in MOVES:
                 self._follow(MOVES.index(name), ranks[known], values[known], time)
-        # That nothing was heard from a rank is sent as well: nobody need wait for more from a rank that has stopped.
+        # A silent rank is recorded as well: no reader needs to wait for a rank that has stopped.
         self._sent[ranks] = np.fmax(self._sent[ranks], time)
         rows = ranks[spoke]
         self._heard[rows] = np.fmax(self._heard[rows], time)
 
     def _follow(self, row: int, ranks: NDArray[np.intp], counts: NDArray[np.floating], time: float) -> None:
-        """Whether something ended. After a restart counts begin anew: what differs has moved, not only what grew."""
-        newer = ~(self._heard[ranks] > time)  # an older word that came late tells of no movement
+        """Whether something ended. After a restart counts start from zero: any difference counts, not only growth."""
+        newer = ~(self._heard[ranks] > time)  # an older report that came late shows no movement
         before = self._moves[row, ranks]
         if (newer & (before != counts) & ~np.isnan(before)).any():
             self.moved_at = float(np.fmax(self.moved_at, time))
@@ -151,7 +151,7 @@ class ProgressRing:
         return int(held[0]) if held.size else 0
 
     def reached(self, since: float) -> int | None:
-        """The newest second of which all ranks are told that were told of since ``since``; None when none was."""
+        """The newest second that all ranks active since ``since`` have reported; None when none has."""
         sent = self._sent[self._sent >= since]
         return int(sent.min()) if sent.size else None
 
@@ -191,7 +191,7 @@ class ProgressStore(JobRings[ProgressRing]):
         return ProgressRing(self._seconds, self._budget // 2)
 
     def reached(self, job: str, since: float) -> int | None:
-        """The newest second of which all ranks are told that were told of since ``since``; None when none was."""
+        """The newest second that all ranks active since ``since`` have reported; None when none has."""
         with self._lock:
             ring = self._rings.get(job)
             return None if ring is None else ring.reached(since)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.signals import WIDE_MISSING
+from mainstay.probes.signals import WIDE_MISSING
 
 
 class CounterRates:
-    """The last reading of every (column, counter), so that rates go on across frames.
+    """The last reading of every (column, counter), so that rates continue across frames.
 
     Args:
         counters: number of counters a column has.
@@ -60,7 +60,7 @@ class CounterRates:
         return np.where(self._time[columns] >= since, self._value[columns], WIDE_MISSING)
 
     def forget(self, columns: NDArray[np.intp]) -> None:
-        """Start anew for columns that are given to other entities."""
+        """Reset columns that are assigned to other entities."""
         known = columns[columns < len(self._value)]
         self._value[known], self._time[known] = WIDE_MISSING, -np.inf
 

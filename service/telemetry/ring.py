@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.signals import WIDE_MISSING, SignalSource, names
-from service.telemetry.catalogues import RING_SOURCES, ring_signals, source_of
-from service.telemetry.check import MAX_DEVICES, Samples
-from service.telemetry.placing import PAGE_COLUMNS, Plan, make_plan, put
-from service.telemetry.rates import CounterRates
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
+from mainstay.service.telemetry.catalogs import RING_SOURCES, ring_signals, source_of
+from mainstay.service.telemetry.check import MAX_DEVICES, CheckedSamples
+from mainstay.service.telemetry.frame_placement import PAGE_COLUMNS, FramePlacement, make_plan, put
+from mainstay.service.telemetry.rates import CounterRates
 
 _NEVER: Final = -1
 MAX_PLANS: Final = 100_000
@@ -47,8 +47,8 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
-    """The last known value of every device that spoke lately; what is not known is NaN or ``WIDE_MISSING``."""
+class LatestReadings:
+    """The last known value of every recently active device; unknown values are NaN or ``WIDE_MISSING``."""
 
     columns: tuple[Column, ...]
     gauges: NDArray[np.float32]
@@ -58,7 +58,7 @@ class Readings:
 
 
 class SourceRing:
-    """The ring of one source. Not locked: ``Ring`` does that."""
+    """The ring of one source. Not locked: ``TelemetryRing`` does that."""
 
     def __init__(self, source: SignalSource, depth: int, page_columns: int) -> None:
         self.signals = ring_signals(source)
@@ -68,7 +68,7 @@ class SourceRing:
         self._source = source
         self._index: dict[Column, int] = {}
         self._held: Counter[str] = Counter()
-        self._plans: dict[tuple[str, tuple[str, ...], str], Plan] = {}
+        self._plans: dict[tuple[str, tuple[str, ...], str], FramePlacement] = {}
         self._narrow_rows = len(names(source, wide=False))
         self._counters = len(self.signals) - self._narrow_rows
         self._rates = CounterRates(self._counters)
@@ -81,7 +81,7 @@ class SourceRing:
     def nbytes(self) -> int:
         return sum(page.nbytes for page in self._pages)
 
-    def write(self, samples: Samples, entities: NDArray[np.intp]) -> None:
+    def write(self, samples: CheckedSamples, entities: NDArray[np.intp]) -> None:
         """Place the given entities of a frame on the time axis."""
         frame = samples.frame
         # A node that keeps inventing device names has its share of memory; the rest is stored, not kept here.
@@ -98,10 +98,10 @@ class SourceRing:
                     put(self._pages[part.page][slot], part.narrow, narrow[part.members, :, k].T)
                     put(self._pages[part.page][slot], part.rates, rates[part.members, :, k].T)
 
-    def _plan(self, samples: Samples, entities: NDArray[np.intp]) -> Plan:
-        """Where a node's frames go: made once, used for as long as its devices and its catalogue stay the same."""
+    def _plan(self, samples: CheckedSamples, entities: NDArray[np.intp]) -> FramePlacement:
+        """Placement of a node's frames: computed once, used while its devices and its catalog stay the same."""
         frame = samples.frame
-        key = (frame.subject, frame.entities, frame.catalogue)
+        key = (frame.subject, frame.entities, frame.catalog)
         plan = self._plans.get(key)
         if plan is None:
             columns = self._columns_of(frame.subject, [frame.entities[i] for i in entities], int(samples.stop))
@@ -112,7 +112,7 @@ class SourceRing:
             self._plans[key] = plan
         return plan
 
-    def _rated(self, samples: Samples, plan: Plan) -> NDArray[np.float32]:
+    def _rated(self, samples: CheckedSamples, plan: FramePlacement) -> NDArray[np.float32]:
         frame = samples.frame
         if not plan.wide_counters.size:
             return np.empty((len(plan.columns), 0, frame.samples), np.float32)
@@ -204,16 +204,16 @@ class SourceRing:
         values[self._stamp[slots] != seconds] = np.nan
         return Window(start, tuple(self.signals[r] for r in rows), tuple(wanted), values)
 
-    def readings(self, stop: int, seconds: NDArray[np.int64], *, spoke: int) -> Readings:
+    def readings(self, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int) -> LatestReadings:
         places = np.array(
-            [i for i, key in enumerate(self.columns) if key and self._written[i] >= stop - spoke], np.intp
+            [i for i, key in enumerate(self.columns) if key and self._written[i] >= stop - max_age_seconds], np.intp
         )
         gauges = np.full((self._narrow_rows, len(places)), np.nan, np.float32)
         for reach in np.unique(seconds):
             rows = np.flatnonzero(seconds == reach)
             gauges[rows] = self._last_known(rows, stop, int(reach))[:, places]
         columns = tuple(key for i in places if (key := self.columns[i]) is not None)
-        return Readings(columns, gauges, self._rates.totals(places, stop - spoke).T)
+        return LatestReadings(columns, gauges, self._rates.totals(places, stop - max_age_seconds).T)
 
     def _last_known(self, rows: NDArray[np.intp], stop: int, reach: int) -> NDArray[np.float32]:
         """[row, column] of the whole ring."""
@@ -240,7 +240,7 @@ class SourceRing:
         return values
 
 
-class Ring:
+class TelemetryRing:
     """The rings of all sources behind one lock.
 
     Args:
@@ -253,7 +253,7 @@ class Ring:
         self._lock = threading.Lock()
         self._rings = {source: SourceRing(source, depth, page_columns) for source in RING_SOURCES}
 
-    def write(self, samples: Samples) -> None:
+    def write(self, samples: CheckedSamples) -> None:
         """Place a checked frame of the time axis; what is older than the ring is left out."""
         sources = [source_of(entity) for entity in samples.frame.entities]
         with self._lock:
@@ -286,17 +286,19 @@ class Ring:
         with self._lock:
             return self._rings[source].window(start, stop, signals, columns)
 
-    def readings(self, source: SignalSource, stop: int, seconds: NDArray[np.int64], *, spoke: int) -> Readings:
+    def readings(
+        self, source: SignalSource, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int
+    ) -> LatestReadings:
         """The last known values before Unix second ``stop``.
 
         Args:
             source: host, gpu or nic.
             stop: Unix second.
             seconds: [narrow signal] how far back a value is looked for.
-            spoke: devices that sent nothing for so many seconds are left out, and counters not read since.
+            max_age_seconds: longest time without data; older devices are left out, and so are older counters.
         """
         with self._lock:
-            return self._rings[source].readings(stop, seconds, spoke=spoke)
+            return self._rings[source].readings(stop, seconds, max_age_seconds=max_age_seconds)
 
     @property
     def sources(self) -> frozenset[SignalSource]:

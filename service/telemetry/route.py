@@ -1,6 +1,6 @@
 """The frame route: a bare Starlette route, because per-request Python is what ingest costs (measured).
 
-Authorisation, the size bound and every refusal are the same as elsewhere; only validation by pydantic is not needed.
+Authorization, the size bound and every rejection are the same as in other routes; only pydantic validation is skipped.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service import services as running
-from service.auth import guard
-from service.kit.body import read_body
-from service.kit.openapi import problems
-from service.kit.problem import ProblemError, TooLargeError
-from service.telemetry.ingest import Ingest
+from mainstay.service import services as running
+from mainstay.service.auth import guard
+from mainstay.service.common.body import read_body
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.problem import ProblemError, TooLargeError
+from mainstay.service.telemetry.ingest import Ingest
 
 PATH: Final = "/v1/telemetry/frames"
 _DUPLICATE: Final = {"X-Mainstay-Duplicate": "1"}
@@ -27,7 +27,7 @@ class FrameTooLargeError(TooLargeError):
 
 
 async def _post(request: Request) -> Response:
-    services = running.of(request)
+    services = running.services_of(request)
     ingest: Ingest = services.ingest
     try:
         principal = await guard.identify(request)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from service.kit.schemas import Input, Name, Output
+from mainstay.service.common.schemas import Input, Name, Output
 
 SignalName = Annotated[str, Field(max_length=128)]
 
@@ -25,14 +25,14 @@ class SignalList(Output):
     items: list[SignalRead]
 
 
-class CatalogueWrite(Input):
+class CatalogWrite(Input):
     """Names in the order of a frame's middle axis."""
 
     narrow: list[SignalName] = Field(max_length=512)
     wide: list[SignalName] = Field(max_length=512)
 
 
-class CatalogueRead(Output):
+class CatalogRead(Output):
     """Names in the order of a frame's middle axis."""
 
     narrow: list[str]

@@ -1,6 +1,6 @@
 """Which step each slot of a ring holds, and what a job does again after it went back.
 
-A job that goes back to an earlier step, or starts anew under the same name, does steps again. It is told by one
+A job that returns to an earlier step, or starts again under the same name, repeats steps. It is detected by one
 entity's own clock: it commits a step that is not beyond its newest one, at a later time. (Comparing the clocks of two
 nodes would take skew for a step back.) Invariant: no slot holds a step of an execution that was thrown away.
 """
@@ -40,7 +40,7 @@ class StepSlots:
             self._end = np.concatenate([self._end, np.full(more, -np.inf)])
 
     def forget(self, keep: NDArray[np.intp]) -> None:
-        """Only the entities ``keep`` are left, numbered anew in their order; the others begin again."""
+        """Keep only the entities ``keep``, renumbered in their order; the others start again."""
         count = len(self._step)
         self._step, self._end = self._step[keep], self._end[keep]
         self.reserve(count)

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.signals import WIDE_MISSING, SignalSource, names
-from service.telemetry.catalogues import STEP_END
-from service.telemetry.check import Samples
-from service.telemetry.job_rings import JobRings
-from service.telemetry.slots import NEVER, StepSlots
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
+from mainstay.service.telemetry.catalogs import STEP_END
+from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.job_rings import JobRings
+from mainstay.service.telemetry.slots import NEVER, StepSlots
 
 STEP_SIGNALS: Final = names(SignalSource.RANK, wide=False)
 MIN_STEPS: Final = 64
@@ -70,12 +70,12 @@ class StepRing:
     def nbytes(self) -> int:
         return self._values.nbytes + self._ends.nbytes + self.slots.nbytes
 
-    def write(self, samples: Samples) -> None:
+    def write(self, samples: CheckedSamples) -> None:
         frame = samples.frame
         ranks = np.array([int(entity) for entity in frame.entities], np.intp)
         self._reserve(int(ranks.max()) + 1)
         placement = samples.compiled.placements[SignalSource.RANK]
-        ends = samples.wide[:, samples.compiled.catalogue.wide.index(STEP_END), :]
+        ends = samples.wide[:, samples.compiled.catalog.wide.index(STEP_END), :]
         stamped = np.where(ends == WIDE_MISSING, np.nan, ends / 1e9)
         for k in range(frame.samples):
             step = int(frame.t0) + k
@@ -151,7 +151,7 @@ class StepStore(JobRings[StepRing]):
         return 0 if ring is None else ring.ranks
 
     def take_rewind(self, job: str) -> int | None:
-        """The lowest step that the job began again since the last call; there is one caller, the judge's feed."""
+        """The lowest step that the job repeated since the last call; only the feed of the detection loop calls it."""
         with self._lock:
             ring = self._rings.get(job)
             return None if ring is None else ring.slots.take_rewind()
@@ -167,7 +167,7 @@ class StepStore(JobRings[StepRing]):
     ) -> StepWindow:
         """Steps ``start`` up to but not including ``stop``, thinned by a stride to at most ``points``.
 
-        Steps that nobody reported are left out. An unknown job has no ranks and no steps.
+        Steps that no rank reported are left out. An unknown job has no ranks and no steps.
         """
         with self._lock:
             ring = self._rings.get(job) or StepRing(1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from service.fleet.models import NodeRow
-from service.kit.db import AnySession, Database
-from service.kit.problem import NotFoundError
+from mainstay.service.common.db import AnySession, Database
+from mainstay.service.common.problem import NotFoundError
+from mainstay.service.fleet.models import NodeRow
 
 
 class UnknownSubjectError(NotFoundError):
@@ -15,7 +15,7 @@ class UnknownSubjectError(NotFoundError):
 
 
 WorldSize = Callable[[AnySession, str], int | None]
-"""The number of ranks of a job, or None when nobody announced it. Features hand theirs in."""
+"""The number of ranks of a job, or None when no coordinator announced it. Features pass in their own."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Subjects:
         """
         with self.database.reading() as session:
             if session.get(NodeRow, name) is None:
-                raise UnknownSubjectError(f"no node is called {name!r}: enrol it, or send its report first")
+                raise UnknownSubjectError(f"no node is called {name!r}: enroll it, or send its report first")
         self._nodes.add(name)
 
     def find_job(self, job: str) -> None:

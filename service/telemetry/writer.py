@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from service.kit.problem import UnavailableError
-from service.telemetry.blocks import Block, BlockStore
-from service.telemetry.check import Samples
+from mainstay.service.common.problem import UnavailableError
+from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.check import CheckedSamples
 
 _log: Final = logging.getLogger(__name__)
 MAX_BATCH: Final = 4096
@@ -33,11 +33,11 @@ class NotDurableError(UnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingFrame:
     """A checked frame on its way to the store."""
 
-    block: Block
-    samples: Samples
+    block: StoredBlock
+    samples: CheckedSamples
     done: asyncio.Future[bool]
     since: float
 
@@ -59,7 +59,7 @@ class WriterStats:
 
 
 @dataclass
-class GroupWriter:
+class GroupCommitWriter:
     """The thread between the frame route and the block store.
 
     Args:
@@ -70,12 +70,12 @@ class GroupWriter:
     """
 
     store: BlockStore
-    keep: Callable[[Samples], None]
+    keep: Callable[[CheckedSamples], None]
     interval: float
     max_pending: int
     stats: WriterStats = field(default_factory=WriterStats, init=False)
-    _queue: deque[Waiting] = field(default_factory=deque, init=False, repr=False)
-    _pending: dict[tuple[str, str, int], Waiting] = field(default_factory=dict, init=False, repr=False)
+    _queue: deque[PendingFrame] = field(default_factory=deque, init=False, repr=False)
+    _pending: dict[tuple[str, str, int], PendingFrame] = field(default_factory=dict, init=False, repr=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False)
@@ -106,7 +106,7 @@ class GroupWriter:
         """Whether frames become durable: the thread lives and nothing waits for long."""
         return self._thread is not None and self._thread.is_alive() and self.lag() < STALL_SECONDS
 
-    async def submit(self, block: Block, samples: Samples) -> bool:
+    async def submit(self, block: StoredBlock, samples: CheckedSamples) -> bool:
         """Wait until the frame is durable; False when it was stored before. Call on the event loop only.
 
         Raises:
@@ -119,7 +119,7 @@ class GroupWriter:
         if len(self._pending) >= self.max_pending or self._stopping.is_set():
             raise NotDurableError("too many frames wait for the disk; try again")
         assert self._loop is not None
-        waiting = Waiting(block, samples, self._loop.create_future(), time.monotonic())
+        waiting = PendingFrame(block, samples, self._loop.create_future(), time.monotonic())
         self._pending[block.key] = waiting
         self._queue.append(waiting)
         self._wake.set()
@@ -130,8 +130,8 @@ class GroupWriter:
         last = 0.0
         while True:
             self._wake.wait()
-            # An idle writer commits at once; a busy one lets a group gather, the longer the dearer a commit is: it
-            # works at most a twentieth of the time, and nobody waits longer than the interval.
+            # An idle writer commits at once; a busy one lets a group gather, longer for slower commits: it
+            # works at most a twentieth of the time, and no frame waits longer than the interval.
             gather = min(self.interval, 20.0 * self.stats.last_commit_seconds)
             self._stopping.wait(max(0.0, last + gather - time.monotonic()))
             self._wake.clear()
@@ -143,10 +143,10 @@ class GroupWriter:
             elif self._stopping.is_set():
                 return
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[PendingFrame]:
         return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
 
-    def _commit(self, batch: Sequence[Waiting]) -> None:
+    def _commit(self, batch: Sequence[PendingFrame]) -> None:
         started = time.monotonic()
         try:
             new = self.store.append([waiting.block for waiting in batch])
@@ -159,7 +159,7 @@ class GroupWriter:
         self._fill(batch, new)
         self._answer(batch, new)
 
-    def _count(self, batch: Sequence[Waiting], new: Sequence[bool], seconds: float) -> None:
+    def _count(self, batch: Sequence[PendingFrame], new: Sequence[bool], seconds: float) -> None:
         stats = self.stats
         stats.commits += 1
         stats.commit_seconds += seconds
@@ -171,30 +171,30 @@ class GroupWriter:
         stats.stored_bytes += sum(len(w.block.body) for w in stored)
         stats.newest_stop = max([stats.newest_stop, *(w.block.stop for w in stored)])
 
-    def _fill(self, batch: Sequence[Waiting], new: Sequence[bool]) -> None:
+    def _fill(self, batch: Sequence[PendingFrame], new: Sequence[bool]) -> None:
         for waiting, fresh in zip(batch, new, strict=True):
             if not fresh:
                 continue
             try:
                 self.keep(waiting.samples)
-            except Exception:  # noqa: BLE001 - named boundary: the frame is durable, whatever a ring makes of it
+            except Exception:  # noqa: BLE001 - named boundary: the frame is durable, even if a ring rejects it
                 _log.exception("frame %s is stored but could not be kept in memory", waiting.block.key)
 
-    def _answer(self, batch: Sequence[Waiting], result: Sequence[bool] | Exception) -> None:
+    def _answer(self, batch: Sequence[PendingFrame], result: Sequence[bool] | Exception) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._resolve, batch, result)
         except RuntimeError:
-            _log.warning("the event loop is closed: %d frames are answered by nobody", len(batch))
+            _log.warning("the event loop is closed: %d frames remain unanswered", len(batch))
 
-    def _resolve(self, batch: Sequence[Waiting], result: Sequence[bool] | Exception) -> None:
+    def _resolve(self, batch: Sequence[PendingFrame], result: Sequence[bool] | Exception) -> None:
         for place, waiting in enumerate(batch):
             self._pending.pop(waiting.block.key, None)
             if waiting.done.cancelled():
                 continue
             if isinstance(result, Exception):
                 waiting.done.set_exception(result)
-                # Every sender may have hung up: then nobody reads the exception, and that is no fault.
+                # Every sender may have disconnected: then no task reads the exception, which is fine.
                 waiting.done.exception()
             else:
                 waiting.done.set_result(result[place])

@@ -14,8 +14,8 @@ from typing import Final
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from service.fleet.models import DeviceRow, NodeRow
-from service.kit.db import AnySession
+from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.models import DeviceRow, NodeRow
 
 FACTS: Final = ("driver", "vbios")
 _SEPARATOR: Final = "; "

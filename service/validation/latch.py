@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from detectors.criteria import BADNESS
-from probes.words import Verdict
+from mainstay.detectors.validation.criteria import BADNESS
+from mainstay.probes.core_types import Verdict
 
 POWER: Final = {"quick": 1, "standard": 2, "deep": 3}
 """How much each suite can prove. A suite that is not listed proves the least."""
@@ -18,7 +18,7 @@ POWER: Final = {"quick": 1, "standard": 2, "deep": 3}
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """A node's standing verdict and the power that a passing check needs to clear it."""
+    """A node's current verdict and the power that a passing check needs to clear it."""
 
     verdict: Verdict
     power: int
@@ -29,14 +29,18 @@ def power_of(suite: str, *, whole: bool = True) -> int:
     return POWER.get(suite, 0) if whole else 0
 
 
-def latched(standing: Latch | None, verdict: Verdict, suite: str, *, whole: bool = True) -> Latch:
-    """The standing verdict after a check of ``suite``, or of a part of it, ended with ``verdict``."""
+def latched(current_verdict: Latch | None, verdict: Verdict, suite: str, *, whole: bool = True) -> Latch:
+    """The current verdict after a check of ``suite``, or of a part of it, ended with ``verdict``."""
     power = power_of(suite, whole=whole)
-    if standing is None:
+    if current_verdict is None:
         return Latch(verdict, power)
     if verdict is Verdict.PASS:
-        return Latch(verdict, power) if power >= standing.power else standing
-    if BADNESS[verdict] > BADNESS[standing.verdict]:
-        bad_before = standing.verdict is not Verdict.PASS
-        return Latch(verdict, max(power, standing.power) if bad_before else power)
-    return Latch(standing.verdict, max(power, standing.power)) if verdict is standing.verdict else standing
+        return Latch(verdict, power) if power >= current_verdict.power else current_verdict
+    if BADNESS[verdict] > BADNESS[current_verdict.verdict]:
+        bad_before = current_verdict.verdict is not Verdict.PASS
+        return Latch(verdict, max(power, current_verdict.power) if bad_before else power)
+    return (
+        Latch(current_verdict.verdict, max(power, current_verdict.power))
+        if verdict is current_verdict.verdict
+        else current_verdict
+    )

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from service.fleet.models import NodeRow
-from service.kit.db import AnySession, WriteSession
-from service.settings import Settings
-from service.validation import service
-from service.validation.models import SweepRow, SweepRunRow, ValidationRow
-from service.validation.schemas import ValidationState
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.settings import Settings
+from mainstay.service.validation import service
+from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow
+from mainstay.service.validation.schemas import ValidationState
 
 
 def limited_runs(session: AnySession) -> list[str]:
@@ -32,8 +32,8 @@ def limited_runs(session: AnySession) -> list[str]:
 def release(session: WriteSession, run_id: str, *, now: float, settings: Settings) -> int:
     """Let as many of a run's held validations go as its sweep's limits allow; how many.
 
-    A node shares with those under the same nearest switch, or in the same rack where nobody named a switch; one that
-    names neither shares with nobody. A sweep that was forgotten meanwhile limits nothing.
+    A node shares with those under the same nearest switch, or in the same rack if it names no switch; one that
+    names neither shares with none. A sweep that was deleted meanwhile limits nothing.
     """
     run = session.get(SweepRunRow, run_id, with_for_update=True)  # two ticks at once would each fill the limit
     sweep = None if run is None else session.get(SweepRow, run.sweep_id)
@@ -44,17 +44,17 @@ def release(session: WriteSession, run_id: str, *, now: float, settings: Setting
         .order_by(ValidationRow.created_at, ValidationRow.node)
     )
     pending = [(row, above(row.node, switches, rack)) for row, switches, rack in session.execute(statement)]
-    most = math.inf if sweep is None or sweep.at_once is None else sweep.at_once
-    each = math.inf if sweep is None or sweep.per_switch is None else sweep.per_switch
+    most = math.inf if sweep is None or sweep.max_concurrent is None else sweep.max_concurrent
+    each = math.inf if sweep is None or sweep.max_per_switch is None else sweep.max_per_switch
     busy = Counter(place for row, place in pending if not row.held)
     released = 0
     for row, place in pending:
         if row.held and busy.total() < most and busy[place] < each:
-            row.held, row.reason = False, "waiting for the node to fetch the order"
+            row.held, row.reason = False, "waiting for the node to fetch the task"
             service.set_deadline(row, settings, now=now)
             busy[place] += 1
             released += 1
-            service.tell(session, row)
+            service.publish(session, row)
     return released
 
 

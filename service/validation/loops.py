@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from service.kit.loops import Loop
-from service.services import Services
-from service.validation import localisation, orders
+from mainstay.service.common.loops import Loop
+from mainstay.service.localization import service as localization_service
+from mainstay.service.services import Services
+from mainstay.service.validation import node_tasks
 
 MEMORY: Final = "memory://"
 
@@ -18,15 +19,19 @@ MEMORY: Final = "memory://"
 def make(services: Services) -> list[Loop]:
     """The loop that wakes waiting nodes; and, where workers are processes of their own, the way to wake them."""
     if not services.settings.celery.broker_url.startswith(MEMORY):
-        from service.worker import connect  # noqa: PLC0415 - Celery is loaded only where it is used
+        from mainstay.service.celery_app import connect  # noqa: PLC0415 - Celery is loaded only where it is used
 
         connect(services)
 
     def with_orders(nodes: Sequence[str]) -> set[str]:
         with services.database.reading() as session:
             now = services.clock.now()
-            return orders.nodes_with_orders(session, nodes, now) | localisation.nodes_with_orders(session, nodes, now)
+            return node_tasks.nodes_with_orders(session, nodes, now) | localization_service.nodes_with_orders(
+                session, nodes, now
+            )
 
-    loop = Loop("orders", services.settings.validation.poll_interval, lambda: services.waiting.look(with_orders))
+    loop = Loop(
+        "orders", services.settings.validation.poll_interval_seconds, lambda: services.waiting.wake_nodes(with_orders)
+    )
     services.wakers.listen("orders", loop.wake)
     return [loop]

@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from probes.words import Verdict
-from service.kit.db import Base, UnixTime
-from service.validation.schemas import ValidationState
+from mainstay.probes.core_types import Verdict
+from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.validation.schemas import ValidationState
 
 _STATES = ", ".join(f"'{state}'" for state in ValidationState)
 _PENDING = text("state IN ('queued', 'taken', 'running')")
@@ -33,14 +33,14 @@ class SweepRow(Base):
     """Only nodes of this cohort."""
     benchmarks: Mapped[list[str] | None]
     """A part of the suite; empty: all of it."""
-    at_once: Mapped[int | None]
+    max_concurrent: Mapped[int | None]
     """Nodes that are validated at the same time; empty: no limit."""
-    per_switch: Mapped[int | None]
-    """Of these, how many under one switch (a rack, where nobody said)."""
+    max_per_switch: Mapped[int | None]
+    """Of these, how many under one switch (a rack, where no switch is reported)."""
     retries: Mapped[int] = mapped_column(default=0, server_default="0")
     timeout_seconds: Mapped[float | None]
     """Longest validation of one node; empty: by the suite."""
-    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    remeasure: Mapped[int] = mapped_column(default=0, server_default="0")
     """How often what failed is measured again before it is taken for failed."""
     version: Mapped[int] = mapped_column(default=1, server_default="1")
     """Counts changes by people: two who edit the same version do not overwrite each other."""
@@ -89,7 +89,7 @@ class ValidationRow(Base):
     benchmarks: Mapped[list[str] | None]
     """A part of the suite; empty: all of it."""
     progress: Mapped[dict[str, Any] | None]
-    """What the node last said of it (``probes.validations.Standing``)."""
+    """What the node last said of it (``mainstay.probes.validation_tasks.ValidationProgress``)."""
     held: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Queued, but not handed out before others of its run have ended."""
     attempt: Mapped[int] = mapped_column(default=1, server_default="1")
@@ -100,7 +100,7 @@ class ValidationRow(Base):
     cancelled_at: Mapped[float | None] = mapped_column(UnixTime)
     cancel_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
     cancel_told_at: Mapped[float | None] = mapped_column(UnixTime)
-    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    remeasure: Mapped[int] = mapped_column(default=0, server_default="0")
     """How often the node may measure again what failed."""
 
     __table_args__ = (
@@ -140,7 +140,7 @@ class ResultRow(Base):
     device: Mapped[str] = mapped_column(String(128))
     criterion: Mapped[dict[str, Any] | None]
     reason: Mapped[str] = mapped_column(Text)
-    again: Mapped[int] = mapped_column(default=0, server_default="0")
+    remeasured: Mapped[int] = mapped_column(default=0, server_default="0")
     """How often it was measured again."""
 
     __table_args__ = (
@@ -167,15 +167,15 @@ class CriterionRow(Base):
     source: Mapped[str] = mapped_column(String(200))
     learned_at: Mapped[float] = mapped_column(UnixTime)
     distribution: Mapped[dict[str, Any] | None]
-    """``detectors.limits.Distribution``: the reference sample, how similar a run must be. Empty: the limits judge."""
+    """``Distribution`` of ``detectors.validation.criterion_limits``: the reference sample. Empty: the limits judge."""
     sessions: Mapped[dict[str, Any] | None]
-    """``detectors.sessions.Sessions``: of how many it was learned, and how they differ. Empty: not recorded."""
+    """``Sessions`` of ``detectors.validation.sessions``: their number and spread. Empty: not recorded."""
 
     __table_args__ = (CheckConstraint("better IN ('higher', 'lower', 'equal')", name="better"),)
 
 
 class NodeVerdictRow(Base):
-    """A node's standing verdict: it latches until a check of equal or greater power passes."""
+    """A node's current verdict: it latches until a check of equal or greater power passes."""
 
     __tablename__ = "node_verdicts"
 

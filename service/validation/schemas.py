@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
 from pydantic.config import JsonDict
 
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.result import Better, State
-from probes.words import Verdict
-from service.kit.schemas import Count, Input, JsonNumber, Name, Number, Output, ShortText, UnixSeconds
-from service.validation.pair_schemas import PairOrderRead
-from service.validation.schedule import next_run
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.result import BenchmarkState, Better
+from mainstay.probes.core_types import Verdict
+from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Number, Output, ShortText, UnixSeconds
+from mainstay.service.localization.pair_schemas import PairTaskRead
+from mainstay.service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
 
@@ -77,7 +77,7 @@ class ValidationCreate(Input):
     node: Name
     suite: Label
     benchmarks: Part | None = None
-    again: Again = 0
+    remeasure: Again = 0
 
 
 class Preemption(Input):
@@ -90,7 +90,7 @@ class NodesPreemption(Preemption):
     nodes: Annotated[list[Name], Field(min_length=1, max_length=100_000)]
 
 
-class StandingIn(Lenient):
+class ValidationProgressCreate(Lenient):
     """How far a validation is: what the node says of it while it runs."""
 
     index: Count
@@ -101,7 +101,7 @@ class StandingIn(Lenient):
     done: Annotated[list[ShortText], Field(max_length=10_000)]
 
 
-class StandingRead(Output):
+class ValidationProgressRead(Output):
     index: int
     """Runs of benchmarks that have ended."""
     total: int
@@ -129,7 +129,7 @@ class ValidationResult(Output):
     verdict: Verdict
     criterion: ResultCriterion | None
     reason: str
-    again: int
+    remeasured: int
     """How often the benchmark was measured again on this device, because it had failed."""
 
 
@@ -145,8 +145,8 @@ class ValidationRead(Output):
     held: bool
     """Queued, and waits for others of its run: too many at once, or under one switch."""
     attempt: int
-    again: int
-    progress: StandingRead | None
+    remeasure: int
+    progress: ValidationProgressRead | None
     cancelled_at: float | None
     verdict: Verdict
     reason: str
@@ -156,7 +156,7 @@ class ValidationRead(Output):
     results: list[ValidationResult]
 
 
-class OrderRead(Output):
+class ValidationTaskRead(Output):
     id: str
     kind: Literal["validate", "cancel"]
     suite: str
@@ -164,13 +164,13 @@ class OrderRead(Output):
     validation_id: str
     deadline_at: float
     reason: str
-    again: int
+    remeasure: int
     criteria: dict[str, Any] | None
     """What ``mainstay validate --criteria`` takes; null where nothing is to be measured again."""
 
 
-class OrdersRead(Output):
-    items: list[OrderRead | PairOrderRead]
+class NodeTaskList(Output):
+    items: list[ValidationTaskRead | PairTaskRead]
 
 
 class MetricIn(Lenient):
@@ -181,16 +181,16 @@ class MetricIn(Lenient):
 
 
 class BenchmarkResultIn(Lenient):
-    """What ``probes.benchmarks`` measured. A verdict that the node added itself is not looked at."""
+    """What ``mainstay.probes.benchmarks`` measured. A verdict that the node added itself is not looked at."""
 
     benchmark: Label
-    state: State
+    state: BenchmarkState
     error: CutText | None
     seconds: Annotated[float, Field(ge=0, le=1e9), JsonNumber]
     device: ShortText
     metrics: Annotated[list[MetricIn], Field(max_length=256)]
     digest: Annotated[ShortText, Field(max_length=128)] | None = None
-    again: Count = 0
+    remeasured: Count = 0
 
 
 class ResultsIn(Lenient):
@@ -214,11 +214,11 @@ class SweepCreate(Input):
     enabled: Annotated[bool, Strict()] = True
     cohort: Label | None = None
     benchmarks: Part | None = None
-    at_once: Annotated[Count, Field(ge=1)] | None = None
-    per_switch: Annotated[Count, Field(ge=1)] | None = None
+    max_concurrent: Annotated[Count, Field(ge=1)] | None = None
+    max_per_switch: Annotated[Count, Field(ge=1)] | None = None
     retries: Annotated[Count, Field(le=10)] = 0
     timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
-    again: Again = 0
+    remeasure: Again = 0
 
 
 def _no_default(schema: JsonDict) -> None:
@@ -226,7 +226,7 @@ def _no_default(schema: JsonDict) -> None:
 
 
 _UNCHANGED = Field(json_schema_extra=_no_default)
-"""What is not sent stays as it is: the document states no default, and null is none."""
+"""Fields that are not sent keep their value: the API document states no default, and null is none."""
 
 
 class SweepChange(Input):
@@ -240,15 +240,15 @@ class SweepChange(Input):
     enabled: Annotated[bool, Strict(), _UNCHANGED] = True
     cohort: Label | None = None
     benchmarks: Part | None = None
-    at_once: Annotated[Count, Field(ge=1)] | None = None
-    per_switch: Annotated[Count, Field(ge=1)] | None = None
+    max_concurrent: Annotated[Count, Field(ge=1)] | None = None
+    max_per_switch: Annotated[Count, Field(ge=1)] | None = None
     retries: Annotated[Count, Field(le=10), _UNCHANGED] = 0
     timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
-    again: Annotated[Again, _UNCHANGED] = 0
+    remeasure: Annotated[Again, _UNCHANGED] = 0
 
     @property
-    def told(self) -> dict[str, Any]:
-        """The fields that were sent; a default stands only where nothing was."""
+    def sent_fields(self) -> dict[str, Any]:
+        """The fields that the client sent; the defaults apply only at creation."""
         return {name: getattr(self, name) for name in self.model_fields_set - {"version"}}
 
 
@@ -278,11 +278,11 @@ class SweepRead(Output):
     enabled: bool
     cohort: str | None
     benchmarks: list[str] | None
-    at_once: int | None
-    per_switch: int | None
+    max_concurrent: int | None
+    max_per_switch: int | None
     retries: int
     timeout_seconds: float | None
-    again: int
+    remeasure: int
     created_at: float
     next_run_at: float | None
     last_run_at: float | None

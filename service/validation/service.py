@@ -1,7 +1,7 @@
 """A validation from order to verdict.
 
-queued -> taken -> done, or expired when no result came in time. Invariant: whatever does not end in measured values
-judged by criteria is UNKNOWN, and each end reaches the node's standing verdict in the same transaction.
+queued -> taken -> done, or expired when no result came in time. Invariant: a validation that does not end in measured
+values judged by criteria is UNKNOWN, and each end updates the node's current verdict in the same transaction.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import Final
 import msgspec
 from sqlalchemy import select, update
 
-from detectors import criteria as pure
-from probes.benchmarks.result import BenchmarkResult, State
-from probes.words import Verdict
-from service.fleet import returning
-from service.fleet.service import require_node
-from service.incidents import health
-from service.kit.db import AnySession, WriteSession
-from service.kit.ids import new_id
-from service.kit.problem import NotFoundError, UnprocessableError
-from service.settings import Settings
-from service.stream.changes import Topic, record_change
-from service.validation import criteria, telling
-from service.validation.cohorts import cohort_of
-from service.validation.latch import Latch, latched
-from service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
-from service.validation.schemas import ResultsIn, ValidationState
-from service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
+from mainstay.detectors.validation import criteria as pure
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
+from mainstay.probes.core_types import Verdict
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.common.problem import NotFoundError, UnprocessableError
+from mainstay.service.criteria import store as criteria_store
+from mainstay.service.fleet import return_to_service
+from mainstay.service.fleet.service import require_node
+from mainstay.service.incidents import node_suspicion
+from mainstay.service.settings import Settings
+from mainstay.service.stream.changes import Topic, record_change
+from mainstay.service.validation import validation_findings
+from mainstay.service.validation.cohorts import cohort_of
+from mainstay.service.validation.latch import Latch, latched
+from mainstay.service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
+from mainstay.service.validation.schemas import ResultsIn, ValidationState
+from mainstay.service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
 
 PENDING: Final = (ValidationState.QUEUED.value, ValidationState.TAKEN.value, ValidationState.RUNNING.value)
 RETRY_SECONDS: Final = 30.0
@@ -57,14 +58,14 @@ def require(session: AnySession, validation_id: str) -> ValidationRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ValidationOptions:
     """What is wanted of a validation beside node and suite."""
 
     benchmarks: Sequence[str] | None = None
     """A part of the suite; None: all of it."""
     retries: int = 0
     timeout_seconds: float | None = None
-    again: int = 0
+    remeasure: int = 0
     """How often the node measures again what failed, before it is taken for failed."""
     held: bool = False
     sweep_id: str | None = None
@@ -72,53 +73,59 @@ class Wish:
 
 
 def order(
-    session: WriteSession, settings: Settings, *, node: str, suite: str, now: float, wish: Wish | None = None
+    session: WriteSession,
+    settings: Settings,
+    *,
+    node: str,
+    suite: str,
+    now: float,
+    options: ValidationOptions | None = None,
 ) -> ValidationRow:
     """Order a validation: the node fetches it by long poll.
 
     Raises:
         UnknownNodeError, UnknownSuiteError, UnknownBenchmarkError: there is no such thing.
     """
-    wish = wish or Wish()
+    options = options or ValidationOptions()
     require_node(session, node)
-    require_part(require_suite(suite), wish.benchmarks)
+    require_part(require_suite(suite), options.benchmarks)
     row = ValidationRow(
         id=new_id(),
         node=node,
         suite=suite,
-        benchmarks=None if wish.benchmarks is None else sorted(set(wish.benchmarks)),
-        sweep_id=wish.sweep_id,
-        run_id=wish.run_id,
+        benchmarks=None if options.benchmarks is None else sorted(set(options.benchmarks)),
+        sweep_id=options.sweep_id,
+        run_id=options.run_id,
         state=ValidationState.QUEUED.value,
         verdict=Verdict.UNKNOWN.value,
-        reason="waiting for others of its run" if wish.held else "waiting for the node to fetch the order",
-        held=wish.held,
+        reason="waiting for others of its run" if options.held else "waiting for the node to fetch the task",
+        held=options.held,
         attempt=1,
-        retries=wish.retries,
-        timeout_seconds=wish.timeout_seconds,
-        again=wish.again,
+        retries=options.retries,
+        timeout_seconds=options.timeout_seconds,
+        remeasure=options.remeasure,
         created_at=now,
     )
     set_deadline(row, settings, now=now)
     session.add(row)
-    tell(session, row)
+    publish(session, row)
     return row
 
 
 def set_deadline(row: ValidationRow, settings: Settings, *, now: float) -> None:
     """It counts from now: called when the order may be fetched for the first time, or again."""
     once = seconds_for(require_suite(row.suite), row.benchmarks, settings.validation)
-    by_suite = once * (1 + row.again)  # all of it may have to be measured again
+    by_suite = once * (1 + row.remeasure)  # all of it may have to be measured again
     row.deadline_at = now + (by_suite if row.timeout_seconds is None else row.timeout_seconds)
 
 
-def tell(session: WriteSession, row: ValidationRow) -> None:
+def publish(session: WriteSession, row: ValidationRow) -> None:
     """Let everybody who watches know where the validation stands."""
     told = {"id": row.id, "node": row.node, "state": row.state, "verdict": row.verdict, "sweep": row.sweep_id}
     record_change(session, Topic.VALIDATION, told)
 
 
-def accept(
+def store_results(
     session: WriteSession, row: ValidationRow, body: ResultsIn, *, now: float, settings: Settings
 ) -> ValidationRow:
     """Judge and store results; a validation that is done already keeps its first.
@@ -132,7 +139,7 @@ def accept(
         raise WrongSuiteError(f"validation {row.id} is of suite {row.suite!r}, the results are of {body.suite!r}")
     if body.finished_at < body.started_at:
         raise UnprocessableError("finished_at is before started_at")
-    if not any(benchmark.state is State.OK for benchmark in body.benchmarks) and _again(
+    if not any(benchmark.state is BenchmarkState.OK for benchmark in body.benchmarks) and _again(
         session, row, body.error or "nothing was measured", now=now, settings=settings
     ):
         return row
@@ -143,11 +150,11 @@ def accept(
     cohort = cohort_of(session, node)
     judged = pure.judge(
         results,
-        criteria.of_cohort(session, cohort),
+        criteria_store.of_cohort(session, cohort),
         cohort=cohort,
         expected=expected_benchmarks(row.suite, row.benchmarks),
     )
-    repeated = ", ".join(dict.fromkeys(one.benchmark for one in results if one.again))
+    repeated = ", ".join(dict.fromkeys(one.benchmark for one in results if one.remeasured))
     reason = f"{judged.reason}; measured again: {repeated}" if repeated else judged.reason
     row.verdict, row.reason = judged.verdict.value, reason
     if body.error is not None:
@@ -160,7 +167,7 @@ def accept(
 
 
 def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> bool:
-    """Queue a validation once more, if it may be tried again and nobody called it off."""
+    """Queue a validation once more, if a retry is left and it was not cancelled."""
     statement = (
         update(ValidationRow)
         .where(
@@ -181,7 +188,7 @@ def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, s
     row.not_before_at, row.taken_at, row.progress = now + pause, None, None
     row.reason = f"attempt {row.attempt} of {row.retries + 1} in {pause:.0f} s, as nothing was measured: {why}"
     set_deadline(row, settings, now=now + pause)
-    tell(session, row)
+    publish(session, row)
     return True
 
 
@@ -200,10 +207,10 @@ def _claim(session: WriteSession, row: ValidationRow) -> bool:
 
 
 def _results(
-    row: ValidationRow, cohort: str, results: Sequence[BenchmarkResult], judged: pure.Judgement
+    row: ValidationRow, cohort: str, results: Sequence[BenchmarkResult], judged: pure.RunVerdict
 ) -> list[ResultRow]:
     measured = {(r.benchmark, r.device, m.name): (m, r.digest) for r in results for m in r.metrics}
-    again = {(r.benchmark, r.device): r.again for r in results}
+    again = {(r.benchmark, r.device): r.remeasured for r in results}
     rows: list[ResultRow] = []
     for position, verdict in enumerate(judged.verdicts):
         metric, digest = measured.get((verdict.benchmark, verdict.device, verdict.metric), (None, None))
@@ -227,7 +234,7 @@ def _results(
                 if limits is None
                 else {"low": limits.low, "high": limits.high, "source": limits.source, "n": limits.n},
                 reason=verdict.reason,
-                again=again.get((verdict.benchmark, verdict.device), 0),
+                remeasured=again.get((verdict.benchmark, verdict.device), 0),
             )
         )
     return rows
@@ -239,32 +246,34 @@ def _end(
     *,
     now: float,
     settings: Settings,
-    judged: pure.Judgement | None = None,
+    judged: pure.RunVerdict | None = None,
 ) -> None:
     """What follows from an end, however it came."""
     _latch(session, row, now)
-    tell(session, row)
+    publish(session, row)
     session.flush()
-    telling.ended(session, row, judged, now=now, settings=settings)
-    returning.ended(session, row, now=now, settings=settings)
-    health.reconsider(session, [row.node], now=now, silent_after=settings.fleet.silent_after)
+    validation_findings.ended(session, row, judged, now=now, settings=settings)
+    return_to_service.ended(session, row, now=now, settings=settings)
+    node_suspicion.reconsider(
+        session, [row.node], now=now, heartbeat_timeout_seconds=settings.fleet.heartbeat_timeout_seconds
+    )
 
 
 def _latch(session: WriteSession, row: ValidationRow, now: float) -> None:
     session.flush()
-    standing = session.get(NodeVerdictRow, row.node, with_for_update=True)
-    before = None if standing is None else Latch(Verdict(standing.verdict), standing.power)
+    current_verdict = session.get(NodeVerdictRow, row.node, with_for_update=True)
+    before = None if current_verdict is None else Latch(Verdict(current_verdict.verdict), current_verdict.power)
     after = latched(before, Verdict(row.verdict), row.suite, whole=row.benchmarks is None)
-    if standing is None:
-        standing = NodeVerdictRow(node=row.node)
-        session.add(standing)
+    if current_verdict is None:
+        current_verdict = NodeVerdictRow(node=row.node)
+        session.add(current_verdict)
     if before is None or after != before or row.verdict == after.verdict:
-        standing.suite, standing.validation_id, standing.at = row.suite, row.id, now
-    standing.verdict, standing.power = after.verdict.value, after.power
+        current_verdict.suite, current_verdict.validation_id, current_verdict.at = row.suite, row.id, now
+    current_verdict.verdict, current_verdict.power = after.verdict.value, after.power
 
 
-def standing(session: AnySession, nodes: Sequence[str]) -> dict[str, NodeVerdictRow]:
-    """Node → its standing verdict; nodes never validated are absent."""
+def current_verdicts(session: AnySession, nodes: Sequence[str]) -> dict[str, NodeVerdictRow]:
+    """Node → its current verdict; nodes never validated are absent."""
     return {row.node: row for row in session.scalars(select(NodeVerdictRow).where(NodeVerdictRow.node.in_(nodes)))}
 
 
@@ -279,7 +288,7 @@ def expire(session: WriteSession, *, now: float, settings: Settings) -> list[str
         why = (
             "the node took the order but sent no result before the deadline"
             if fetched
-            else "the node did not fetch the order before the deadline"
+            else "the node did not fetch the task before the deadline"
         )
         if _again(session, row, why, now=now, settings=settings) or not _claim_pending(
             session, row, ValidationState.EXPIRED

@@ -1,13 +1,13 @@
-"""What the suites are: read from ``probes.benchmarks``, which describes them without torch."""
+"""What the suites are: read from ``mainstay.probes.benchmarks``, which describes them without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
 
-from probes.benchmarks.suites import SuiteInfo, describe
-from service.kit.problem import UnprocessableError
-from service.settings import ValidationSettings
+from mainstay.probes.benchmarks.suites import SuiteInfo, describe
+from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.settings import ValidationSettings
 
 
 class UnknownSuiteError(UnprocessableError):

@@ -7,24 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import select
 
-from detectors.criteria import Criterion
-from service.auth.guard import Actor, Admin, Reader
-from service.kit.clock import Now
-from service.kit.db import AnySession, Reading, Writing, after_commit
-from service.kit.idempotency import Idempotency
-from service.kit.openapi import problems
-from service.kit.pagination import Page, Paging, paginate
-from service.kit.schemas import Name, ShortText
-from service.services import ServicesDep
-from service.validation import criteria, sweeps
-from service.validation.cohorts import within
-from service.validation.criteria_schemas import CriteriaIn, CriteriaLearn, CriterionDetail, CriterionRead
-from service.validation.models import CriterionRow, SweepRow
-from service.validation.schemas import (
-    SweepChange,
-    SweepCreate,
-    SweepRead,
-)
+from mainstay.detectors.validation.criteria import Criterion
+from mainstay.service.auth.guard import Actor, Admin, Reader
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import AnySession, Reading, Writing, after_commit
+from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.schemas import Name, ShortText
+from mainstay.service.criteria import store as criteria_store
+from mainstay.service.criteria.schemas import CriteriaIn, CriteriaLearn, CriterionDetail, CriterionRead
+from mainstay.service.services import ServicesDep
+from mainstay.service.validation import sweeps
+from mainstay.service.validation.cohorts import within
+from mainstay.service.validation.models import CriterionRow, SweepRow
+from mainstay.service.validation.schemas import SweepChange, SweepCreate, SweepRead
 
 router = APIRouter(tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
@@ -44,7 +41,7 @@ def create_sweep(
 ) -> SweepRead:
     """Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null for by hand only."""
     row = sweeps.create(session, body, now=now)
-    answer = sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+    answer = sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
     return idempotency.remember(session, answer, 201)
 
 
@@ -52,7 +49,7 @@ def create_sweep(
 def list_sweeps(_: Reader, session: Reading, services: ServicesDep, page: Paging) -> SweepPage:
     """Sweeps, newest first, with their last runs."""
     rows, cursor = paginate(session, select(SweepRow), keys=(SweepRow.created_at, SweepRow.id), page=page)
-    reads = sweeps.read_many(session, rows, keep_runs=services.settings.validation.keep_runs)
+    reads = sweeps.serialize_sweeps(session, rows, keep_runs=services.settings.validation.keep_runs)
     return SweepPage(items=reads, next_cursor=cursor)
 
 
@@ -60,27 +57,27 @@ def list_sweeps(_: Reader, session: Reading, services: ServicesDep, page: Paging
 def get_sweep(sweep_id: Id, _: Reader, session: Reading, services: ServicesDep) -> SweepRead:
     """One sweep with its last runs."""
     row = sweeps.require(session, sweep_id)
-    return sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+    return sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
 
 
 @router.patch("/sweeps/{id}", operation_id="change_sweep", responses=problems(409))  # noqa: FAST003 - Id is its alias
 def change_sweep(
     sweep_id: Id, body: SweepChange, _: Actor, session: Writing, services: ServicesDep, *, now: Now
 ) -> SweepRead:
-    """Change what is sent, switch it off or on. Refused where somebody else changed it since it was read."""
+    """Change the sent fields, or turn the sweep off or on. Rejected if the sweep changed since the client read it."""
     row = sweeps.change(session, sweep_id, body, now=now)
-    return sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+    return sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
 
 
 @router.post("/sweeps/{id}:run", operation_id="run_sweep", status_code=202)  # noqa: FAST003 - Id is its alias
 def run_sweep(
     sweep_id: Id, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
 ) -> SweepRead:
-    """Start a run now, besides the schedule."""
+    """Start a run now, in addition to the schedule."""
     row = sweeps.require(session, sweep_id)
     sweeps.start(session, row, now=now)
     after_commit(session, lambda: services.wakers.wake("tasks"))
-    answer = sweeps.read_many(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
+    answer = sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
     return idempotency.remember(session, answer, 202)
 
 
@@ -120,14 +117,14 @@ def get_criterion(
     ] = None,
 ) -> CriterionDetail:
     """One criterion with its reference sample and the newest runs, as they are drawn beside each other."""
-    return criteria.detail(session, cohort=cohort, benchmark=benchmark, metric=metric, validation=validation)
+    return criteria_store.detail(session, cohort=cohort, benchmark=benchmark, metric=metric, validation=validation)
 
 
 @router.put("/criteria", operation_id="put_criteria")
 def put_criteria(body: CriteriaIn, _: Admin, session: Writing, now: Now) -> CriterionPage:
     """State criteria; those of the same benchmark, metric and cohort are replaced. Answers what was stored."""
     rows = [item.model_dump(mode="json") | {"learned_at": now} for item in body.items]
-    criteria.store(session, rows)
+    criteria_store.store(session, rows)
     return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=None)
 
 
@@ -136,7 +133,7 @@ def learn_criteria(
     body: CriteriaLearn, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
 ) -> CriterionPage:
     """Learn criteria from stored results, of one cohort or of all. Answers what was learned."""
-    learned = criteria.learn(session, body.cohort, now=now)
+    learned = criteria_store.learn(session, body.cohort, now=now)
     return idempotency.remember(session, CriterionPage(items=[_read(c, now) for c in learned], next_cursor=None))
 
 

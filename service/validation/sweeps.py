@@ -13,19 +13,19 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from probes.words import Verdict
-from service.fleet.models import NodeRow
-from service.fleet.service import require_node
-from service.kit.db import AnySession, WriteSession
-from service.kit.ids import new_id
-from service.kit.problem import ConflictError, NotFoundError
-from service.settings import Settings
-from service.stream.changes import Topic, record_change
-from service.validation import limits, service
-from service.validation.models import SweepRow, SweepRunRow, ValidationRow
-from service.validation.schedule import next_run
-from service.validation.schemas import SweepChange, SweepCounts, SweepCreate, SweepRead, SweepRun
-from service.validation.suites import require_part, require_suite
+from mainstay.probes.core_types import Verdict
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.service import require_node
+from mainstay.service.settings import Settings
+from mainstay.service.stream.changes import Topic, record_change
+from mainstay.service.validation import limits, service
+from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow
+from mainstay.service.validation.schedule import next_run
+from mainstay.service.validation.schemas import SweepChange, SweepCounts, SweepCreate, SweepRead, SweepRun
+from mainstay.service.validation.suites import require_part, require_suite
 
 
 class UnknownSweepError(NotFoundError):
@@ -33,7 +33,7 @@ class UnknownSweepError(NotFoundError):
 
 
 class NameTakenError(ConflictError):
-    slug, title = "name-taken", "Name taken"
+    slug, title = "name-conflict", "Name taken"
 
 
 class SweepChangedError(ConflictError):
@@ -57,7 +57,7 @@ def require(session: AnySession, sweep_id: str) -> SweepRow:
 
 
 def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
-    """Store a sweep; its first run comes when the schedule says so.
+    """Store a sweep; its first run starts at the next scheduled time.
 
     Raises:
         UnknownSuiteError, UnknownBenchmarkError, UnknownNodeError: there is no such thing.
@@ -78,11 +78,11 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
         next_run_at=due,
         cohort=body.cohort,
         benchmarks=body.benchmarks,
-        at_once=body.at_once,
-        per_switch=body.per_switch,
+        max_concurrent=body.max_concurrent,
+        max_per_switch=body.max_per_switch,
         retries=body.retries,
         timeout_seconds=body.timeout_seconds,
-        again=body.again,
+        remeasure=body.remeasure,
     )
     session.add(row)
     try:
@@ -93,14 +93,14 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
 
 
 def change(session: WriteSession, sweep_id: str, body: SweepChange, *, now: float) -> SweepRow:
-    """Change what was sent, if the sweep is still the version that was read; a run that goes on is left alone.
+    """Change the sent fields, if the sweep is still the version that was read; an active run stays as it is.
 
     Raises:
         UnknownSweepError, UnknownSuiteError, UnknownBenchmarkError, UnknownNodeError: there is no such thing.
-        SweepChangedError: somebody else changed it since.
+        SweepChangedError: another request changed it since.
         NameTakenError: another sweep has this name.
     """
-    row, told = require(session, sweep_id), body.told
+    row, told = require(session, sweep_id), body.sent_fields
     _check_change(session, row, told)
     if told.get("nodes") is not None:
         told["nodes"] = sorted(set(told["nodes"]))
@@ -164,7 +164,7 @@ def claim_due(session: WriteSession, *, now: float) -> list[str]:
 
 
 def _claim(session: WriteSession, sweep: SweepRow, now: float) -> bool:
-    """Move the deadline on, if nobody else did since it was read."""
+    """Advance the deadline, if no other process did since it was read."""
     assert sweep.schedule is not None
     statement = (
         update(SweepRow)
@@ -198,18 +198,18 @@ def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Setting
         return 0
     sweep = require(session, sweep_id)
     nodes = _nodes(session, sweep)
-    limited = sweep.at_once is not None or sweep.per_switch is not None
-    wish = service.Wish(
+    limited = sweep.max_concurrent is not None or sweep.max_per_switch is not None
+    options = service.ValidationOptions(
         benchmarks=sweep.benchmarks,
         retries=sweep.retries,
         timeout_seconds=sweep.timeout_seconds,
-        again=sweep.again,
+        remeasure=sweep.remeasure,
         held=limited,
         sweep_id=sweep.id,
         run_id=run_id,
     )
     for node in nodes:
-        service.order(session, settings, node=node, suite=sweep.suite, now=now, wish=wish)
+        service.order(session, settings, node=node, suite=sweep.suite, now=now, options=options)
     if limited:
         session.flush()
         limits.release(session, run_id, now=now, settings=settings)
@@ -245,7 +245,7 @@ def finish_runs(session: WriteSession, *, now: float) -> list[str]:
     return [run_id for run_id, _ in finished]
 
 
-def read_many(session: AnySession, rows: Sequence[SweepRow], *, keep_runs: int) -> list[SweepRead]:
+def serialize_sweeps(session: AnySession, rows: Sequence[SweepRow], *, keep_runs: int) -> list[SweepRead]:
     """Sweeps with their last runs."""
     runs = _runs(session, [row.id for row in rows], keep_runs)
     counts = _counts(session, [run.id for of_sweep in runs.values() for run in of_sweep])
@@ -292,11 +292,11 @@ def _read(row: SweepRow, runs: Sequence[SweepRunRow], counts: dict[str, dict[str
         enabled=row.enabled,
         cohort=row.cohort,
         benchmarks=row.benchmarks,
-        at_once=row.at_once,
-        per_switch=row.per_switch,
+        max_concurrent=row.max_concurrent,
+        max_per_switch=row.max_per_switch,
         retries=row.retries,
         timeout_seconds=row.timeout_seconds,
-        again=row.again,
+        remeasure=row.remeasure,
         created_at=row.created_at,
         next_run_at=row.next_run_at,
         last_run_at=row.last_run_at,

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from service.kit.db import after_commit
-from service.services import Services
-from service.validation import limits, localisation, localisation_telling, service, sweeps
+from mainstay.service.common.db import after_commit
+from mainstay.service.localization import findings as localization_findings
+from mainstay.service.localization import service as localization_service
+from mainstay.service.services import Services
+from mainstay.service.validation import limits, service, sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Tasks:
     send_fan_out: Callable[[str], None]
 
     def tick(self) -> None:
-        """Start the sweeps that are due, expire what is late, let go what was held back, close finished runs."""
+        """Start the sweeps that are due, expire what is late, release held tasks, close finished runs."""
         now = self.services.clock.now()
         with self.services.database.session() as session:
             sweeps.claim_due(session, now=now)
@@ -35,10 +37,10 @@ class Tasks:
             sweeps.finish_runs(session, now=now)
             after_commit(session, lambda: self.services.wakers.wake("orders"))
         with self.services.database.session() as session:
-            if late := localisation.tick(session, now=now):
+            if late := localization_service.tick(session, now=now):
                 session.flush()
                 for row in late:
-                    localisation_telling.ended(session, row, now=now, settings=self.services.settings)
+                    localization_findings.ended(session, row, now=now, settings=self.services.settings)
                 after_commit(session, lambda: self.services.wakers.wake("orders"))
 
     def fan_out(self, run_id: str) -> None:

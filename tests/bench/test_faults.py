@@ -16,12 +16,12 @@ from bench.lib_fault_score import CLEAN, LEARN, TIMEOUT_SECONDS, Run, judged, le
 from bench.lib_flip import FlipBit, flip
 from bench.lib_inject import FAULTS
 from bench.validation_faults import SUITE, order, planned, read
-from probes.benchmarks.base import Device
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.launch import Launch
-from probes.benchmarks.result import BenchmarkResult, Better, MetricValues, State
-from probes.benchmarks.runner import Home, run_benchmarks
-from probes.words import Verdict
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.launch import Launch
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
+from mainstay.probes.benchmarks.runner import ForkServerPool, run_benchmarks
+from mainstay.probes.core_types import Verdict
 
 CPU = Device(kind="cpu", model="test", count=1)
 
@@ -77,7 +77,7 @@ def test_a_flip_that_changes_nothing_is_not_called_missed(monkeypatch: pytest.Mo
     assert (flip_.changed, flip_.delay) == (False, None)
 
 
-def test_every_fault_acts_on_benchmarks_of_the_suite() -> None:
+def test_every_fault_affects_benchmarks_of_the_suite() -> None:
     names = {benchmark.name for benchmark in SUITE}
     for fault in FAULTS.values():
         assert fault.truth
@@ -89,18 +89,20 @@ def test_every_fault_acts_on_benchmarks_of_the_suite() -> None:
 
 @pytest.mark.slow
 def test_faults_around_a_real_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One nursery, with the fault of the moment; ``crash`` acts on another benchmark: this one is well."""
+    """One fork server, with the fault of the moment; ``crash`` affects another benchmark: this one is well."""
     told = tmp_path / "fault"
     told.write_text(CLEAN)
     monkeypatch.setenv(lib_inject.FILE, str(told))
     launch = Launch(Launch.Config(budget_seconds=0.01))
     made: dict[str, BenchmarkResult] = {}
-    with Home(lib_inject.COMMAND) as home:
+    with ForkServerPool(lib_inject.COMMAND) as home:
         for name in (CLEAN, "slow_dispatch", "crash", "hang"):
             told.write_text(name)
             made[name] = next(run_benchmarks([(launch, (CPU,))], 2.0 if name == "hang" else 60.0, home))
     states = {name: one.state for name, one in made.items()}
-    assert states == dict.fromkeys((CLEAN, "slow_dispatch", "crash"), State.OK) | {"hang": State.TIMEOUT}
+    assert states == dict.fromkeys((CLEAN, "slow_dispatch", "crash"), BenchmarkState.OK) | {
+        "hang": BenchmarkState.TIMEOUT
+    }
     assert min(made["slow_dispatch"].metrics[0].values) > 5e-6
     assert made["hang"].metrics[0].values == ()
 
@@ -113,12 +115,13 @@ def test_the_process_that_takes_the_core_is_gone_afterwards() -> None:
     assert not made & {child.pid for child in psutil.Process().children()}
 
 
-def result(benchmark: str, value: float, state: State = State.OK) -> BenchmarkResult:
+def result(benchmark: str, value: float, state: BenchmarkState = BenchmarkState.OK) -> BenchmarkResult:
     device = "host" if benchmark == "disk" else "cpu"
-    values = (value,) * 3 if state is State.OK else ()
+    values = (value,) * 3 if state is BenchmarkState.OK else ()
     metric = MetricValues(name="m", unit="s", better=Better.LOWER, values=values)
     return BenchmarkResult(
-        benchmark=benchmark, state=state, error=None, seconds=9.0 if state is State.TIMEOUT else 1.0, device=device,
+        benchmark=benchmark, state=state, error=None, seconds=9.0 if state is BenchmarkState.TIMEOUT else 1.0,
+        device=device,
         metrics=(metric,),
     )  # fmt: skip
 
@@ -128,7 +131,7 @@ def run(
     disk: float = 1.0,
     *,
     launch: float = 1.0,
-    state: State = State.OK,
+    state: BenchmarkState = BenchmarkState.OK,
     again: tuple[float, ...] = (),
     session: str = "judged-0",
 ) -> Run:
@@ -146,7 +149,7 @@ RUNS = [
     run("slow_disk", disk=3.0, again=(3.0, 3.0, 3.0)),
     run("slow_disk", launch=3.0),
     run("slow_disk"),
-    run("hang", state=State.TIMEOUT),
+    run("hang", state=BenchmarkState.TIMEOUT),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_journal import JournalError, account
-from recovery.examples.journal import Journal, add_journal
+from mainstay.recovery.examples.journal import Journal, add_journal
 
 HALVES = ((0, 2), (2, 4))
 

@@ -51,7 +51,7 @@ def test_a_perfect_score_fills_the_volume_and_a_late_one_nearly() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValueError, match="no sample is labelled"):
+    with pytest.raises(ValueError, match="no sample is labeled"):
         auc_pr(np.zeros(3, np.bool_), np.zeros(3))
     with pytest.raises(ValueError, match="not finite"):
         vus_pr(flags("01"), np.array([0.0, np.nan]), 1)

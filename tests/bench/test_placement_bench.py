@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from bench import placement as bench
-from recovery.scheme import parse
+from mainstay.recovery.protection_scheme import parse
 
 
 def test_every_set_of_four_nodes_is_decoded_as_the_formula_says() -> None:

@@ -1,15 +1,15 @@
 """Telemetry of a fleet in which nothing is broken, but much happens: the other half of every detector's proof.
 
-``healthy_chunks(gpus, seconds, seed, chunk)`` yields ``Samples`` of the GPU source, as the judge's feed would cut them
-from the ring: counters as rates, slow tiers as NaN between two readings, the host's ``uptime_seconds`` beside. One
-second of 10,000 GPUs costs a few milliseconds. What is in it, all of it healthy:
+``healthy_chunks(gpus, seconds, seed, chunk)`` yields ``Samples`` of the GPU source, as the detection loop's feed would
+cut them from the ring: counters as rates, slow tiers as NaN between two readings, the host's ``uptime_seconds`` beside.
+One second of 10,000 GPUs costs a few milliseconds. What is in it, all of it healthy:
 
 - jobs that start, run in steps, write checkpoints, fluctuate, end; of different sizes, weights and memory;
 - power at its limit with clocks held down for it; temperatures that follow power, the place in the chassis and the day;
 - idle cards with low clocks and PCIe generation 1;
 - GPUs that differ by a few percent, and a few whose corrected errors come often, alone or in bursts;
 - sensors that stick for minutes, seconds without a sample, nodes silent for a while;
-- planned reboots (counters and uptime begin anew, links and fabric train for a minute) and driver reloads;
+- planned reboots (counters and uptime restart, links and fabric train for a minute) and driver reloads;
 - throttle-time counters that move by a nanosecond, short touches of software thermal slowdown;
 - a recovery action of the IMEX domain on idle cards.
 """
@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from detectors.base import Samples
-from detectors.finding import Entity
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity
 
 PER_NODE = 8
 NODES_PER_RACK = 16
@@ -166,7 +166,7 @@ class HealthyFleet:
             x[:, self.node == self.rng.integers(0, max(self.nodes, 1))] = np.nan
 
     def _happen(self) -> None:
-        """Reboots, driver reloads, silences, sensors that stick."""
+        """Reboots, driver reloads, outages, sensors that stick."""
         rng, nodes = self.rng, self.nodes
         self.uptime += 1.0
         self.loaded += 1.0

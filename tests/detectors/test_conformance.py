@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from detectors.base import ArrayDetector, Detector, EventDetector, Samples
-from detectors.finding import Finding
-from detectors.registry import ARRAY_DETECTORS, DETECTORS, EVENT_DETECTORS
+from mainstay.detectors.base import ArrayDetector, Detector, EventDetector, Samples
+from mainstay.detectors.finding import Finding
+from mainstay.detectors.registry import ARRAY_DETECTORS, DETECTORS, EVENT_DETECTORS
 
 EVERY = pytest.mark.parametrize("name", sorted(DETECTORS))
 ARRAYS = pytest.mark.parametrize("name", sorted(ARRAY_DETECTORS))
@@ -30,9 +30,9 @@ ARRAYS = pytest.mark.parametrize("name", sorted(ARRAY_DETECTORS))
 @cache
 def own_tests(name: str) -> ModuleType:
     """The detector's test module, which knows what its input looks like."""
-    path = Path(__file__).with_name(f"test_{name}.py")
-    assert path.exists(), f"detector {name} needs {path.name} with example(seed)"
-    spec = importlib.util.spec_from_file_location(f"conformance_{name}", path)
+    paths = list(Path(__file__).parent.glob(f"*/test_{name}.py"))
+    assert len(paths) == 1, f"detector {name} needs one test_{name}.py with example(seed)"
+    spec = importlib.util.spec_from_file_location(f"conformance_{name}", paths[0])
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -43,7 +43,7 @@ def own_tests(name: str) -> ModuleType:
 
 @cache
 def example(name: str, seed: int = 0) -> Any:
-    """Made once, for everybody: nobody may write to it."""
+    """Made once, for all tests: no test may write to it."""
     data = own_tests(name).example(seed)
     if isinstance(data, Samples):
         data.x.setflags(write=False)
@@ -52,9 +52,9 @@ def example(name: str, seed: int = 0) -> Any:
 
 
 @cache
-def said(name: str, seed: int = 0) -> tuple[Finding, ...]:
+def findings_of(name: str) -> tuple[Finding, ...]:
     """What a new detector says of the whole example at once."""
-    return tuple(run(DETECTORS[name](), example(name, seed)))
+    return tuple(run(DETECTORS[name](), example(name)))
 
 
 def run(detector: Detector, data: Any, chunk: int = 10**9) -> list[Finding]:
@@ -85,7 +85,7 @@ def permuted(data: Samples, order: np.ndarray) -> Samples:
 
 @EVERY
 def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
-    found = said(name)
+    found = findings_of(name)
     assert found, "the example must make the detector speak"
     assert {f.kind for f in found} <= DETECTORS[name].kinds
     assert {f.detector for f in found} == {name} == {DETECTORS[name].name}
@@ -93,7 +93,7 @@ def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
 
 @EVERY
 def test_every_finding_can_be_shown(name: str) -> None:
-    for finding in said(name):
+    for finding in findings_of(name):
         assert finding.evidence.summary.endswith(".")
         assert 0.0 <= finding.confidence <= 1.0
         assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
@@ -120,19 +120,17 @@ def test_config_round_trips_through_json(name: str) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("seed", range(3))
-def test_same_input_same_findings(name: str, seed: int) -> None:
-    first = as_bytes(said(name, seed))
-    again = DETECTORS[name]()
-    assert as_bytes(run(again, example(name, seed))) == first
-    again.reset()
-    assert as_bytes(run(again, example(name, seed))) == first, "reset must forget everything"
+def test_same_input_same_findings(name: str) -> None:
+    used = DETECTORS[name]()
+    run(used, example(name, seed=1))
+    used.reset()
+    assert as_bytes(run(used, example(name))) == as_bytes(findings_of(name)), "reset must forget everything"
 
 
 @EVERY
-@pytest.mark.parametrize("chunk", [1, 7, 10])
+@pytest.mark.parametrize("chunk", [1, 7])
 def test_chunks_do_not_matter(name: str, chunk: int) -> None:
-    assert as_bytes(run(DETECTORS[name](), example(name), chunk)) == as_bytes(said(name))
+    assert as_bytes(run(DETECTORS[name](), example(name), chunk)) == as_bytes(findings_of(name))
 
 
 @EVERY
@@ -154,8 +152,8 @@ def test_memory_is_bounded(name: str) -> None:
     detector = DETECTORS[name](config)  # type: ignore[call-arg]
     data = example(name)
     sizes = []
-    for lap in range(4):
-        run(detector, own_tests(name).later(data, lap) if hasattr(own_tests(name), "later") else data)
+    for repetition in range(3):
+        run(detector, own_tests(name).later(data, repetition) if hasattr(own_tests(name), "later") else data)
         sizes.append(deep_size(detector))
     assert sizes[-1] <= sizes[0] * 1.1, f"state grew: {sizes}"
 
@@ -207,7 +205,7 @@ def first_alarm(name: str) -> int:
 def test_order_of_entities_does_not_matter(name: str) -> None:
     data = example(name)
     order = np.random.default_rng(3).permutation(len(data.entities))
-    plain = said(name)
+    plain = findings_of(name)
     turned = run(ARRAY_DETECTORS[name](), permuted(data, order))
     assert sorted(map(str, turned)) == sorted(map(str, plain))
     half = len(data.t) // 2  # and it may change on the way

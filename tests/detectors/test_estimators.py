@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from detectors.estimator import Estimator, NotFittedError
-from detectors.limits import LimitEstimator, NotAGateError, RobustLimits
-from detectors.validator import BestLimits, OwnPast, Validator
-from probes.benchmarks.result import Better
+from mainstay.detectors.statistics.estimator import Estimator, NotFittedError
+from mainstay.detectors.validation.criterion_limits import LimitEstimator, NotAGateError, RobustLimits
+from mainstay.detectors.validation.validator import BestLimits, OwnPast, Validator
+from mainstay.probes.benchmarks.result import Better
 
 LIMITS: list[type[LimitEstimator]] = [RobustLimits, Validator, BestLimits]
 EVERY = pytest.mark.parametrize("kind", [*LIMITS, OwnPast])
@@ -48,7 +48,7 @@ def edge(estimator: LimitEstimator, better: Better) -> float:
 @EVERY
 def test_the_constructor_only_stores(kind: type[Estimator]) -> None:
     names = list(inspect.signature(kind).parameters)
-    given = {name: object() for name in names}  # stored unseen, whatever it is
+    given = {name: object() for name in names}  # stored unseen, of any type
     estimator = kind(**given)
     assert vars(estimator) == given
     assert estimator.get_params() == given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from probes.signals import SIGNALS as DECLARED
+from mainstay.probes.signals import SIGNALS as DECLARED
 from tests.detectors.healthy import ROW, SIGNALS, SLOW, HealthyFleet, healthy_chunks
 
 

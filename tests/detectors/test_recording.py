@@ -12,16 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from detectors.base import Samples
-from detectors.finding import Entity, Finding, FindingKind
-from detectors.mesh import regular
-from detectors.recording import files
-from detectors.recording.cli import replay as command
-from detectors.recording.model import DeviceInfo, FleetInfo, Held, JobInfo, NodeInfo, Recording
-from detectors.recording.reader import Directory, RecordingError
-from detectors.recording.replay import replay
-from probes.signals import SignalSource
-from probes.words import Event, EventKind
+from bench.lib_mesh import regular
+from bench.lib_recording import InMemoryRecording, write
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.recording import files
+from mainstay.detectors.recording.cli import replay as command
+from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo, Recording
+from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
+from mainstay.detectors.recording.replay import replay
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.signals import SignalSource
 
 START = 1_800_000_000.0
 SECONDS = 700  # more than a window of the reader
@@ -50,7 +51,7 @@ def fleet() -> FleetInfo:
     )
 
 
-def recording(slow: float = 1.0) -> Held:
+def recording(slow: float = 1.0) -> InMemoryRecording:
     """Two hosts for a few minutes, a job of eight ranks of which rank 5 becomes slow, a rank that exits."""
     rng = np.random.default_rng(3)
     info = fleet()
@@ -64,7 +65,7 @@ def recording(slow: float = 1.0) -> Held:
     compute[30:, 5] *= slow
     steps = np.stack([compute.max(axis=1, keepdims=True) + 0.2 + np.zeros((STEPS, 8)), compute], axis=1)
     entities = tuple(Entity(job="gpt", rank=r, node=mesh.nodes[r]) for r in range(8))
-    return Held(
+    return InMemoryRecording(
         fleet=info,
         by_source={
             SignalSource.HOST: Samples(
@@ -107,12 +108,12 @@ def whole(given: Recording, source: SignalSource) -> tuple[Any, Any]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    files.write(recording(slow=1.2), tmp_path / "recording")
+    write(recording(slow=1.2), tmp_path / "recording")
     return tmp_path / "recording"
 
 
 def test_what_is_read_is_what_was_written(directory: Path) -> None:
-    read, made = Directory(directory), recording(slow=1.2)
+    read, made = RecordingDirectory(directory), recording(slow=1.2)
     assert read.fleet == made.fleet
     assert read.events() == made.events()
     [steps], [before] = list(read.steps("gpt")), list(made.steps("gpt"))
@@ -129,48 +130,48 @@ def test_counters_travel_as_totals_and_come_back_as_rates(directory: Path) -> No
     mine = (pa.compute.field("signal") == "context_switches_total") & (pa.compute.field("node") == "node-1")
     totals = table.filter(mine)["value"].to_numpy()
     assert totals.max() == pytest.approx(1000.0 * (SECONDS - 40), rel=0.01)
-    t, x = whole(Directory(directory), SignalSource.HOST)
+    t, x = whole(RecordingDirectory(directory), SignalSource.HOST)
     np.testing.assert_array_equal(t, START + np.arange(SECONDS))
-    signals = next(Directory(directory).devices(SignalSource.HOST)).signals
+    signals = next(RecordingDirectory(directory).devices(SignalSource.HOST)).signals
     rates = x[:, signals.index("context_switches_total")]
     np.testing.assert_allclose(rates[1:, 0], 1000.0)
     assert np.isnan(rates[300:340, 1]).all()
-    assert rates[340, 1] == pytest.approx(1000.0 / 41, rel=0.01)  # nobody counted while nobody was heard
+    assert rates[340, 1] == pytest.approx(1000.0 / 41, rel=0.01)  # no count while no sample arrived
 
 
 def test_replay_says_the_same_from_memory_and_from_disk(directory: Path) -> None:
     said = replay(recording(slow=1.2))
     kinds = [(f.kind, f.entity.rank) for f in said if f.active]
-    assert (FindingKind.COMPUTE_SLOW, 5) in kinds
+    assert (FindingKind.STRAGGLER, 5) in kinds
     assert (FindingKind.PROCESS_EXIT, 2) in kinds
-    again = replay(Directory(directory))
+    again = replay(RecordingDirectory(directory))
     assert [(f.key, f.active, f.evidence.summary) for f in again] == [
         (f.key, f.active, f.evidence.summary) for f in said
     ]
 
 
 def test_only_the_detectors_that_were_asked(directory: Path) -> None:
-    assert {f.detector for f in replay(Directory(directory), ["exit"])} == {"exit"}
+    assert {f.detector for f in replay(RecordingDirectory(directory), ["process_exit"])} == {"process_exit"}
     with pytest.raises(ValueError, match="no detector is called 'exits'"):
-        replay(Directory(directory), ["exits"])
+        replay(RecordingDirectory(directory), ["exits"])
 
 
 def test_a_healthy_recording_is_quiet(tmp_path: Path) -> None:
     quiet = recording()
     quiet.happened = ()
-    files.write(quiet, tmp_path)
-    assert [f for f in replay(Directory(tmp_path)) if f.active] == []
+    write(quiet, tmp_path)
+    assert [f for f in replay(RecordingDirectory(tmp_path)) if f.active] == []
 
 
 def test_the_command_writes_one_finding_a_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = directory / "findings.jsonl"
-    assert command(directory, out=out) == 0
+    assert command(directory, output=out) == 0
     found = [msgspec.json.decode(line, type=Finding) for line in out.read_bytes().splitlines()]
     assert [f.time for f in found] == sorted(f.time for f in found)
     shown = capsys.readouterr().out
-    assert "compute_slow" in shown
+    assert "straggler" in shown
     assert "Rank 5" in shown
-    assert command(directory, as_json=True, only=("exit",)) == 0
+    assert command(directory, as_json=True, detectors=("process_exit",)) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert json.loads(line)["kind"] == "process_exit"
 
@@ -216,18 +217,18 @@ def test_a_step_that_was_done_again_counts_as_it_came_first(directory: Path) -> 
         return pa.concat_tables([_with(late, "compute_time_seconds", [9.0] * 8), table])
 
     spoil(directory, "steps.parquet", repeat)
-    [steps] = Directory(directory).steps("gpt")
+    [steps] = RecordingDirectory(directory).steps("gpt")
     assert len(steps.steps if steps.steps is not None else ()) == STEPS
     assert steps.x[0, steps.signals.index("compute_time_seconds")].max() < 2.0
 
 
 def test_it_does_not_write_over_another_recording(directory: Path) -> None:
     with pytest.raises(FileExistsError):
-        files.write(recording(), directory)
+        write(recording(), directory)
 
 
 def test_a_directory_without_tables_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "fleet.json").write_bytes(msgspec.json.encode(fleet()))
-    assert replay(Directory(tmp_path)) == []
+    assert replay(RecordingDirectory(tmp_path)) == []
     with pytest.raises(RecordingError, match="no recording"):
-        Directory(tmp_path / "nowhere")
+        RecordingDirectory(tmp_path / "nowhere")

@@ -4,7 +4,7 @@
     fleet = FakeFleet.create(directory / "gpus", cards=8, personality="h100")
     subprocess.Popen([...], env={**os.environ, **fleet.environment(library)})
     fleet[3].set(temperature=91, power=690_000)              # NVML's own units: C, mW, mJ, MHz, ns, bytes, %
-    fleet[3].advance(throttle_power_brake=1e9)               # a counter that now grows by so much a second, by itself
+    fleet[3].advance(throttle_power_brake=1e9)               # a counter that now grows by so much a second
     fleet[3].link(7).advance(crc=50, recovery=0.1)           # one NVLink; see layout.LINK_VALUES
     fleet[3].xid(79); fleet[3].lose(); fleet[3].restore()    # GPU_IS_LOST from every call, until restored
     fleet[3].require_reset(); fleet[3].hang(); fleet[3].release(); fleet[3].slow(0.2)
@@ -173,7 +173,7 @@ class FakeFleet:
         self._head("error", code)
 
     def reload_driver(self, driver: str | None = None) -> None:
-        """The driver was replaced: LIB_RM_VERSION_MISMATCH until the library is opened anew."""
+        """The driver was replaced: LIB_RM_VERSION_MISMATCH until the library is reopened."""
         if driver is not None:
             self.set_text(layout.HEAD["driver"], driver)
         self.words[layout.HEAD["generation"]] += 1
@@ -195,7 +195,7 @@ class FakeFleet:
         self._head("cards", len(order))
 
     def fail_wait(self, code: int, *, card: int | None = None, times: int = 1) -> None:
-        """The next ``times`` waits for events end at once with ``code``, naming ``card`` or nobody."""
+        """The next ``times`` waits for events end at once with ``code``, naming ``card`` or no card."""
         self._head("wait_error", code)
         self._head("wait_error_card", layout.CARDS if card is None else card)
         self._head("wait_errors_left", times)
@@ -279,7 +279,7 @@ class _Values:
         for name, rate in per_second.items():
             self._write(name, self.get(name), rate)
 
-    def add(self, **amounts: int) -> None:
+    def increase(self, **amounts: int) -> None:
         for name, amount in amounts.items():
             self._write(name, self.get(name) + amount, self._read(name)[1])
 
@@ -304,7 +304,7 @@ class _Values:
 
 
 class FakeCard(_Values):
-    """One card; ``number`` stays with it when the driver numbers the cards anew. Values: ``layout.VALUES``."""
+    """One card; ``number`` stays with it when the driver renumbers the cards. Values: ``layout.VALUES``."""
 
     def __init__(self, fleet: FakeFleet, number: int) -> None:
         self._base = layout.HEAD["end"] + number * layout.CARD["end"]
@@ -379,12 +379,12 @@ class FakeCard(_Values):
             self._fleet.words[self._base + layout.CARD["field_errors"] + field] = code
 
     def mig(self, on: bool) -> None:
-        """MIG mode: no utilisation and no remapped rows of the whole card."""
+        """MIG mode: no utilization and no remapped rows of the whole card."""
         self.set(mig_mode=int(on))
         self.fails("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED if on else 0)
 
     def reset_counters(self) -> None:
-        """Volatile counters start anew, as after a driver reload or a reset; what grew stands still."""
+        """Volatile counters start again from zero, as after a driver reload or a reset; what grew stands still."""
         volatile = [name for name in layout.VALUES if name.startswith("throttle_")]
         volatile += ["energy", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "pcie_recoveries"]
         volatile += ["pcie_correctable", "pcie_nonfatal", "pcie_fatal", "pcie_receive_bytes", "pcie_transmit_bytes"]

@@ -2,7 +2,7 @@
 
 The file is an array of 64-bit words. ``header()`` gives the same layout as C macros; ``fleet.compile_fake`` writes it
 beside the library that it builds. A value is three words: its number, how much it grows a second (a double) and since
-when (ns of CLOCK_MONOTONIC), so that counters run on without anybody writing.
+when (ns of CLOCK_MONOTONIC), so that counters grow without writes.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.lib_receiver import Receiver
-from tests.fakes.driven import Driven, StartNvml
 from tests.fakes.fleet import FakeFleet, compile_fake
+from tests.fakes.simulated_driver import Driven, StartNvml
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every sampler must do, run on one: ``python tests/probes/sampler_checks.py NAME``, in whatever world it is in.
+"""What every sampler must do, run on one: ``python tests/probes/sampler_checks.py NAME``, in the caller's environment.
 
 Prints ``supported`` or ``unsupported: why`` when all checks passed; a check that fails raises.
 """
@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from probes.board import Board
-from probes.samplers.base import Readings, Sampler, SamplerConfig, Support, registry
-from probes.samplers.wire import Hello, Message, Row
-from probes.signals import SIGNALS, SignalKind
-from probes.words import check_name
+from mainstay.probes.core_types import validate_name
+from mainstay.probes.sample_collector import SampleCollector
+from mainstay.probes.samplers.base import Readings, Sampler, SamplerConfig, Support, registry
+from mainstay.probes.samplers.protocol import Message, SamplerHello, SampleRow
+from mainstay.probes.signals import SIGNALS, SignalKind
 
 Check = Callable[[type[SamplerConfig]], object]
 SAMPLES = 5
@@ -43,12 +43,12 @@ def config_is_plain_data_with_defaults(config: type[SamplerConfig]) -> None:
 
 def it_is_called_what_its_module_is_called(config: type[SamplerConfig]) -> None:
     sampler = config().build()
-    assert config.__module__ == f"probes.samplers.{sampler.name}"
+    assert config.__module__ == f"mainstay.probes.samplers.{sampler.name}"
     sampler.close()
 
 
 def building_touches_nothing(config: type[SamplerConfig]) -> None:
-    """The best of five: the machine may be busy, an opened device is slow each time."""
+    """The best of five: this host may be busy, an opened device is slow each time."""
     seconds = list[float]()
     for _ in range(5):
         started = time.perf_counter()
@@ -72,7 +72,7 @@ def devices_are_legal_distinct_and_in_order(config: type[SamplerConfig]) -> None
     supported = sampler.supported().ok
     devices = sampler.devices()
     assert not supported or devices
-    assert len({check_name(device.id, "device") for device in devices}) == len(devices)
+    assert len({validate_name(device.id, "device") for device in devices}) == len(devices)
     assert [device.index for device in devices] == sorted(device.index for device in devices)
     assert all(device.model for device in devices)
     sampler.close()
@@ -120,15 +120,15 @@ def closing_is_harmless_and_sampling_opens_again(config: type[SamplerConfig]) ->
 
 def its_rows_have_the_shape_that_it_announced(config: type[SamplerConfig]) -> None:
     said: list[Message] = []
-    board = Board([config().build()], said.append)
+    board = SampleCollector([config().build()], said.append)
     board.sample(1.0)
     board.sample(2.0)
-    (hello,) = [message for message in said if isinstance(message, Hello)]
-    rows = [message for message in said if isinstance(message, Row)]
+    (hello,) = [message for message in said if isinstance(message, SamplerHello)]
+    rows = [message for message in said if isinstance(message, SampleRow)]
     assert [row.t for row in rows] == [1.0, 2.0]
     for row in rows:
-        assert len(row.values) == 4 * len(hello.devices) * len(hello.catalogue.narrow)
-        assert len(row.wide) == 8 * len(hello.devices) * len(hello.catalogue.wide)
+        assert len(row.values) == 4 * len(hello.devices) * len(hello.catalog.narrow)
+        assert len(row.wide) == 8 * len(hello.devices) * len(hello.catalog.wide)
 
 
 def it_stays_within_its_budget(config: type[SamplerConfig]) -> None:

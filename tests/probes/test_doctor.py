@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from probes import doctor
-from probes.kernel_log.sources import SourceError
+from mainstay.probes import doctor
+from mainstay.probes.kernel_log.sources import SourceError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,9 +34,9 @@ def test_as_a_table_for_people() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_missing_comes_with_a_remedy_and_what_is_there_without() -> None:
+def test_what_is_missing_comes_with_a_fix_and_what_is_there_without() -> None:
     for check in doctor.examine():
-        assert bool(check.remedy) != check.ok, check.name
+        assert bool(check.fix) != check.ok, check.name
         assert check.found
         assert check.needed_for
 
@@ -52,7 +52,7 @@ def test_a_machine_without_anything_is_told_so(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(doctor, "find_spec", lambda _name: None)
     missing = {check.name: check for check in doctor.examine() if not check.ok}
     assert {"mainstay[node]", "chromium", "redis", "C compiler"} <= set(missing)
-    assert "apt-get" in missing["redis"].remedy
+    assert "apt-get" in missing["redis"].fix
     assert not doctor.healthy(missing.values())
 
 
@@ -66,20 +66,20 @@ def test_a_kernel_log_that_is_closed_to_us_comes_with_every_way_to_it(
     def refuse(_where: str) -> None:
         raise SourceError("/dev/kmsg: Operation not permitted (needs CAP_SYSLOG); journalctl: not found")
 
-    monkeypatch.setattr("probes.kernel_log.sources.open_source", refuse)
+    monkeypatch.setattr("mainstay.probes.kernel_log.sources.open_source", refuse)
     check = doctor._kernel_log()
     assert not check.ok
     assert not check.essential, "a node without it is measured all the same"
     assert "CAP_SYSLOG" in check.found
-    assert "--device /dev/kmsg" in doctor._log_remedy(tmp_path)
+    assert "--device /dev/kmsg" in doctor._log_fix(tmp_path)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "kmsg").touch()
-    assert "dmesg_restrict" not in doctor._log_remedy(tmp_path)
+    assert "dmesg_restrict" not in doctor._log_fix(tmp_path)
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/dmesg_restrict").write_text("1\n")
-    remedy = doctor._log_remedy(tmp_path)
-    assert "dmesg_restrict=0" in remedy
-    assert "systemd-journal" in remedy
+    fix = doctor._log_fix(tmp_path)
+    assert "dmesg_restrict=0" in fix
+    assert "systemd-journal" in fix
 
 
 def test_ports_are_counted_and_dark_ones_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

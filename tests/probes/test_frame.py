@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import frame as frames
-from probes.frame import Axis, Frame, FrameError, check_shape, checksum, decode, encode
+from mainstay.probes import frame as frames
+from mainstay.probes.frame import Axis, Frame, FrameError, check_shape, checksum, decode, encode
 
 LETTERS = string.ascii_letters + string.digits
 names = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(st.sampled_from(LETTERS + "._:-"), max_size=40))
@@ -40,7 +40,7 @@ def good_frames(draw: st.DrawFn) -> tuple[Frame, int, int]:
         sequence=draw(st.integers(0, 2**63 - 1)),
         t0=draw(st.floats(0, 1e12)),
         dt=draw(st.floats(1e-6, 1e6)),
-        catalogue=draw(names),
+        catalog=draw(names),
         entities=who,
         samples=samples,
         crc32=checksum(values, wides),
@@ -60,7 +60,7 @@ def example(**changes: Any) -> Frame:
         "sequence": 7,
         "t0": 1000.0,
         "dt": 1.0,
-        "catalogue": "0123456789abcdef",
+        "catalog": "0123456789abcdef",
         "entities": ("host",),
         "samples": 2,
         "values": values,
@@ -130,7 +130,7 @@ def test_a_wrong_shape_is_named_in_bytes(made: tuple[Frame, int, int], narrow: i
         ({"subject": ""}, "subject"),
         ({"subject": "../etc"}, "subject"),
         ({"stream": "a b"}, "stream"),
-        ({"catalogue": "x\n"}, "catalogue"),
+        ({"catalog": "x\n"}, "catalog"),
         ({"entities": [math.nan]}, "entities"),
         ({"entities": ["host", "host"]}, "twice"),
         ({"entities": ["no/slash"]}, "entity"),

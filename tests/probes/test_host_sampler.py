@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from probes.samplers.base import Readings
-from probes.samplers.host import HostConfig
+from mainstay.probes.samplers.base import Readings
+from mainstay.probes.samplers.host import HostConfig
 
 STAT = "cpu  {} 0 {} {} {} 0 0 {} {} 0\ncpu0 1 2 3\nctxt 12345\nprocs_blocked 3\n"
 DISKS = """\
@@ -198,17 +198,17 @@ def test_a_file_system_that_turned_read_only_is_counted_once(tree: Path) -> None
     assert slow(sampler, "filesystems_read_only", 10) == [1]
     assert slow(build(tree), "filesystems_read_only", 0) == [1], "fstab wants it writable, whoever saw it first"
     (tree / "fstab").unlink()
-    assert slow(build(tree), "filesystems_read_only", 0) == [0], "nobody says that it should be writable"
+    assert slow(build(tree), "filesystems_read_only", 0) == [0], "no file says that it should be writable"
     assert slow(sampler, "filesystems_read_only", 20) == [1], "it was when it was first seen"
 
 
-def test_stuck_is_who_never_ran_between_two_laps(tree: Path) -> None:
+def test_stuck_is_who_never_ran_between_two_passes(tree: Path) -> None:
     process(tree, 10, "busy) D (x", "D")
     process(tree, 11, "stuck", "D")
     process(tree, 12, "kworker/0:1", "D", flags=KTHREAD)
     process(tree, 13, "fine")
     sampler = build(tree)
-    assert slow(sampler, "processes_stuck", 0) == [], "one lap cannot tell"
+    assert slow(sampler, "processes_stuck", 0) == [], "one pass is not enough"
     process(tree, 10, "busy) D (x", "D", runs=2)
     assert slow(sampler, "processes_stuck", 10) == [1]
     process(tree, 10, "busy) D (x", "D", runs=3)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench.lib_receiver import Receiver, problem
-from probes.identity import default_cohort, default_name, describe, enrol, load_credential
-from probes.ids import uuid7
-from probes.samplers.base import DeviceIdentity
-from probes.signals import SignalSource, catalogue
-from probes.transport import Later
-from probes.words import check_name
+from mainstay.probes.core_types import validate_name
+from mainstay.probes.identity import default_cohort, default_name, describe_node, enroll, load_credential
+from mainstay.probes.ids import uuid7
+from mainstay.probes.samplers.base import DeviceIdentity
+from mainstay.probes.signals import SignalSource, catalog
+from mainstay.probes.transport import RetryableError
 
 
 def gpu(index: int) -> DeviceIdentity:
@@ -25,15 +25,15 @@ def gpu(index: int) -> DeviceIdentity:
 HOST = DeviceIdentity(id="host", index=0, kind="host", model="Some(R) CPU @ 2.0GHz")
 
 
-def test_enrolment_keeps_the_credential_for_its_owner_only(receiver: Receiver, tmp_path: Path) -> None:
+def test_enrollment_keeps_the_credential_for_its_owner_only(receiver: Receiver, tmp_path: Path) -> None:
     receiver.token = "own"
-    assert enrol(receiver.url, "node-1", "join", tmp_path) == "own"
+    assert enroll(receiver.url, "node-1", "join", tmp_path) == "own"
     file = tmp_path / "credential.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     receiver.token = "another"
-    assert enrol(receiver.url, "node-1", "join", tmp_path) == "own", "used once"
-    assert enrol(receiver.url, "node-2", "join", tmp_path) == "another", "another name is another node"
-    assert load_credential("http://elsewhere:1", "node-2", tmp_path) is None, "no token for a stranger"
+    assert enroll(receiver.url, "node-1", "join", tmp_path) == "own", "used once"
+    assert enroll(receiver.url, "node-2", "join", tmp_path) == "another", "another name is another node"
+    assert load_credential("http://another-service:1", "node-2", tmp_path) is None, "no token for a stranger"
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_enrolment_keeps_the_credential_for_its_owner_only(receiver: Receiver, t
 def test_an_unreadable_credential_is_replaced(receiver: Receiver, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "credential.json").write_bytes(content)
     assert load_credential(receiver.url, "node-1", tmp_path) is None
-    assert enrol(receiver.url, "node-1", "join", tmp_path) == "a-token"
+    assert enroll(receiver.url, "node-1", "join", tmp_path) == "a-token"
 
 
 def test_a_join_token_that_is_not_taken_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answer = lambda *_: problem(401, "unauthorized", "the join token has expired")
-    with pytest.raises(Later, match="has expired"):
-        enrol(receiver.url, "node-1", "join", tmp_path)
+    with pytest.raises(RetryableError, match="has expired"):
+        enroll(receiver.url, "node-1", "join", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,8 +61,8 @@ def test_a_join_token_that_is_not_taken_leaves_nothing_behind(receiver: Receiver
 )
 def test_an_answer_that_is_none_is_tried_again(receiver: Receiver, tmp_path: Path, said: bytes) -> None:
     receiver.answer = lambda *_: (200, {"Content-Type": "application/json"}, said)
-    with pytest.raises(Later):
-        enrol(receiver.url, "node-1", "join", tmp_path)
+    with pytest.raises(RetryableError):
+        enroll(receiver.url, "node-1", "join", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,17 +70,17 @@ def test_an_answer_that_is_none_is_tried_again(receiver: Receiver, tmp_path: Pat
     ((HOST, gpu(0), gpu(1)), "2x-NVIDIA-H100-80GB-HBM3"), ((HOST,), ""), ((), "")])  # fmt: skip
 def test_a_cohort_is_a_legal_name(devices: tuple[DeviceIdentity, ...], start: str) -> None:
     cohort = default_cohort(devices)
-    assert check_name(cohort, "cohort").startswith(start)
+    assert validate_name(cohort, "cohort").startswith(start)
 
 
 def test_the_report_describes_this_machine() -> None:
-    report = describe((HOST,), catalogue(SignalSource.HOST), cohort="mine", started_at=5.0)
+    report = describe_node((HOST,), catalog(SignalSource.HOST), cohort="mine", started_at=5.0)
     assert report.hostname == socket.gethostname()
     assert report.cohort == "mine"
     assert report.memory_bytes > 1 << 20
     assert uuid.UUID(report.boot_id)
     assert report.version
-    assert check_name(default_name(), "name")
+    assert validate_name(default_name(), "name")
 
 
 def test_ids_are_uuid7_distinct_and_in_order_of_time() -> None:

@@ -1,4 +1,4 @@
-"""The network ports, read from a tree of kernel files made for the purpose, and what is told of their ups and downs."""
+"""The network ports, read from a tree of kernel files made for the purpose, and the events of their ups and downs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from probes.samplers.base import Happened, Readings
-from probes.samplers.nic import NicConfig, NicSampler
-from probes.samplers.port_watch import GONE_S, STEADY_S, TRAINING_S, PortWatch
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.samplers.base import Readings, SourceEvent
+from mainstay.probes.samplers.nic import NicConfig, NicSampler
+from mainstay.probes.samplers.port_watch import GONE_S, STEADY_S, TRAINING_S, PortWatch
 
 COUNTERS = {
     "counters/port_rcv_data": 1000, "counters/port_xmit_data": 2000, "counters/port_xmit_wait": 30,
@@ -77,13 +77,13 @@ class Listener:
     """A sampler that is heard second by second."""
 
     def __init__(self, sys: Path) -> None:
-        self.said: list[Happened] = []
+        self.said: list[SourceEvent] = []
         self.sampler = build(sys)
         self.sampler.listen(self.said.append)
         self.t = 0.0
 
-    def run(self, seconds: int = 1) -> list[Happened]:
-        """What was said in these seconds."""
+    def run(self, seconds: int = 1) -> list[SourceEvent]:
+        """Return the events of these seconds."""
         before = len(self.said)
         for _ in range(seconds):
             self.t += 1.0
@@ -281,7 +281,7 @@ def test_a_port_that_vanishes_is_reported_and_so_is_its_return(sys: Path) -> Non
     assert (up.kind, up.device) == (UP, "nic:mlx5_1:1")
 
 
-def test_a_storm_of_flaps_is_a_handful_of_events_and_none_is_lost(sys: Path) -> None:
+def test_a_burst_of_flaps_is_a_handful_of_events_and_none_is_lost(sys: Path) -> None:
     folder = port(sys)
     listener = Listener(sys)
     listener.run(3)
@@ -325,16 +325,16 @@ def test_an_unreadable_state_is_neither_up_nor_down() -> None:
     assert said == []
 
 
-def test_lanes_read_one_port_each_and_all_of_them_once(sys: Path) -> None:
+def test_channels_read_one_port_each_and_all_of_them_once(sys: Path) -> None:
     port(sys)
     port(sys, "mlx5_1")
     sampler = build(sys)
-    lanes = sampler.lanes()
-    assert [lane.name for lane in lanes] == ["nic/nic:mlx5_0:1", "nic/nic:mlx5_1:1"]
-    assert [set(lane.read(1.0)) for lane in lanes] == [set(lane.devices) for lane in lanes]
+    channels = sampler.channels()
+    assert [channel.name for channel in channels] == ["nic/nic:mlx5_0:1", "nic/nic:mlx5_1:1"]
+    assert [set(channel.read(1.0)) for channel in channels] == [set(channel.devices) for channel in channels]
     shutil.rmtree(sys / "class/infiniband/mlx5_1")
-    assert lanes[1].read(2.0) == {}
-    assert len(sampler.lanes()) == 1
+    assert channels[1].read(2.0) == {}
+    assert len(sampler.channels()) == 1
 
 
 def test_it_says_why_it_cannot_work(sys: Path) -> None:

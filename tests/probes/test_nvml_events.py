@@ -1,4 +1,4 @@
-"""What the driver tells between two samples: said within milliseconds, whatever becomes of the event set."""
+"""Driver events between two samples: reported within milliseconds, also when the event set is recreated."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.driven import Driven, StartNvml
 from tests.fakes.fleet import ALL_EVENTS, IS_LOST, UNKNOWN, FakeFleet, uuid
+from tests.fakes.simulated_driver import Driven, StartNvml
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +54,7 @@ def test_an_xid_of_a_mig_instance_names_it(start_nvml: StartNvml) -> None:
     ("bit", "notice"),
     [
         (0x2, {"what": "ecc_double_bit"}),
-        (0x200, {"what": "ecc_storm"}),
+        (0x200, {"what": "ecc_burst"}),
         (0x400, {"what": "dram_retirement"}),
         (0x800, {"what": "dram_retirement_failure"}),
         (0x1000, {"what": "poison", "fatal": False}),
@@ -67,7 +67,7 @@ def test_other_events_are_notices(start_nvml: StartNvml, bit: int, notice: dict[
     fleet, sampler = start_nvml(cards=1, listen=True)
     listening(fleet, sampler)
     fleet[0].event(bit, 4)
-    (event,) = sampler.wait_events(1, kind="gpu_notice")
+    (event,) = sampler.wait_events(1, kind="gpu_event")
     assert event["data"] == {**notice, "value": 4, "source": "nvml", "pci": "0000:17:00.0"}
 
 
@@ -139,10 +139,10 @@ def test_a_wait_that_names_a_lost_card_tells_it_and_goes_on_with_the_others(star
     listening(fleet, sampler, 1002)
     fleet[1].xid(45)
     sampler.wait_events(1, kind="xid", device=uuid(1))
-    assert len(sampler.wait_events(1, kind="gpu_lost")) == 1, "the lane does not say it again"
+    assert len(sampler.wait_events(1, kind="gpu_lost")) == 1, "the channel does not say it again"
 
 
-def test_a_lost_card_that_the_wait_does_not_name_is_told_by_its_lane(start_nvml: StartNvml) -> None:
+def test_a_lost_card_that_the_wait_does_not_name_is_told_by_its_channel(start_nvml: StartNvml) -> None:
     fleet, sampler = start_nvml(cards=2, listen=True)
     listening(fleet, sampler)
     fleet[1].lose()

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.nvml import library as library_module
-from probes.nvml.batch import FieldBatch
-from probes.nvml.errors import GoneError, StaleError
-from probes.nvml.library import Library
-from probes.nvml.links import Links
+from mainstay.probes.nvml import library as library_module
+from mainstay.probes.nvml.batch import FieldBatch
+from mainstay.probes.nvml.errors import GoneError, StaleError
+from mainstay.probes.nvml.library import Library
+from mainstay.probes.nvml.links import Links
 
 ENTRY = struct.Struct("<IIqqII8s")
 
@@ -123,7 +123,7 @@ def test_a_rate_needs_time_to_have_passed() -> None:
 
 
 class Module(SimpleNamespace):
-    """A pynvml without cards that counts what it is told to do."""
+    """A pynvml without cards that counts its calls."""
 
     NVMLError = NVMLError
 
@@ -150,8 +150,8 @@ def test_the_library_is_not_shut_under_somebody_inside() -> None:
         assert welcome
         library.stale("test")
         with library.visit("b") as second:
-            assert not second, "nobody new comes in"
-        with pytest.raises(OSError, match="opened anew"):
+            assert not second, "no new thread comes in"
+        with pytest.raises(OSError, match="reopened"):
             library.open()
         assert module.shut == 0
     library.open()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.driven import StartNvml
 from tests.fakes.fleet import NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, FakeFleet, compile_fake, uuid
+from tests.fakes.simulated_driver import StartNvml
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes
@@ -40,9 +40,9 @@ FAST = {
         )
     },
 }  # fmt: skip
-STANDING = {"gpu_pcie_generation_max": 5, "gpu_pcie_width_max": 16}
+STATIC = {"gpu_pcie_generation_max": 5, "gpu_pcie_width_max": 16}
 SLOW = {
-    **STANDING,
+    **STATIC,
     "gpu_power_limit_watts": 700,
     "gpu_recovery_action": 0,
     "gpu_remap_pending": 0,
@@ -98,7 +98,7 @@ def test_a_slower_tier_is_missing_between_its_readings_and_cards_take_turns(star
     seen = {name: {n: [] for n in range(4)} for name in ("gpu_recovery_action", "gpu_processes")}
     for t in range(1001, 1121):
         for n, readings in enumerate(sampler.sample(t).values()):
-            assert readings.keys() >= FAST.keys() | STANDING.keys(), "what is constant stands in every row"
+            assert readings.keys() >= FAST.keys() | STATIC.keys(), "what is constant stands in every row"
             for name, times in seen.items():
                 if name in readings:
                     times[n].append(t)
@@ -266,7 +266,7 @@ def test_what_fails_once_is_asked_again(start_nvml: StartNvml) -> None:
     } <= readings.keys()  # fmt: skip
 
 
-def test_mig_has_no_utilisation_and_no_remapped_rows(start_nvml: StartNvml) -> None:
+def test_mig_has_no_utilization_and_no_remapped_rows(start_nvml: StartNvml) -> None:
     fleet, sampler = start_nvml(cards=2)
     fleet[1].mig(True)
     whole, cut = sampler.sample(1000).values()
@@ -334,7 +334,7 @@ def test_counters_that_start_anew_never_give_a_negative_rate(start_nvml: StartNv
 
 
 def test_without_a_driver_it_says_so() -> None:
-    code = "from probes.samplers.nvml import NvmlConfig; print(NvmlConfig().build().supported().reason)"
+    code = "from mainstay.probes.samplers.nvml import NvmlConfig; print(NvmlConfig().build().supported().reason)"
     environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from probes.samplers.base import SamplerConfig, registry
+from mainstay.probes.samplers.base import SamplerConfig, registry
 
 HERE = Path(__file__).parent
 

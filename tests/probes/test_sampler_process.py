@@ -15,11 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.board import Board
-from probes.sampler_process import ticks
-from probes.samplers.base import DeviceIdentity, Happened, Lane, Readings, Support, Tell
-from probes.samplers.wire import MAX_MESSAGE_BYTES, Entering, Hello, Message, Row, Unpacker, pack
-from probes.signals import WIDE_MISSING, Catalogue, SignalSource
+from mainstay.probes.sample_collector import SampleCollector
+from mainstay.probes.sampler_process import ticks
+from mainstay.probes.samplers.base import DeviceIdentity, ReadChannel, Readings, SourceEvent, Support, Tell
+from mainstay.probes.samplers.protocol import (
+    MAX_MESSAGE_BYTES,
+    Message,
+    SamplerHello,
+    SampleRow,
+    SourceEntered,
+    Unpacker,
+    pack,
+)
+from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource
 
 
 class Clock:
@@ -77,7 +85,7 @@ def test_ticks_only_go_forward_on_a_clock_that_does(start: float, interval: floa
 
 
 class Toy:
-    """A sampler that says what it is told."""
+    """A sampler that returns what the test sets."""
 
     name, source = "toy", SignalSource.HOST
 
@@ -93,8 +101,8 @@ class Toy:
     def sample(self, t: float) -> Mapping[str, Readings]:
         return {"a": self.readings}
 
-    def lanes(self) -> tuple[Lane, ...]:
-        return (Lane("toy", tuple(self.ids), self.sample),)
+    def channels(self) -> tuple[ReadChannel, ...]:
+        return (ReadChannel("toy", tuple(self.ids), self.sample),)
 
     def listen(self, tell: Tell) -> None:
         pass
@@ -103,30 +111,32 @@ class Toy:
         pass
 
 
-def rows(said: list[Message]) -> list[Row]:
-    return [message for message in said if isinstance(message, Row)]
+def rows(said: list[Message]) -> list[SampleRow]:
+    return [message for message in said if isinstance(message, SampleRow)]
 
 
-def hellos(said: list[Message]) -> list[Hello]:
-    return [message for message in said if isinstance(message, Hello)]
+def hellos(said: list[Message]) -> list[SamplerHello]:
+    return [message for message in said if isinstance(message, SamplerHello)]
 
 
-def test_a_row_is_the_catalogues_order_with_holes_where_nothing_was_read() -> None:
+def test_a_row_is_the_catalogs_order_with_holes_where_nothing_was_read() -> None:
     said: list[Message] = []
-    Board([Toy({"load_1m": 2.5, "context_switches_total": 7})], said.append).sample(10.0)
+    SampleCollector([Toy({"load_1m": 2.5, "context_switches_total": 7})], said.append).sample(10.0)
     (hello,), (row,) = hellos(said), rows(said)
-    narrow = struct.unpack(f"<{2 * len(hello.catalogue.narrow)}f", row.values)
-    wide = struct.unpack(f"<{2 * len(hello.catalogue.wide)}q", row.wide)
-    assert narrow[hello.catalogue.narrow.index("load_1m")] == 2.5
+    narrow = struct.unpack(f"<{2 * len(hello.catalog.narrow)}f", row.values)
+    wide = struct.unpack(f"<{2 * len(hello.catalog.wide)}q", row.wide)
+    assert narrow[hello.catalog.narrow.index("load_1m")] == 2.5
     assert sum(not math.isnan(value) for value in narrow) == 1
-    assert wide[hello.catalogue.wide.index("context_switches_total")] == 7
+    assert wide[hello.catalog.wide.index("context_switches_total")] == 7
     assert sum(value != WIDE_MISSING for value in wide) == 1
 
 
 @pytest.mark.parametrize("value", [-1.0, 2.0, math.inf, -math.inf, math.nan])
 def test_an_implausible_value_is_left_out_and_said_once(value: float, caplog: pytest.LogCaptureFixture) -> None:
     said: list[Message] = []
-    board = Board([Toy({"cpu_utilization_ratio": value, "context_switches_total": value - 2.0**70})], said.append)
+    board = SampleCollector(
+        [Toy({"cpu_utilization_ratio": value, "context_switches_total": value - 2.0**70})], said.append
+    )
     board.sample(1.0)
     board.sample(2.0)
     for row in rows(said):
@@ -138,19 +148,19 @@ def test_an_implausible_value_is_left_out_and_said_once(value: float, caplog: py
 def test_changed_hardware_is_announced_before_its_rows() -> None:
     said: list[Message] = []
     toy = Toy({"load_1m": 1.0})
-    board = Board([toy], said.append)
+    board = SampleCollector([toy], said.append)
     board.sample(1.0)
     toy.ids = ["a"]
     board.sample(12.0)
-    kinds = [type(message) for message in said if not isinstance(message, Entering | Happened)]
-    assert kinds == [Hello, Row, Hello, Row]
+    kinds = [type(message) for message in said if not isinstance(message, SourceEntered | SourceEvent)]
+    assert kinds == [SamplerHello, SampleRow, SamplerHello, SampleRow]
     assert [len(hello.devices) for hello in hellos(said)] == [2, 1]
 
 
 def test_a_source_that_comes_late_is_let_in() -> None:
     said: list[Message] = []
     toy = Toy({"load_1m": 1.0}, Support(ok=False, reason="the driver is not loaded"))
-    board = Board([toy], said.append)
+    board = SampleCollector([toy], said.append)
     board.sample(1.0)
     toy.support = Support(ok=True)
     board.sample(2.0)
@@ -164,7 +174,7 @@ def test_a_device_that_nobody_announced_is_asked_about_at_once() -> None:
     said: list[Message] = []
     toy = Toy({"load_1m": 1.0})
     toy.ids = []
-    board = Board([toy], said.append)
+    board = SampleCollector([toy], said.append)
     board.sample(1.0)
     toy.ids = ["a"]
     board.sample(2.0)
@@ -173,9 +183,9 @@ def test_a_device_that_nobody_announced_is_asked_about_at_once() -> None:
 
 def test_messages_survive_any_cutting() -> None:
     messages = [
-        Entering("x"),
-        Hello((), Catalogue(()), {}),
-        Row(1.0, b"a", b""),
+        SourceEntered("x"),
+        SamplerHello((), Catalog(()), {}),
+        SampleRow(1.0, b"a", b""),
     ]
     stream = b"".join(pack(message) for message in messages)
     for size in (1, 3, 7, len(stream)):
@@ -193,10 +203,10 @@ def test_a_stream_that_is_none_is_refused(junk: bytes) -> None:
 @pytest.mark.processes
 def test_the_real_child_keeps_the_grid_and_ends_with_its_parent() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "probes.sampler_process", "--interval", "0.1"], stdout=subprocess.PIPE
+        [sys.executable, "-m", "mainstay.probes.sampler_process", "--interval", "0.1"], stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    unpacker, got = Unpacker(), list[Row]()
+    unpacker, got = Unpacker(), list[SampleRow]()
     deadline = time.monotonic() + 30
     while len(got) < 5 and time.monotonic() < deadline:
         got += rows(unpacker.feed(os.read(process.stdout.fileno(), 1 << 16)))
@@ -207,7 +217,9 @@ def test_the_real_child_keeps_the_grid_and_ends_with_its_parent() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("lane", "code"), [("host", 0), ("host/open", 0), ("host/other", 1), ("nothing/at-all", 2)])
-def test_one_lane_can_be_tried_in_a_process_of_its_own(lane: str, code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "probes.sampler_process", "--try", lane], timeout=60, check=False)
+@pytest.mark.parametrize(("channel", "code"), [("host", 0), ("host/open", 0), ("host/other", 1), ("nothing/at-all", 2)])
+def test_one_channel_can_be_tried_in_a_process_of_its_own(channel: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mainstay.probes.sampler_process", "--try", channel], timeout=60, check=False
+    )
     assert done.returncode == code

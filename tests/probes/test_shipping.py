@@ -1,4 +1,4 @@
-"""From spool to service: in order, exactly once by sequence, whatever the service answers or whether it is there."""
+"""From spool to service: in order, exactly once by sequence, with any answer of the service and without it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from bench.lib_receiver import Answer, Receiver, problem
-from probes.frame import Axis
-from probes.ids import uuid7
-from probes.outbox import EventOutbox
-from probes.shipper import FrameSender
-from probes.signals import Catalogue
-from probes.spool import Spool
-from probes.transport import Backoff, Later, Refused, Transport
-from probes.words import Event, EventKind
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.frame import Axis
+from mainstay.probes.ids import uuid7
+from mainstay.probes.outbox import EventOutbox
+from mainstay.probes.shipper import FrameSender
+from mainstay.probes.signals import Catalog
+from mainstay.probes.spool import Spool
+from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
 
-CATALOGUE = Catalogue(("load_1m",), ("context_switches_total",))
+CATALOG = Catalog(("load_1m",), ("context_switches_total",))
 
 
 def quick() -> Backoff:
@@ -33,7 +33,7 @@ def put(sender: FrameSender, number: int, **changes: Any) -> int:
         "axis": Axis.TIME,
         "t0": 1000.0 + number,
         "dt": 1.0,
-        "catalogue": CATALOGUE,
+        "catalog": CATALOG,
         "entities": ("host",),
         "samples": 1,
         "values": struct.pack("<f", number),
@@ -43,7 +43,7 @@ def put(sender: FrameSender, number: int, **changes: Any) -> int:
 
 
 def event(**data: Any) -> Event:
-    return Event(id=uuid7(), time=time.time(), kind=EventKind.PROBE_SILENT, node="node-1", data=data)
+    return Event(id=uuid7(), time=time.time(), kind=EventKind.PROBE_UNRESPONSIVE, node="node-1", data=data)
 
 
 def once(answer: Answer, when: Callable[[str, str, bytes], bool]) -> Callable[[str, str, bytes], Answer | None]:
@@ -97,9 +97,9 @@ def test_what_was_spooled_by_a_dead_process_is_delivered_by_the_next(receiver: R
 
 def test_a_frame_whose_answer_was_lost_is_sent_again_and_kept_once(receiver: Receiver, tmp_path: Path) -> None:
     def lose_the_answer(method: str, path: str, body: bytes) -> Answer | None:
-        if is_frame(method, path, body) and receiver.catalogues:
+        if is_frame(method, path, body) and receiver.catalogs:
             receiver.answer = lambda *_: None
-            assert receiver.take(method, path, body, "")[0] == 204
+            assert receiver.handle_request(method, path, body, "")[0] == 204
             return problem(503, "unavailable", "committed, but the answer got lost")
         return None
 
@@ -133,8 +133,8 @@ def test_an_answer_that_may_change_costs_nothing(receiver: Receiver, tmp_path: P
     assert len(receiver.all_frames) == 1
 
 
-@pytest.mark.parametrize(("status", "slug"), [(400, "x"), (409, "x"), (413, "frame-too-large"), (422, "bad-frame"),
-                                              (403, "not-your-node")])  # fmt: skip
+@pytest.mark.parametrize(("status", "slug"), [(400, "x"), (409, "x"), (413, "frame-too-large"), (422, "invalid-frame"),
+                                              (403, "wrong-node")])  # fmt: skip
 def test_an_answer_for_ever_sets_aside(receiver: Receiver, tmp_path: Path, status: int, slug: str) -> None:
     receiver.answer = once(problem(status, slug, "never"), is_frame)
     with Spool(tmp_path) as spool, FrameSender(spool, Transport(receiver.url), backoff=quick()) as sender:
@@ -143,11 +143,11 @@ def test_an_answer_for_ever_sets_aside(receiver: Receiver, tmp_path: Path, statu
         assert spool.rejected == 1
 
 
-def test_a_catalogue_that_the_service_lost_is_told_again(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_catalog_that_the_service_lost_is_told_again(receiver: Receiver, tmp_path: Path) -> None:
     with Spool(tmp_path) as spool, FrameSender(spool, Transport(receiver.url), backoff=quick()) as sender:
         put(sender, 1)
         receiver.wait(lambda r: len(r.all_frames) == 1)
-        receiver.catalogues.clear()
+        receiver.catalogs.clear()
         put(sender, 2)
         receiver.wait(lambda r: len(r.all_frames) == 2)
         assert spool.rejected == 0
@@ -174,7 +174,7 @@ def test_an_event_leaves_within_milliseconds(receiver: Receiver, tmp_path: Path)
             delays.append(receiver.arrived[-1] - sent.time)
         assert sorted(delays)[10] < 0.05
         assert receiver.events[sent.id]["data"] == {"n": 19}
-        assert receiver.events[sent.id]["kind"] == "probe_silent"
+        assert receiver.events[sent.id]["kind"] == "probe_unresponsive"
 
 
 def test_events_that_gathered_leave_together_and_once(receiver: Receiver, tmp_path: Path) -> None:
@@ -231,14 +231,14 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 def test_errors_name_request_status_and_cause(receiver: Receiver) -> None:
     transport = Transport(receiver.url, "wrong")
     receiver.token = "right"
-    with pytest.raises(Later, match=r"GET /nodes/x/orders: 401 the token is not known") as caught:
-        transport.json("GET", "/nodes/x/orders")
+    with pytest.raises(RetryableError, match=r"GET /nodes/x/tasks: 401 the token is not known") as caught:
+        transport.json("GET", "/nodes/x/tasks")
     assert (caught.value.status, caught.value.slug) == (401, "unauthorized")
     receiver.answer = lambda *_: (422, {}, b"<html>not a problem document")
-    with pytest.raises(Refused, match="422 <html>not a problem"):
+    with pytest.raises(RejectedError, match="422 <html>not a problem"):
         transport.json("POST", "/events", {})
     receiver.answer = lambda *_: (200, {}, b"not json")
-    with pytest.raises(Later, match="not JSON"):
+    with pytest.raises(RetryableError, match="not JSON"):
         transport.json("GET", "/overview")
     transport.close()
 
@@ -254,6 +254,6 @@ def test_back_off_doubles_to_its_cap_with_jitter_and_starts_anew() -> None:
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("9999", 300), ("soon", 0), ("-1", 0), ("nan", 0)])
 def test_retry_after_is_believed_within_reason(receiver: Receiver, header: str, seconds: float) -> None:
     receiver.answer = lambda *_: (429, {"Retry-After": header}, b"")
-    with pytest.raises(Later) as caught:
+    with pytest.raises(RetryableError) as caught:
         Transport(receiver.url).json("GET", "/x")
     assert caught.value.retry_after == seconds

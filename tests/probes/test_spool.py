@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from probes.spool import Spool, SpoolError
+from mainstay.probes.spool import Spool, SpoolError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,7 +26,7 @@ def drain(spool: Spool) -> list[tuple[int, bytes]]:
 
 
 def abandon(spool: Spool) -> None:
-    """Let go of the directory as a killed process does: nothing is synced, nothing is said."""
+    """Release the directory as a killed process does: without a sync and without a message."""
     spool._file.close()
     os.close(spool._acked_descriptor)
     spool._lock.close()
@@ -38,6 +38,20 @@ def test_entries_leave_in_order_and_only_when_acknowledged(tmp_path: Path) -> No
         assert drain(spool) == [(1, b"a"), (2, b"b"), (3, b"c")]
         spool.ack(2)
         assert drain(spool) == [(3, b"c")]
+        assert len(spool) == 1
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_an_acknowledgement_of_what_was_never_sent_swallows_nothing(tmp_path: Path, reopened: bool) -> None:
+    spool = Spool(tmp_path)
+    spool.append(b"a")
+    spool.ack(99)
+    if reopened:
+        spool.close()
+        spool = Spool(tmp_path)
+    with spool:
+        assert spool.append(b"b") == 2
+        assert drain(spool) == [(2, b"b")]
         assert len(spool) == 1
 
 
@@ -67,7 +81,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_is_not_taken_for_a_segment(tmp_path: Path) -> None:
-    (tmp_path / "0000000000000001.seg").write_text("somebody else's")
+    (tmp_path / "0000000000000001.seg").write_text("a foreign file")
     with pytest.raises(SpoolError, match="not a spool segment"):
         Spool(tmp_path)
 
@@ -87,7 +101,7 @@ def test_when_full_the_oldest_go_and_are_counted(tmp_path: Path, caplog: pytest.
         left = drain(spool)
         assert [sequence for sequence, _ in left] == list(range(101 - len(left), 101))
         assert spool.dropped == 100 - len(left) > 0
-        assert spool.bytes_on_disk <= 4096
+        assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) <= 4096
     assert "oldest entries are lost" in caplog.text
 
 
@@ -254,7 +268,7 @@ class SpoolModel(RuleBasedStateMachine):
     def reject(self) -> None:
         (entry,) = self.spool.peek()
         self.lent = max(self.lent, entry.sequence)
-        self.spool.reject(entry, "the model says so")
+        self.spool.reject(entry, "the model rejects it")
         del self.model[0]
 
     @rule()
@@ -311,7 +325,7 @@ test_against_a_model = pytest.mark.slow(SpoolModel.TestCase)
 APPENDER = """
 import sys
 from pathlib import Path
-from probes.spool import Spool
+from mainstay.probes.spool import Spool
 spool = Spool(Path(sys.argv[1]), 16384)
 out = open(1, "wb", buffering=0)
 while True:

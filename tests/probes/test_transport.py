@@ -1,4 +1,4 @@
-"""Whatever a service, or something else that listens at its address, answers: a transport error, never a crash."""
+"""Every answer of a service, or of another program at its address, is a transport error at worst, never a crash."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench.lib_receiver import Receiver
-from probes.shipper import FrameSender
-from probes.signals import Catalogue
-from probes.spool import Spool
-from probes.transport import Later, Refused, Transport, TransportError
+from mainstay.probes.shipper import FrameSender
+from mainstay.probes.signals import Catalog
+from mainstay.probes.spool import Spool
+from mainstay.probes.transport import RejectedError, RetryableError, Transport, TransportError
 
 HOSTILE = {"not JSON": b"<html>", "not UTF-8": b'{"title": "\xff"}', "truncated": b'{"title": "', "deep": b"[" * 50_000}
 
@@ -22,11 +22,11 @@ def hostile(request: pytest.FixtureRequest) -> bytes:
 
 def test_an_answer_that_is_no_json_may_change(receiver: Receiver, hostile: bytes) -> None:
     receiver.answer = lambda *_: (200, {"Content-Type": "application/json"}, hostile)
-    with pytest.raises(Later, match="not JSON"):
+    with pytest.raises(RetryableError, match="not JSON"):
         Transport(receiver.url).json("GET", "/nodes/n1/orders")
 
 
-@pytest.mark.parametrize(("status", "kind"), [(422, Refused), (500, Later)])
+@pytest.mark.parametrize(("status", "kind"), [(422, RejectedError), (500, RetryableError)])
 def test_a_problem_that_is_none_keeps_its_status(
     receiver: Receiver, hostile: bytes, status: int, kind: type[TransportError]
 ) -> None:
@@ -36,10 +36,10 @@ def test_a_problem_that_is_none_keeps_its_status(
     assert (caught.value.status, caught.value.slug) == (status, "")
 
 
-def test_a_damaged_catalogue_on_disk_is_said_to_be_unknown(receiver: Receiver, tmp_path: Path, hostile: bytes) -> None:
-    made = Catalogue(("load_1m",), ())
-    (tmp_path / f"catalogue-{made.digest}.json").write_bytes(hostile)
+def test_a_damaged_catalog_on_disk_is_said_to_be_unknown(receiver: Receiver, tmp_path: Path, hostile: bytes) -> None:
+    made = Catalog(("load_1m",), ())
+    (tmp_path / f"catalog-{made.digest}.json").write_bytes(hostile)
     with Spool(tmp_path) as spool:
         sender = FrameSender(spool, Transport(receiver.url))
-        with pytest.raises(Refused, match="known neither here nor at the service"):
+        with pytest.raises(RejectedError, match="known neither here nor at the service"):
             sender._recall(made.digest)

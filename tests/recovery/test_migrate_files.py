@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from recovery import migrate_cli
-from recovery.advice import take_files
-from recovery.migrate_cli import Where, migrate
+from mainstay.recovery import migrate_cli
+from mainstay.recovery.migrate_cli import JobAddress, migrate
+from mainstay.recovery.migration_request import read_requests
 
 
 @pytest.fixture(autouse=True)
@@ -33,26 +33,26 @@ def test_advice_is_left_and_its_answer_read(tmp_path: Path, capsys: Any) -> None
 
     def play() -> None:
         while not over.is_set():
-            for advice in take_files(tmp_path):
-                answer = {"id": advice.id, "state": "done", "detail": f"{advice.subject} moved", "steps_lost": 1}
-                write(tmp_path, advice=[{"id": "another", "state": "refused"}, answer])
+            for advice in read_requests(tmp_path):
+                answer = {"id": advice.id, "state": "completed", "detail": f"{advice.subject} moved", "steps_lost": 1}
+                write(tmp_path, migration_requests=[{"id": "another", "state": "rejected"}, answer])
             over.wait(0.01)
 
     thread = threading.Thread(target=play)
     thread.start()
     try:
-        assert migrate("demo", Where(state_dir=tmp_path), rank=1) == 0
+        assert migrate("demo", JobAddress(state_dir=tmp_path), rank=1) == 0
     finally:
         over.set()
         thread.join()
-    assert capsys.readouterr().out.endswith("Done: rank 1 moved; 1 step(s) are made again.\n")
+    assert capsys.readouterr().out.endswith("Done: rank 1 moved; 1 step(s) are repeated.\n")
 
 
 def test_a_directory_that_is_none(tmp_path: Path, capsys: Any) -> None:
-    assert migrate("demo", Where(state_dir=tmp_path), rank=1) == 2
+    assert migrate("demo", JobAddress(state_dir=tmp_path), rank=1) == 2
     assert "has no job.json" in capsys.readouterr().err
     (tmp_path / "job.json").write_text("{")
-    assert migrate("demo", Where(state_dir=tmp_path), rank=1) == 2
+    assert migrate("demo", JobAddress(state_dir=tmp_path), rank=1) == 2
     write(tmp_path)
-    assert migrate("other", Where(state_dir=tmp_path), rank=1) == 2
+    assert migrate("other", JobAddress(state_dir=tmp_path), rank=1) == 2
     assert "belongs to job demo, not other" in capsys.readouterr().err

@@ -15,17 +15,17 @@ import msgspec
 import pytest
 from rich.console import Console
 
-import recovery.plan_cli
-from recovery.outlook import Fault
-from recovery.plan import Plan, StrategyName, WayName
-from recovery.plan_cli import read_scenario, run_levels, run_plan
-from recovery.prospects import outlook_of
-from recovery.situation import Place
+import mainstay.recovery.plan_cli
+from mainstay.recovery.cost_inputs import FaultKind
+from mainstay.recovery.plan_cli import read_scenario, run_plan, run_tiers
+from mainstay.recovery.planner_input import RankPlacement
+from mainstay.recovery.recovery_plan import RecoveryPlan, RecoveryStrategyName, RestoreStrategyName
+from mainstay.recovery.scenario_assumptions import cost_inputs_of
 
 
 def documented() -> dict[str, Any]:
     """The example of the module's own documentation, so that it stays true."""
-    text = recovery.plan_cli.__doc__ or ""
+    text = mainstay.recovery.plan_cli.__doc__ or ""
     start = text.index("    {")
     value: dict[str, Any] = json.loads(text[start : text.index("\n    }", start) + 6])
     return value
@@ -40,74 +40,74 @@ def write(tmp_path: Path, raw: Any) -> Path:
 def test_the_documented_example_is_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, documented())
     assert run_plan(path, as_json=True) == 0
-    made = msgspec.json.decode(capsys.readouterr().out, type=Plan)
+    made = msgspec.json.decode(capsys.readouterr().out, type=RecoveryPlan)
     assert made.failed_ranks == (2, 3)
-    assert {a.strategy for a in made.alternatives} == set(StrategyName)
+    assert {a.strategy for a in made.alternatives} == set(RestoreStrategyName)
     out = Console(file=io.StringIO(), width=200)
     assert run_plan(str(path), console=out) == 0
     shown = out.file.getvalue()  # type: ignore[attr-defined]
     assert made.explanation in shown.replace("\n", " ")
-    assert all(name in shown for name in StrategyName)
+    assert all(name in shown for name in RestoreStrategyName)
 
 
-def test_the_outlook_weighs_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_inputs_evaluate_every_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, documented())
     assert run_plan(path, as_json=True) == 0
     decision = json.loads(capsys.readouterr().out)["decision"]
-    assert {option["ways"][0] for option in decision["options"]} == set(WayName)
-    assert decision["chosen"] == decision["options"][0]["ways"]
+    assert {option["strategies"][0] for option in decision["options"]} == set(RecoveryStrategyName)
+    assert decision["chosen"] == decision["options"][0]["strategies"]
     out = Console(file=io.StringIO(), width=200)
     assert run_plan(path, console=out) == 0
     shown = out.file.getvalue()  # type: ignore[attr-defined]
-    assert "Every way of recovering" in shown
-    assert all(name in shown for name in WayName)
-    plain = write(tmp_path, {name: value for name, value in documented().items() if name != "outlook"})
+    assert "Every recovery strategy" in shown
+    assert all(name in shown for name in RecoveryStrategyName)
+    plain = write(tmp_path, {name: value for name, value in documented().items() if name != "cost_inputs"})
     assert run_plan(plain, as_json=True) == 0
     assert "decision" not in json.loads(capsys.readouterr().out)
 
 
-def test_an_outlook_follows_from_the_situation_and_what_is_said_besides(tmp_path: Path) -> None:
+def test_the_cost_inputs_follow_from_the_situation_and_the_assumptions(tmp_path: Path) -> None:
     raw = documented() | {
-        "outlook": {"micro_batches": 16, "layers": 32, "schemes": [{"data": 2, "extra": 1, "every_s": 9}]}
+        "cost_inputs": {"micro_batches": 16, "layers": 32, "schemes": [{"data": 2, "extra": 1, "every_s": 9}]}
     }
-    situation, prospects = recovery.plan_cli._read(write(tmp_path, raw))
-    assert prospects is not None
-    outlook = outlook_of(situation, prospects)
-    assert (outlook.lost, outlook.broken, outlook.fault) == ((1, 1), 1, Fault.NODE)
-    assert (outlook.pool.standbys, outlook.state_bytes) == (2, 48e9)
-    assert (outlook.held.local_s, outlook.held.peer_s, outlook.held.parity_losses) == (None, 2.0, 2)
-    assert outlook.held.disk_s == pytest.approx(200.5 * 4.0)
-    assert outlook.step_s == pytest.approx(4.0)
-    slow = outlook_of(situation, replace(prospects, fault=Fault.SLOW, concerns=(1,), speed=0.5))
+    situation, assumptions = mainstay.recovery.plan_cli._read(write(tmp_path, raw))
+    assert assumptions is not None
+    cost_inputs = cost_inputs_of(situation, assumptions)
+    assert (cost_inputs.lost, cost_inputs.broken, cost_inputs.fault) == ((1, 1), 1, FaultKind.NODE)
+    assert (cost_inputs.pool.standbys, cost_inputs.state_bytes) == (2, 48e9)
+    assert (cost_inputs.held.local_s, cost_inputs.held.peer_s, cost_inputs.held.parity_losses) == (None, 2.0, 2)
+    assert cost_inputs.held.disk_s == pytest.approx(200.5 * 4.0)
+    assert cost_inputs.step_s == pytest.approx(4.0)
+    slow = cost_inputs_of(situation, replace(assumptions, fault=FaultKind.SLOW, concerns=(1,), speed=0.5))
     assert (slow.lost, slow.speed) == ((0, 1), 0.5)
 
 
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({"micro_batches": 0}, "outlook: dp, pp, tp and micro-batches are at least 1"),
-        ({"micro_batches": "x"}, "outlook.micro_batches: Expected `int`"),
-        ({"layers": 1}, "outlook: layers: 1 layers do not make 2 stages"),
-        ({"able": ["fly"]}, r"outlook.able\[0\]: Invalid enum value 'fly'"),
-        ({"confidence": 2}, r"outlook: confidence lies in 0\.\.1, not 2"),
-        ({"repairs": [[0.5, 1]]}, "outlook: repairs: shares sum to 1, not 0.5"),
-        ({"mtbf_hours": 0}, "outlook: mtbf_hours is above 0, not 0"),
-        ({"fault": "slow", "concerns": [9]}, "outlook: concerns names rank 9"),
-        ({"fault": "slow"}, "outlook: nothing failed"),
-        ({"able_": []}, "outlook.able_: unknown field"),
-        ({"samples": [{"w": 1}]}, r"outlook.samples\[0\].w: unknown field"),
-        ({"schemes": [{"data": 0, "extra": 1, "every_s": 1}]}, r"outlook.schemes\[0\]: data and extra at least 1"),
+        ({"micro_batches": 0}, "cost_inputs: dp, pp, tp and micro-batches are at least 1"),
+        ({"micro_batches": "x"}, "cost_inputs.micro_batches: Expected `int`"),
+        ({"layers": 1}, "cost_inputs: layers: 1 layers do not make 2 stages"),
+        ({"able": ["fly"]}, r"cost_inputs.able\[0\]: Invalid enum value 'fly'"),
+        ({"confidence": 2}, r"cost_inputs: confidence lies in 0\.\.1, not 2"),
+        ({"repairs": [[0.5, 1]]}, "cost_inputs: repairs: shares sum to 1, not 0.5"),
+        ({"mtbf_hours": 0}, "cost_inputs: mtbf_hours is above 0, not 0"),
+        ({"fault": "slow", "concerns": [9]}, "cost_inputs: concerns names rank 9"),
+        ({"fault": "slow"}, "cost_inputs: nothing failed"),
+        ({"able_": []}, "cost_inputs.able_: unknown field"),
+        ({"samples": [{"w": 1}]}, r"cost_inputs.samples\[0\].w: unknown field"),
+        ({"schemes": [{"data": 0, "extra": 1, "every_s": 1}]}, r"cost_inputs.schemes\[0\]: data and extra at least 1"),
     ],
 )
-def test_a_bad_outlook_gives_one_line_that_names_file_and_field(
+def test_a_bad_cost_inputs_gives_one_line_that_names_file_and_field(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], over: dict[str, Any], words: str
 ) -> None:
-    path = write(tmp_path, documented() | {"outlook": {"micro_batches": 16, "layers": 32} | over})
+    path = write(tmp_path, documented() | {"cost_inputs": {"micro_batches": 16, "layers": 32} | over})
     assert run_plan(path) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert err.startswith(f"mainstay plan: {path}: outlook")
+    assert err.startswith(f"mainstay plan: {path}: cost_inputs")
     assert re.search(words, err)
 
 
@@ -128,8 +128,8 @@ def test_the_grid_numbers_ranks_like_the_mesh(tmp_path: Path) -> None:
     grid = {"dp": 2, "pp": 2, "tp": 2, "nodes": ["a", "b"]}
     raw = {k: v for k, v in documented().items() if k not in ("lost_nodes", "standbys", "parity")} | {"ranks": grid}
     ranks = read_scenario(write(tmp_path, raw)).ranks
-    assert ranks[6] == Place(rank=6, dp=1, pp=1, tp=0, node="b")
-    assert ranks[3] == Place(rank=3, dp=0, pp=1, tp=1, node="a")
+    assert ranks[6] == RankPlacement(rank=6, dp=1, pp=1, tp=0, node="b")
+    assert ranks[3] == RankPlacement(rank=3, dp=0, pp=1, tp=1, node="a")
 
 
 def test_nothing_feasible_is_an_answer_with_its_own_exit_code(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_whatever_stands_anywhere_the_answer_is_a_plan_or_one_line(
             inner = inner[key]
         inner[place[-1]] = value
         path = write(tmp_path, raw)
-        for command in (partial(run_plan, path), partial(run_levels, path, 100.0)):
+        for command in (partial(run_plan, path), partial(run_tiers, path, 100.0)):
             code = command(as_json=True)
             out, err = capsys.readouterr()
             said = err.splitlines()
@@ -212,7 +212,7 @@ def test_whatever_stands_anywhere_the_answer_is_a_plan_or_one_line(
 
 def test_levels_are_counted_in_steps_that_take_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, documented() | {"step_seconds": 0})
-    assert run_levels(path, 100.0) == 2
+    assert run_tiers(path, 100.0) == 2
     assert capsys.readouterr().err == (
         f"mainstay plan: {path}: step_seconds: saves are counted in steps, which must take time\n"
     )
@@ -242,16 +242,16 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_the_levels_of_the_documented_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, documented())
-    assert run_levels(path, 6000.0, as_json=True) == 0
+    assert run_tiers(path, 6000.0, as_json=True) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == ["local slot", "parity", "disk"]
     assert rows[0]["every"] == 1
     assert rows[1]["every"] < rows[2]["every"]
     assert rows[2]["takes_s"] == pytest.approx(24e9 * 2 / 0.5e9)
     said = io.StringIO()
-    assert run_levels(path, 6000.0, console=Console(file=said, width=160)) == 0
+    assert run_tiers(path, 6000.0, console=Console(file=said, width=160)) == 0
     assert "failures apart h" in said.getvalue()
     assert "everything in memory" in said.getvalue()
-    assert run_levels(path, 0.0) == 2
-    assert capsys.readouterr().err == "mainstay plan: --mtbf must be a number of hours above 0, not 0\n"
-    assert run_levels(tmp_path / "absent.json", 1.0) == 2
+    assert run_tiers(path, 0.0) == 2
+    assert capsys.readouterr().err == "mainstay plan: --node-mtbf-hours must be above 0, not 0\n"
+    assert run_tiers(tmp_path / "absent.json", 1.0) == 2

@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launcher.options import OptionsError, parse
-from recovery.plan import RestoreSource, StrategyName
-from recovery.planner import plan
-from recovery.situation import Costs, ParityHold, Place, Situation, SlotHold
+from mainstay.recovery.launcher.option_values import OptionsError
+from mainstay.recovery.launcher.options import parse
+from mainstay.recovery.planner import plan_recovery
+from mainstay.recovery.planner_input import HeldParity, HeldSlot, MachineCosts, PlannerInput, RankPlacement
+from mainstay.recovery.recovery_plan import RestoreSource, RestoreStrategyName
 
 GB = 10**9
 
 
 def situation(**changes):
     """Two replicas on two nodes, both at epoch 7; rank 1's process is gone."""
-    both = tuple(SlotHold(node=f"n{rank}", rank=rank, epoch=epoch) for rank in range(2) for epoch in (6, 7))
-    made = Situation(
+    both = tuple(HeldSlot(node=f"n{rank}", rank=rank, epoch=epoch) for rank in range(2) for epoch in (6, 7))
+    made = PlannerInput(
         job="j",
         generation=1,
         step=7,
         step_seconds=1.0,
-        ranks=(Place(rank=0, dp=0, pp=0, node="n0"), Place(rank=1, dp=1, pp=0, node="n1")),
+        ranks=(RankPlacement(rank=0, dp=0, pp=0, node="n0"), RankPlacement(rank=1, dp=1, pp=0, node="n1")),
         state_bytes=(GB, GB),
         failed_ranks=(1,),
         live={0: 7},
@@ -31,37 +32,37 @@ def situation(**changes):
         standbys={"n0": 1, "n1": 1},
         replicated=False,
         sharded=True,
-        costs=Costs(net_Bps=1e9, copy_Bps=1e10),
+        costs=MachineCosts(net_Bps=1e9, copy_Bps=1e10),
     )
     return replace(made, **changes)
 
 
 def test_a_survivor_keeps_its_tensors_where_its_part_is_saved_too():
-    best = plan(situation()).alternative()
-    assert (best.strategy, best.epoch) == (StrategyName.LOCAL_SLOT, 7)
+    best = plan_recovery(situation()).alternative()
+    assert (best.strategy, best.epoch) == (RestoreStrategyName.LOCAL_SLOT, 7)
     assert [restore.source for restore in best.restores] == [RestoreSource.LIVE, RestoreSource.LOCAL_SLOT]
 
 
 def test_without_the_survivors_part_all_go_back():
     """It holds epoch 7 in its tensors, but the replacement could not have the part that rank 0 never saved."""
     slots = tuple(hold for hold in situation().slots if (hold.rank, hold.epoch) != (0, 7))
-    best = plan(situation(slots=slots)).alternative()
+    best = plan_recovery(situation(slots=slots)).alternative()
     assert (best.epoch, best.steps_lost) == (6, 1)
     assert {restore.source for restore in best.restores} == {RestoreSource.LOCAL_SLOT}
-    assert plan(situation(slots=slots, sharded=False)).alternative().epoch == 7
+    assert plan_recovery(situation(slots=slots, sharded=False)).alternative().epoch == 7
 
 
 def test_a_replicas_slot_is_no_copy():
     lost = situation(lost_nodes=("n1",), standbys={"n0": 1})
-    assert plan(lost).chosen is None
-    rows = (ParityHold(node="n0", epoch=7, ranks=(0, 1)),)
-    best = plan(replace(lost, parity=rows)).alternative()
-    assert best.strategy is StrategyName.PARITY_REBUILD
+    assert plan_recovery(lost).chosen is None
+    rows = (HeldParity(node="n0", epoch=7, ranks=(0, 1)),)
+    best = plan_recovery(replace(lost, parity=rows)).alternative()
+    assert best.strategy is RestoreStrategyName.PARITY_REBUILD
     assert best.epoch == 7
 
 
 def test_the_parts_of_others_have_to_come():
-    whole, parts = (plan(situation(sharded=sharded)).alternative().parts for sharded in (False, True))
+    whole, parts = (plan_recovery(situation(sharded=sharded)).alternative().parts for sharded in (False, True))
     assert parts["fetch"] - whole.get("fetch", 0.0) == pytest.approx(1.0), "1 GB from rank 0 at 1 GB/s"
     assert parts["load"] == pytest.approx(2 * whole["load"])
 
@@ -69,9 +70,9 @@ def test_the_parts_of_others_have_to_come():
 def test_the_option_is_refused_where_replays_need_whole_slots(tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text("")
-    assert not parse([str(script)]).shard_save
-    assert parse(["--shard-save", str(script)]).shard_save
-    with pytest.raises(OptionsError, match="--shard-save leaves replays nothing to compare"):
-        parse(["--shard-save", "--on-sick", "replay", str(script)])
-    with pytest.raises(OptionsError, match="the disk level writes whole states"):
-        parse(["--shard-save", "--checkpoint-dir", str(tmp_path), "--disk-every", "5", str(script)])
+    assert not parse([str(script)]).shard_snapshots
+    assert parse(["--shard-snapshots", str(script)]).shard_snapshots
+    with pytest.raises(OptionsError, match="--shard-snapshots leaves step replay no replicas"):
+        parse(["--shard-snapshots", "--on-numeric-anomaly", "replay", str(script)])
+    with pytest.raises(OptionsError, match="a checkpoint holds whole states"):
+        parse(["--shard-snapshots", "--checkpoint-dir", str(tmp_path), "--checkpoint-interval", "5", str(script)])

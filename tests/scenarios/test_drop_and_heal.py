@@ -1,4 +1,4 @@
-"""SIGKILL without standbys: whole replicas go on at once, the lost one comes back, and the result has the same bits."""
+"""SIGKILL without standbys: whole replicas continue at once, the lost one comes back, the result has the same bits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job, free_port
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 50
-OPTIONS = ["--spares", "0", "--on-loss", "drop", "--parity-every", "5"]
+OPTIONS = ["--standbys", "0", "--on-loss", "drop", "--parity-interval", "5"]
 PACE = ["--faults", "sleep:rank=0,step=0,ms=40"]
 """So that a process is there again long before the end, on any machine."""
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2", "--canonical"]
@@ -38,17 +38,17 @@ def assert_bit_equal(job: Job, other: Path) -> None:
 
 def dropped(job: Job, count: int) -> None:
     """Wait until training has gone on without replicas ``count`` times."""
-    job.until(lambda: len(drops(job)) >= count, 60.0, f"going on without a replica, {count}")
+    job.until(lambda: len(drops(job)) >= count, 60.0, f"continuing without a replica, {count}")
 
 
-def healed(job: Job, count: int) -> None:
+def recovered(job: Job, count: int) -> None:
     """Wait until all replicas have come back ``count`` times."""
-    job.until(lambda: len(job.events("recovered")) - len(drops(job)) >= count, 90.0, f"replicas back, {count}")
+    job.until(lambda: len(job.events("recovery_completed")) - len(drops(job)) >= count, 90.0, f"replicas back, {count}")
 
 
 def drops(job: Job) -> list[list[int]]:
     """Replicas away, of each recovery that left some."""
-    told = [event["data"].get("replicas_away", []) for event in job.events("recovered")]
+    told = [event["data"].get("absent_replicas", []) for event in job.events("recovery_completed")]
     return [away for away in told if away]
 
 
@@ -59,14 +59,14 @@ def test_ranks_of_several_replicas_die_and_each_comes_back(job: Job, undisturbed
             before = job.pids()
             job.kill(victim)
             dropped(job, count)
-            healed(job, count)
+            recovered(job, count)
             after = job.pids()
-            assert [rank for rank in before if before[rank] != after[rank]] == [victim], "nobody else was replaced"
+            assert [rank for rank in before if before[rank] != after[rank]] == [victim], "no other rank was replaced"
         assert job.wait() == [0, 0], job.tail()
     assert_bit_equal(job, undisturbed)
     assert drops(job) == [[1], [0], [1]]
-    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovered"))
-    assert {event["data"]["digest_match"] for event in job.events("verified")} == {None, True}, (
+    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovery_completed"))
+    assert {event["data"]["digest_match"] for event in job.events("recovery_verified")} == {None, True}, (
         "None: one replica alone"
     )
     assert job.state()["last_step"] == STEPS
@@ -85,7 +85,7 @@ def test_a_node_dies_with_its_memory_and_is_taken_back_when_its_launcher_is_star
         for arena in job.shm.rglob("*/job/node-1/*.arena"):
             arena.unlink()
         job.launchers.append(job._start(1, job.port))
-        healed(job, 1)
+        recovered(job, 1)
         assert job.wait() == [0, 0], job.tail()
     assert_bit_equal(job, undisturbed)
     assert drops(job) == [[1]]
@@ -95,14 +95,14 @@ def test_a_node_dies_with_its_memory_and_is_taken_back_when_its_launcher_is_star
 
 def test_a_slow_replica_is_given_less_and_the_result_has_the_same_bits(job: Job, undisturbed: Path) -> None:
     job.arguments = [*ARGUMENTS, "--faults", "sleep:rank=3,step=0,ms=60", "--save", job.arguments[-1]]
-    job.options = ["--spares", "0", "--deal", "measured", "--parity-every", "0"]
+    job.options = ["--standbys", "0", "--micro-batch-assignment", "proportional", "--parity-interval", "0"]
     with job:
         job.wait_step(2)
         before = job.pids()
-        changed = job.until(lambda: job.events("recovered"), 90.0, "another deal")[0]
-        assert job.pids() == before, "nobody was replaced"
+        changed = job.until(lambda: job.events("recovery_completed"), 90.0, "another assignment")[0]
+        assert job.pids() == before, "no rank was replaced"
         assert job.wait() == [0, 0], job.tail()
     assert changed["data"]["steps_lost"] <= 1
     assert not job.events("process_exit", "recovery_failed")
-    assert "work is dealt anew by the speed of replicas (0: 1.00, 1: 0." in job.log(0).read_text()
+    assert "work is assigned again by the speed of replicas (0: 1.00, 1: 0." in job.log(0).read_text()
     assert_bit_equal(job, undisturbed)

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def test_nobody_cries_wolf(story: Quiet, tmp_path: Path) -> None:
     with stage(tmp_path, **story.stage) as played:
         story.play(played)
-        assert not played.drains(), played.told()
-        assert len(played.incidents()) <= story.incidents, played.told()
+        assert not played.drains(), played.describe()
+        assert len(played.incidents()) <= story.incidents, played.describe()
 
 
 @pytest.mark.parametrize("story", FAULTS, ids=lambda story: story.name)
@@ -27,18 +27,18 @@ def test_the_fault_is_found(story: Fault, tmp_path: Path) -> None:
         onset = story.play(played)
         began = played.now
         assert not [f for f in played.findings() if f.time < began - 1], (
-            "something was found before it broke\n" + played.told()
+            "something was found before it broke\n" + played.describe()
         )
         pace = 30 if story.within >= 600 else 1  # what may take hours need not be asked for each second
         took = played.until(lambda: any(f.kind in story.kinds for f in played.findings()), onset.seconds, pace=pace)
-        assert took is not None, f"not found\n{played.told()}"
-        assert took <= story.within, f"took {took} s\n{played.told()}"
+        assert took is not None, f"not found\n{played.describe()}"
+        assert took <= story.within, f"took {took} s\n{played.describe()}"
         rest = pace if "node_lost" in story.kinds else max(pace, CALM_PACE_S)  # nothing new happens from here on
         played.run(max(0, onset.seconds - int(took)), pace=rest)
         blamed = {(f.node, f.device) for f in played.findings() if f.severity != "info"}
         nodes = {node for node, _ in onset.culprits}
         allowed = {*onset.culprits, *((node, device) for node in nodes for device in (None, "host"))}
-        assert blamed <= allowed, played.told()
-        assert len(played.incidents()) == story.incidents, played.told()
+        assert blamed <= allowed, played.describe()
+        assert len(played.incidents()) == story.incidents, played.describe()
         if story.evicts is not None:
-            assert bool(played.drains()) == story.evicts, played.told()
+            assert bool(played.drains()) == story.evicts, played.describe()

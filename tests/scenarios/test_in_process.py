@@ -8,8 +8,8 @@ import pytest
 
 from bench.lib_job import Job
 from bench.lib_journal import account
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -26,7 +26,7 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def faulty(warm: Warm, tmp_path: Path, faults: str) -> Job:
     """Two launchers as two nodes, 2 x 2 ranks, with ``faults``; not started yet."""
     words = [*ARGUMENTS, "--faults", faults, "--journal", str(tmp_path / "journal"), "--save", str(tmp_path / "saved")]
-    return warm.job(directory=tmp_path / "job", arguments=words, options=["--parity-every", "5", "--spares", "1"])
+    return warm.job(directory=tmp_path / "job", arguments=words, options=["--parity-interval", "5", "--standbys", "1"])
 
 
 def assert_whole(job: Job, tmp_path: Path, undisturbed: Path) -> None:
@@ -49,10 +49,10 @@ def test_the_same_processes_make_the_step_again(warm: Warm, tmp_path: Path, undi
         assert_whole(job, tmp_path, undisturbed)
     assert not job.events("process_exit", "recovery_failed")
     assert job.state()["generation"] == 4
-    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovered"))
-    assert {event["data"]["digest_match"] for event in job.events("verified")} == {True}
+    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovery_completed"))
+    assert {event["data"]["digest_match"] for event in job.events("recovery_verified")} == {True}
     log = "".join(job.log(number).read_text() for number in range(2))
-    assert "rank 2 raised Retry: as --faults wanted in step 6; all make the step again" in log
+    assert "rank 2 raised RetryStep: as --faults wanted in step 6; all make the step again" in log
     assert "rank 2 makes step 6 again" in log, "with the traceback, on the rank's own output"
 
 

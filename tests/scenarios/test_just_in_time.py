@@ -1,4 +1,4 @@
-"""Nothing is written while all is well; when a node is lost for good the rest saves, and another start goes on."""
+"""Nothing is written while all is well; when a node is lost for good the rest saves, and another start continues."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.lib_journal import account
-from recovery.disk.catalogue import find
+from mainstay.recovery.checkpoint.catalog import find
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -20,7 +20,7 @@ WORDS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2"]
 def test_healthy_replicas_save_when_nothing_else_helps(warm: Warm, tmp_path: Path) -> None:
     """Node 1 holds a whole replica and goes with its memory; no step is made twice but the one under way."""
     checkpoints, journals = tmp_path / "checkpoints", [tmp_path / "journal-0", tmp_path / "journal-1"]
-    options = ["--spares", "0", "--checkpoint-dir", str(checkpoints), "--resume", "auto"]
+    options = ["--standbys", "0", "--checkpoint-dir", str(checkpoints), "--resume", "auto"]
     slow = [*WORDS, "--faults", "sleep:rank=0,ms=20", "--journal", str(journals[0])]
     with warm.job(directory=tmp_path / "first", arguments=slow, options=options) as job:
         job.wait_step(8)

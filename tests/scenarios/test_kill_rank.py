@@ -1,4 +1,4 @@
-"""SIGKILL of ranks, agents and nodes under training: it goes on, and its result is the undisturbed one to the bit."""
+"""SIGKILL of ranks, agents and nodes under training: it continues, and its result is the undisturbed one to the bit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -30,7 +30,7 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def job(warm: Warm, tmp_path: Path) -> Job:
     """Two launchers on loopback as two nodes, 2 x 2 ranks; not started yet."""
-    options = ["--parity-every", "5", "--spares", "2"]
+    options = ["--parity-interval", "5", "--standbys", "2"]
     return warm.job(
         directory=tmp_path / "job", arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")], options=options
     )
@@ -63,7 +63,7 @@ def test_one_rank(job: Job, undisturbed: Path) -> None:
     phases = recovered["data"]["seconds"]
     assert set(phases) == {"detect", "fence", "decide", "regroup", "first_step", "total"}
     assert phases["total"] == pytest.approx(sum(v for k, v in phases.items() if k != "total"))
-    (verified,) = job.events("verified")
+    (verified,) = job.events("recovery_verified")
     assert verified["data"]["digest_match"] is True
     assert verified["data"]["steps_committed"] == 3
     (exited,) = [event for event in job.events("process_exit") if not event["data"]["expected"]]
@@ -74,19 +74,19 @@ def test_a_second_rank_while_the_first_is_being_restored(job: Job, undisturbed: 
     with job:
         job.wait_step(6)
         job.kill(0)
-        job.until(lambda: job.events("plan_chosen"), 30.0, "the first plan")
+        job.until(lambda: job.events("recovery_planned"), 30.0, "the first plan")
         job.kill(3)
         job.wait_recoveries(1)
         assert_ended_well(job, undisturbed)
     assert job.state()["generation"] == 3
-    assert len(job.events("recovered")) == 1
+    assert len(job.events("recovery_completed")) == 1
 
 
 def test_the_ranks_of_a_node_with_its_agent_and_its_memory(job: Job, undisturbed: Path) -> None:
     """Nothing of node 1 is left but its launcher: the state comes from the other node."""
     with job:
         job.wait_step(12)
-        agents = [pid for pid, command in job.children(1).items() if "recovery.agent" in command]
+        agents = [pid for pid, command in job.children(1).items() if "mainstay.recovery.agent" in command]
         assert agents
         pids = job.pids()
         for pid in [*agents, pids[2], pids[3]]:
@@ -96,7 +96,9 @@ def test_the_ranks_of_a_node_with_its_agent_and_its_memory(job: Job, undisturbed
             arena.unlink()
         job.wait_recoveries(1)
         assert_ended_well(job, undisturbed)
-    sources = {r["source"] for e in job.events("plan_chosen") for r in e["data"]["plan"]["alternatives"][0]["restores"]}
+    sources = {
+        r["source"] for e in job.events("recovery_planned") for r in e["data"]["plan"]["alternatives"][0]["restores"]
+    }
     assert sources & {"peer_copy", "parity"}
 
 
@@ -109,7 +111,7 @@ def test_a_whole_node_moves_to_the_standbys_of_the_other(job: Job, undisturbed: 
         job.launchers[1].wait()
         job.launchers = job.launchers[:1]
         assert job.wait() == [0]  # which may take less time than the kernel needs for the lost node's memory
-        assert len(job.events("recovered")) == 1
+        assert len(job.events("recovery_completed")) == 1
         deadline = time.monotonic() + 20.0
         while left := [pid for pid in lost if Path(f"/proc/{pid}").exists()]:
             assert time.monotonic() < deadline, f"processes of the lost node live on: {left}"
@@ -122,13 +124,16 @@ def test_a_whole_node_moves_to_the_standbys_of_the_other(job: Job, undisturbed: 
 
 def test_everything_in_memory_is_gone(job: Job, undisturbed: Path) -> None:
     """All ranks, both agents, all arenas: the newest snapshot that is on disk for every rank brings the job back."""
-    job.options = [*job.options, "--disk-every", "5", "--checkpoint-dir", str(job.directory / "checkpoints")]
+    job.options = [*job.options, "--checkpoint-interval", "5", "--checkpoint-dir", str(job.directory / "checkpoints")]
     with job:
         written = job.directory / "checkpoints"
         job.wait_step(6)
         job.until(lambda: [*written.glob("*/step-*/manifest.json")], 60.0, "a whole step on disk")
         agents = [
-            pid for number in range(2) for pid, words in job.children(number).items() if "recovery.agent" in words
+            pid
+            for number in range(2)
+            for pid, words in job.children(number).items()
+            if "mainstay.recovery.agent" in words
         ]
         for pid in [*job.pids().values(), *agents]:
             assert pid is not None
@@ -137,13 +142,14 @@ def test_everything_in_memory_is_gone(job: Job, undisturbed: Path) -> None:
             arena.unlink()
         job.wait_recoveries(1)
         assert_ended_well(job, undisturbed)
-    assert job.events("plan_chosen")[-1]["data"]["plan"]["chosen"] == "disk_restart"
+    assert job.events("recovery_planned")[-1]["data"]["plan"]["chosen"] == "disk_restart"
 
 
 def test_random_kills(job: Job, undisturbed: Path) -> None:
-    """SIGKILL at random moments, the next one perhaps before the last is recovered from."""
+    """SIGKILL at random moments, the next one perhaps before the last is recovered from; ``bench/kill_matrix.py``
+    kills again and again."""
     chance = random.Random(SEED)
-    kills = 6
+    kills = 3
     with job:
         job.wait_step(2)
         for number in range(kills):
@@ -151,7 +157,7 @@ def test_random_kills(job: Job, undisturbed: Path) -> None:
             job.until(lambda goal=int(target): job.step() >= goal, 60.0, "progress")
             job.kill(chance.randrange(4))
         assert_ended_well(job, undisturbed)
-    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovered"))
+    assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovery_completed"))
 
 
 def test_nothing_is_left_behind(job: Job) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import free_port
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
 from tests.scenarios.test_reinstantiate import kill_node, six_nodes, stages
 from tests.scenarios.test_reinstantiate import undisturbed as six_undisturbed
 from tests.scenarios.whole_model import parameters
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -33,40 +33,40 @@ def test_a_standby_is_waited_for_and_a_lost_node_is_not(warm: Warm, tmp_path: Pa
     job = warm.job(
         directory=tmp_path / "job",
         arguments=[*ARGUMENTS, *PACE, "--save", str(saved)],
-        options=["--spares", "1", "--on-loss", "auto", "--parity-every", "5"],
+        options=["--standbys", "1", "--on-loss", "auto", "--parity-interval", "5"],
         port=free_port(),
     )
     with job:
         job.wait_step(6)
         job.until(lambda: job.state()["topology"]["standbys"] == {"node-0": 1, "node-1": 1}, 60.0, "warm standbys")
         job.kill(3)
-        job.until(lambda: job.events("recovered"), 60.0, "the standby in its place")
+        job.until(lambda: job.events("recovery_completed"), 60.0, "the standby in its place")
         job.wait_step(16)
         lost = job.launchers.pop()
         lost.kill()
         lost.wait()
-        job.until(lambda: len(job.events("recovered")) >= 2, 60.0, "going on without the node")
+        job.until(lambda: len(job.events("recovery_completed")) >= 2, 60.0, "continuing without the node")
         for arena in job.shm.rglob("*/job/node-1/*.arena"):
             arena.unlink()
         job.launchers.append(job._start(1, job.port))
-        job.until(lambda: len(job.events("recovered")) >= 3, 90.0, "the node taken back")
+        job.until(lambda: len(job.events("recovery_completed")) >= 3, 90.0, "the node taken back")
         assert job.wait() == [0, 0], job.tail()
     assert_same_bits(saved, undisturbed, 4)
-    decided = [event["data"]["decision"] for event in job.events("plan_chosen") if "decision" in event["data"]]
+    decided = [event["data"]["decision"] for event in job.events("recovery_planned") if "decision" in event["data"]]
     assert [told["fault"] for told in decided] == ["process", "node"]
     assert decided[0]["chosen"][0] in {"local_slot", "peer_copy", "standby_swap"}
     assert decided[1]["chosen"] == ["drop_and_heal"], "one standby is left for two lost ranks"
-    outcomes = [event["data"].get("outcome") for event in job.events("recovered")]
-    ways = [None if told is None else told["way"] for told in outcomes]
+    outcomes = [event["data"].get("outcome") for event in job.events("recovery_completed")]
+    ways = [None if told is None else told["strategy"] for told in outcomes]
     assert ways[1:] == ["drop_and_heal", None], "nothing is lost when a replica comes back"
     for told in outcomes[:2]:
         assert told["predicted_s"] > 0.0
         assert told["measured_s"] > 0.0
-        assert told["regret_s"] >= 0.0
+        assert told["excess_cost_s"] >= 0.0
 
 
 def test_where_nothing_is_spare_and_repairs_are_long_other_pipelines_are_formed(warm: Warm, tmp_path: Path) -> None:
-    """A repair takes a quarter of an hour at least, as far as anybody knows: 3+2 stages lose less of it than 3 do."""
+    """A repair takes a quarter of an hour at least, as far as is known: 3+2 stages lose less of it than 3 do."""
     steps = 60
     job = six_nodes(warm, tmp_path, steps)
     job.options[job.options.index("reinstantiate")] = "auto"
@@ -81,7 +81,7 @@ def test_where_nothing_is_spare_and_repairs_are_long_other_pipelines_are_formed(
         job.wait_recoveries(2, 120.0)
         assert stages(job) == [3, 3]
         assert job.wait(300.0) == [0] * 6, job.tail()
-    lost = job.events("recovered")[0]["data"]
+    lost = job.events("recovery_completed")[0]["data"]
     assert lost["decision"]["chosen"] == ["reinstantiate"]
-    assert lost["outcome"]["way"] == "reinstantiate"
+    assert lost["outcome"]["strategy"] == "reinstantiate"
     assert parameters(tmp_path / "saved") == parameters(six_undisturbed(warm, tmp_path / "undisturbed", steps))

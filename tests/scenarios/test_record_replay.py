@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from detectors.finding import Finding
-from detectors.recording.reader import Directory
-from probes.signals import SignalSource
-from service.demo.processes import mainstay_command
-from service.demo.stack import JOB, NODES, Stack, free_port
+from mainstay.detectors.finding import Finding
+from mainstay.detectors.recording.reader import RecordingDirectory
+from mainstay.probes.signals import SignalSource
+from mainstay.service.demo.processes import mainstay_command
+from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("control")]
 
@@ -62,7 +62,7 @@ def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
     assert written.returncode == 0, written.stderr
     assert "rows of steps" in written.stdout
     out = tmp_path / "findings.jsonl"
-    replayed = command(stack, "replay", str(place), "--out", str(out))
+    replayed = command(stack, "replay", str(place), "--output", str(out))
     assert replayed.returncode == 0, replayed.stderr
     found = [msgspec.json.decode(line, type=Finding) for line in out.read_bytes().splitlines()]
     [said] = [one for one in found if one.kind == "process_exit" and one.active]
@@ -71,13 +71,13 @@ def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
         live["time"],
         live["evidence"]["summary"],
     )
-    recording = Directory(place)
+    recording = RecordingDirectory(place)
     steps = next(recording.steps(JOB))
     assert len(steps.entities) == 4
     assert sum(len(chunk.t) for chunk in recording.devices(SignalSource.HOST)) > 5
     again = command(stack, "record", str(place), *service)
     assert again.returncode == 2
     assert "holds a recording already" in again.stderr
-    nobody = command(stack, "record", str(tmp_path / "none"), "--job", "nobody", *service)
-    assert nobody.returncode == 2
-    assert "no job 'nobody'" in nobody.stderr
+    absent = command(stack, "record", str(tmp_path / "none"), "--job", "absent", *service)
+    assert absent.returncode == 2
+    assert "no job 'absent'" in absent.stderr

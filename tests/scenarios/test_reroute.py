@@ -13,15 +13,15 @@ import pytest
 
 from bench.lib_job import Job, free_port
 from bench.lib_journal import account
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
 
 STEPS = 44
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--dp", "3", "--pp", "2", "--layers", "2", "--width", "32",
              "--batch", "2", "--canonical"]  # fmt: skip
-OPTIONS = ["--spares", "0", "--on-loss", "reroute", "--parity-every", "5"]
+OPTIONS = ["--standbys", "0", "--on-loss", "reroute", "--parity-interval", "5"]
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +43,20 @@ def job(warm: Warm, tmp_path: Path) -> Job:
 
 def away(job: Job) -> list[list[int]]:
     """Ranks away after each recovery, in order."""
-    return [event["data"].get("ranks_away", []) for event in job.events("recovered")]
+    return [event["data"].get("absent_ranks", []) for event in job.events("recovery_completed")]
 
 
 def until_away(job: Job, ranks: list[int], after: int = 0) -> int:
     """Wait until the job has gone on without exactly these; the number of recoveries up to then."""
-    job.until(lambda: ranks in away(job)[after:], 120.0, f"going on without {ranks}")
+    job.until(lambda: ranks in away(job)[after:], 120.0, f"continuing without {ranks}")
     return away(job).index(ranks, after) + 1
 
 
 def assert_nothing_lost(job: Job) -> None:
-    recovered: list[dict[str, Any]] = [event["data"] for event in job.events("recovered")]
+    recovered: list[dict[str, Any]] = [event["data"] for event in job.events("recovery_completed")]
     assert all(data["steps_lost"] <= 1 for data in recovered)
     assert not job.events("recovery_failed")
-    assert False not in {event["data"]["digest_match"] for event in job.events("verified")}
+    assert False not in {event["data"]["digest_match"] for event in job.events("recovery_verified")}
     assert job.state()["last_step"] == STEPS
     counted = account([Path(job.arguments[-3])], steps=STEPS, layers=2)
     assert (counted.samples, counted.lost, counted.doubled) == (STEPS * 12, 0, 0)
@@ -73,15 +73,17 @@ def test_ranks_of_both_stages_die_one_after_another_and_two_at_once(job: Job, un
             seen = until_away(job, victims, seen)
             seen = until_away(job, [], seen)
             after = job.pids()
-            assert [rank for rank in before if before[rank] != after[rank]] == victims, "nobody else was replaced"
+            assert [rank for rank in before if before[rank] != after[rank]] == victims, "no other rank was replaced"
         assert job.wait() == [0, 0], job.tail()
     assert_same_bits(Path(job.arguments[-1]), undisturbed, 6)
     assert_nothing_lost(job)
-    assert not any("replicas_away" in event["data"] for event in job.events("recovered")), "no pipeline was dropped"
+    assert not any("absent_replicas" in event["data"] for event in job.events("recovery_completed")), (
+        "no pipeline was dropped"
+    )
 
 
 def test_a_node_across_pipelines_is_lost_then_a_rank_and_all_come_back(job: Job, undisturbed: Path) -> None:
-    """With node 1 stage 1 of replica 1 goes and all of replica 2: rank 2 goes on with the stage 1 of replica 0."""
+    """With node 1 stage 1 of replica 1 goes and all of replica 2: rank 2 continues with the stage 1 of replica 0."""
     job.arguments = ["sleep:rank=1,step=0,ms=100" if "sleep" in word else word for word in job.arguments]
     with job:
         job.wait_step(4)
@@ -98,5 +100,9 @@ def test_a_node_across_pipelines_is_lost_then_a_rank_and_all_come_back(job: Job,
         assert job.wait() == [0, 0], job.tail()
     assert_same_bits(Path(job.arguments[-1]), undisturbed, 6)
     assert_nothing_lost(job)
-    assert {tuple(event["data"].get("replicas_away", [])) for event in job.events("recovered")} == {(), (2,), (1, 2)}
+    assert {tuple(event["data"].get("absent_replicas", [])) for event in job.events("recovery_completed")} == {
+        (),
+        (2,),
+        (1, 2),
+    }
     assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1"}

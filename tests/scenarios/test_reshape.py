@@ -1,4 +1,4 @@
-"""A running job is asked for another (dp, pp): no step is lost, and the parameters end as if nobody had asked."""
+"""A running job is asked for another (dp, pp): no step is lost, and the parameters end as without the request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import EXAMPLES, Job
-from probes.ids import uuid7
-from recovery.disk.catalogue import runs
-from recovery.reshape import Answer, Outcome, Wish, answered, ask
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.checkpoint.catalog import runs
+from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
+from tests.fork_server.processes import Warm
 from tests.scenarios.whole_model import parameters
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -27,30 +27,35 @@ SLOW = ["--pause", "0.1"]
 ENDLESS = ["--steps", "100000", "--width", "32", *SLOW]
 
 
-def reshape(job: Job, dp: int, pp: int) -> Answer:
+def reshape(job: Job, dp: int, pp: int) -> ReshapeResult:
     """What ``mainstay reshape`` does."""
-    path = ask(job.directory / "node-0", Wish(id=uuid7(), dp=dp, pp=pp, asked_at=time.time()))
-    given: Answer = job.until(lambda: answered(path), 120.0, f"an answer about dp={dp} pp={pp}")
+    path = write_request(job.directory / "node-0", ReshapeRequest(id=uuid7(), dp=dp, pp=pp, asked_at=time.time()))
+    given: ReshapeResult = job.until(lambda: answered(path), 120.0, f"an answer about dp={dp} pp={pp}")
     return given
 
 
-def undisturbed(warm: Warm, directory: Path, options: list[str], ranks: int) -> None:
-    """The same training on one node, with nobody asking for anything."""
-    words = [*SMALL, "--save", str(directory / "undisturbed")]
-    one = {"nodes": 1, "per_node": ranks, "options": options}
+@pytest.fixture(scope="module")
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The parameters of one rank that keeps its shape: every shape ends with the same bits."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    words = [*SMALL, "--save", str(directory / "saved")]
+    one = {"nodes": 1, "per_node": 1, "options": ["--dp", "1", "--pp", "1"]}
     with warm.job(directory=directory / "plain", script=SCRIPT, arguments=words, **one) as job:
         assert job.wait() == [0], job.tail()
+    return parameters(directory / "saved")
 
 
-def test_four_ranks_change_their_shape_twice_and_lose_one_between(warm: Warm, tmp_path: Path) -> None:
+def test_four_ranks_change_their_shape_twice_and_lose_one_between(
+    warm: Warm, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
     checkpoints = tmp_path / "checkpoints"
-    options = ["--dp", "2", "--pp", "2", "--parity-every", "5"]
-    disk = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
+    options = ["--dp", "2", "--pp", "2", "--parity-interval", "5"]
+    disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(checkpoints)]
     words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
     with warm.job(directory=tmp_path / "job", script=SCRIPT, arguments=words, options=[*options, *disk]) as job:
         job.wait_step(4)
         first = reshape(job, 1, 4)
-        assert first.outcome is Outcome.DONE, (first, job.tail())
+        assert first.outcome is ReshapeStatus.DONE, (first, job.tail())
         assert first.step is not None
         assert first.step >= 4
         assert first.steps_repeated in {0, 1}
@@ -59,18 +64,26 @@ def test_four_ranks_change_their_shape_twice_and_lose_one_between(warm: Warm, tm
         job.kill(2)
         job.wait_recoveries(1)
         second = reshape(job, 4, 1)
-        assert second.outcome is Outcome.DONE, (second, job.tail())
+        assert second.outcome is ReshapeStatus.DONE, (second, job.tail())
         assert second.step is not None
         assert second.step > first.step
         assert job.wait() == [0, 0], job.tail()
         assert job.state()["last_step"] == STEPS
     assert len(runs(checkpoints)) == 3
-    undisturbed(warm, tmp_path, ["--dp", "2", "--pp", "2"], ranks=4)
-    assert parameters(tmp_path / "saved") == parameters(tmp_path / "undisturbed")
+    assert parameters(tmp_path / "saved") == undisturbed
 
 
 def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(warm: Warm, tmp_path: Path) -> None:
-    options = ["--dp", "1", "--pp", "2", "--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    options = [
+        "--dp",
+        "1",
+        "--pp",
+        "2",
+        "--checkpoint-interval",
+        "1000",
+        "--checkpoint-dir",
+        str(tmp_path / "checkpoints"),
+    ]
     with warm.job(directory=tmp_path / "job", script=SCRIPT, arguments=ENDLESS, nodes=1, options=options) as job:
         job.wait_step(2)
         assert reshape(job, 1, 2).detail == "the job has dp=1 pp=2 already"
@@ -85,19 +98,21 @@ def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(warm: Warm, tmp_path
 
 
 def test_a_script_that_names_its_own_shape_is_not_stopped(warm: Warm, tmp_path: Path) -> None:
-    options = ["--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    options = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
     words = ["--steps", "100000", "--dp", "1", "--pp", "2", "--width", "32"]
     with warm.job(directory=tmp_path / "job", arguments=words, nodes=1, options=options) as job:
         job.wait_step(2)
         given = reshape(job, 2, 1)
-        assert given.outcome is Outcome.REFUSED
+        assert given.outcome is ReshapeStatus.REFUSED
         assert "the script of ranks [0, 1] cannot be started in another shape" in given.detail
         assert job.state()["generation"] == 1
 
 
-def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(warm: Warm, tmp_path: Path) -> None:
-    disk = ["--disk-every", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
-    options = ["--dp", "1", "--pp", "3", "--parity-every", "0", *disk]
+def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(
+    warm: Warm, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    options = ["--dp", "1", "--pp", "3", "--parity-interval", "0", *disk]
     words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
     with warm.job(
         directory=tmp_path / "job", script=SCRIPT, arguments=words, nodes=1, per_node=3, options=options
@@ -107,12 +122,11 @@ def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(warm: Warm, tmp
         command += ["--state-dir", str(job.directory / "node-0"), "--timeout", "240"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, (done.stdout, done.stderr, job.tail())
-        assert job.state()["topology"]["stages"] == [2, 1]
+        assert job.state()["topology"]["pipeline_depths"] == [2, 1]
         job.wait_step(json.loads(done.stdout)["step"] + 2)
         job.kill(2)
         job.wait_recoveries(1)
         last = reshape(job, 3, 1)
-        assert last.outcome is Outcome.DONE, (last, job.tail())
+        assert last.outcome is ReshapeStatus.DONE, (last, job.tail())
         assert job.wait() == [0], job.tail()
-    undisturbed(warm, tmp_path, ["--dp", "1", "--pp", "1"], ranks=1)
-    assert parameters(tmp_path / "saved") == parameters(tmp_path / "undisturbed")
+    assert parameters(tmp_path / "saved") == undisturbed

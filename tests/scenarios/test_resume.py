@@ -1,8 +1,9 @@
-"""Everything is gone but the disk: a later start of the job goes on from it, and ends as if nothing had happened."""
+"""Everything is gone but the disk: a later start of the job continues from it, and ends as if nothing had happened."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import EXAMPLES, Job
-from recovery.disk.catalogue import find, runs
-from recovery.shape import Shape
+from mainstay.recovery.checkpoint.catalog import find, runs
+from mainstay.recovery.mesh_shape import MeshShape
+from tests.fork_server.processes import Warm
 from tests.scenarios.whole_model import parameters
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
@@ -39,7 +40,7 @@ def test_all_is_killed_and_a_new_start_resumes(warm: Warm, tmp_path: Path) -> No
     """Two nodes, two pipelines of two stages; SIGKILL of both launchers takes every process and arena with it."""
     words = ["--steps", str(STEPS), *SMALL]
     checkpoints = tmp_path / "checkpoints"
-    options = ["--parity-every", "5", "--disk-every", "5", "--checkpoint-dir", str(checkpoints)]
+    options = ["--parity-interval", "5", "--checkpoint-interval", "5", "--checkpoint-dir", str(checkpoints)]
     first = warm.job(directory=tmp_path / "first", arguments=[*words, *SLOW], options=options)
     with first:
         first.wait_step(6)
@@ -68,9 +69,9 @@ def test_all_is_killed_and_a_new_start_resumes(warm: Warm, tmp_path: Path) -> No
 
 
 def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(warm: Warm, tmp_path: Path) -> None:
-    """SIGTERM loses no step; what two replicas hold alike, one can go on with."""
+    """SIGTERM loses no step; what two replicas hold alike, one can continue with."""
     checkpoints = tmp_path / "checkpoints"
-    options = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
+    options = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(checkpoints)]
     words = ["--steps", "14", "--dp", "2", "--pp", "1", *SMALL]
 
     def job(name: str, arguments: list[str], *more: str, ranks: int = 2, nodes: int = 1) -> Job:
@@ -95,37 +96,50 @@ def test_stopped_on_purpose_then_resumed_then_with_fewer_replicas(warm: Warm, tm
     assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
     assert find(checkpoints).manifest.epoch == 14
     # Nothing is left to do: what is saved is what was resumed.
-    one = ["--steps", "14", "--dp", "1", "--pp", "1", *SMALL, "--save", str(tmp_path / "alone")]
+    one = ["--steps", "14", "--dp", "1", "--pp", "1", *SMALL, "--save", str(tmp_path / "exclusive")]
     with job("third", one, "--resume", "auto", ranks=1) as third:
         assert third.wait() == [0], third.tail()
-    assert saved(tmp_path / "alone")["rank-0.npz"] == saved(tmp_path / "saved")["rank-0.npz"]
+    assert saved(tmp_path / "exclusive")["rank-0.npz"] == saved(tmp_path / "saved")["rank-0.npz"]
     other = ["--steps", "14", "--dp", "1", "--pp", "2", *SMALL]
     with job("fourth", other, "--resume", "latest") as fourth:
         assert fourth.wait() == [1], fourth.tail()
     assert "saved with other pipeline stages, and this script's names are each stage's own" in fourth.tail(40)
 
 
+def train(warm: Warm, directory: Path, steps: int, shape: tuple[int, int], *options: str) -> dict[str, bytes]:
+    """The parameters after ``steps`` in this (dp, pp)."""
+    words = ["--steps", str(steps), "--width", "32", "--save", str(directory / "saved")]
+    shaped = ["--dp", str(shape[0]), "--pp", str(shape[1]), *options]
+    one = {"nodes": 1, "per_node": shape[0] * shape[1], "options": shaped}
+    with warm.job(directory=directory / "job", script=EXAMPLES / "anyshape.py", arguments=words, **one) as job:
+        assert job.wait() == [0], job.tail()
+    return parameters(directory / "saved")
+
+
+def disk(checkpoints: Path) -> list[str]:
+    return ["--checkpoint-interval", "1000", "--checkpoint-dir", str(checkpoints)]
+
+
+@pytest.fixture(scope="module")
+def two_by_two(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """What two replicas of two stages saved in step 5, and their parameters after step 10."""
+    directory = tmp_path_factory.mktemp("two-by-two")
+    train(warm, directory / "first", 5, (2, 2), *disk(directory / "checkpoints"))
+    assert find(directory / "checkpoints").manifest.has_model_names
+    return directory / "checkpoints", train(warm, directory / "undisturbed", 10, (2, 2))
+
+
 @pytest.mark.parametrize(("dp", "pp"), [(1, 4), (4, 1), (1, 3)])
-def test_another_number_of_stages_goes_on_to_the_same_bits(warm: Warm, dp: int, pp: int, tmp_path: Path) -> None:
+def test_another_number_of_stages_goes_on_to_the_same_bits(
+    warm: Warm, dp: int, pp: int, tmp_path: Path, two_by_two: tuple[Path, dict[str, bytes]]
+) -> None:
     """Two replicas of two stages, then four stages, four replicas, or three stages on three ranks."""
-    script, checkpoints = EXAMPLES / "anyshape.py", tmp_path / "checkpoints"
-    disk = ["--disk-every", "1000", "--checkpoint-dir", str(checkpoints)]
-
-    def train(name: str, steps: int, shape: tuple[int, int], *options: str) -> None:
-        words = ["--steps", str(steps), "--width", "32", "--save", str(tmp_path / f"{name}-saved")]
-        shaped = ["--dp", str(shape[0]), "--pp", str(shape[1]), *options]
-        ranks = shape[0] * shape[1]
-        with warm.job(
-            directory=tmp_path / name, script=script, arguments=words, nodes=1, per_node=ranks, options=shaped
-        ) as job:
-            assert job.wait() == [0], job.tail()
-
-    train("first", 5, (2, 2), *disk)
-    assert find(checkpoints).manifest.has_model_names
-    train("second", 10, (dp, pp), *disk, "--resume", "latest")
-    assert find(checkpoints).manifest.shape == Shape(dp=dp, pp=pp)
-    train("undisturbed", 10, (2, 2))
-    assert parameters(tmp_path / "second-saved") == parameters(tmp_path / "undisturbed-saved")
+    saved_by_four, undisturbed = two_by_two
+    checkpoints = tmp_path / "checkpoints"
+    shutil.copytree(saved_by_four, checkpoints)
+    second = train(warm, tmp_path / "second", 10, (dp, pp), *disk(checkpoints), "--resume", "latest")
+    assert find(checkpoints).manifest.shape == MeshShape(dp=dp, pp=pp)
+    assert second == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -135,7 +149,7 @@ def test_another_number_of_stages_goes_on_to_the_same_bits(warm: Warm, dp: int, 
 def test_nothing_to_resume_is_one_line(tmp_path: Path, resume: str, words: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("")
-    options = ["--disk-every", "5", "--checkpoint-dir", str(tmp_path / "none"), "--resume", resume]
+    options = ["--checkpoint-interval", "5", "--checkpoint-dir", str(tmp_path / "none"), "--resume", resume]
     command = [sys.executable, "-m", "mainstay", "run", "--state-dir", str(tmp_path / "state"), *options, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

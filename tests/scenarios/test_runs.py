@@ -1,11 +1,11 @@
-"""Runs made from seeds, replayed through every detector: the right one is blamed, and nobody else."""
+"""Runs made from seeds, replayed through every detector: the right one is blamed, and no other."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from detectors.recording.replay import replay
+from mainstay.detectors.recording.replay import replay
 from tests.scenarios.runs.faults import FAULTS, QUIET, Fault, Outcome, outcome
 from tests.scenarios.runs.world import World
 
@@ -19,27 +19,33 @@ def play(fault: Fault, seed: int, **shape: float) -> Outcome:
     return outcome(world, truth, replay(world.recording()))
 
 
-def told(result: Outcome) -> str:
+def describe(result: Outcome) -> str:
     return "; ".join(f"{f.kind} of {f.entity.key}: {f.evidence.summary}" for f in result.wrong[:5])
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
-@pytest.mark.parametrize("seed", range(2))
-def test_a_fault_is_found_and_nobody_else_is_blamed(name: str, seed: int) -> None:
-    result = play(FAULTS[name], seed)
-    assert result.seconds is not None, f"missed; said instead: {told(result)}"
-    assert not result.wrong, told(result)
+def test_a_fault_is_found_and_nobody_else_is_blamed(name: str) -> None:
+    """One seed each; ``bench/detect.py`` plays many."""
+    result = play(FAULTS[name], 0)
+    assert result.seconds is not None, f"missed; said instead: {describe(result)}"
+    assert not result.wrong, describe(result)
 
 
-@pytest.mark.parametrize("name", sorted(QUIET))
-@pytest.mark.parametrize("nature", [{}, {"last_stage": 1.6}, {"lengths": 0.1}, {"dp": 2, "pp": 1, "tp": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "nature"),
+    [
+        ("nothing", {}), ("nothing", {"last_stage": 1.6}), ("nothing", {"lengths": 0.1}),
+        ("nothing", {"dp": 2, "pp": 1, "tp": 1}), ("evaluation", {"last_stage": 1.6}), ("compilation", {}),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_healthy_runs_are_left_alone(name: str, nature: dict[str, float]) -> None:
     result = play(QUIET[name], 1, **nature)
-    assert not result.wrong, told(result)
+    assert not result.wrong, describe(result)
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_lost_samples_skewed_clocks_and_stuck_timers_change_nothing(name: str) -> None:
     result = play(FAULTS[name], 5, missing=0.05, skew=0.05, stuck=0.01)
-    assert result.seconds is not None, f"missed; said instead: {told(result)}"
-    assert not result.wrong, told(result)
+    assert result.seconds is not None, f"missed; said instead: {describe(result)}"
+    assert not result.wrong, describe(result)

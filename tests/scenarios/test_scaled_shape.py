@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service.demo.processes import mainstay_command
-from service.demo.stack import Stack
+from mainstay.service.demo.processes import mainstay_command
+from mainstay.service.demo.stack import Stack
 
 NODE = "node-1"
 

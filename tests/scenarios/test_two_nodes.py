@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job
+from tests.fork_server.processes import Warm
 from tests.scenarios.same_bits import assert_same_bits
-from tests.warm.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
@@ -45,10 +45,19 @@ def lose(job: Job, *numbers: int) -> None:
 @pytest.mark.parametrize(
     ("protect", "lost", "source"),
     [
-        (["--protect", "rs:2"], (2, 3), "parity"),
+        (["--protection", "rs:2"], (2, 3), "parity"),
         # Groups of two, each on the two racks: a whole rack goes.
         (
-            ["--protect", "copies:2", "--domain", "node-2=b", "--domain", "node-3=b", "--domain", "a"],
+            [
+                "--protection",
+                "copies:2",
+                "--failure-domain",
+                "node-2=b",
+                "--failure-domain",
+                "node-3=b",
+                "--failure-domain",
+                "a",
+            ],
             (2, 3),
             "peer_copy",
         ),
@@ -63,7 +72,7 @@ def test_two_nodes_with_their_memory_at_once(
         arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
         nodes=NODES,
         per_node=1,
-        options=["--parity-every", "4", "--spares", "2", *protect],
+        options=["--parity-interval", "4", "--standbys", "2", *protect],
     )
     with job:
         job.wait_step(14)
@@ -73,18 +82,18 @@ def test_two_nodes_with_their_memory_at_once(
     assert_same_bits(tmp_path / "saved", undisturbed, NODES)
     assert job.state()["state"] == "finished"
     assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1"}
-    plan = job.events("plan_chosen")[-1]["data"]["plan"]
+    plan = job.events("recovery_planned")[-1]["data"]["plan"]
     restores = {r["rank"]: r["source"] for r in plan["alternatives"][0]["restores"]}
     # A copy that lies where its rank goes is that node's own slot at once.
     assert {restores[rank] for rank in lost} <= ({source} if source == "parity" else {source, "local_slot"})
-    assert all(event["data"]["steps_lost"] <= 8 for event in job.events("recovered"))
+    assert all(event["data"]["steps_lost"] <= 8 for event in job.events("recovery_completed"))
 
 
 def test_a_third_node_is_beyond_the_promise_and_said_so(warm: Warm, tmp_path: Path) -> None:
     """XOR covers one of the two that go: nothing is made up, the job ends with the reason."""
     job = warm.job(
         directory=tmp_path / "job", arguments=ARGUMENTS, nodes=NODES, per_node=1,
-        options=["--parity-every", "4", "--spares", "2", "--protect", "xor"],
+        options=["--parity-interval", "4", "--standbys", "2", "--protection", "xor"],
     )  # fmt: skip
     with job:
         job.wait_step(10)

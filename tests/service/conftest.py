@@ -24,17 +24,17 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from probes.frame import Axis, Frame, checksum, encode
-from probes.signals import Catalogue, SignalSource, catalogue
-from service.app import create_app
-from service.kit import migrate
-from service.kit.clock import Clock
-from service.kit.db import Database, normalise_url
-from service.services import Services
-from service.settings import Settings
+from mainstay.probes.frame import Axis, Frame, checksum, encode
+from mainstay.probes.signals import Catalog, SignalSource, catalog
+from mainstay.service.app import create_app
+from mainstay.service.common import migrate
+from mainstay.service.common.clock import Clock
+from mainstay.service.common.db import Database, normalize_url
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
 
 _TLS = ssl.create_default_context()
-"""For every client: reading the certificates anew took each one 25 ms, and none of them speaks TLS."""
+"""For every client: reading the certificates again took each one 25 ms, and none of them speaks TLS."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Running:
         return (self.settings.data_dir / "admin-token").read_text().strip()
 
     def hold_still(self) -> None:
-        """Stop what the service does by itself: nothing moves but what the test asks for (or turns by hand)."""
+        """Stop the background loops: only requests of the test, and loops that it runs itself, change state."""
         self.app.state.loops.stop()
 
     def client(self, token: str | None = None, **headers: str) -> httpx.Client:
@@ -69,7 +69,7 @@ class Running:
     def node_client(self, name: str) -> httpx.Client:
         """A client that speaks for a freshly enrolled node."""
         join = self.client().post("/v1/auth/tokens", json={"name": f"join {name}", "kind": "join"}).json()["token"]
-        enrolled = self.client(join).post("/v1/nodes:enrol", json={"name": name})
+        enrolled = self.client(join).post("/v1/nodes:enroll", json={"name": name})
         assert enrolled.status_code == 201, enrolled.text
         return self.client(enrolled.json()["token"])
 
@@ -132,7 +132,7 @@ def _migrated(url: str) -> Path:
 
 def _lay(migrated: Path, settings: Settings) -> Settings:
     """Spare a new service on SQLite the way through all migrations; it still looks whether there are any."""
-    url = normalise_url(settings.resolved_database_url)
+    url = normalize_url(settings.resolved_database_url)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
         Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(migrated, url.database)
@@ -210,20 +210,20 @@ def admin(service: Running) -> httpx.Client:
 class FrameMaker:
     """Valid frames of a host with rising counters."""
 
-    catalogue: Catalogue = field(default_factory=lambda: catalogue(SignalSource.HOST))
+    catalog: Catalog = field(default_factory=lambda: catalog(SignalSource.HOST))
 
     def frame(self, sequence: int = 1, **changes: Any) -> Frame:
         """A frame of two seconds that ended just now; ``changes`` replace its fields (and spoil it, if they do)."""
         samples = changes.get("samples", 2)
         entities = changes.get("entities", ("host",))
         shape = (len(entities), samples)
-        narrow = np.full((shape[0], len(self.catalogue.narrow), shape[1]), 0.25, "<f4")
+        narrow = np.full((shape[0], len(self.catalog.narrow), shape[1]), 0.25, "<f4")
         rising = (sequence * samples + np.arange(samples)) * 100
-        wide = np.broadcast_to(rising, (shape[0], len(self.catalogue.wide), shape[1])).astype("<i8")
+        wide = np.broadcast_to(rising, (shape[0], len(self.catalog.wide), shape[1])).astype("<i8")
         values, big = changes.pop("values", narrow.tobytes()), changes.pop("wide", wide.tobytes())
         fields: dict[str, Any] = {
             "version": 1, "subject": "n1", "axis": Axis.TIME, "stream": "s1", "sequence": sequence,
-            "t0": float(int(time.time()) - 600 + 2 * sequence), "dt": 1.0, "catalogue": self.catalogue.digest,
+            "t0": float(int(time.time()) - 600 + 2 * sequence), "dt": 1.0, "catalog": self.catalog.digest,
             "entities": entities, "samples": samples, "values": values, "wide": big, "crc32": checksum(values, big),
         }  # fmt: skip
         return Frame(**{**fields, **changes})
@@ -233,9 +233,23 @@ class FrameMaker:
 
     def with_narrow(self, signal: str, value: float, sequence: int = 1) -> bytes:
         """A frame whose first sample of one signal is ``value``."""
-        values = np.full((1, len(self.catalogue.narrow), 2), 0.25, "<f4")
-        values[0, self.catalogue.narrow.index(signal), 0] = value
+        values = np.full((1, len(self.catalog.narrow), 2), 0.25, "<f4")
+        values[0, self.catalog.narrow.index(signal), 0] = value
         return self.body(sequence, values=values.tobytes())
+
+
+def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What ``check`` returns once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    return wait_until
 
 
 @pytest.fixture
@@ -249,7 +263,7 @@ REPORT: dict[str, Any] = {
     "devices": [
         {"id": "host", "index": 0, "kind": "host", "model": "EPYC", "serial": None, "uuid": None, "memory_bytes": None}
     ],
-    "catalogue": {"narrow": [], "wide": []},
+    "catalog": {"narrow": [], "wide": []},
 }  # fmt: skip
 
 

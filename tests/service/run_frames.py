@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from probes.frame import Axis, Frame, checksum
-from probes.signals import WIDE_MISSING, Catalogue, SignalSource, catalogue
-from service.telemetry.catalogues import PAIR_CATALOGUE, STEP_END, compile_catalogue
-from service.telemetry.check import Samples, check
+from mainstay.probes.frame import Axis, Frame, checksum
+from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog
+from mainstay.service.telemetry.catalogs import PAIR_CATALOG, STEP_END, compile_catalog
+from mainstay.service.telemetry.check import CheckedSamples, check
 
-PROGRESS = catalogue(SignalSource.PROGRESS)
-RANK = catalogue(SignalSource.RANK)
-PAIR = PAIR_CATALOGUE
-_COMPILED = {made.digest: compile_catalogue(made) for made in (PROGRESS, RANK, PAIR)}
+PROGRESS = catalog(SignalSource.PROGRESS)
+RANK = catalog(SignalSource.RANK)
+PAIR = PAIR_CATALOG
+_COMPILED = {made.digest: compile_catalog(made) for made in (PROGRESS, RANK, PAIR)}
 _numbers = itertools.count(1)
 Values = Mapping[str, Any]
 """Signal -> what numpy can spread over [entity, sample]."""
 
 
 def make_frame(
-    made: Catalogue, on: Axis, t0: float, signals: Values, *, entities: Sequence[str], samples: int, **changes: Any
+    made: Catalog, on: Axis, t0: float, signals: Values, *, entities: Sequence[str], samples: int, **changes: Any
 ) -> Frame:
     shape = (len(entities), samples)
     narrow = np.full((shape[0], len(made.narrow), samples), np.nan, "<f4")
@@ -36,7 +36,7 @@ def make_frame(
     v, w = narrow.tobytes(), wide.tobytes()
     fields: dict[str, Any] = {
         "version": 1, "subject": "demo-1", "axis": on, "stream": "s-1", "sequence": next(_numbers), "t0": t0,
-        "dt": 1.0, "catalogue": made.digest, "entities": tuple(entities), "samples": samples, "values": v, "wide": w,
+        "dt": 1.0, "catalog": made.digest, "entities": tuple(entities), "samples": samples, "values": v, "wide": w,
         "crc32": checksum(v, w),
     }  # fmt: skip
     return Frame(**{**fields, **changes})
@@ -65,5 +65,5 @@ def pair_frame(step: int, seconds: Any, *, pairs: Sequence[str], end: Any, sampl
     return make_frame(PAIR, Axis.STEP, float(step), values, entities=pairs, samples=samples, **c)
 
 
-def checked(frame: Frame) -> Samples:
-    return check(frame, _COMPILED[frame.catalogue])
+def checked(frame: Frame) -> CheckedSamples:
+    return check(frame, _COMPILED[frame.catalog])

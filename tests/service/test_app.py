@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
-from service.app import create_app
-from service.kit.web import Dashboard, content_policy
-from service.settings import Settings
+from mainstay.service.app import create_app
+from mainstay.service.common.web import Dashboard, content_policy
+from mainstay.service.settings import Settings
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def client(lasting_service) -> httpx.Client:
     ("method", "path", "status"),
     [
         ("GET", "/v1/nothing", 404), ("GET", "/v1", 404), ("PATCH", "/v1/nodes", 405),
-        ("GET", "/v1/telemetry/frames", 405), ("GET", "/v1/nodes:enrol", 405), ("PUT", "/healthz", 405),
+        ("GET", "/v1/telemetry/frames", 405), ("GET", "/v1/nodes:enroll", 405), ("PUT", "/healthz", 405),
         ("POST", "/v1/auth/tokens", 422), ("GET", "/v1/nodes?limit=0", 422), ("GET", "/v1/nodes?limit=501", 422),
         ("GET", "/v1/nodes?cursor=%ff", 422), ("GET", "/v1/nodes?q=%00", 422), ("DELETE", "/v1/auth/tokens/x", 422),
     ],
@@ -47,7 +47,7 @@ def test_a_fault_inside_says_nothing_about_the_inside(start, monkeypatch, caplog
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(service.services.layout, "get", fail)
-    answer = service.client().get("/v1/fleet/layout")
+    answer = service.client().get("/v1/fleet/heatmap-layout")
     assert (answer.status_code, answer.json()["type"]) == (500, "urn:mainstay:problem:internal")
     assert "secret" not in answer.text
     deadline = time.monotonic() + 60
@@ -93,8 +93,12 @@ def test_metrics_are_prometheus_text_with_our_names(client: httpx.Client) -> Non
     answer = client.get("/metrics")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
     assert all(name.startswith("mainstay_") for name in families)
-    assert {"mainstay_frames_stored", "mainstay_nodes", "mainstay_loop_turns", "mainstay_ring_bytes"} <= set(families)
-    loops = {sample.labels["loop"] for sample in families["mainstay_loop_turns"].samples if "loop" in sample.labels}
+    assert {"mainstay_frames_stored", "mainstay_nodes", "mainstay_loop_iterations", "mainstay_ring_bytes"} <= set(
+        families
+    )
+    loops = {
+        sample.labels["loop"] for sample in families["mainstay_loop_iterations"].samples if "loop" in sample.labels
+    }
     assert {"fleet-voices", "stream-tell", "telemetry-retention"} <= loops
 
 
@@ -134,7 +138,7 @@ def dist(tmp_path: Path) -> Path:
     return build
 
 
-async def ask(dashboard: Dashboard, path: str) -> tuple[int, dict[str, str]]:
+async def request_path(dashboard: Dashboard, path: str) -> tuple[int, dict[str, str]]:
     scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "server": ("h", 80)}
     response = await dashboard(Request(scope))
     return response.status_code, dict(response.headers)
@@ -143,7 +147,7 @@ async def ask(dashboard: Dashboard, path: str) -> tuple[int, dict[str, str]]:
 def serve_path(dashboard: Dashboard, path: str) -> tuple[int, dict[str, str]]:
     import asyncio
 
-    return asyncio.run(ask(dashboard, path))
+    return asyncio.run(request_path(dashboard, path))
 
 
 def test_every_view_is_the_index_and_assets_are_kept(dist: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bad input is answered by a problem that names the fault, stores nothing, and harms nobody.
+"""Bad input is answered by a problem that names the fault, stores nothing, and affects no other request.
 
 Each test sends real bytes to a real server and compares the number of rows of every table, and of telemetry blocks,
 before and after. What is wrong with a frame's own bytes is in ``telemetry/test_frames.py``, who may do what in
@@ -21,9 +21,9 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from probes.frame import Axis
-from service.fleet.models import DeviceRow
-from service.kit.db import Base
+from mainstay.probes.frame import Axis
+from mainstay.service.common.db import Base
+from mainstay.service.fleet.models import DeviceRow
 
 PATHS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).resolve().parents[2] / "web" / "openapi.json").read_text()
@@ -37,7 +37,7 @@ JOB: dict[str, Any] = {
     "topology": {"dp": 1, "pp": 1, "tp": 1, "world_size": 1, "ranks": []}, "started_at": 1.0, "finished_at": None,
     "protection": {"slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []},
 }  # fmt: skip
-NOBODY = "0197f9e4-1c2d-7abc-8def-00000000dead"
+ABSENT = "0197f9e4-1c2d-7abc-8def-00000000dead"
 JSON = {"Content-Type": "application/json"}
 FRAMES = "/v1/telemetry/frames"
 
@@ -82,7 +82,7 @@ def nothing_stored(house: House) -> Iterator[None]:
     yield
     assert house.counts() == before
     assert house.service.services.ingest.writer.healthy()
-    assert house.admin.get("/v1/overview").status_code == 200, "and the service goes on"
+    assert house.admin.get("/v1/overview").status_code == 200, "the service still works"
 
 
 @pytest.fixture
@@ -120,11 +120,11 @@ BODIES: dict[str, tuple[bytes, int, str, str]] = {
     "nothing": (b"", 422, "invalid", "body: Field required"),
     "truncated": (GOOD[: len(GOOD) // 2], 422, "invalid", "JSON decode error"),
     "trailing": (GOOD + b"}", 422, "invalid", "JSON decode error"),
-    "not JSON": (b"\x82\xa5items\x90", 400, "bad-request", "not UTF-8"),
-    "not UTF-8": (events(kind=b'"link_down\xff"'), 400, "bad-request", "not UTF-8: byte"),
-    "not UTF-8 in a key": (b'{"\xc3(": 1}', 400, "bad-request", "not UTF-8: byte 2"),
-    "deep": (DEEP, 400, "bad-request", "nested too deeply"),
-    "deep objects": (b'{"items":' * 50_000, 400, "bad-request", "nested too deeply"),
+    "not JSON": (b"\x82\xa5items\x90", 400, "invalid-request", "not UTF-8"),
+    "not UTF-8": (events(kind=b'"link_down\xff"'), 400, "invalid-request", "not UTF-8: byte"),
+    "not UTF-8 in a key": (b'{"\xc3(": 1}', 400, "invalid-request", "not UTF-8: byte 2"),
+    "deep": (DEEP, 400, "invalid-request", "nested too deeply"),
+    "deep objects": (b'{"items":' * 50_000, 400, "invalid-request", "nested too deeply"),
     "deep inside": (events(data=b'{"x":' + b"[" * 100 + b"]" * 100 + b"}"), 422, "invalid", "items.0.data"),
     "another shape": (b"[1, 2]", 422, "invalid", "body: "),
     "null": (b"null", 422, "invalid", "body: "),
@@ -148,10 +148,10 @@ BODIES: dict[str, tuple[bytes, int, str, str]] = {
     "NaN as a rank": (events(rank=b"NaN"), 422, "invalid", "items.0.rank"),
     "half a rank": (events(rank=0.5), 422, "invalid", "items.0.rank"),
     "a rank beyond 64 bits": (events(rank=10**30), 422, "invalid", "items.0.rank"),
-    "a rank of 5,000 digits": (events(rank=b"9" * 5000), 400, "bad-request", "too many digits"),
+    "a rank of 5,000 digits": (events(rank=b"9" * 5000), 400, "invalid-request", "too many digits"),
     "NaN in data": (events(data=b'{"x": [NaN]}'), 422, "invalid", "items.0.data: Value error"),
     "infinity in data": (events(data=b'{"x": {"y": -Infinity}}'), 422, "invalid", "items.0.data: Value error"),
-    "a plan that is none": (events(kind="plan_chosen", job="j", data={"id": 1}), 422, "invalid", "items.0"),
+    "a plan that is none": (events(kind="recovery_planned", job="j", data={"id": 1}), 422, "invalid", "items.0"),
 }  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def test_a_bad_measurement_is_named(house: House, refused: Any, what: str) -> No
     body = {"suite": "quick", "started_at": 1.0, "finished_at": 2.0, "benchmarks": [run]}
     content = json.dumps(body).encode().replace(b'"@"', value)
     with nothing_stored(house):
-        url = f"/v1/validations/{NOBODY}/results"
+        url = f"/v1/validations/{ABSENT}/results"
         refused(house.node.post(url, content=content, headers=JSON), 422, "invalid", words)
 
 
@@ -292,17 +292,17 @@ FRAME_BYTES = {
 @pytest.mark.parametrize("what", FRAME_BYTES)
 def test_bytes_that_are_no_frame(house: House, refused: Any, what: str) -> None:
     with nothing_stored(house):
-        refused(house.node.post(FRAMES, content=FRAME_BYTES[what]), 422, "bad-frame", "not a frame")
+        refused(house.node.post(FRAMES, content=FRAME_BYTES[what]), 422, "invalid-frame", "not a frame")
 
 
-def test_a_frame_of_a_catalogue_that_nobody_announced(house: House, refused: Any, frames: Any) -> None:
+def test_a_frame_of_a_catalog_that_nobody_announced(house: House, refused: Any, frames: Any) -> None:
     with nothing_stored(house):
-        refused(house.node.post(FRAMES, content=frames.body(catalogue="ab" * 8)), 409, "unknown-catalogue", "abab")
+        refused(house.node.post(FRAMES, content=frames.body(catalog="ab" * 8)), 409, "unknown-catalog", "abab")
 
 
 def test_a_frame_with_a_wrong_checksum(house: House, refused: Any, frames: Any) -> None:
     with nothing_stored(house):
-        refused(house.node.post(FRAMES, content=frames.body(crc32=7)), 422, "bad-frame", "checksum")
+        refused(house.node.post(FRAMES, content=frames.body(crc32=7)), 422, "invalid-frame", "checksum")
 
 
 def test_a_frame_of_a_job_that_nobody_knows(house: House, refused: Any, frames: Any) -> None:
@@ -316,7 +316,7 @@ def test_a_frame_of_a_job_that_nobody_knows(house: House, refused: Any, frames: 
 
 @pytest.fixture
 def strangers(house: House) -> dict[str, tuple[httpx.Client, int, str]]:
-    """Who: (client, status, slug) of somebody who may not write for n1."""
+    """Who: (client, status, slug) without permission to write for n1."""
     gone = house.admin.post("/v1/auth/tokens", json={"name": "gone", "scopes": ["admin"]}).json()
     assert house.admin.delete(f"/v1/auth/tokens/{gone['id']}").status_code == 204
     expired = house.with_token(scopes=["admin"], expires_in=0.001)
@@ -335,33 +335,33 @@ def strangers(house: House) -> dict[str, tuple[httpx.Client, int, str]]:
     }  # fmt: skip
 
 
-def doors(frames: Any, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def endpoints(frames: Any, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What n1 may write: the arguments of a request."""
     return {
         "frame": {"method": "POST", "url": FRAMES, "content": frames.body()},
         "events": {"method": "POST", "url": "/v1/events", "content": GOOD, "headers": JSON},
         "report": {"method": "PUT", "url": "/v1/nodes/n1", "json": report},
-        "orders": {"method": "GET", "url": "/v1/nodes/n1/orders"},
+        "orders": {"method": "GET", "url": "/v1/nodes/n1/tasks"},
     }
 
 
 def test_strangers_write_nothing(house: House, refused: Any, strangers: Any, frames: Any, report: Any) -> None:
     for client, status, slug in strangers.values():
         with nothing_stored(house):
-            for request in doors(frames, report).values():
+            for request in endpoints(frames, report).values():
                 refused(client.request(**request), status, slug)
 
 
 def test_a_node_writes_for_no_other(house: House, refused: Any, frames: Any, report: Any) -> None:
     other = house.service.client(_credential_of(house, "n3"))
     with nothing_stored(house):
-        for request in doors(frames, report).values():
-            refused(other.request(**request), 403, "not-your-node", "n1")
+        for request in endpoints(frames, report).values():
+            refused(other.request(**request), 403, "wrong-node", "n1")
 
 
 def _credential_of(house: House, name: str) -> str:
     join = house.with_token(kind="join")
-    token: str = join.post("/v1/nodes:enrol", json={"name": name}).json()["token"]
+    token: str = join.post("/v1/nodes:enroll", json={"name": name}).json()["token"]
     return token
 
 
@@ -369,44 +369,44 @@ def test_a_token_of_one_job_writes_for_no_other(house: House, refused: Any, fram
     job = house.with_token(kind="job", job="mine")
     step = frames.body(subject="yours", axis=Axis.STEP, entities=("0",))
     with nothing_stored(house):
-        refused(job.put("/v1/jobs/yours", json=JOB), 403, "not-your-job", "yours")
-        refused(job.post("/v1/events", content=events(job="yours"), headers=JSON), 403, "not-your-job", "yours")
-        refused(job.post(FRAMES, content=step), 403, "not-your-job", "yours")
+        refused(job.put("/v1/jobs/yours", json=JOB), 403, "wrong-job", "yours")
+        refused(job.post("/v1/events", content=events(job="yours"), headers=JSON), 403, "wrong-job", "yours")
+        refused(job.post(FRAMES, content=step), 403, "wrong-job", "yours")
 
 
 # what is not there
 
 
 UNKNOWN: dict[str, tuple[str, str, Any, str]] = {
-    "job": ("GET", "/v1/jobs/nobody", None, "unknown-job"),
-    "steps of a job": ("GET", "/v1/jobs/nobody/steps", None, "unknown-job"),
-    "recoveries of a job": ("GET", "/v1/jobs/nobody/recoveries", None, "unknown-job"),
-    "incident": ("GET", f"/v1/incidents/{NOBODY}", None, "unknown-incident"),
-    "incident to close": ("POST", f"/v1/incidents/{NOBODY}:close", {"reason": "r"}, "unknown-incident"),
-    "incident to acknowledge": ("POST", f"/v1/incidents/{NOBODY}:acknowledge", {"reason": "r"}, "unknown-incident"),
-    "plan": ("GET", f"/v1/plans/{NOBODY}", None, "unknown-plan"),
-    "node": ("GET", "/v1/nodes/nobody", None, "unknown-node"),
-    "orders of a node": ("GET", "/v1/nodes/nobody/orders?wait=20", None, "unknown-node"),
-    "telemetry of a node": ("GET", "/v1/telemetry/query?node=nobody&signal=load_1m", None, "unknown-node"),
-    "node to validate": ("POST", "/v1/validations", {"node": "nobody", "suite": "quick"}, "unknown-node"),
-    "node to sweep": ("POST", "/v1/sweeps", {"name": "s", "suite": "quick", "nodes": ["nobody"]}, "unknown-node"),
-    "validation": ("GET", f"/v1/validations/{NOBODY}", None, "unknown-validation"),
+    "job": ("GET", "/v1/jobs/absent", None, "unknown-job"),
+    "steps of a job": ("GET", "/v1/jobs/absent/steps", None, "unknown-job"),
+    "recoveries of a job": ("GET", "/v1/jobs/absent/recoveries", None, "unknown-job"),
+    "incident": ("GET", f"/v1/incidents/{ABSENT}", None, "unknown-incident"),
+    "incident to close": ("POST", f"/v1/incidents/{ABSENT}:close", {"reason": "r"}, "unknown-incident"),
+    "incident to acknowledge": ("POST", f"/v1/incidents/{ABSENT}:acknowledge", {"reason": "r"}, "unknown-incident"),
+    "plan": ("GET", f"/v1/recovery-plans/{ABSENT}", None, "unknown-plan"),
+    "node": ("GET", "/v1/nodes/absent", None, "unknown-node"),
+    "orders of a node": ("GET", "/v1/nodes/absent/tasks?wait=20", None, "unknown-node"),
+    "telemetry of a node": ("GET", "/v1/telemetry/query?node=absent&signal=load_1m", None, "unknown-node"),
+    "node to validate": ("POST", "/v1/validations", {"node": "absent", "suite": "quick"}, "unknown-node"),
+    "node to sweep": ("POST", "/v1/sweeps", {"name": "s", "suite": "quick", "nodes": ["absent"]}, "unknown-node"),
+    "validation": ("GET", f"/v1/validations/{ABSENT}", None, "unknown-validation"),
     "results of a validation": (
-        "POST", f"/v1/validations/{NOBODY}/results",
+        "POST", f"/v1/validations/{ABSENT}/results",
         {"suite": "quick", "started_at": 1, "finished_at": 2, "benchmarks": []}, "unknown-validation",
     ),
-    "sweep": ("GET", f"/v1/sweeps/{NOBODY}", None, "unknown-sweep"),
-    "sweep to change": ("PATCH", f"/v1/sweeps/{NOBODY}", {"version": 1, "enabled": False}, "unknown-sweep"),
-    "sweep to run": ("POST", f"/v1/sweeps/{NOBODY}:run", None, "unknown-sweep"),
-    "sweep to forget": ("DELETE", f"/v1/sweeps/{NOBODY}", None, "unknown-sweep"),
-    "token to revoke": ("DELETE", f"/v1/auth/tokens/{NOBODY}", None, "unknown-token"),
+    "sweep": ("GET", f"/v1/sweeps/{ABSENT}", None, "unknown-sweep"),
+    "sweep to change": ("PATCH", f"/v1/sweeps/{ABSENT}", {"version": 1, "enabled": False}, "unknown-sweep"),
+    "sweep to run": ("POST", f"/v1/sweeps/{ABSENT}:run", None, "unknown-sweep"),
+    "sweep to forget": ("DELETE", f"/v1/sweeps/{ABSENT}", None, "unknown-sweep"),
+    "token to revoke": ("DELETE", f"/v1/auth/tokens/{ABSENT}", None, "unknown-token"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
 def test_what_is_not_there_is_named(house: House, refused: Any, what: str) -> None:
     method, path, body, slug = UNKNOWN[what]
-    name = "nobody" if "nobody" in f"{path}{body}" else NOBODY
+    name = "absent" if "absent" in f"{path}{body}" else ABSENT
     with nothing_stored(house):
         refused(house.admin.request(method, path, json=body, headers={"Idempotency-Key": what}), 404, slug, name)
 
@@ -446,7 +446,7 @@ def test_a_bad_page_of_any_list_is_named(house: House, refused: Any, path: str) 
     url = a_list(house, path)
     with nothing_stored(house):
         for cursor in ("x", "%00", "%ff", "W251bGxd", "bnVsbA", "A" * 500):
-            refused(house.admin.get(f"{url}?cursor={cursor}"), 422, "bad-cursor", "cursor")
+            refused(house.admin.get(f"{url}?cursor={cursor}"), 422, "invalid-cursor", "cursor")
         refused(house.admin.get(f"{url}?cursor={'A' * 501}"), 422, "invalid", "query.cursor")
         for limit in ("0", "-1", "501", "9" * 30, "1.5", "nan", "many", ""):
             refused(house.admin.get(f"{url}?limit={limit}"), 422, "invalid", "query.limit")
@@ -468,9 +468,9 @@ QUERIES = {
     "/v1/nodes?state=happy": "query.state",
     "/v1/nodes?q=%00": "query.q",
     "/v1/incidents?node=a%20b": "query.node",
-    "/v1/nodes/n1/orders?wait=26": "query.wait",
-    "/v1/nodes/n1/orders?wait=nan": "query.wait",
-    "/v1/fleet/snapshot?signal=happiness": "happiness",
+    "/v1/nodes/n1/tasks?wait=26": "query.wait",
+    "/v1/nodes/n1/tasks?wait=nan": "query.wait",
+    "/v1/fleet/heatmap?signal=happiness": "happiness",
     "/v1/watch?topics=love": "love",
 }
 
@@ -503,7 +503,7 @@ def test_the_good_ones_are_good(service: Any, frames: Any, report: Any) -> None:
     """Or else the refusals above would prove nothing."""
     house = House(service, service.client(), service.node_client("n1"))
     before = house.counts()
-    for request in doors(frames, report).values():
+    for request in endpoints(frames, report).values():
         answer = house.node.request(**request)
         assert answer.is_success, answer.text
     assert house.admin.put("/v1/jobs/demo", json=JOB).status_code == 200

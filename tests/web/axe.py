@@ -1,4 +1,4 @@
-"""axe, the usual checker of the web accessibility guidelines, over a page as it stands."""
+"""Check pages with axe against the web accessibility guidelines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from service.demo.stack import Stack
+from mainstay.service.demo.stack import Stack
 
 AXE = Path(__file__).resolve().parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 GUIDELINES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
-COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
-"""The rules that look at colours: all that a second theme of the same width can break."""
+COLORS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+"""The rules about colors, which a second theme of the same width can break."""
 
 
 def violations(page: Page, rules: Any = None) -> list[str]:
-    """What axe says of the page, one line a complaint: by all ``GUIDELINES``, or by ``rules`` in axe's own words."""
+    """Return the violations on the page, one line each, by all ``GUIDELINES`` or by ``rules`` of axe."""
     page.evaluate(AXE.read_text())
     found: dict[str, Any] = page.evaluate(
         "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", rules or GUIDELINES
@@ -37,9 +37,9 @@ def broken_pages(
     prepare: Callable[[Page], None] | None = None,
     rules: Any = None,
 ) -> dict[str, list[str]]:
-    """What axe says of each page in one theme, pages without a complaint left out; and pages wider than the window.
+    """Return the violations by page in one theme, and pages wider than the window.
 
-    ``prepare`` may route some of the page's questions to answers of a test's own.
+    ``prepare`` may replace responses of the service.
     """
     context = browser.new_context(
         base_url=dashboard.api.base_url,

@@ -1,4 +1,4 @@
-"""A real service with a real node daemon and a job's story in it, and a real Chromium to look at it."""
+"""Fixtures: a real service with a node daemon and a job, and a real Chromium."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from service.demo.stack import Stack
-from tests.web.story import put_job
+from mainstay.service.demo.stack import Stack
+from tests.web.job_timeline import put_job
 
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -18,7 +18,9 @@ QUIET = [
 
 @pytest.fixture(scope="session")
 def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Stack]:
-    stack = Stack(tmp_path_factory.mktemp("dashboard"), free_port(), {"MAINSTAY_INCIDENTS__QUIET_SECONDS": "3600"})
+    stack = Stack(
+        tmp_path_factory.mktemp("dashboard"), free_port(), {"MAINSTAY_INCIDENTS__CLOSE_AFTER_SECONDS": "3600"}
+    )
     try:
         stack.start_service("serve")
         stack.start_node("node-a")
@@ -31,7 +33,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], 
 
 @pytest.fixture(scope="module")
 def browser(chromium_path: str) -> Iterator[Browser]:
-    """Not for the whole session: while Playwright runs, its event loop runs too, and other tests start their own."""
+    """Start Chromium per module: Playwright runs an event loop, and other tests start their own."""
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium_path, args=QUIET)
         yield running
@@ -40,13 +42,13 @@ def browser(chromium_path: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, dashboard: Stack) -> Iterator[Page]:
-    """A page that is signed in and has loaded nothing; anything that it reports as an error fails the test."""
+    """Open a signed-in page. An error on the page fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=dashboard.api.base_url)
     context.set_default_timeout(15_000)
     page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
     assert context.request.post("/v1/auth/session", data={"token": dashboard.token}).ok
     yield page
     context.close()
-    assert not complaints, complaints
+    assert not errors, errors

@@ -1,4 +1,4 @@
-"""Every page in both themes under axe, the usual checker of the web accessibility guidelines."""
+"""Check every page in both themes with axe."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from service.demo.stack import Stack
-from tests.web.axe import COLOURS, GUIDELINES, broken_pages, violations
-from tests.web.story import JOB
+from mainstay.service.demo.stack import Stack
+from tests.web.axe import COLORS, GUIDELINES, broken_pages, violations
+from tests.web.job_timeline import JOB
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
 
@@ -25,12 +25,13 @@ PAGES = (
     "/validation",
     "/validation?tab=sweeps",
     "/validation?tab=suites",
+    "/glossary",
     "/no-such-page",
 )
 
 
-@pytest.mark.timeout(240)  # twelve pages, each checked whole
-@pytest.mark.parametrize(("scheme", "rules"), [("light", GUIDELINES), ("dark", COLOURS)], ids=["light", "dark"])
+@pytest.mark.timeout(240)  # thirteen pages, each checked whole
+@pytest.mark.parametrize(("scheme", "rules"), [("light", GUIDELINES), ("dark", COLORS)], ids=["light", "dark"])
 def test_no_page_breaks_the_accessibility_guidelines(
     browser: Browser, dashboard: Stack, scheme: str, rules: Any
 ) -> None:
@@ -39,6 +40,6 @@ def test_no_page_breaks_the_accessibility_guidelines(
 
 def test_a_form_and_a_dialog_are_reachable_too(page: Page) -> None:
     page.goto("/validation")
-    page.get_by_role("button", name="Run now").click()
+    page.get_by_role("button", name="Run validation").click()
     page.get_by_role("dialog").get_by_text("benchmarks", exact=False).first.wait_for()
     assert violations(page) == []

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser against a real service: what an ops team does all day."""
+"""The dashboard in a real browser against a real service: the tasks of an operations team."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from service.demo.stack import Stack
-from tests.web.story import JOB, kill, plan, send
+from mainstay.service.demo.stack import Stack
+from tests.web.job_timeline import JOB, kill, plan, send
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
 
@@ -20,7 +20,7 @@ def test_sign_in_takes_the_token_out_of_the_address(page: Page, dashboard: Stack
     assert "token" not in page.url
 
 
-def test_a_wrong_token_is_refused_in_words(browser: Browser, dashboard: Stack) -> None:
+def test_a_wrong_token_is_rejected_with_a_reason(browser: Browser, dashboard: Stack) -> None:
     context = browser.new_context(base_url=dashboard.api.base_url)
     page = context.new_page()
     page.goto("/sign-in#token=mst_admin_wrong")
@@ -32,25 +32,30 @@ def test_a_wrong_token_is_refused_in_words(browser: Browser, dashboard: Stack) -
 
 
 def test_the_first_screen_answers_and_follows_live(page: Page, dashboard: Stack) -> None:
-    """An incident appears without a reload, is decided by itself, and leads to its page."""
+    """An incident appears without a reload, triggers an automated action, and leads to its page."""
     page.goto("/")
-    expect(page.get_by_role("heading", name="Nothing burns.")).to_be_visible()
+    expect(page.get_by_role("heading", name="No active incidents.")).to_be_visible()
     kill(dashboard, 3)
-    expect(page.get_by_role("heading", name="One incident burns.")).to_be_visible()
-    send(dashboard, "plan_chosen", data={"recovery": "r1", "plan": plan(3)}, generation=2)
-    expect(page.get_by_text("Decided by itself")).to_be_visible()
+    expect(page.get_by_role("heading", name="1 active incident.")).to_be_visible()
+    send(dashboard, "recovery_planned", data={"recovery": "r1", "plan": plan(3)}, generation=2)
+    expect(page.get_by_role("region", name="Automated actions").get_by_role("listitem").first).to_be_visible()
     page.get_by_role("main").get_by_role("link").filter(has_text="ank 3").first.click()
     expect(page).to_have_url(re.compile("/incidents/."))
-    expect(page.get_by_text("Nothing was written to disk.")).to_be_visible()
+    expect(page.get_by_text("No checkpoint is on disk.")).to_be_visible()
     send(
-        dashboard, "recovered", generation=2,
+        dashboard, "recovery_completed", generation=2,
         data={"recovery": "r1", "seconds": {"detect": 0.01, "regroup": 0.2}, "steps_lost": 0, "epoch": 41},
     )  # fmt: skip
-    send(dashboard, "verified", generation=2, data={"recovery": "r1", "steps_committed": 3, "digest_match": True})
+    send(
+        dashboard,
+        "recovery_verified",
+        generation=2,
+        data={"recovery": "r1", "steps_committed": 3, "digest_match": True},
+    )
     expect(page.get_by_text("Verified").first).to_be_visible()
 
 
-def test_an_incident_is_closed_by_a_human_with_a_reason(page: Page, dashboard: Stack) -> None:
+def test_an_incident_is_closed_by_an_operator_with_a_reason(page: Page, dashboard: Stack) -> None:
     kill(dashboard, 2)
     page.goto("/incidents")
     page.get_by_role("link").filter(has_text="ank 2").first.click()
@@ -76,13 +81,13 @@ def test_job_page_shows_the_grid_of_ranks(page: Page) -> None:
         expect(page.get_by_text(f"rank {rank}", exact=True).first).to_be_visible()
 
 
-def test_a_validation_is_ordered_here_and_measured_on_the_node(page: Page) -> None:
-    """The node daemon fetches the order, runs real benchmarks, and the page shows the verdict: no criteria, UNKNOWN."""
+def test_a_validation_is_requested_here_and_measured_on_the_node(page: Page) -> None:
+    """The node daemon fetches the task, runs real benchmarks, and the page shows the verdict: no criteria, UNKNOWN."""
     page.goto("/validation")
     page.get_by_role("radio", name="Suites and criteria").click()
     expect(page.get_by_text("quick").first).to_be_visible()
-    page.get_by_role("button", name="Run now").click()
-    page.get_by_role("dialog").get_by_role("button", name="Run now").click()
+    page.get_by_role("button", name="Run validation").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run validation").click()
     expect(page).to_have_url(re.compile("/validation/."))
     expect(page.get_by_text("Unknown").first).to_be_visible(timeout=100_000)
     expect(page.get_by_text("gemm").first).to_be_visible(timeout=100_000)
@@ -103,12 +108,12 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     expect(page.get_by_role("heading", name="Validation").first).to_be_visible()
 
 
-def test_an_unknown_address_says_so(page: Page) -> None:
+def test_an_unknown_address_shows_not_found(page: Page) -> None:
     page.goto("/nowhere")
-    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
+    expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
 
 
-def test_an_unknown_incident_is_a_problem_in_words(page: Page) -> None:
+def test_an_unknown_incident_shows_a_problem(page: Page) -> None:
     page.goto("/incidents/0190a0a0-0000-7000-8000-000000000000")
     expect(page.get_by_role("alert").or_(page.get_by_text("not")).first).to_be_visible()
 

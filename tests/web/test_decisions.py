@@ -1,4 +1,4 @@
-"""The job page shows what was weighed at a failure, and how the prediction fared."""
+"""The job page shows the strategies evaluated at a failure, and the accuracy of the prediction."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from service.demo.stack import Stack
+from mainstay.service.demo.stack import Stack
 from tests.web.axe import violations
-from tests.web.story import JOB, kill, plan, send
-from tests.web.weighed import decision, outcome
+from tests.web.job_timeline import JOB, kill, plan, send
+from tests.web.strategy_evaluations import decision, outcome
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
 
@@ -19,28 +19,33 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pyte
 def fail_once(dashboard: Stack, recovery: str) -> None:
     """Rank 1 is lost and comes back."""
     kill(dashboard, 1)
-    send(dashboard, "plan_chosen", data={"recovery": recovery, "plan": plan(1), "decision": decision()}, generation=2)
+    send(
+        dashboard,
+        "recovery_planned",
+        data={"recovery": recovery, "plan": plan(1), "decision": decision()},
+        generation=2,
+    )
     seconds = {"detect": 0.03, "fence": 0.05, "regroup": 0.7, "first_step": 0.28, "total": 1.06}
-    told = {"recovery": recovery, "seconds": seconds, "steps_lost": 0, "epoch": 41, "outcome": outcome()}
-    send(dashboard, "recovered", data=told, generation=2)
+    completed = {"recovery": recovery, "seconds": seconds, "steps_lost": 0, "epoch": 41, "outcome": outcome()}
+    send(dashboard, "recovery_completed", data=completed, generation=2)
 
 
-def test_what_was_weighed_is_one_click_away(page: Page, dashboard: Stack) -> None:
+def test_evaluated_strategies_are_one_click_away(page: Page, dashboard: Stack) -> None:
     fail_once(dashboard, "w1")
     page.goto(f"/jobs/{JOB}")
     row = page.get_by_role("table", name="Recoveries").get_by_role("row").filter(has_text="ank 1").first
     for text in ("Local slot", "1.06 s", "800 ms", "470 ms"):
         expect(row).to_contain_text(text)
-    row.get_by_role("button", name=re.compile("ways? weighed for")).click()
+    row.get_by_role("button", name=re.compile("strateg(y|ies) evaluated for")).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1.32 times as long, beyond the quarter that is promised")
-    expect(dialog.get_by_role("listitem").filter(has_text="carried out")).to_contain_text("Local slot")
-    expect(dialog.get_by_role("listitem").filter(has_text="would cost least here")).to_contain_text("Drop and heal")
-    expect(dialog).to_contain_text("for comparison: no job chooses it")
-    dialog.get_by_text("2 ways that could not be taken").click()
+    expect(dialog).to_contain_text("1.32 times the prediction, outside the tolerance of 25%")
+    expect(dialog.get_by_role("listitem").filter(has_text="executed")).to_contain_text("Local slot")
+    expect(dialog.get_by_role("listitem").filter(has_text="lowest cost")).to_contain_text("Drop and heal")
+    expect(dialog).to_contain_text("for comparison only: jobs cannot execute it")
+    dialog.get_by_text("2 infeasible strategies").click()
     expect(dialog.get_by_text("No checkpoint is on disk.")).to_be_visible()
-    dialog.get_by_role("link", name="What if").click()
-    expect(page).to_have_url(re.compile(f"/what-if\\?job={JOB}"))
+    dialog.get_by_role("link", name="Simulate other recovery policies").click()
+    expect(page).to_have_url(re.compile(f"/simulation\\?job={JOB}"))
     expect(page.get_by_label("Stages (pp)")).to_have_value("2")
 
 
@@ -50,7 +55,7 @@ def test_the_dialog_keeps_to_the_guidelines(page: Page, dashboard: Stack, scheme
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.goto(f"/jobs/{JOB}")
-    page.get_by_role("button", name=re.compile("ways? weighed for")).first.click()
-    page.get_by_role("dialog").get_by_text("could not be taken").click()
+    page.get_by_role("button", name=re.compile("strateg(y|ies) evaluated for")).first.click()
+    page.get_by_role("dialog").get_by_text("infeasible strategies").click()
     assert violations(page) == []
     assert not page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"), "wider than the window"

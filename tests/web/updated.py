@@ -1,11 +1,11 @@
-"""Nodes that were measured under one driver and again under the next: what an update did, and to whom."""
+"""Nodes that were measured under one driver and again under the next: the effect of an update."""
 
 from __future__ import annotations
 
 import time
 
-from service.demo.stack import Stack
-from tests.web.story import report
+from mainstay.service.demo.stack import Stack
+from tests.web.job_timeline import report
 
 HARDWARE = "b200-upd"
 DRIVERS = ("570.10", "580.20")
@@ -18,16 +18,16 @@ STANDS_OUT, OF_IT = (NODES[2], "gpu1"), 0.8
 
 def put_nodes(stack: Stack, driver: str) -> None:
     for i, node in enumerate(NODES):
-        told = report([f"16500000000{i}{gpu}" for gpu in range(GPUS)]) | {"cohort": HARDWARE, "rack": "u1"}
-        for device in told["devices"]:
+        sent = report([f"16500000000{i}{gpu}" for gpu in range(GPUS)]) | {"cohort": HARDWARE, "rack": "u1"}
+        for device in sent["devices"]:
             device["facts"] = {"driver": driver}
-        stack.api.put(f"/nodes/{node}", told)
+        stack.api.put(f"/nodes/{node}", sent)
 
 
 def measure(stack: Stack, node: str, scale: float, slow: float = 1.0) -> str:
     """One validation of a node, played to its end; its id."""
     made = str(stack.api.post("/validations", {"node": node, "suite": "quick", "benchmarks": ["gemm"]})["id"])
-    stack.api.get(f"/nodes/{node}/orders")
+    stack.api.get(f"/nodes/{node}/tasks")
     now = time.time()
     benchmarks = []
     for gpu in range(GPUS):

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from service.demo.stack import Stack
-from tests.web.story import report
+from mainstay.service.demo.stack import Stack
+from tests.web.job_timeline import report
 
 NODES = tuple(f"val-{i}" for i in range(6))
 SLOW = NODES[1]
@@ -36,19 +36,19 @@ def put_criteria(stack: Stack) -> None:
 
 def start_sweep(stack: Stack, name: str = "acceptance") -> dict[str, Any]:
     """A sweep of one benchmark over all nodes, two at once, begun."""
-    body = {"name": name, "suite": "quick", "nodes": list(NODES), "benchmarks": ["gemm", "copy"], "at_once": 3}
+    body = {"name": name, "suite": "quick", "nodes": list(NODES), "benchmarks": ["gemm", "copy"], "max_concurrent": 3}
     sweep: dict[str, Any] = stack.api.post("/sweeps", {**body, "retries": 0, "enabled": True})
     return dict(stack.api.post(f"/sweeps/{sweep['id']}:run", {}))
 
 
-def orders(stack: Stack, nodes: Sequence[str], kind: str = "validate") -> dict[str, dict[str, Any]]:
-    """Node → its first order of this kind, for those that have one."""
-    taken = {node: stack.api.get(f"/nodes/{node}/orders")["items"] for node in nodes}
+def tasks(stack: Stack, nodes: Sequence[str], kind: str = "validate") -> dict[str, dict[str, Any]]:
+    """Node → its first task of this kind, for those that have one."""
+    taken = {node: stack.api.get(f"/nodes/{node}/tasks")["items"] for node in nodes}
     return {node: found[0] for node, items in taken.items() if (found := [o for o in items if o["kind"] == kind])}
 
 
-def standing(stack: Stack, validation: str, index: int) -> None:
-    """The node says how far it is."""
+def report_progress(stack: Stack, validation: str, index: int) -> None:
+    """Report the progress of the node."""
     body = {"index": index, "total": 2, "benchmark": "copy", "device": "gpu0", "state": "running", "done": ["gemm"]}
     stack.api.post(f"/validations/{validation}/progress", body)
 
@@ -69,7 +69,7 @@ def measured(stack: Stack, validation: str, scale: float = 1.0) -> None:
 
 
 def play_sweep(stack: Stack) -> tuple[dict[str, Any], dict[str, str]]:
-    """A sweep under way: one node failed, one runs, the next have their orders or are held. The sweep; node → id."""
+    """A sweep under way: one node failed, one runs, the next have their tasks or are held. The sweep; node → id."""
     sweep = start_sweep(stack)
 
     def listed() -> list[dict[str, Any]]:
@@ -80,19 +80,19 @@ def play_sweep(stack: Stack) -> tuple[dict[str, Any], dict[str, str]]:
     seen: dict[str, dict[str, Any]] = {}
 
     def first_two() -> bool:
-        seen.update(orders(stack, NODES[:3]))
+        seen.update(tasks(stack, NODES[:3]))
         return {NODES[0], SLOW} <= set(seen)
 
-    stack.until(first_two, 30.0, "the first orders")
-    standing(stack, ids[NODES[0]], 1)
+    stack.until(first_two, 30.0, "the first tasks")
+    report_progress(stack, ids[NODES[0]], 1)
     measured(stack, ids[SLOW], 0.8)
     return sweep, ids
 
 
-def pairs(stack: Stack, localisation: str, slow: Mapping[str, float]) -> Iterator[int]:
-    """Answer the orders of a localisation, as the nodes would; a pair is as fast as its slower end."""
-    while stack.api.get(f"/localisations/{localisation}")["state"] == "running":
-        found = orders(stack, NODES, "pair")
+def pairs(stack: Stack, localization: str, slow: Mapping[str, float]) -> Iterator[int]:
+    """Answer the orders of a localization, as the nodes would; a pair is as fast as its slower end."""
+    while stack.api.get(f"/fault-localizations/{localization}")["state"] == "running":
+        found = tasks(stack, NODES, "pair")
         for node, order in found.items():
             speed = 5e10 * min(slow.get(node, 1.0), slow.get(order["peer"], 1.0))
             now = time.time()
@@ -104,17 +104,17 @@ def pairs(stack: Stack, localisation: str, slow: Mapping[str, float]) -> Iterato
                 ],
             }  # fmt: skip
             body = {"started_at": now - 1, "finished_at": now, "result": result}
-            stack.api.post(f"/localisations/orders/{order['id']}/results", body)
+            stack.api.post(f"/fault-localizations/tasks/{order['id']}/results", body)
         yield len(found)
 
 
-def localise(stack: Stack) -> str:
-    """A localisation, played to its end: ``SLOW`` has 70 % of the usual speed. Its id."""
-    body = {"nodes": list(NODES), "why": "job 7 is slow and no node is to blame"}
-    made = stack.api.post("/localisations", body)["id"]
+def localize(stack: Stack) -> str:
+    """A localization, played to its end: ``SLOW`` has 70 % of the usual speed. Its id."""
+    body = {"nodes": list(NODES), "reason": "job 7 is slow and no node is at fault"}
+    made = stack.api.post("/fault-localizations", body)["id"]
     deadline = time.monotonic() + 60
     for answered in pairs(stack, made, {SLOW: 0.7}):
-        assert time.monotonic() < deadline, "the localisation does not end"
+        assert time.monotonic() < deadline, "the localization does not end"
         if not answered:
             time.sleep(0.05)
     return str(made)

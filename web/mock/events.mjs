@@ -9,11 +9,11 @@ export function makeEvents(incidents, jobs) {
       .filter((e) =>
         [
           "process_exit",
-          "plan_chosen",
+          "recovery_planned",
           "action_started",
           "action_finished",
-          "recovered",
-          "verified",
+          "recovery_completed",
+          "recovery_verified",
         ].includes(e.kind),
       )
       .map((e) => ({
@@ -26,9 +26,9 @@ export function makeEvents(incidents, jobs) {
         rank: incident.ranks[0] ?? null,
         generation: incident.plan?.generation ?? null,
         data:
-          e.kind === "plan_chosen"
+          e.kind === "recovery_planned"
             ? { plan: incident.plan }
-            : e.kind === "recovered"
+            : e.kind === "recovery_completed"
               ? { ...e.data, seconds: incident.plan.actual_parts }
               : e.data,
         received_at: e.time + 0.1,
@@ -57,13 +57,13 @@ export const makeRecoveries = (incidents, job) =>
       job,
       generation: i.plan.generation,
       failed_at: i.opened_at,
-      planned_at: i.acting_at,
+      planned_at: i.recovering_at,
       recovered_at: i.recovered_at,
       verified_at: i.verified_at,
       failed_ranks: i.ranks,
       strategy: i.plan.chosen,
       steps_lost: i.plan.actual_steps_lost,
-      predicted_seconds: i.plan.alternatives[0].seconds,
+      planned_seconds: i.plan.alternatives[0].seconds,
       seconds: i.plan.actual_seconds,
       parts: i.plan.actual_parts,
       epoch: 18230,

@@ -33,7 +33,7 @@ const reasons = {
   draining: "asked by operator: firmware",
   quarantined: "XID 79 on gpu6; lifts when suite deep passes",
   validating: "suite standard is running",
-  unknown: "silent for 4 min: the probe or its host is gone",
+  unknown: "no report for 4 min",
 };
 
 function devicesOf(name, gpus, index) {
@@ -47,7 +47,7 @@ function devicesOf(name, gpus, index) {
     uuid: null,
     memory_bytes: null,
     facts: {},
-    moved_from: null,
+    previous_node: null,
     present: true,
   };
   const list = Array.from({ length: gpus }, (_, g) => ({
@@ -66,7 +66,7 @@ function devicesOf(name, gpus, index) {
       board_part_number: "692-2G520-0200-000",
       numa_node: String(g >> 2),
     },
-    moved_from: index === 11 && g === 3 ? "rack01-node3" : null,
+    previous_node: index === 11 && g === 3 ? "rack01-node3" : null,
     present: true,
   }));
   return [host, ...list, ...portsOf(name, gpus ? 4 : 0, index)];
@@ -88,7 +88,7 @@ function portsOf(name, count, index) {
       link_layer: "InfiniBand",
       rate: "400 Gb/s",
     },
-    moved_from: null,
+    previous_node: null,
     present: true,
   }));
 }
@@ -110,8 +110,8 @@ export function makeNodes(scenario, now) {
       rack: scenario === "calm" ? "" : name.slice(0, 6),
       booted_at: now - 86400 * (2 + (i % 9)),
       started_at: now - 86400 * (1 + (i % 9)),
-      owner: { 17: "outside", 20: "person" }[i] ?? "machine",
-      actor: { 5: "remediation", 17: "slurm", 20: "operator" }[i] ?? "judge",
+      owner: { 17: "external", 20: "operator" }[i] ?? "system",
+      actor: { 5: "remediation", 17: "slurm", 20: "operator" }[i] ?? "detector",
       state_since: now - 600 - i * 731,
       state_version: 3 + (i % 5),
       hostname: name,

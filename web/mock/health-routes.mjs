@@ -42,13 +42,13 @@ export function healthRoutes({ scenario, nodes, incidents, page, where, find, Pr
         "It has changed meanwhile",
         `The node is ${node.state} now.`,
       );
-    if (what === "undrain" && node.owner === "outside")
+    if (what === "undrain" && node.owner === "external")
       throw new Problem(409, "not-our-drain", "Not our drain", "Another system drained this node.");
     const from_state = node.state;
     Object.assign(node, {
       state: AFTER[what],
       state_reason: body.reason,
-      owner: "person",
+      owner: "operator",
       actor: "operator",
       state_since: now(),
       state_version: node.state_version + 1,
@@ -59,7 +59,7 @@ export function healthRoutes({ scenario, nodes, incidents, page, where, find, Pr
       time: now(),
       from_state,
       to_state: node.state,
-      owner: "person",
+      owner: "operator",
       actor: "operator",
       reason: body.reason,
       incident: null,
@@ -85,12 +85,12 @@ export function healthRoutes({ scenario, nodes, incidents, page, where, find, Pr
     ["GET", /^\/v1\/nodes\/([^/]+)\/transitions$/, (q, name) => page(transitions(name), q)],
     [
       "POST",
-      /^\/v1\/nodes\/([^/]+)\/(drain|undrain|quarantine|validate)$/,
+      /^\/v1\/nodes\/([^/]+):(drain|undrain|quarantine|validate)$/,
       (_q, name, what, body) => act(name, what, body),
     ],
     ["GET", /^\/v1\/remediations$/, (q) => page(where(remediations, q, "state", "node"), q)],
-    ["POST", /^\/v1\/remediations\/([^/]+)\/(accept|dismiss)$/, (_q, id, what) => decide(id, what)],
-    ["GET", /^\/v1\/remediation$/, () => makeStatus(scenario, nodes)],
+    ["POST", /^\/v1\/remediations\/([^/]+):(accept|dismiss)$/, (_q, id, what) => decide(id, what)],
+    ["GET", /^\/v1\/remediation-status$/, () => makeStatus(scenario, nodes)],
     ["GET", /^\/v1\/devices\/([^/]+)$/, (_q, key) => biography(seated(key), now())],
     [
       "GET",
@@ -99,10 +99,10 @@ export function healthRoutes({ scenario, nodes, incidents, page, where, find, Pr
     ],
     ["GET", /^\/v1\/policies\/xid$/, () => policies.policy],
     ["PUT", /^\/v1\/policies\/xid\/overrides$/, (_q, body) => policies.push(body)],
-    ["POST", /^\/v1\/policies\/xid\/test$/, (_q, body) => policyTest(body, now())],
+    ["POST", /^\/v1\/policies\/xid:test$/, (_q, body) => policyTest(body, now())],
     [
       "POST",
-      /^\/v1\/policies\/xid\/(activate|retire)$/,
+      /^\/v1\/policies\/xid:(activate|retire)$/,
       (_q, what, body) => policies.set(body.version, what === "activate" ? "active" : "retired"),
     ],
     ["GET", /^\/v1\/policies\/xid\/versions$/, (q) => page(policies.versions, q)],

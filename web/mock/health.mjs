@@ -6,13 +6,13 @@ const HOUR = 3600;
 export function makeTransitions(node, now) {
   if (node.state === "healthy" && node.name.endsWith("2")) return [];
   const rows = [
-    [86400 * 9, "unknown", "healthy", "machine", "judge", "reports on time", null],
-    [86400 * 4, "healthy", "draining", "person", "operator", "firmware 28.43 on the ports", null],
-    [86400 * 4 - HOUR, "draining", "validating", "person", "operator", "back after the firmware", null],
-    [86400 * 4 - 2 * HOUR, "validating", "healthy", "machine", "validation", "suite standard passed", null],
+    [86400 * 9, "unknown", "healthy", "system", "detector", "reports on time", null],
+    [86400 * 4, "healthy", "draining", "operator", "operator", "firmware 28.43 on the ports", null],
+    [86400 * 4 - HOUR, "draining", "validating", "operator", "operator", "back after the firmware", null],
+    [86400 * 4 - 2 * HOUR, "validating", "healthy", "system", "validation", "suite standard passed", null],
   ];
   if (node.state !== "healthy")
-    rows.push([900, "healthy", "suspect", "machine", "judge", node.state_reason, uuid(now - 610, "hot")]);
+    rows.push([900, "healthy", "suspect", "system", "detector", node.state_reason, uuid(now - 610, "hot")]);
   if (!["healthy", "suspect"].includes(node.state))
     rows.push([
       now - node.state_since,
@@ -38,7 +38,7 @@ export function makeTransitions(node, now) {
     .sort((a, b) => b.time - a.time);
 }
 
-const rule = (name, verdict, why) => ({ name, verdict, why });
+const rule = (name, verdict, reason) => ({ name, verdict, reason });
 
 export function makeRemediations(scenario, incidents, now) {
   if (scenario !== "busy" && scenario !== "big") return [];
@@ -46,7 +46,7 @@ export function makeRemediations(scenario, incidents, now) {
   const base = { dry_run: true, decided_at: null, decided_by: null };
   const fine = [
     rule("node_known", "allow", "the node reports"),
-    rule("not_drained_by_others", "allow", "nobody else holds it"),
+    rule("not_drained_by_others", "allow", "no other owner holds it"),
   ];
   return [
     {
@@ -55,13 +55,13 @@ export function makeRemediations(scenario, incidents, now) {
       incident: hot?.id ?? null,
       node: "rack01-node6",
       device: "gpu6",
-      remedy: "reset_gpu",
+      recommended_action: "reset_gpu",
       state: "proposed",
-      reason: "XID 63: rows wait for a reset to be remapped, and the driver itself advises one.",
+      reason: "XID 63: rows wait for a reset to be remapped, and the driver recommends one.",
       rules: [
         ...fine,
         rule("breaker", "allow", "the circuit breaker is closed"),
-        rule("rack_limit", "allow", "its rack can spare it"),
+        rule("max_drained_per_rack", "allow", "its rack can spare it"),
         rule("job_has_spare", "allow", "no job depends on it alone"),
       ],
       created_at: now - 340,
@@ -72,7 +72,7 @@ export function makeRemediations(scenario, incidents, now) {
       incident: hot?.id ?? null,
       node: "rack02-node4",
       device: "gpu3",
-      remedy: "inspect",
+      recommended_action: "inspect_node",
       state: "held",
       reason: "It runs 14 °C above 191 peers and has been throttled for 31 % of the last hour.",
       rules: [
@@ -80,9 +80,9 @@ export function makeRemediations(scenario, incidents, now) {
         rule(
           "job_has_spare",
           "hold",
-          "job ablation-17 has no other replica and no spare node: a person decides",
+          "job ablation-17 has no other replica and no spare node: an operator decides",
         ),
-        rule("rack_limit", "allow", "its rack can spare it"),
+        rule("max_drained_per_rack", "allow", "its rack can spare it"),
       ],
       created_at: now - 1900,
     },
@@ -92,7 +92,7 @@ export function makeRemediations(scenario, incidents, now) {
       incident: incidents.at(-1)?.id ?? null,
       node: "rack01-node6",
       device: "gpu6",
-      remedy: "reboot_node",
+      recommended_action: "reboot_node",
       state: "done",
       dry_run: false,
       reason: "XID 79: the GPU has fallen off the bus.",
@@ -107,7 +107,7 @@ export function makeRemediations(scenario, incidents, now) {
       incident: null,
       node: "rack03-node1",
       device: null,
-      remedy: "reboot_node",
+      recommended_action: "reboot_node",
       state: "dismissed",
       reason: "The fabric manager is down.",
       rules: [...fine, rule("breaker", "hold", "3 of 24 nodes drained within 60 min; at most 2 are allowed")],
@@ -122,12 +122,12 @@ export const makeStatus = (scenario, nodes) => ({
   mode: "dry_run",
   breaker: {
     open: scenario === "big",
-    share_limit: 0.1,
+    max_drained_ratio: 0.1,
     window_seconds: HOUR,
     touched: scenario === "big" ? 500 : Math.min(1, nodes.length),
     fleet: nodes.length,
-    rack_limit: 1,
-    why:
+    max_drained_per_rack: 1,
+    reason:
       scenario === "big"
         ? "500 of 5000 nodes drained within 60 min; at most 500 are allowed"
         : `1 more of ${nodes.length} nodes may be drained within 60 min`,
@@ -143,11 +143,11 @@ export function makeDevice(nodes, key) {
 }
 
 export function biography({ node, device }, now) {
-  const before = device.moved_from;
+  const before = device.previous_node;
   return {
     device,
     hardware: device.serial ?? device.uuid,
-    homes: [
+    locations: [
       { node: node.name, first_seen_at: now - 86400 * 6, last_seen_at: now - 1, present: true },
       ...(before
         ? [{ node: before, first_seen_at: now - 86400 * 61, last_seen_at: now - 86400 * 6.2, present: false }]
@@ -160,7 +160,7 @@ export function biography({ node, device }, now) {
 
 export function deviceHistory({ node, device }, incidents, now) {
   const hot = incidents.find((i) => i.node === node.name)?.id ?? null;
-  const old = device.moved_from;
+  const old = device.previous_node;
   const row = (age, kind, where, severity, title, text, ref = null) => ({
     time: now - age,
     kind,
@@ -193,7 +193,7 @@ export function deviceHistory({ node, device }, incidents, now) {
     rows.push(
       row(610, "finding", node.name, "warning", "Signal outlier", "75 °C while 191 peers run at 61 °C.", hot),
       row(569, "finding", node.name, "warning", "Compute slow", "Its rank takes 1.24 × its role peers.", hot),
-      row(560, "transition", node.name, null, "The node became suspect", "by the judge", hot),
+      row(560, "transition", node.name, null, "The node became suspect", "by a detector", hot),
     );
   if (old)
     rows.push(

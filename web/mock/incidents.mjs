@@ -37,7 +37,7 @@ function alternatives(job, rank, stepSeconds, small) {
   return [
     make(
       "local_slot",
-      "The agent on this node still holds the verified slot of the newest epoch; only the process is gone.",
+      "The agent on this node has the verified slot of the newest step.",
       parts(0.09 * k),
       0,
       [restore(rank, node, "local_slot")],
@@ -110,20 +110,20 @@ function recoveryIncident(job, rank, opened, stage, small) {
       `Rank ${rank} on ${node}: process 41189 killed by SIGKILL`,
       { pid: 41189, signal: 9, expected: false },
     ],
-    [0, "opened", `Incident opened: rank ${rank} was killed and nobody had asked for it.`, {}],
+    [0, "opened", `Incident opened: rank ${rank} was killed without a request.`, {}],
     [
       0.02,
       "finding",
       `Exit detector: rank ${rank} ended by signal 9 with confidence 1.00`,
-      { detector: "exit", confidence: 1 },
+      { detector: "process_exit", confidence: 1 },
     ],
     [
       0.31,
-      "plan_chosen",
+      "recovery_planned",
       `Plan chosen: local slot, predicted ${list[0].seconds.toFixed(2)} s, no step lost`,
       { plan: plan.id },
     ],
-    [0.33, "acting", "The coordinator carries out the plan.", {}],
+    [0.33, "recovering", "The coordinator executes the plan.", {}],
     [0.35, "action_started", `fence began: generation ${plan.generation - 1}`, { action: "fence" }],
     [
       0.47,
@@ -141,7 +141,7 @@ function recoveryIncident(job, rank, opened, stage, small) {
     [
       took,
       "recovered",
-      `Training goes on: first new step committed after ${took.toFixed(2)} s, 0 steps lost`,
+      `Training resumed: first new step committed after ${took.toFixed(2)} s, 0 steps lost`,
       { steps_lost: 0, epoch: 18230 },
     ],
     [
@@ -159,10 +159,10 @@ function recoveryIncident(job, rank, opened, stage, small) {
   return {
     id,
     title: `Rank ${rank} of ${job.name} was killed`,
-    state: ["open", "acting", "recovered", "verified", "closed"][stage],
+    state: ["open", "recovering", "recovered", "verified", "closed"][stage],
     severity: "critical",
     opened_at: opened,
-    acting_at: time("acting"),
+    recovering_at: time("recovering"),
     recovered_at: time("recovered"),
     verified_at: time("verified"),
     closed_at: time("closed"),
@@ -172,7 +172,7 @@ function recoveryIncident(job, rank, opened, stage, small) {
     ranks: [rank],
     kinds: ["process_exit"],
     cause: "software",
-    needs_human: false,
+    needs_operator: false,
     summary: done
       ? `Restored from the local slot in ${took.toFixed(2)} s; no step was lost.`
       : "Its process ended by SIGKILL; a standby takes its place from the local slot.",

@@ -44,7 +44,7 @@ export function makeJobs(scenario, nodes, now) {
         started_at: now - 96,
         open_incidents: 0,
         recoveries: 1,
-        effective_ratio: 0.973,
+        ettr: 0.973,
       },
     ];
   }
@@ -68,7 +68,7 @@ export function makeJobs(scenario, nodes, now) {
       started_at: now - 3600 * 31,
       open_incidents: 1,
       recoveries: 6,
-      effective_ratio: 0.9812,
+      ettr: 0.9812,
     },
     {
       ...base,
@@ -90,7 +90,7 @@ export function makeJobs(scenario, nodes, now) {
       started_at: now - 3600 * 9,
       open_incidents: 1,
       recoveries: 0,
-      effective_ratio: 0.9961,
+      ettr: 0.9961,
     },
     {
       ...base,
@@ -114,7 +114,7 @@ export function makeJobs(scenario, nodes, now) {
       last_seen_at: now - 3600 * 14,
       open_incidents: 0,
       recoveries: 1,
-      effective_ratio: 0.989,
+      ettr: 0.989,
     },
   ];
 }

@@ -1,12 +1,12 @@
-// A stand-in for the XID policy: rules, versions, a try-out against history, what the shadow said.
+// A stand-in for the XID policy: rules, versions, a test on history, shadow results.
 
-const rule = (code, title, group, severity, remedy, repeat = null, note = "", family = "xid") => ({
+const rule = (code, title, group, severity, recommendedAction, repeat = null, note = "", family = "xid") => ({
   family,
   code,
   title,
   group,
   severity,
-  remedy,
+  recommended_action: recommendedAction,
   repeat,
   note,
   overridden: false,
@@ -15,22 +15,22 @@ const rule = (code, title, group, severity, remedy, repeat = null, note = "", fa
 const RULES = [
   rule(
     8,
-    "a channel stood idle too long, the engine was stopped",
+    "a channel was idle too long, so the engine was stopped",
     "app",
     "info",
-    "restart_app",
-    "3 jobs within 24 h: warning, watch",
+    "restart_job",
+    "3 jobs within 24 h: warning, monitor",
   ),
   rule(
     13,
     "the program made an illegal access or instruction",
     "app",
     "info",
-    "restart_app",
-    "3 jobs within 24 h on this GPU: warning, inspect",
+    "restart_job",
+    "3 jobs within 24 h on this GPU: warning, inspect_node",
   ),
-  rule(31, "the program touched memory that it does not own", "app", "info", "restart_app"),
-  rule(43, "a program was stopped after its own fault", "app", "info", "restart_app"),
+  rule(31, "the program touched memory that it does not own", "app", "info", "restart_job"),
+  rule(43, "a program was stopped after its own fault", "app", "info", "restart_job"),
   rule(
     45,
     "a channel was cleaned up before its time",
@@ -56,27 +56,34 @@ const RULES = [
     "a row was remapped, or waits for a reset",
     "memory",
     "warning",
-    "watch",
+    "monitor",
     null,
     "Reset when no job runs.",
   ),
   rule(64, "a row could not be remapped", "memory", "critical", "reset_gpu"),
-  rule(74, "NVLink error", "nvlink", "warning", "watch", "2 within 24 h on the same link: critical, inspect"),
+  rule(
+    74,
+    "NVLink error",
+    "nvlink",
+    "warning",
+    "monitor",
+    "2 within 24 h on the same link: critical, inspect_node",
+  ),
   rule(
     79,
     "the GPU has fallen off the bus",
     "bus",
     "critical",
     "reboot_node",
-    "2 within 168 h: critical, inspect",
-    "Look at power and riser when it comes again.",
+    "2 within 168 h: critical, inspect_node",
+    "Inspect power and riser if it recurs.",
   ),
-  rule(92, "many single-bit errors", "memory", "info", "watch"),
-  rule(94, "contained ECC error", "memory", "info", "restart_app"),
+  rule(92, "many single-bit errors", "memory", "info", "monitor"),
+  rule(94, "contained ECC error", "memory", "info", "restart_job"),
   rule(95, "uncontained ECC error", "memory", "critical", "reset_gpu"),
   rule(119, "the GSP firmware does not answer", "firmware", "critical", "reboot_node"),
   rule(140, "unrecovered ECC error", "memory", "critical", "reset_gpu"),
-  rule(149, "NVLink: fatal link error", "nvlink", "critical", "inspect"),
+  rule(149, "NVLink: fatal link error", "nvlink", "critical", "inspect_node"),
   rule(11012, "a switch corrected a memory error", "fabric", "info", "none", null, "", "sxid"),
   rule(
     20034,
@@ -93,7 +100,7 @@ const RULES = [
 
 const ACTIVE = `# Riser cables of rack 3 were changed in May; a repeat means the slot.
 [xid.79]
-remedy = "inspect"
+recommended_action = "inspect_node"
 
 [xid.74]
 severity = "info"
@@ -102,7 +109,7 @@ const SHADOW = `${ACTIVE}
 # Strict: isolate on a contained error too.
 [xid.94]
 severity = "critical"
-remedy = "reset_gpu"
+recommended_action = "reset_gpu"
 `;
 
 export function makePolicies(scenario, now) {
@@ -160,7 +167,7 @@ export function makePolicies(scenario, now) {
   };
 }
 
-const said = (severity, remedy) => `${severity}, ${remedy}`;
+const ruling = (severity, recommendedAction) => `${severity}, ${recommendedAction}`;
 
 export const policyTest = (body, now) => {
   const strict = /xid\.94/.test(body.overrides);
@@ -187,24 +194,24 @@ export const policyTest = (body, now) => {
             "rack01-node3",
             "gpu3",
             94,
-            said("info", "restart_app"),
-            said("critical", "reset_gpu"),
+            ruling("info", "restart_job"),
+            ruling("critical", "reset_gpu"),
           ),
           change(
             400_000,
             "rack02-node1",
             "gpu0",
             94,
-            said("info", "restart_app"),
-            said("critical", "reset_gpu"),
+            ruling("info", "restart_job"),
+            ruling("critical", "reset_gpu"),
           ),
           change(
             900_000,
             "rack02-node1",
             "gpu0",
             94,
-            said("info", "restart_app"),
-            said("critical", "reset_gpu"),
+            ruling("info", "restart_job"),
+            ruling("critical", "reset_gpu"),
           ),
         ]
       : [],
@@ -223,7 +230,7 @@ export const shadowVerdicts = (scenario, now) =>
         code: 94,
         version: 3,
         time: now - age,
-        live: said("info", "restart_app"),
-        shadow: said("critical", "reset_gpu"),
+        live: ruling("info", "restart_job"),
+        shadow: ruling("critical", "reset_gpu"),
       }))
     : [];

@@ -7,7 +7,7 @@ import { makeLayout, makeNodes, STATES } from "./fleet.mjs";
 import { healthRoutes } from "./health-routes.mjs";
 import { makeIncidents } from "./incidents.mjs";
 import { makeJobs, steps } from "./jobs.mjs";
-import { judgedRoutes } from "./judged-routes.mjs";
+import { judgedRoutes } from "./run-analysis-routes.mjs";
 import { publicSignals, snapshot, telemetry } from "./signals.mjs";
 import { file } from "./static.mjs";
 import { makeCriteria, makeSweeps, makeValidations, suites } from "./validation.mjs";
@@ -29,7 +29,7 @@ const incidents = makeIncidents(scenario, nodes, jobs, started);
 const layout = makeLayout(nodes);
 const validations = makeValidations(scenario, nodes, started);
 
-/** Ages move on while the mock runs; what it tells stays the same. */
+/** Ages move on while the mock runs; its data stays the same. */
 function present() {
   const now = Date.now() / 1000;
   const drift = now - started;
@@ -68,17 +68,17 @@ function overview() {
   for (const node of live) counts[node.state] = (counts[node.state] ?? 0) + 1;
   const burning = incidents.filter((i) => i.recovered_at === null && i.closed_at === null);
   return {
-    burning: burning.map(brief),
-    decided: incidents
+    active_incidents: burning.map(brief),
+    automated_actions: incidents
       .filter((i) => i.plan)
       .map((i) => ({
         time: i.opened_at + 0.31,
-        text: `Rank ${i.ranks[0]} comes back from the local slot, predicted ${i.plan.alternatives[0].seconds.toFixed(1)} s`,
+        text: `Rank ${i.ranks[0]} restores from the local slot, predicted ${i.plan.alternatives[0].seconds.toFixed(1)} s`,
         incident: i.id,
         plan: i.plan.id,
         job: i.job,
       })),
-    needs_human: burning.filter((i) => i.needs_human).map(brief),
+    needs_operator: burning.filter((i) => i.needs_operator).map(brief),
     nodes: counts,
     devices: live.reduce((sum, n) => sum + n.devices.length, 0),
     jobs: running,
@@ -101,7 +101,7 @@ const routes = [
       ),
   ],
   ["GET", /^\/v1\/nodes\/([^/]+)$/, (_q, name) => find(present().nodes, "name", name, "node")],
-  ["GET", /^\/v1\/fleet\/layout$/, () => layout],
+  ["GET", /^\/v1\/fleet\/heatmap-layout$/, () => layout],
   ["GET", /^\/v1\/signals$/, () => ({ items: publicSignals })],
   ["GET", /^\/v1\/telemetry\/query$/, (q) => telemetry(present().nodes, q, Date.now() / 1000)],
   ...judgedRoutes({ jobs, incidents, started, page, where, find, Problem }),
@@ -149,7 +149,7 @@ function order({ node, suite }) {
     suite,
     state: "queued",
     verdict: "unknown",
-    reason: "Waiting for the node to fetch the order.",
+    reason: "Waiting for the node to fetch the task.",
     created_at: now,
     started_at: null,
     finished_at: null,
@@ -192,7 +192,7 @@ function fleetSnapshot(query, response) {
     "Content-Type": "application/octet-stream",
     "X-Mainstay-Low": low,
     "X-Mainstay-High": high,
-    "X-Mainstay-Layout": layout.version,
+    "X-Mainstay-Heatmap-Layout": layout.version,
     "X-Mainstay-Time": now,
   });
   response.end(bytes);
@@ -206,15 +206,15 @@ async function handle(request, response) {
     throw new Problem(
       503,
       "database-away",
-      "The database is away",
-      "SQLite could not be opened: disk I/O error. The probes keep their data.",
+      "The database is unavailable",
+      "SQLite could not be opened: disk I/O error. Node daemons keep their data.",
     );
   if (pathname === "/v1/watch") return watch(request, response);
-  if (pathname === "/v1/fleet/snapshot") return fleetSnapshot(searchParams, response);
+  if (pathname === "/v1/fleet/heatmap") return fleetSnapshot(searchParams, response);
   if (pathname === "/v1/auth/session") {
     const { token } = request.method === "POST" ? await readBody(request) : {};
     if (request.method === "POST" && token !== "good")
-      throw new Problem(401, "bad-token", "Not signed in", "No such token.");
+      throw new Problem(401, "invalid-token", "Not signed in", "No such token.");
     response.writeHead(204).end();
     return undefined;
   }

@@ -31,8 +31,8 @@ const VALIDATION = {
 const SWEEP = {
   cohort: null,
   benchmarks: null,
-  at_once: null,
-  per_switch: null,
+  max_concurrent: null,
+  max_per_switch: null,
   retries: 0,
   timeout_seconds: null,
 };
@@ -111,7 +111,7 @@ const why = {
   pass: "All 13 metrics are inside their criteria.",
   warn: "copy_bandwidth is within 1 % of its limit.",
   fail: "bus_bandwidth of allreduce is 29 % under its limit: check the NVLink bridge.",
-  unknown: "Benchmark copy timed out, so 2 of 13 metrics could not be judged. Everything else is inside.",
+  unknown: "Benchmark copy timed out, so 2 of 13 metrics are unknown. All others are inside their criteria.",
 };
 
 export function makeValidations(scenario, nodes, now) {
@@ -131,7 +131,7 @@ export function makeValidations(scenario, nodes, now) {
         verdict,
         reason: learned
           ? why[verdict]
-          : "No criteria exist for cohort cpu/epyc-9654 yet, so nothing could be judged.",
+          : "No criteria exist for cohort cpu/epyc-9654 yet, so all metrics are unknown.",
         created_at: at - 60,
         started_at: at - 49,
         finished_at: at,
@@ -159,7 +159,7 @@ export function makeValidations(scenario, nodes, now) {
       sweep: "sweep-nightly",
       state: "expired",
       verdict: "unknown",
-      reason: "The node did not fetch the order within 10 min.",
+      reason: "The node did not fetch the task within 10 min.",
       created_at: now - 5000,
       started_at: null,
       finished_at: now - 4400,

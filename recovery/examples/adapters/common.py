@@ -66,7 +66,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, op
 
 
 class Rows(Dataset[dict[str, torch.Tensor]]):
-    """As many rows as anybody asks for: row i is a function of i."""
+    """Any number of rows: row i is a function of i."""
 
     def __init__(self, count: int) -> None:
         self._count = count

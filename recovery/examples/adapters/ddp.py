@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.examples.adapters import common
+from mainstay.recovery.examples.adapters import common
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from recovery.examples.adapters import common
+from mainstay.recovery.examples.adapters import common
 
 
 class Regression(nn.Module):

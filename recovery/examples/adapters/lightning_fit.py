@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.nn import functional
 
-from recovery.examples.adapters import common
+from mainstay.recovery.examples.adapters import common
 
 
 class Batches:

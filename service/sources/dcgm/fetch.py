@@ -1,23 +1,26 @@
 """One GET of an exporter: bounded in time and in size, and led nowhere else.
 
-The standard library's client is used because it follows no redirect, reads no proxy from the environment, and gives us
-its socket: a watchdog shuts it when the time is over, so that an exporter which sends a byte now and then holds nobody.
+A single connection of urllib3 follows no redirect, reads no proxy from the environment, and gives us its socket. A
+timer closes that socket when the time is over: the timeouts of urllib3 limit each read, not a slow answer as a whole.
 """
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import socket
 import ssl
 import threading
 import time
 from contextlib import closing, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-_CHUNK: Final = 256 * 1024
+from urllib3 import BaseHTTPResponse
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+
 MAX_URL: Final = 500
 
 
@@ -29,7 +32,7 @@ def check_url(url: str) -> SplitResult:
     """The parts of a target's address.
 
     Raises:
-        ValueError: another scheme, no host, credentials or a fragment in it, or an address that is nobody's exporter.
+        ValueError: another scheme, no host, credentials or a fragment in it, or an address where no exporter runs.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -71,38 +74,42 @@ def fetch(url: str, *, seconds: float, max_bytes: int, ca_file: Path | None = No
             peer = connection.sock.getpeername()[0]
             if _is_nobodys(peer.partition("%")[0]):  # a name may lead where an address may not
                 raise FetchError(f"{peer} is no address of an exporter")
-            return _exchange(connection, url, deadline, max_bytes).decode("utf-8")
+            body = _exchange(connection, url, deadline, max_bytes)
+        if time.monotonic() >= deadline:  # the timer may have cut off a body that has no length
+            raise FetchError(f"no whole answer within {seconds:g} s")
+        return body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FetchError("the answer is not UTF-8 text") from error
-    except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-        # A socket that the watchdog shut shows itself in many ways, an attribute of None among them.
+    except (OSError, HTTPError, HTTPException, ValueError, AttributeError) as error:
+        # A socket that the timer closed fails in many ways, an attribute of None among them.
         if time.monotonic() >= deadline:
             raise FetchError(f"no whole answer within {seconds:g} s") from error
-        raise FetchError(f"{type(error).__name__}: {str(error)[:200]}") from error
+        cause = error.__cause__ or error
+        raise FetchError(f"{type(cause).__name__}: {str(cause)[:200]}") from error
 
 
-def _connection(parts: SplitResult, seconds: float, ca_file: Path | None) -> http.client.HTTPConnection:
+def _connection(parts: SplitResult, seconds: float, ca_file: Path | None) -> HTTPConnection:
     assert parts.hostname is not None
     if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
+        return HTTPConnection(parts.hostname, parts.port, timeout=seconds)
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)
-    return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=seconds, context=context)
+    return HTTPSConnection(parts.hostname, parts.port, timeout=seconds, ssl_context=context)
 
 
-def _exchange(connection: http.client.HTTPConnection, url: str, deadline: float, max_bytes: int) -> bytes:
-    sock = connection.sock
-    watchdog = threading.Timer(max(0.0, deadline - time.monotonic()), _shut, (sock,))
-    watchdog.daemon = True
-    watchdog.start()
+def _exchange(connection: HTTPConnection, url: str, deadline: float, max_bytes: int) -> bytes:
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), _shut, (connection.sock,))
+    timer.daemon = True
+    timer.start()
     try:
         parts = urlsplit(url)
         path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": "text/plain", "Connection": "close"})
-        return _body(connection.getresponse(), deadline, max_bytes)
+        headers = {"Accept": "text/plain", "Connection": "close"}
+        connection.request("GET", path, headers=headers, preload_content=False)
+        return _body(connection.getresponse(), max_bytes)
     finally:
-        watchdog.cancel()
+        timer.cancel()
 
 
 def _shut(sock: socket.socket) -> None:
@@ -110,19 +117,12 @@ def _shut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _body(response: http.client.HTTPResponse, deadline: float, max_bytes: int) -> bytes:
+def _body(response: BaseHTTPResponse, max_bytes: int) -> bytes:
     if 300 <= response.status < 400:
         raise FetchError(f"answers {response.status}: redirects are not followed")
     if response.status != 200:
         raise FetchError(f"answers {response.status}")
-    if (response.length or 0) > max_bytes:
+    body = response.read(max_bytes + 1)
+    if len(body) > max_bytes:
         raise FetchError(f"the answer has more than {max_bytes} bytes")
-    body = bytearray()
-    while chunk := response.read1(_CHUNK):
-        body += chunk
-        if len(body) > max_bytes:
-            raise FetchError(f"the answer has more than {max_bytes} bytes")
-    # The end may be the watchdog's doing: what was cut off must not pass for the whole.
-    if time.monotonic() >= deadline or response.length:
-        raise FetchError("the answer was cut off")
-    return bytes(body)
+    return body

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from probes.signals import SIGNALS, SignalKind
+from mainstay.probes.signals import SIGNALS, SignalKind
 
 PREFIX: Final = "DCGM_FI_DEV_"
 XID_GAUGE: Final = ("XID_ERRORS", "XID_ERROR")

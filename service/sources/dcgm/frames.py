@@ -1,6 +1,6 @@
 """The cards of a scrape as what a daemon of that node would send: one frame, and a report of its devices.
 
-A scrape is one sample: whatever the exporter does not tell is missing, not zero.
+A scrape is one sample: values that the exporter does not report are missing, not zero.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from typing import Final
 
 import numpy as np
 
-from probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
-from probes.identity import default_cohort
-from probes.samplers.base import DeviceIdentity
-from probes.signals import WIDE_MISSING, SignalSource, catalogue
-from service.fleet.schemas import CatalogueReport, DeviceReport, NodeReport
-from service.sources.dcgm.reading import Card
+from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
+from mainstay.probes.identity import default_cohort
+from mainstay.probes.samplers.base import DeviceIdentity
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
+from mainstay.service.fleet.schemas import CatalogReport, DeviceReport, NodeReportCreate
+from mainstay.service.sources.dcgm.parser import ScrapedGpu
 
 VERSION: Final = "dcgm-exporter"
 """Stands as a node's version: it is known through an exporter only and has no daemon of its own."""
-_CATALOGUE: Final = catalogue(SignalSource.GPU)
+_CATALOG: Final = catalog(SignalSource.GPU)
 
 
-def frame(node: str, cards: Sequence[Card], *, stream: str, sequence: int, time: float) -> bytes:
+def frame(node: str, cards: Sequence[ScrapedGpu], *, stream: str, sequence: int, time: float) -> bytes:
     """One encoded frame of the node's cards, sampled at ``time`` (Unix seconds: exporters send none)."""
-    narrow = np.full((len(cards), len(_CATALOGUE.narrow), 1), np.nan, "<f4")
-    wide = np.full((len(cards), len(_CATALOGUE.wide), 1), WIDE_MISSING, "<i8")
+    narrow = np.full((len(cards), len(_CATALOG.narrow), 1), np.nan, "<f4")
+    wide = np.full((len(cards), len(_CATALOG.wide), 1), WIDE_MISSING, "<i8")
     for place, card in enumerate(cards):
         for signal, value in card.values.items():
-            if signal in _CATALOGUE.wide:
-                wide[place, _CATALOGUE.wide.index(signal), 0] = int(value)
+            if signal in _CATALOG.wide:
+                wide[place, _CATALOG.wide.index(signal), 0] = int(value)
             else:
-                narrow[place, _CATALOGUE.narrow.index(signal), 0] = value
+                narrow[place, _CATALOG.narrow.index(signal), 0] = value
     values, big = narrow.tobytes(), wide.tobytes()
     return encode(
         Frame(
@@ -42,7 +42,7 @@ def frame(node: str, cards: Sequence[Card], *, stream: str, sequence: int, time:
             sequence=sequence,
             t0=time,
             dt=1.0,
-            catalogue=_CATALOGUE.digest,
+            catalog=_CATALOG.digest,
             entities=device_ids(cards),
             samples=1,
             crc32=checksum(values, big),
@@ -52,14 +52,14 @@ def frame(node: str, cards: Sequence[Card], *, stream: str, sequence: int, time:
     )
 
 
-def device_ids(cards: Sequence[Card]) -> tuple[str, ...]:
+def device_ids(cards: Sequence[ScrapedGpu]) -> tuple[str, ...]:
     """``gpu0``… by the exporter's index, as a daemon names them; by place where an index is missing or stands twice."""
     indices = [card.index for card in cards]
     known = None not in indices and len(set(indices)) == len(indices)
     return tuple(f"gpu{card.index if known else place}" for place, card in enumerate(cards))
 
 
-def report(cards: Sequence[Card], *, host: str, since: float) -> NodeReport:
+def report(cards: Sequence[ScrapedGpu], *, host: str, since: float) -> NodeReportCreate:
     """The node with its cards; what an exporter cannot know is empty.
 
     Args:
@@ -76,7 +76,7 @@ def report(cards: Sequence[Card], *, host: str, since: float) -> NodeReport:
         )
         for d in devices
     )
-    return NodeReport(
+    return NodeReportCreate(
         hostname=host,
         os="",
         kernel="",
@@ -86,12 +86,12 @@ def report(cards: Sequence[Card], *, host: str, since: float) -> NodeReport:
         cpu_count=0,
         memory_bytes=0,
         devices=devices,
-        catalogue=CatalogueReport(narrow=list(_CATALOGUE.narrow), wide=list(_CATALOGUE.wide)),
+        catalog=CatalogReport(narrow=list(_CATALOG.narrow), wide=list(_CATALOG.wide)),
         started_at=since,
     )
 
 
-def _device(card: Card, name: str, place: int) -> DeviceReport:
+def _device(card: ScrapedGpu, name: str, place: int) -> DeviceReport:
     facts = {"pci": card.pci, "driver": card.driver}
     return DeviceReport(
         id=name,

@@ -18,20 +18,20 @@ from typing import Final
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from probes.words import check_name
-from service.auth.tokens import Principal, Scope, TokenKind
-from service.events import service as events
-from service.events.schemas import EventIn
-from service.fleet import service as fleet
-from service.fleet.models import NodeRow
-from service.kit.problem import ProblemError
-from service.services import Services
-from service.sources import targets
-from service.sources.dcgm import changes, frames
-from service.sources.dcgm.changes import Memory
-from service.sources.dcgm.fetch import FetchError, fetch
-from service.sources.dcgm.reading import Card, ReadingError, read
-from service.sources.targets import Claimed, Outcome
+from mainstay.probes.core_types import validate_name
+from mainstay.service.auth.tokens import Principal, Scope, TokenKind
+from mainstay.service.common.problem import ProblemError
+from mainstay.service.events import service as events
+from mainstay.service.events.schemas import EventIn
+from mainstay.service.fleet import service as fleet
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.services import Services
+from mainstay.service.sources import targets
+from mainstay.service.sources.dcgm import changes, frames
+from mainstay.service.sources.dcgm.changes import ScrapeState
+from mainstay.service.sources.dcgm.fetch import FetchError, fetch
+from mainstay.service.sources.dcgm.parser import ReadingError, ScrapedGpu, read
+from mainstay.service.sources.targets import Claimed, ScrapeResult
 
 _log: Final = logging.getLogger(__name__)
 _QUEUED: Final = 4
@@ -41,7 +41,7 @@ _DURABLE_SECONDS: Final = 10.0
 _VOICE_INTERVALS: Final = 1.5
 """A target that is this many intervals late is no longer trusted to be speaking."""
 _SILENT_FAILURES: Final = 3
-"""After so many failures in a row the silence is told as an event: one or two are an exporter that is restarted."""
+"""After so many failures in a row the silence becomes an event: one or two are a restart of the exporter."""
 
 
 class FeedError(Exception):
@@ -60,13 +60,13 @@ class Poller:
     services: Services
     loop: asyncio.AbstractEventLoop
     _pool: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
-    _running: dict[Future[Outcome], Claimed] = field(default_factory=dict, init=False, repr=False)
+    _running: dict[Future[ScrapeResult], Claimed] = field(default_factory=dict, init=False, repr=False)
     _voices: dict[str, dict[str, float]] = field(default_factory=dict, init=False, repr=False)
     """Target → its nodes → until when they count as speaking."""
     _reported: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """Node → what was last reported of it."""
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Write down what ended, begin what is due, and speak for nodes whose exporter answers."""
         now = self.services.clock.now()
         self._settle()
@@ -101,7 +101,7 @@ class Poller:
         for target in claimed:
             self._running[self._pool.submit(self._scrape, target)] = target
 
-    def _scrape(self, target: Claimed) -> Outcome:
+    def _scrape(self, target: Claimed) -> ScrapeResult:
         try:
             return self._feed_all(target)
         except (FetchError, ReadingError, FeedError) as error:
@@ -116,24 +116,24 @@ class Poller:
         _log.info("scraping %s failed: %s", target.url, told)
         return self._failed(target, told)
 
-    def _failed(self, target: Claimed, told: str) -> Outcome:
-        now, memory = self.services.clock.now(), Memory.of(target.memory)
+    def _failed(self, target: Claimed, told: str) -> ScrapeResult:
+        now, memory = self.services.clock.now(), ScrapeState.from_stored(target.memory)
         if memory.silent or target.failures + 1 < _SILENT_FAILURES:
-            return Outcome(target, now, told)
+            return ScrapeResult(target, now, told)
         memory.silent = True
         try:
             self._tell(changes.silence(memory, target.id, reason=told, time=now, cleared=False), now)
         except SQLAlchemyError:
-            return Outcome(target, now, told)  # the next failure tells it
-        return Outcome(target, now, told, memory=memory.as_json())
+            return ScrapeResult(target, now, told)  # the next failure tells it
+        return ScrapeResult(target, now, told, memory=memory.as_json())
 
-    def _feed_all(self, target: Claimed) -> Outcome:
+    def _feed_all(self, target: Claimed) -> ScrapeResult:
         settings = self.services.settings.sources
         text = fetch(
             target.url, seconds=settings.scrape_seconds, max_bytes=settings.max_scrape_bytes, ca_file=settings.ca_file
         )
         now = self.services.clock.now()
-        memory = Memory.of(target.memory)
+        memory = ScrapeState.from_stored(target.memory)
         cards, memory.percent = read(text, percent=memory.percent)
         by_node = _by_node(target, cards)
         self._check_nobody_else_speaks(target, by_node, now)
@@ -145,7 +145,7 @@ class Poller:
         until = now + _VOICE_INTERVALS * target.interval + settings.scrape_seconds
         self._voices[target.id] = dict.fromkeys(by_node, until)
         stored = sum(len(card.values) for card in cards)
-        return Outcome(target, now, None, stored, memory.as_json())
+        return ScrapeResult(target, now, None, stored, memory.as_json())
 
     def _check_nobody_else_speaks(self, target: Claimed, nodes: Iterable[str], now: float) -> None:
         """Two exporters of one node would report each other's cards away, in turns."""
@@ -154,10 +154,10 @@ class Poller:
             if taken is not None:
                 raise FeedError(f"node {taken} is fed from another target: {other}")
 
-    def _feed(self, target: Claimed, node: str, cards: Sequence[Card], before: Memory, now: float) -> None:
+    def _feed(self, target: Claimed, node: str, cards: Sequence[ScrapedGpu], before: ScrapeState, now: float) -> None:
         self._report(target, node, cards, now)
         body = frames.frame(node, cards, stream=f"dcgm-{target.id}", sequence=target.sequence, time=now)
-        # The same door as a daemon's, with a credential that opens it for this node only.
+        # The same endpoint as a daemon's, with a credential for this node only.
         principal = Principal(f"dcgm-{target.id}", TokenKind.NODE, "dcgm", frozenset({Scope.REPORT}), node=node)
         if self.loop.is_closed():
             raise FeedError("the service stops")
@@ -170,7 +170,7 @@ class Poller:
             with self.services.database.session() as session:
                 events.store(session, self.services, told, now=now)
 
-    def _report(self, target: Claimed, node: str, cards: Sequence[Card], now: float) -> None:
+    def _report(self, target: Claimed, node: str, cards: Sequence[ScrapedGpu], now: float) -> None:
         said = frames.report(cards, host=cards[0].host or node, since=target.created_at)
         with self.services.database.reading() as session:
             row = session.get(NodeRow, node)
@@ -183,12 +183,12 @@ class Poller:
             self._reported[node] = signature
 
 
-def _by_node(target: Claimed, cards: Sequence[Card]) -> dict[str, list[Card]]:
-    found: dict[str, list[Card]] = {}
+def _by_node(target: Claimed, cards: Sequence[ScrapedGpu]) -> dict[str, list[ScrapedGpu]]:
+    found: dict[str, list[ScrapedGpu]] = {}
     for card in cards:
         name = target.node or card.host
         try:
-            found.setdefault(check_name(name, "node"), []).append(card)
+            found.setdefault(validate_name(name, "node"), []).append(card)
         except ValueError as error:
             raise FeedError(f"no node is named for GPU {card.uuid}: {error}") from error
     return found

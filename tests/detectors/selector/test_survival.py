@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.selector import scores
-from detectors.selector.survival import Cox, Exponential, KaplanMeier, NotEnoughError
+from mainstay.detectors.selector import scores
+from mainstay.detectors.selector.survival import Cox, Exponential, KaplanMeier, NotEnoughError
 
 # Forty rows with ties, censoring and late entry, drawn once; hours end at a half, so that incidents tie.
 RNG = np.random.default_rng(5)
@@ -34,7 +34,7 @@ def test_cox_agrees_with_lifelines(entry: object, coefficients: tuple[float, ...
 def test_kaplan_meier_agrees_with_lifelines_at_incidents() -> None:
     model = KaplanMeier().fit(X, STOP, SEEN, ENTRY)
     for hours, survival in ((2.5, 0.88479263), (5.5, 0.70262944), (10.5, 0.45514458)):
-        assert model.predict_survival(X[:1], hours) == pytest.approx(survival, abs=1e-8)
+        assert (1 - model.conditional(X[:1], 0.0, hours)) == pytest.approx(survival, abs=1e-8)
 
 
 def test_efron_is_breslow_where_nothing_ties() -> None:
@@ -47,10 +47,10 @@ def test_efron_is_breslow_where_nothing_ties() -> None:
 
 
 def test_the_gradient_is_zero_at_the_fit() -> None:
-    """Whatever the data: no small change of a coefficient makes the incidents likelier."""
+    """For any data: no small change of a coefficient makes the incidents likelier."""
     model = Cox(penalty=0.0).fit(X, STOP, SEEN, ENTRY)
-    from detectors.selector.hazard import spells
-    from detectors.selector.survival import _Partial
+    from mainstay.detectors.selector.hazard import spells
+    from mainstay.detectors.selector.survival import _Partial
 
     likelihood = _Partial(spells(STOP, SEEN, ENTRY), X, efron=True)
     gradient, information = likelihood.slopes(model.coef_)
@@ -71,7 +71,7 @@ def test_cox_finds_the_coefficients_that_made_the_data() -> None:
     assert model.coef_ == pytest.approx(beta, abs=0.06)
     horizon = 60.0
     truth = np.exp(-((horizon / 100) ** 1.5) * np.exp(x @ beta))
-    assert np.abs(model.predict_survival(x, horizon) - truth).mean() < 0.02
+    assert np.abs((1 - model.conditional(x, 0.0, horizon)) - truth).mean() < 0.02
 
 
 def test_late_entry_removes_the_bias_of_survivors() -> None:
@@ -83,8 +83,8 @@ def test_late_entry_removes_the_bias_of_survivors() -> None:
     x = np.zeros((int(watched.sum()), 1))
     late = KaplanMeier().fit(x, time[watched], np.ones(len(x)), entry[watched])
     blind = KaplanMeier().fit(x, time[watched], np.ones(len(x)))
-    assert late.predict_survival(x[:1], 50.0) == pytest.approx(np.exp(-0.5), abs=0.02)
-    assert blind.predict_survival(x[:1], 50.0) > 0.75
+    assert (1 - late.conditional(x[:1], 0.0, 50.0)) == pytest.approx(np.exp(-0.5), abs=0.02)
+    assert (1 - blind.conditional(x[:1], 0.0, 50.0)) > 0.75
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -92,13 +92,13 @@ def test_every_model_keeps_its_word(name: str) -> None:
     """Survival falls from 1 and never rises; the conditional risk is the ratio of survivals, and never zero."""
     model = ALL[name]().fit(X, STOP, SEEN, ENTRY)
     hours = np.linspace(0, 300, 200)
-    curve = np.array([model.predict_survival(X[:5], h) for h in hours])
+    curve = np.array([(1 - model.conditional(X[:5], 0.0, h)) for h in hours])
     assert curve[0] == pytest.approx(1.0)
     assert (np.diff(curve, axis=0) <= 0).all()
     for survived in (0.0, 7.3, 200.0, 1e5):
         risk = model.conditional(X[:5], survived, 3.0)
         assert ((risk > 0) & (risk < 1)).all(), "no node is ever free of risk, however long it has held"
-    ratio = 1 - model.predict_survival(X[:5], 10.0) / model.predict_survival(X[:5], 4.0)
+    ratio = 1 - (1 - model.conditional(X[:5], 0.0, 10.0)) / (1 - model.conditional(X[:5], 0.0, 4.0))
     assert model.conditional(X[:5], 4.0, 6.0) == pytest.approx(ratio)
 
 
@@ -174,7 +174,7 @@ def test_concordance_counts_comparable_pairs() -> None:
     assert scores.concordance([3, 2, 1], [1, 2, 3], [1, 1, 1]) == 1.0
     assert scores.concordance([1, 2, 3], [1, 2, 3], [1, 1, 1]) == 0.0
     assert scores.concordance([5, 5, 5], [1, 2, 3], [1, 1, 1]) == 0.5
-    # the censored row outlives only what failed before it: (0,1) and (0,2) and (1 ... nobody)
+    # the censored row outlives only what failed before it: (0,1) and (0,2) and (1 ... none)
     assert scores.concordance([3, 9, 1], [1, 2, 3], [1, 0, 1]) == 0.5
     assert np.isnan(scores.concordance([1, 2], [1, 2], [0, 0]))
 

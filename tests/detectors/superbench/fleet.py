@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from detectors.superbench.diagnose import Diagnosis, diagnose
-from detectors.superbench.results import Results, read_results
-from detectors.superbench.rules import RuleFile, read_rules
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis, diagnose
+from mainstay.detectors.superbench.results import Results, read_results
+from mainstay.detectors.superbench.rules import RuleFile, read_rules
 
 GOOD = {"mem-bw/h2d_bw:0": 26.0, "mem-bw/h2d_bw:1": 25.5, "gemm-flops/fp16_tc_flops": 300.0, "mem-bw/return_code": 0}
 BASELINE = {"mem-bw/h2d_bw": 26, "gemm-flops/fp16_tc_flops": 300.0}
@@ -39,7 +39,9 @@ def rule_file(**rules: Mapping[str, Any]) -> RuleFile:
     return read_rules(text(**rules))
 
 
-def judged(*changes: Mapping[str, Any], rules: RuleFile, baseline: Mapping[str, object] = BASELINE) -> Diagnosis:
+def judged(
+    *changes: Mapping[str, Any], rules: RuleFile, baseline: Mapping[str, object] = BASELINE
+) -> SuperBenchDiagnosis:
     return diagnose(results(*changes), rules, baseline)
 
 

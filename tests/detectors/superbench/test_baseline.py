@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.superbench.baseline import (
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.baseline import (
     Generated,
     generate_fixed,
     generate_mean,
@@ -18,13 +19,12 @@ from detectors.superbench.baseline import (
     rounded,
     write_baseline,
 )
-from detectors.superbench.names import InputError
-from detectors.superbench.summary import (
+from mainstay.detectors.superbench.summary import (
     html_of_summary,
     markdown_of,
     read_summary_rules,
     samples_for_baseline,
-    summarise,
+    summarize,
 )
 from tests.detectors.superbench.fleet import MEMORY, results, rule_file, text
 
@@ -89,7 +89,7 @@ def test_what_is_no_baseline_file_is_refused(content: str) -> None:
 
 
 def summary(*changes: dict[str, Any], digits: int = 2, **rules: dict[str, Any]) -> str:
-    return markdown_of(summarise(results(*changes), read_summary_rules(text(**rules)), digits))
+    return markdown_of(summarize(results(*changes), read_summary_rules(text(**rules)), digits))
 
 
 def test_statistics_over_ranks_and_nodes() -> None:
@@ -124,7 +124,7 @@ def test_a_summary_that_selects_nothing_says_so() -> None:
 def test_names_from_nodes_are_escaped_in_html() -> None:
     evil = {"mem-bw/<script>alert(1)</script>": 1.0}
     rules = read_summary_rules(text(a=BANDWIDTH | {"metrics": ["mem-bw/.*script"], "aggregate": False}))
-    told = html_of_summary(summarise(results(evil), rules))
+    told = html_of_summary(summarize(results(evil), rules))
     assert "<script>" not in told
     assert "&lt;script&gt;" in told
 

@@ -1,4 +1,4 @@
-"""``mainstay diagnose`` as somebody types it: files in, a screen or a file out, and an exit code for scripts."""
+"""``mainstay superbench diagnose`` as a user types it: files in, a screen or a file out, and an exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from detectors.superbench.cli import diagnose
+from mainstay.detectors.superbench.cli import superbench
 from tests.detectors.superbench.fleet import MEMORY, text, write
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,7 +21,8 @@ SUMMARY = text(s={"statistics": "mean", "categories": "Mem", "aggregate": True, 
 
 
 def call(*arguments: str) -> int:
-    code = diagnose(list(arguments), result_action="return_value", exit_on_error=False)
+    words = arguments if arguments[0] in {"lint", "summary", "baseline"} else ("diagnose", *arguments)
+    code = superbench(list(words), result_action="return_value", exit_on_error=False)
     assert isinstance(code, int)
     return code
 
@@ -31,7 +32,7 @@ def call(*arguments: str) -> int:
     [
         (({}, {}), 0, "PASS  All of 2 nodes pass every rule."),
         (({}, SLOW, LACKS), 1, "FAIL  1 of 3 nodes defective, 1 unknown, 1 pass."),
-        (({}, LACKS), 4, "UNKNOWN  1 of 2 nodes could not be judged in full; none is labelled defective, 1 pass."),
+        (({}, LACKS), 4, "UNKNOWN  1 of 2 nodes could not be judged in full; none is labeled defective, 1 pass."),
     ],
 )
 def test_the_last_line_and_the_exit_code_say_it(
@@ -54,7 +55,7 @@ def test_files_have_superbenchs_shape(tmp_path: Path, capsys: pytest.CaptureFixt
     arguments = write(tmp_path, {}, SLOW, LACKS, rules=RULES)
     for name in ("all.json", "some.json", "some.jsonl", "some.md", "some.html"):
         more = ["--all"] if name.startswith("all") else []
-        assert call(*arguments, "--out", str(tmp_path / name), *more) == 1
+        assert call(*arguments, "--output", str(tmp_path / name), *more) == 1
     some = json.loads((tmp_path / "some.json").read_text())
     assert [row["index"] for row in some] == ["n1", "n2"]
     assert some[0]["diagnosis/category"] == "Mem"
@@ -73,23 +74,23 @@ def test_files_have_superbenchs_shape(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_compat_writes_what_superbench_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = write(tmp_path, {}, LACKS, rules=RULES)
-    assert call(*arguments, "--compat", "--out", str(tmp_path / "out.json")) == 4, "the exit code still tells"
+    assert call(*arguments, "--compat", "--output", str(tmp_path / "out.json")) == 4, "the exit code still tells"
     assert (tmp_path / "out.json").read_text() == "[]"
-    assert call(*arguments, "--compat", "--all", "--out", str(tmp_path / "all.json")) == 4
+    assert call(*arguments, "--compat", "--all", "--output", str(tmp_path / "all.json")) == 4
     assert [row["diagnosis/accept"] for row in json.loads((tmp_path / "all.json").read_text())] == [True, True]
     assert "UNKNOWN" in capsys.readouterr().out
 
 
 def test_what_a_node_calls_itself_cannot_break_a_file(tmp_path: Path) -> None:
     arguments = write(tmp_path, SLOW | {"node": "<b>|x\ny</b>"}, rules=RULES)
-    assert call(*arguments, "--out", str(tmp_path / "out.html")) == 1
+    assert call(*arguments, "--output", str(tmp_path / "out.html")) == 1
     assert "<td>&lt;b&gt;" in (tmp_path / "out.html").read_text()
-    assert call(*arguments, "--out", str(tmp_path / "out.md")) == 1
+    assert call(*arguments, "--output", str(tmp_path / "out.md")) == 1
     assert len((tmp_path / "out.md").read_text().splitlines()) == 3
 
 
 def test_a_long_list_is_cut_on_the_screen_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*write(tmp_path, *[SLOW] * 40, rules=RULES), "--out", str(tmp_path / "out.json")) == 1
+    assert call(*write(tmp_path, *[SLOW] * 40, rules=RULES), "--output", str(tmp_path / "out.json")) == 1
     assert "15 more" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "out.json").read_text())) == 40
 
@@ -122,9 +123,9 @@ def test_bad_input_gives_one_line_and_two(
 
 def test_an_output_that_cannot_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = write(tmp_path, {}, rules=RULES)
-    assert call(*arguments, "--out", str(tmp_path / "out.xlsx")) == 2
+    assert call(*arguments, "--output", str(tmp_path / "out.xlsx")) == 2
     assert "give --format" in capsys.readouterr().err
-    assert call(*arguments, "--out", str(tmp_path / "no" / "out.json")) == 2
+    assert call(*arguments, "--output", str(tmp_path / "no" / "out.json")) == 2
     assert "No such file" in capsys.readouterr().err
 
 
@@ -147,17 +148,17 @@ def test_a_summary_and_a_baseline_are_written(tmp_path: Path, capsys: pytest.Cap
     assert call("summary", *results, "--rules", summary, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["Mem"][0]["value"] == 24.5
     new = tmp_path / "new.json"
-    assert call("baseline", *results, "--summary-rules", summary, *made[2:4], "--out", str(new)) == 0
+    assert call("baseline", *results, "--summary-rules", summary, *made[2:4], "--output", str(new)) == 0
     assert json.loads(new.read_text()) == {"mem-bw/h2d_bw": 25.8}
     assert "mem-bw/h2d_bw: 1 sample left out" in capsys.readouterr().out
-    plain = ["baseline", *results, "--summary-rules", summary, "--out", str(new)]
+    plain = ["baseline", *results, "--summary-rules", summary, "--output", str(new)]
     assert call(*plain, "--algorithm", "mean") == 0
     assert json.loads(new.read_text()) == {"mem-bw/h2d_bw": 24.5}
     assert call(*plain, "--algorithm", "fix_threshold") == 2, "which needs rules"
 
 
 def test_the_command_stands_in_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mainstay", "diagnose", *write(tmp_path, {}, SLOW, rules=RULES)]
+    command = [sys.executable, "-m", "mainstay", "superbench", "diagnose", *write(tmp_path, {}, SLOW, rules=RULES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     assert "1 of 2 nodes defective" in done.stdout

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.superbench.names import InputError
-from detectors.superbench.rules import Function
-from probes.words import Verdict
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.rules import Function
+from mainstay.probes.core_types import Verdict
 from tests.detectors.superbench.fleet import BASELINE, GOOD, MEMORY, judged, rule_file
 
 PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
@@ -73,7 +73,7 @@ def test_stored_values_can_be_combined() -> None:
 def test_failure_check_labels_what_failed_and_what_is_missing() -> None:
     rules = rule_file(f=FAILED | {"metrics": ["mem-bw/return_code", "gemm-flops/return_code"]})
     found = judged({}, {"mem-bw/return_code": 3}, {"mem-bw/return_code": None}, rules=rules)
-    assert found.verdicts == (FAIL, FAIL, FAIL), "nobody measured gemm-flops/return_code"
+    assert found.verdicts == (FAIL, FAIL, FAIL), "no node measured gemm-flops/return_code"
     assert found.details[0] == "gemm-flops/return_code_miss"
     assert found.details[1] == "gemm-flops/return_code_miss,mem-bw/return_code(VAL: 3.0000 Rule:lambda x:x>0)"
     assert found.details[2] == "gemm-flops/return_code_miss,mem-bw/return_code_miss"
@@ -174,7 +174,7 @@ def test_a_criterion_without_an_answer_for_one_value_leaves_one_node_unknown() -
 
 
 def test_a_rule_that_stands_twice_leaves_all_nodes_unknown() -> None:
-    from detectors.superbench.rules import read_rules
+    from mainstay.detectors.superbench.rules import read_rules
     from tests.detectors.superbench.fleet import text
 
     doubled = read_rules(text(r=MEMORY) + "    r:\n" + text(r=MEMORY).split("    r:\n")[1])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.superbench.expression import parse
-from detectors.superbench.interpret import Unjudgeable
-from detectors.superbench.names import InputError
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.expression import parse
+from mainstay.detectors.superbench.interpret import Unjudgeable
 
 OPERATORS = ["+", "-", "*", "/", "<", "<=", "==", "!=", "and", "or"]
 VALUES = np.array([-2.0, -0.1, -0.05, 0.0, 0.5, 1.0, 3.0])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from detectors.superbench.diagnose import diagnose
-from detectors.superbench.lint import Finding, coverage, lint
-from detectors.superbench.rules import RuleFile, read_rules
+from mainstay.detectors.superbench.diagnose import diagnose
+from mainstay.detectors.superbench.lint import LintIssue, coverage, lint
+from mainstay.detectors.superbench.rules import RuleFile, read_rules
 from tests.detectors.superbench.fleet import BASELINE, MEMORY, judged, results, rule_file, text
 
 TENSOR = {
@@ -30,7 +30,7 @@ ADD = {"function": "multi_rules", "criteria": 'lambda label: bool(label["r"] > 1
 
 def findings(
     *changes: dict[str, Any], rules: RuleFile, baseline: dict[str, object] | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[LintIssue, ...]:
     return lint(rules, diagnose(results(*changes), rules, BASELINE if baseline is None else baseline))
 
 
@@ -54,14 +54,14 @@ def _reads(name: str) -> dict[str, Any]:
         (MEMORY | {"metrics": ["h2d_bw"]}, None, "dead-entry", "names no benchmark"),
         (MEMORY | {"metrics": []}, None, "dead-entry", "lists no metrics"),
         (MEMORY, {}, "missing-baseline", "2 metrics have no baseline: mem-bw/h2d_bw:0, mem-bw/h2d_bw:1"),
-        (MEMORY, {"mem-bw/h2d_bw": 0}, "bad-baseline", "2 metrics have the baseline 0"),
+        (MEMORY, {"mem-bw/h2d_bw": 0}, "invalid-baseline", "2 metrics have the baseline 0"),
         (MEMORY | {"criteria": "lambda x:x<-1.5"}, None, "never-fires", "halves or doubles"),
         (MEMORY | {"criteria": "lambda x:x>-0.1"}, None, "always-fires", "equals its baseline"),
         (MEMORY | {"criteria": "lambda x:x>0.1"}, None, "wrong-side", "only where mem-bw/h2d_bw gets better"),
         (CODES | {"criteria": "lambda x:x>1"}, None, "never-fires", "return code 1 passes"),
         (CODES | {"metrics": ["mem-bw/h2d_bw"]}, None, "always-fires", "fires at what is typical"),
         (MEMORY | {"criterias": 1}, None, "unknown-field", "did you mean 'criteria'?"),
-        (MEMORY | {"store": True}, None, "unread-store", "labels nobody"),
+        (MEMORY | {"store": True}, None, "unread-store", "labels no node"),
     ],
 )
 def test_a_fault_is_found(rule: dict[str, Any], baseline: dict[str, object] | None, code: str, said: str) -> None:

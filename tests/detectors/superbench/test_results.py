@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from detectors.superbench.names import InputError, benchmark_of, select, stripped, without_rank
-from detectors.superbench.results import read_results
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.names import benchmark_of, select, stripped, without_rank
+from mainstay.detectors.superbench.results import read_results
 
 
 def test_nodes_and_metrics_become_a_matrix() -> None:

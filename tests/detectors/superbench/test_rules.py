@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from detectors.superbench.names import InputError
-from detectors.superbench.rules import Function, read_rules
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.rules import Function, read_rules
 from tests.detectors.superbench.fleet import MEMORY, rule_file, text
 
 COMBINED = {"function": "multi_rules", "criteria": 'lambda label: bool(label["a"] > 1)', "categories": "C"}

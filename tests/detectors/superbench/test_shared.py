@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from detectors.superbench.baseline import generate_fixed, read_baseline, write_baseline
-from detectors.superbench.diagnose import Diagnosis, diagnose
-from detectors.superbench.lint import lint
-from detectors.superbench.names import InputError
-from detectors.superbench.output import Format, write
-from detectors.superbench.results import Results, read_results
-from detectors.superbench.rules import read_rules
-from detectors.superbench.summary import (
+from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.superbench.baseline import generate_fixed, read_baseline, write_baseline
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis, diagnose
+from mainstay.detectors.superbench.lint import lint
+from mainstay.detectors.superbench.output import Format, write
+from mainstay.detectors.superbench.results import Results, read_results
+from mainstay.detectors.superbench.rules import read_rules
+from mainstay.detectors.superbench.summary import (
     html_of_summary,
     markdown_of,
     read_summary_rules,
     samples_for_baseline,
-    summarise,
+    summarize,
 )
-from probes.words import Verdict
+from mainstay.probes.core_types import Verdict
 
 QUICKSCAN = "superbench-results/v0.4.0/Azure-NDv4-A100-quickscan"
 
@@ -34,12 +34,12 @@ def measured(file: Path) -> Results:
         return read_results(lines)
 
 
-def judged(results: Path, rules: Path, baseline: Path | None) -> Diagnosis:
+def judged(results: Path, rules: Path, baseline: Path | None) -> SuperBenchDiagnosis:
     values = {} if baseline is None else read_baseline(baseline.read_bytes())
     return diagnose(measured(results), read_rules(rules.read_text()), values)
 
 
-def golden(test_data: Path, case: str) -> Diagnosis:
+def golden(test_data: Path, case: str) -> SuperBenchDiagnosis:
     folder = test_data / "superbench" / "golden"
     told = json.loads((folder / "cases.json").read_text())[case]
     baseline = folder / told["baseline"] if told["baseline"] else None
@@ -105,7 +105,7 @@ def test_deviation_c11_names_rule_and_field(test_data: Path) -> None:
 def test_deviation_s02_keeps_both_rules(test_data: Path) -> None:
     folder = test_data / "superbench" / "golden"
     rules = read_summary_rules((folder / "s02.summary-rule.yaml").read_text())
-    told = markdown_of(summarise(measured(folder / "mini8.jsonl"), rules, 4)).splitlines()
+    told = markdown_of(summarize(measured(folder / "mini8.jsonl"), rules, 4)).splitlines()
     assert set((folder / "s02.expected.md").read_text().splitlines()) < set(told)
     assert any(line.startswith("| mem-bw/h2d_bw | mean |") for line in told)
 
@@ -113,7 +113,7 @@ def test_deviation_s02_keeps_both_rules(test_data: Path) -> None:
 def test_summary_and_baseline_are_superbenchs(test_data: Path) -> None:
     inputs, outputs = test_data / "superbench" / "tests_analyzer", test_data / "superbench" / "tests_data"
     rules = read_summary_rules((inputs / "test_summary_rules.yaml").read_text())
-    lines = summarise(measured(inputs / "test_results.jsonl"), rules)
+    lines = summarize(measured(inputs / "test_results.jsonl"), rules)
     assert markdown_of(lines) == (outputs / "results_summary.md").read_text()
     assert html_of_summary(lines) == (outputs / "results_summary.html").read_text()
     wanted = read_summary_rules((inputs / "test_generate_baseline_summary_rules.yaml").read_text())

@@ -1,4 +1,4 @@
-"""One nursery for all of a worker's benchmark tests: torch is imported once."""
+"""One fork server for all of a worker's benchmark tests: torch is imported once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.benchmarks.base import Benchmark, Clock, Device
-from probes.benchmarks.isolation import COMMAND
-from probes.benchmarks.result import BenchmarkResult
-from probes.benchmarks.runner import Home, run_benchmarks
+from mainstay.probes.benchmarks.base import Benchmark, Clock, Device
+from mainstay.probes.benchmarks.isolation import COMMAND
+from mainstay.probes.benchmarks.result import BenchmarkResult
+from mainstay.probes.benchmarks.runner import ForkServerPool, run_benchmarks
 
 Run = Callable[..., BenchmarkResult]
 
@@ -39,7 +39,7 @@ def cpu() -> Device:
 @pytest.fixture(scope="session")
 def run(cpu: Device) -> Iterator[Run]:
     """Run one benchmark in a process of its own, as ``mainstay validate`` does."""
-    with Home() as home:
+    with ForkServerPool() as home:
 
         def _run(benchmark: Benchmark, timeout: float = 60.0) -> BenchmarkResult:
             return next(run_benchmarks([(benchmark, (cpu,))], timeout, home))
@@ -49,5 +49,5 @@ def run(cpu: Device) -> Iterator[Run]:
 
 @pytest.fixture(scope="session")
 def misbehaving() -> tuple[str, ...]:
-    """Command of a nursery that also knows the benchmarks of ``misbehaving.py``."""
+    """Command of a fork server that also knows the benchmarks of ``misbehaving.py``."""
     return (COMMAND[0], str(Path(__file__).with_name("misbehaving.py")))

@@ -1,4 +1,4 @@
-"""Benchmarks that do what real ones do on a sick machine. Run as a program, this is a nursery that knows them."""
+"""Benchmarks that fail as real ones do on a faulty machine. Run as a program, this is a fork server that knows them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from probes.benchmarks import nursery
-from probes.benchmarks.base import Benchmark, Clock, Device, Readings
-from probes.benchmarks.defects import Defect
-from probes.benchmarks.ranks import run_ranks
-from probes.benchmarks.result import Better, Metric
+from mainstay.probes.benchmarks import fork_server
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device
+from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.ranks import run_ranks
+from mainstay.probes.benchmarks.result import Better, Metric
 
 
 class Misbehaving(Benchmark):
@@ -33,10 +33,10 @@ class Misbehaving(Benchmark):
         del device
         return (Metric(name="speed", unit="B/s", better=Better.HIGHER),)
 
-    def measure(self, device: Device, clock: Clock) -> Readings:
+    def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         del device, clock
         value = getattr(self, self.config.how)()
-        return Readings(values={"speed": [1.0 if value is None else value]})
+        return BenchmarkReadings(values={"speed": [1.0 if value is None else value]})
 
     def well(self) -> None: ...
 
@@ -85,5 +85,5 @@ def _die_on_rank_1(rank: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    nursery.BENCHMARKS = {**nursery.BENCHMARKS, Misbehaving.name: Misbehaving}  # type: ignore[misc]
-    nursery.main()
+    fork_server.BENCHMARKS = {**fork_server.BENCHMARKS, Misbehaving.name: Misbehaving}  # type: ignore[misc]
+    fork_server.main()

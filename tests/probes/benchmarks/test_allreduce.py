@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from probes.benchmarks import ranks
-from probes.benchmarks.allreduce import AllReduce
-from probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks import ranks
+from mainstay.probes.benchmarks.allreduce import AllReduce
+from mainstay.probes.benchmarks.base import Clock, Device
 
 
 def tiny() -> AllReduce:
@@ -19,13 +19,13 @@ def tiny() -> AllReduce:
 def test_bus_bandwidth_is_that_of_the_slowest_rank(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, world: int, factor: float, ticking: Clock
 ) -> None:
-    def told(count: int, backend: str, work: Any) -> list[dict[str, Any]]:
+    def fixed_timings(count: int, backend: str, work: Any) -> list[dict[str, Any]]:
         """Every rank took a second, the last two, in both repetitions."""
         del backend, work
         sizes = (4 << 10, 1 << 20, 16 << 20)
         return [{str(size): [1.0 + (rank == count - 1), 2.0] for size in sizes} for rank in range(count)]
 
-    monkeypatch.setattr(ranks, "run_ranks", told)
+    monkeypatch.setattr(ranks, "run_ranks", fixed_timings)
     result = AllReduce(AllReduce.Config(host_ranks=world)).run(cpu, ticking)
     values = {metric.name: metric.values for metric in result.metrics}
     assert values["gloo_latency_4KiB"] == (2.0, 2.0)

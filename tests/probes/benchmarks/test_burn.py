@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks import burn
-from probes.benchmarks.base import Device
-from probes.benchmarks.burn import Burn
-from probes.benchmarks.result import BenchmarkResult
+from mainstay.probes.benchmarks import burn
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.burn import Burn
+from mainstay.probes.benchmarks.result import BenchmarkResult
 
 
 def tiny() -> Burn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.collectives import OPERATIONS, Collectives
+from mainstay.probes.benchmarks.collectives import OPERATIONS, Collectives
 
 
 def tiny() -> Collectives:

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from probes.benchmarks.base import Benchmark, Device, Kind
-from probes.benchmarks.result import BenchmarkResult, Better, Metric, State
-from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL
+from mainstay.probes.benchmarks.base import Benchmark, Device, Kind
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, Metric
+from mainstay.probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL
 
 # One of them compiles: together with the compiled step's own test, what the first has compiled the second finds.
 pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("compiled")]
@@ -57,10 +57,10 @@ def test_it_measures_what_it_declares(name: str, measured: Callable[[str], Bench
     assert result.benchmark == name
     able, reason = tiny(name).supported(cpu)
     if able or not BENCHMARKS[name].optional:
-        assert result.state is State.OK, result.error
+        assert result.state is BenchmarkState.OK, result.error
         assert result.seconds > 0
     else:  # a program that is not here: its own test runs one in its place
-        assert (result.state, result.error) == (State.UNSUPPORTED, reason)
+        assert (result.state, result.error) == (BenchmarkState.UNSUPPORTED, reason)
     reported = [Metric(name=m.name, unit=m.unit, better=m.better) for m in result.metrics]
     assert reported == list(tiny(name).metrics(cpu))
 
@@ -69,7 +69,7 @@ def test_it_measures_what_it_declares(name: str, measured: Callable[[str], Bench
 def test_its_values_are_finite_and_positive(name: str, measured: Callable[[str], BenchmarkResult]) -> None:
     result = measured(name)
     for metric in result.metrics:
-        explained = result.state is State.UNSUPPORTED or f"{metric.name}: " in (result.error or "")
+        explained = result.state is BenchmarkState.UNSUPPORTED or f"{metric.name}: " in (result.error or "")
         assert metric.values or explained, "a metric without values needs a reason"
         assert all(math.isfinite(value) for value in metric.values)
         assert all(value > 0 for value in metric.values) or metric.better is Better.EQUAL
@@ -130,7 +130,7 @@ def test_it_states_its_time(name: str, kind: Kind) -> None:
 @EVERY
 def test_a_failed_run_has_every_metric_and_no_value(name: str, cpu: Device) -> None:
     benchmark = tiny(name)
-    result = benchmark.failed(cpu, State.ERROR, "because")
+    result = benchmark.failed(cpu, BenchmarkState.ERROR, "because")
     assert [m.name for m in result.metrics] == [m.name for m in benchmark.metrics(cpu)]
     assert not any(m.values for m in result.metrics)
 
@@ -138,7 +138,7 @@ def test_a_failed_run_has_every_metric_and_no_value(name: str, cpu: Device) -> N
 @EVERY
 def test_supported_is_honest(name: str, measured: Callable[[str], BenchmarkResult], cpu: Device) -> None:
     able, reason = tiny(name).supported(cpu)
-    assert able is (measured(name).state is State.OK)
+    assert able is (measured(name).state is BenchmarkState.OK)
     assert able or reason
 
 
@@ -158,7 +158,8 @@ def test_every_suite_measures_the_same_metrics(name: str, kind: Kind) -> None:
 
 def test_describing_benchmarks_needs_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys; from probes.benchmarks.suites import describe; import probes.benchmarks.runner; describe();"
+        "import sys; from mainstay.probes.benchmarks.suites import describe;"
+        "import mainstay.probes.benchmarks.runner; describe();"
         "assert not {'torch', 'numpy'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

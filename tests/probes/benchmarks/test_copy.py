@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.copy import Copy
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.copy import Copy
 
 
 def tiny() -> Copy:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from probes.benchmarks.dcgm import Dcgm, DcgmDeep, Outcome, read, summed
-from probes.benchmarks.result import State
-from tests.probes.benchmarks.tools import GPUS, program, said
+from mainstay.probes.benchmarks.dcgm import Dcgm, DcgmDeep, DcgmOutcome, read, summed
+from mainstay.probes.benchmarks.result import BenchmarkState
+from tests.probes.benchmarks.tools import GPUS, program, recorded_arguments
 
 Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ def test_the_third_version_is_read() -> None:
     "tests": d["DCGM Diagnostic"]["test_categories"][0]["tests"]}], ids=["named", "bare", "flat"])  # fmt: skip
 def test_the_fourth_version_is_read(wrap: Any) -> None:
     (found,) = read(json.dumps(wrap(json.loads(fourth(memory="Fail")))))
-    assert found == Outcome(test="memory", status="fail", entity="GPU 1", words="memory is amiss")
+    assert found == DcgmOutcome(test="memory", status="fail", entity="GPU 1", words="memory is amiss")
 
 
 def test_one_failed_gpu_fails_its_test_and_the_whole() -> None:
@@ -66,9 +66,9 @@ def test_one_failed_gpu_fails_its_test_and_the_whole() -> None:
 
 
 def test_a_failure_of_a_test_without_a_metric_counts_in_the_whole() -> None:
-    readings = summed(read(fourth(memory="Pass", pulse_test="Warn")), Dcgm.tests)
+    readings = summed(read(fourth(memory="Pass", pulse_test="Warn")), Dcgm.tests)  # words-check: allow
     assert (readings.values["memory"], readings.values["all"]) == ([1.0], [0.5])
-    assert readings.problems["all"] == "GPU 1 pulse_test warn pulse_test is amiss"
+    assert readings.problems["all"] == "GPU 1 pulse_test warn pulse_test is amiss"  # words-check: allow
 
 
 @pytest.mark.parametrize("status", ["Skip", "Not Run", "some new word"])
@@ -96,12 +96,12 @@ def test_what_is_no_result_is_an_error(text: str, fault: str) -> None:
 def test_the_program_is_asked_for_the_level_and_a_failing_status_is_an_answer(tmp_path: Path) -> None:
     folder = program(tmp_path, "dcgmi", third({"gpu_id": "1", "status": "Fail"}), status=226)
     result = Dcgm(Dcgm.Config(folder=folder)).run(GPUS, time.perf_counter)
-    assert result.state is State.OK
+    assert result.state is BenchmarkState.OK
     assert {m.name: m.values for m in result.metrics}["all"] == (0.0,)
     assert "GPU 1 memory fail" in (result.error or "")
     DcgmDeep(DcgmDeep.Config(folder=folder)).run(GPUS, time.perf_counter)
-    assert said(tmp_path, "dcgmi")[0] == "diag -r 2 -j"
-    assert said(tmp_path, "dcgmi")[1].startswith("diag -r 3 -p diagnostic.test_duration=")
+    assert recorded_arguments(tmp_path, "dcgmi")[0] == "diag -r 2 -j"
+    assert recorded_arguments(tmp_path, "dcgmi")[1].startswith("diag -r 3 -p diagnostic.test_duration=")
 
 
 def test_a_program_that_only_complains_is_an_error(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.benchmarks.dcgm import DcgmDeep
+from mainstay.probes.benchmarks.dcgm import DcgmDeep
 from tests.probes.benchmarks.tools import GPUS
 
 

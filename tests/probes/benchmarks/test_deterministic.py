@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from probes.benchmarks import deterministic
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.deterministic import Deterministic
-from probes.benchmarks.result import BenchmarkResult
+from mainstay.probes.benchmarks import deterministic
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.deterministic import Deterministic
+from mainstay.probes.benchmarks.result import BenchmarkResult
 
 
 def tiny() -> Deterministic:

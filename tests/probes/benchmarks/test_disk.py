@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from probes.benchmarks import disk
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.disk import Disk
-from probes.benchmarks.result import BenchmarkResult, State
+from mainstay.probes.benchmarks import disk
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.disk import Disk
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
 
 
 def tiny(directory: str = str(Path(__file__).parent)) -> Disk:
-    """Beside this file: a checkout lies on a disk, whatever the temporary directory lies on."""
+    """Beside this file: a checkout lies on a disk; the temporary directory may lie in memory."""
     return Disk(Disk.Config(directory=directory, mebibytes=2, repeats=2, fsyncs=3))
 
 
 def test_a_memory_file_system_is_not_a_disk(cpu: Device, ticking: Clock) -> None:
     result = tiny("/dev/shm").run(cpu, ticking)
-    assert result.state is State.UNSUPPORTED
+    assert result.state is BenchmarkState.UNSUPPORTED
     assert result.error == "/dev/shm is tmpfs, memory and not a disk: name a directory on a disk"
 
 
@@ -38,7 +38,7 @@ def test_a_full_disk(cpu: Device) -> None:
     assert "MiB free" in reason
 
 
-def test_pages_still_in_memory_are_recognised() -> None:
+def test_pages_still_in_memory_are_recognized() -> None:
     with tempfile.TemporaryFile(dir=Path(__file__).parent) as file:
         file.write(os.urandom(1 << 16))
         file.flush()

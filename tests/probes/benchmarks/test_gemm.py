@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.gemm import Gemm, same_bits
-from probes.benchmarks.timing import LEAST
+from mainstay.probes.benchmarks import gemm
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.gemm import Gemm, same_bits
+from mainstay.probes.benchmarks.timing import LEAST
 
 
 def tiny() -> Gemm:
@@ -22,12 +23,10 @@ def test_a_rate_is_operations_by_seconds(cpu: Device, ticking: Clock) -> None:
 
 
 def test_a_missing_format_leaves_the_others_alone(cpu: Device, monkeypatch: pytest.MonkeyPatch, ticking: Clock) -> None:
-    import torch
-
     def lacking(*_: object) -> None:
         raise RuntimeError("no int8 here\nand a long tail")
 
-    monkeypatch.setattr(torch, "_int_mm", lacking)
+    monkeypatch.setattr(gemm, "int8_matmul", lacking)
     result = tiny().run(cpu, ticking)
     assert [metric.name for metric in result.metrics if not metric.values] == ["int8_n32", "int8_n32_repeat"]
     assert result.error == "int8_n32: no int8 here; int8_n32_repeat: no int8 here"

@@ -1,9 +1,9 @@
-"""Host memory: the processor is measured, whatever the machine has."""
+"""Host memory: the processor is measured, with or without GPUs."""
 
 from __future__ import annotations
 
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.host_memory import HostMemory
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.host_memory import HostMemory
 
 
 def tiny() -> HostMemory:

@@ -14,11 +14,11 @@ from types import ModuleType
 
 import pytest
 
-from probes.benchmarks.base import Benchmark, Device
-from probes.benchmarks.interrupt import Interrupt
-from probes.benchmarks.isolation import GRACE_SECONDS, NurseryError
-from probes.benchmarks.result import BenchmarkResult, State
-from probes.benchmarks.runner import Home, run_benchmarks
+from mainstay.probes.benchmarks.base import Benchmark, Device
+from mainstay.probes.benchmarks.cancellation import CancelSignal
+from mainstay.probes.benchmarks.isolation import GRACE_SECONDS, BenchmarkForkServerError
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
+from mainstay.probes.benchmarks.runner import ForkServerPool, run_benchmarks
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., BenchmarkResult]
@@ -44,7 +44,7 @@ def make(how: str, path: Path | str = "") -> Benchmark:
 
 
 def alive(pid: int) -> bool:
-    """Running; a zombie that nobody has waited for yet is dead."""
+    """Running; a zombie that its parent has not waited for yet is dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 @pytest.fixture(scope="module")
 def run(misbehaving: tuple[str, ...], cpu: Device) -> Iterator[Run]:
-    with Home(misbehaving) as home:
+    with ForkServerPool(misbehaving) as home:
 
         def _run(benchmark: Benchmark, timeout: float = 60.0) -> BenchmarkResult:
             return next(run_benchmarks([(benchmark, (cpu,))], timeout, home))
@@ -71,16 +71,16 @@ def run(misbehaving: tuple[str, ...], cpu: Device) -> Iterator[Run]:
 
 
 def test_a_hang_ends_at_its_time_out_with_all_its_children(run: Run, tmp_path: Path) -> None:
-    run(make("well"))  # the nursery is up: only the benchmark is timed
+    run(make("well"))  # the fork server is up: only the benchmark is timed
     begun = time.monotonic()
     result = run(make("hang", tmp_path / "pids"), timeout=1.0)
     assert time.monotonic() - begun < 1.0 + GRACE_SECONDS + 1.0
-    assert result.state is State.TIMEOUT
+    assert result.state is BenchmarkState.TIMEOUT
     assert result.error == "still running after 1 s: killed"
     assert [(metric.name, metric.values) for metric in result.metrics] == [("speed", ())]
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert wait_until(lambda: not any(alive(pid) for pid in pids))
-    assert run(make("well")).state is State.OK, "the next benchmark is not disturbed"
+    assert run(make("well")).state is BenchmarkState.OK, "the next benchmark is not disturbed"
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_a_hang_ends_at_its_time_out_with_all_its_children(run: Run, tmp_path: P
 )
 def test_a_failure_is_an_error_that_says_why(run: Run, how: str, words: str) -> None:
     result = run(make(how))
-    assert result.state is State.ERROR
+    assert result.state is BenchmarkState.ERROR
     assert result.error is not None
     assert words in result.error
     assert result.metrics[0].values == ()
-    assert run(make("well")).state is State.OK
+    assert run(make("well")).state is BenchmarkState.OK
 
 
 def test_what_a_library_prints_is_not_taken_for_a_result(run: Run) -> None:
     result = run(make("chatter"))
-    assert result.state is State.OK
+    assert result.state is BenchmarkState.OK
     assert result.metrics[0].values == (1.0,)
 
 
@@ -116,31 +116,31 @@ def test_a_value_that_is_no_number_is_not_reported_as_one(run: Run) -> None:
 
 def test_an_interrupt_gives_the_machine_back(misbehaving: tuple[str, ...], cpu: Device, tmp_path: Path) -> None:
     """In the middle of a benchmark that is deaf: it and all that come after it are preempted, and nothing lives on."""
-    interrupt, pids = Interrupt(), tmp_path / "pids"
+    interrupt, pids = CancelSignal(), tmp_path / "pids"
     plan = [(make("well"), (cpu,)), (make("hang", pids), (cpu,)), (make("well"), (cpu,))]
 
-    def ask() -> None:
+    def set_interrupt() -> None:
         assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
         asked.append(time.monotonic())
         interrupt.set("a job wants the GPUs")
 
     asked: list[float] = []
-    asker = threading.Thread(target=ask)
-    with Home(misbehaving, interrupt) as home:
+    asker = threading.Thread(target=set_interrupt)
+    with ForkServerPool(misbehaving, interrupt) as home:
         asker.start()
         results = list(run_benchmarks(plan, 600.0, home))
         asker.join()
         assert time.monotonic() - asked[0] < GRACE_SECONDS + 1.0
     interrupt.close()
-    assert [r.state for r in results] == [State.OK, State.PREEMPTED, State.PREEMPTED]
+    assert [r.state for r in results] == [BenchmarkState.OK, BenchmarkState.PREEMPTED, BenchmarkState.PREEMPTED]
     assert results[1].error == results[2].error == "a job wants the GPUs"
     assert wait_until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
 
 
-def test_a_nursery_without_torch_says_so(cpu: Device) -> None:
+def test_a_fork_server_without_torch_says_so(cpu: Device) -> None:
     with (
-        Home((sys.executable, "-c", "raise ModuleNotFoundError('No module named torch')")) as home,
-        pytest.raises(NurseryError, match="No module named torch"),
+        ForkServerPool((sys.executable, "-c", "raise ModuleNotFoundError('No module named torch')")) as home,
+        pytest.raises(BenchmarkForkServerError, match="No module named torch"),
     ):
         next(run_benchmarks([(make("well"), (cpu,))], 5.0, home))
 
@@ -150,20 +150,21 @@ def test_what_shares_nothing_runs_on_all_devices_at_once(misbehaving: tuple[str,
     gpus = tuple(Device(kind="cpu", model="t", count=3, index=i) for i in range(3))
     meeting = make("meet", tmp_path)
     assert meeting.together
-    with Home(misbehaving) as home:
+    with ForkServerPool(misbehaving) as home:
         results = list(run_benchmarks([(meeting, gpus)], 60.0, home))
-    assert [(r.state, r.device) for r in results] == [(State.OK, f"cpu:{i}") for i in range(3)]
+    assert [(r.state, r.device) for r in results] == [(BenchmarkState.OK, f"cpu:{i}") for i in range(3)]
 
 
 def test_nothing_outlives_whoever_asked_for_it(misbehaving: tuple[str, ...], tmp_path: Path) -> None:
-    """SIGKILL the process that runs a suite: nursery, benchmark and grandchild go with it."""
+    """SIGKILL the process that runs a suite: fork server, benchmark and grandchild go with it."""
     pids = tmp_path / "pids"
     order = {
         "benchmark": "misbehaving",
         "config": {"how": "hang", "path": str(pids)},
         "device": {"kind": "cpu", "model": "t"},
     }
-    code = f"from probes.benchmarks.isolation import Nursery; Nursery({misbehaving!r}).call({order!r}, 600.0)"
+    code = "from mainstay.probes.benchmarks.isolation import BenchmarkForkServer as B"
+    code += f"; B({misbehaving!r}).call({order!r}, 600.0)"
     asker = subprocess.Popen([sys.executable, "-c", code], cwd=HERE.parents[2])
     assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60.0)
     everyone = [int(pid) for pid in pids.read_text().split()]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.benchmarks.base import Device
-from probes.benchmarks.launch import Launch
-from probes.benchmarks.result import BenchmarkResult
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.launch import Launch
+from mainstay.probes.benchmarks.result import BenchmarkResult
 
 
 def tiny() -> Launch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.memory import Memory
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.memory import Memory
 
 
 def tiny() -> Memory:

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from probes.benchmarks.nccl_tests import NcclTests, Row, read
-from probes.benchmarks.result import State
+from mainstay.probes.benchmarks.nccl_tests import NcclTests, Row, read
+from mainstay.probes.benchmarks.result import BenchmarkState
 from tests.data import DATA, needs
-from tests.probes.benchmarks.tools import GPUS, program, said
+from tests.probes.benchmarks.tools import GPUS, program, recorded_arguments
 
 LOG = """# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 8(factor) warmup iters: 5 iters: 20 agg iters: 1
 # Using devices
@@ -53,9 +53,9 @@ def test_what_is_no_result_is_an_error(text: str, fault: str) -> None:
 def test_it_runs_over_all_gpus_and_repeats(tmp_path: Path) -> None:
     config = NcclTests.Config(folder=program(tmp_path, "all_reduce_perf", LOG), repeats=3)
     result = NcclTests(config).run(GPUS, time.perf_counter)
-    assert (result.state, result.error) == (State.OK, None)
+    assert (result.state, result.error) == (BenchmarkState.OK, None)
     assert [len(metric.values) for metric in result.metrics] == [3, 3, 3, 3]
-    assert said(tmp_path, "all_reduce_perf") == ["-b 8 -e 1G -f 8 -g 2 -c 1"] * 3
+    assert recorded_arguments(tmp_path, "all_reduce_perf") == ["-b 8 -e 1G -f 8 -g 2 -c 1"] * 3
 
 
 def test_one_gpu_has_nobody_to_talk_to(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.benchmarks.base import Device
-from probes.benchmarks.numa import beside, listed, processors_by_node
-from probes.benchmarks.numa_copy import NumaCopy
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.numa import beside, listed, processors_by_node
+from mainstay.probes.benchmarks.numa_copy import NumaCopy
 
 
 def tiny() -> NumaCopy:
@@ -27,7 +27,7 @@ def test_what_is_no_list_is_named() -> None:
 
 
 def test_nodes_without_processors_are_left_out(tmp_path: Path) -> None:
-    """Memory without processors (CXL, or those that this process may not use) has nobody to copy for it."""
+    """Memory without processors (CXL, or those that this process may not use) has no core to copy for it."""
     mine = min(os.sched_getaffinity(0))
     for node, cpus in {0: f"{mine}\n", 1: "\n", 2: "4096-4100\n"}.items():
         folder = tmp_path / f"node{node}"

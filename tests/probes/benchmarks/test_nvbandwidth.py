@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from probes.benchmarks.nvbandwidth import NvBandwidth, read
-from probes.benchmarks.result import State
+from mainstay.probes.benchmarks.nvbandwidth import NvBandwidth, read
+from mainstay.probes.benchmarks.result import BenchmarkState
 from tests.data import DATA, needs
-from tests.probes.benchmarks.tools import GPUS, program, said
+from tests.probes.benchmarks.tools import GPUS, program, recorded_arguments
 
 LOG = """nvbandwidth Version: v0.6
 Driver Version: 550.1
@@ -67,13 +67,13 @@ def test_what_is_no_result_is_an_error(text: str, fault: str) -> None:
 
 def test_every_gpu_has_its_own_figures(tmp_path: Path) -> None:
     result = NvBandwidth(NvBandwidth.Config(folder=program(tmp_path, "nvbandwidth", LOG))).run(GPUS, time.perf_counter)
-    assert (result.state, result.error) == (State.OK, None)
+    assert (result.state, result.error) == (BenchmarkState.OK, None)
     assert {m.name: m.values for m in result.metrics} == {
         "h2d_gpu0": (55.1e9,), "h2d_gpu1": (27.5e9,), "d2h_gpu0": (54e9,), "d2h_gpu1": (53e9,),
         "d2d_gpu0": (370e9,), "d2d_gpu1": (360e9,),
     }  # fmt: skip
     cases = "host_to_device_memcpy_ce device_to_host_memcpy_ce device_to_device_memcpy_read_ce"
-    assert said(tmp_path, "nvbandwidth") == [f"-t {cases}"]
+    assert recorded_arguments(tmp_path, "nvbandwidth") == [f"-t {cases}"]
 
 
 def test_a_gpu_that_the_program_did_not_see_has_a_reason(tmp_path: Path) -> None:

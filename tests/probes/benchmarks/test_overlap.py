@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.overlap import Overlap, hidden
+from mainstay.probes.benchmarks.overlap import Overlap, hidden
 
 
 def tiny() -> Overlap:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.base import Device
-from probes.benchmarks.peer import Peer
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.peer import Peer
 
 
 def tiny() -> Peer:

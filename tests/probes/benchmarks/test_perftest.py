@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from probes.benchmarks import perftest
-from probes.benchmarks.base import Device
-from probes.benchmarks.perftest import Perftest, read
-from probes.benchmarks.result import State
-from probes.benchmarks.tool import rdma_devices
+from mainstay.probes.benchmarks import perftest
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.external_tool import rdma_devices
+from mainstay.probes.benchmarks.perftest import Perftest, read
+from mainstay.probes.benchmarks.result import BenchmarkState
 from tests.data import DATA, needs
-from tests.probes.benchmarks.tools import program, said
+from tests.probes.benchmarks.tools import program, recorded_arguments
 
 RULE = "-" * 80
 BANDWIDTH = f"""{RULE}
@@ -74,10 +74,10 @@ def test_the_slowest_port_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(perftest, "rdma_devices", lambda: {"mlx5_0": True, "mlx5_1": True, "mlx5_2": False})
     monkeypatch.setattr(Perftest, "_rate", lambda _, name, place: {"mlx5_0": 24e9, "mlx5_1": 12e9}[name] + 0 * place)
     result = both(tmp_path).run(cpu, time.perf_counter)
-    assert (result.state, result.device) == (State.OK, "host")
+    assert (result.state, result.device) == (BenchmarkState.OK, "host")
     assert [metric.values for metric in result.metrics] == [(12e9,), (pytest.approx(0.95e-6),), (0.5,)]
     assert "slowest of 2 ports: mlx5_1" in (result.error or "")
-    assert "-d mlx5_1 -F -s 2 -n 5000 -p 18603 127.0.0.1" in said(tmp_path, "ib_write_lat")
+    assert "-d mlx5_1 -F -s 2 -n 5000 -p 18603 127.0.0.1" in recorded_arguments(tmp_path, "ib_write_lat")
 
 
 def test_a_machine_whose_ports_are_all_down_is_an_error(
@@ -87,7 +87,7 @@ def test_a_machine_whose_ports_are_all_down_is_an_error(
     with pytest.raises(RuntimeError, match="no port is active of mlx5_0"):
         both(tmp_path).run(cpu, time.perf_counter)
     monkeypatch.setattr(perftest, "rdma_devices", dict)
-    assert both(tmp_path).supported(cpu) == (False, "the machine has no RDMA device")
+    assert both(tmp_path).supported(cpu) == (False, "this host has no RDMA device")
 
 
 LOGS = DATA / "superbench" / "tests_data"

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.contention import Processor
-from probes.benchmarks.result import BenchmarkResult, State, disturbance, disturbed, show
+from mainstay.probes.benchmarks.cpu_contention import CpuUsage
+from mainstay.probes.benchmarks.result import (
+    BenchmarkResult,
+    BenchmarkState,
+    contention_note,
+    format_value,
+    with_contention_note,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,37 +27,37 @@ from probes.benchmarks.result import BenchmarkResult, State, disturbance, distur
     ],
 )
 def test_a_value_reads_as_people_write_it(value: float, unit: str, text: str) -> None:
-    assert show(value, unit) == text
+    assert format_value(value, unit) == text
 
 
-def result(state: State = State.OK, error: str | None = None) -> BenchmarkResult:
+def result(state: BenchmarkState = BenchmarkState.OK, error: str | None = None) -> BenchmarkResult:
     return BenchmarkResult(benchmark="gemm", state=state, error=error, seconds=1.0, device="cpu", metrics=())
 
 
 def test_a_disturbance_is_a_remark_that_can_be_found_again() -> None:
-    noisy = disturbed(result(error="int8: no"), "other processes used 48% of the processor")
+    noisy = with_contention_note(result(error="int8: no"), "other processes used 48% of the processor")
     assert noisy.error == "int8: no; disturbed: other processes used 48% of the processor"
-    assert disturbance(noisy) == "other processes used 48% of the processor"
-    assert disturbance(result(error="int8: no")) is None
-    assert disturbed(result(), None) == result()
+    assert contention_note(noisy) == "other processes used 48% of the processor"
+    assert contention_note(result(error="int8: no")) is None
+    assert with_contention_note(result(), None) == result()
 
 
 def test_a_failure_keeps_its_reason() -> None:
-    failed = result(State.TIMEOUT, "still running")
-    assert disturbed(failed, "anything") == failed
+    failed = result(BenchmarkState.TIMEOUT, "still running")
+    assert with_contention_note(failed, "anything") == failed
 
 
 def test_others_are_told_from_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    before = Processor(busy=100.0, stolen=5.0, own=10.0, at=0.0)
-    alone = Processor(busy=140.0, stolen=5.1, own=50.0, at=10.0)
+    before = CpuUsage(busy=100.0, stolen=5.0, own=10.0, at=0.0)
+    alone = CpuUsage(busy=140.0, stolen=5.1, own=50.0, at=10.0)
     assert alone.since(before) is None
-    crowded = Processor(busy=140.0, stolen=11.0, own=30.0, at=10.0)
+    crowded = CpuUsage(busy=140.0, stolen=11.0, own=30.0, at=10.0)
     said = crowded.since(before)
     assert said == "other processes used 50% of the processor and the hypervisor withheld 15% of it"
 
 
 def test_the_kernel_is_read_right() -> None:
-    first, second = Processor.now(lambda: 0.0), Processor.now(lambda: 1.0)
+    first, second = CpuUsage.now(lambda: 0.0), CpuUsage.now(lambda: 1.0)
     assert 0 < first.busy <= second.busy
     assert 0 < first.own <= second.own <= second.busy

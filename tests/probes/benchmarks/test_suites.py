@@ -7,16 +7,16 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from detectors.criteria import judge_suite
-from detectors.report import headline
-from detectors.verdict import Criteria
-from probes.benchmarks.base import Device, Kind
-from probes.benchmarks.disk import Disk
-from probes.benchmarks.result import SuiteResult
-from probes.benchmarks.runner import _left_out, cohort_of, run_suite
-from probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL, Suite, describe
-from probes.identity import default_cohort
-from probes.samplers.base import DeviceIdentity
+from mainstay.detectors.validation.criteria import judge_suite
+from mainstay.detectors.validation.report import headline
+from mainstay.detectors.validation.verdict import Criteria
+from mainstay.probes.benchmarks.base import Device, Kind
+from mainstay.probes.benchmarks.disk import Disk
+from mainstay.probes.benchmarks.result import SuiteResult
+from mainstay.probes.benchmarks.runner import _left_out, cohort_of, run_suite
+from mainstay.probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL, Suite, describe
+from mainstay.probes.identity import default_cohort
+from mainstay.probes.samplers.base import DeviceIdentity
 
 
 def test_the_tiers_grow() -> None:

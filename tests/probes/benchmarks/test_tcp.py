@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from probes.benchmarks import echo
-from probes.benchmarks.base import Device
-from probes.benchmarks.echo import BrokenTransferError, goodbye, latencies, rates, receive, serve
-from probes.benchmarks.result import BenchmarkResult, State
-from probes.benchmarks.tcp import Tcp
+from mainstay.probes.benchmarks import tcp_echo
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
+from mainstay.probes.benchmarks.tcp import Tcp
+from mainstay.probes.benchmarks.tcp_echo import BrokenTransferError, close_session, latencies, rates, receive, serve
 
 
 def tiny() -> Tcp:
@@ -34,7 +34,7 @@ def test_sizes_are_bounded(field: dict[str, object]) -> None:
 
 def test_it_is_the_host_that_is_measured(run: Callable[..., BenchmarkResult]) -> None:
     result = run(tiny())
-    assert (result.state, result.device) == (State.OK, "host")
+    assert (result.state, result.device) == (BenchmarkState.OK, "host")
 
 
 class Wire:
@@ -78,15 +78,15 @@ def pair(**faults: float) -> Iterator[tuple[socket.socket, list[BaseException]]]
         thread.join(20)
 
 
-def test_a_goodbye_ends_it_in_peace() -> None:
+def test_a_shutdown_notice_ends_it_in_peace() -> None:
     with pair() as (near, died):
-        assert len(latencies(near, 64, 0.0, time.perf_counter)) == echo.LEAST
+        assert len(latencies(near, 64, 0.0, time.perf_counter)) == tcp_echo.LEAST
         assert all(rate > 0 for rate in rates(near, 4096, 0.0, time.perf_counter))
-        goodbye(near)
+        close_session(near)
     assert died == []
 
 
-def test_one_wrong_bit_on_the_way_back_is_found() -> None:
+def test_one_wrong_bit_in_the_reply_is_found() -> None:
     with pair(spoil=8192) as (near, _):
         assert latencies(near, 1024, 0.0, time.perf_counter)
         with pytest.raises(BrokenTransferError, match="messages of 8192 bytes"):
@@ -102,14 +102,14 @@ def test_what_is_late_only_above_a_kilobyte_shows_only_there() -> None:
     """The switch of Aegis: 64 bytes pass, 8 KiB do not."""
     with pair(late=0.05) as (near, _):
         small, large = (latencies(near, size, 0.0, time.perf_counter) for size in (64, 8192))
-        goodbye(near)
+        close_session(near)
     assert min(large) >= 0.05
     assert min(small) < 0.05
 
 
 @pytest.mark.parametrize(("request_", "fault"), [
-    (echo._REQUEST.pack(b"e", 1 << 30, 1), "1 messages of 1073741824 bytes"),
-    (echo._REQUEST.pack(b"e", 64, 0), "0 messages"),
+    (tcp_echo._REQUEST.pack(b"e", 1 << 30, 1), "1 messages of 1073741824 bytes"),
+    (tcp_echo._REQUEST.pack(b"e", 64, 0), "0 messages"),
     (b"GET / HTTP/1.1\r\n\r\n", "asks for"),
     (b"", "closed the connection after 0 of 9 bytes"),
 ])  # fmt: skip

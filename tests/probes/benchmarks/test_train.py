@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from probes.benchmarks.base import Clock, Device
-from probes.benchmarks.timing import LEAST
-from probes.benchmarks.train import Train, one_step
+from mainstay.probes.benchmarks.base import Clock, Device
+from mainstay.probes.benchmarks.timing import LEAST
+from mainstay.probes.benchmarks.train import Train, one_step
 
 SMALL = {"layers": 1, "width": 16, "heads": 2, "tokens": 8, "batch": 1, "vocabulary": 64}
 

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from probes.benchmarks.base import Device
-from probes.benchmarks.train import Train, TrainCompiled, one_step
+from mainstay.probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.train import Train, TrainCompiled, one_step
 
 SMALL = {"layers": 1, "width": 16, "heads": 2, "tokens": 8, "batch": 1, "vocabulary": 64}
 

@@ -1,10 +1,11 @@
-"""Programs that print what a test wants, in the place of those that ``probes.benchmarks.tool`` runs."""
+"""Programs that print what a test wants, in the place of those that ``mainstay.probes.benchmarks.external_tool``
+runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from probes.benchmarks.base import Device
+from mainstay.probes.benchmarks.base import Device
 
 GPUS = Device(kind="cuda", model="any", count=2)
 
@@ -22,6 +23,6 @@ def program(folder: Path, name: str, output: str, *, status: int = 0, complaint:
     return str(folder)
 
 
-def said(folder: Path, name: str) -> list[str]:
+def recorded_arguments(folder: Path, name: str) -> list[str]:
     """The arguments of each call."""
     return (folder / f"{name}.said").read_text().splitlines()

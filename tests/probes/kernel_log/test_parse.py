@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from probes.kernel_log.parse import MAX_LINE, details, parse, patterns
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.kernel_log.parse import MAX_LINE, details, parse, patterns
 
 NVRM = "NVRM: Xid (PCI:0000:3b:00): "
 

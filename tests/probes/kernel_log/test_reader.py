@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.kernel_log import sources
-from probes.kernel_log.reader import Clock, KernelLog
-from probes.kernel_log.records import Record, from_journal, from_kmsg, from_line
-from probes.kernel_log.sources import Journal, Kmsg, PlainFile, SourceError, open_source
-from probes.samplers.base import Happened
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.kernel_log import sources
+from mainstay.probes.kernel_log.reader import BootClock, KernelLog
+from mainstay.probes.kernel_log.records import Record, from_journal, from_kmsg, from_line
+from mainstay.probes.kernel_log.sources import JournaldSource, Kmsg, PlainFile, SourceError, open_source
+from mainstay.probes.samplers.base import SourceEvent
 
 REASON = "/dev/kmsg: Operation not permitted (needs CAP_SYSLOG); journalctl: not found"
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
@@ -71,9 +71,9 @@ class Following:
     """A reader at work, and what it told."""
 
     def __init__(self, directory: Path, where: str, opener: Callable[[str], object] = open_source) -> None:
-        self.told: list[Happened] = []
+        self.told: list[SourceEvent] = []
         self.boot = 1000.0
-        clock = Clock("boot-1", lambda: 50_000.0 + self.boot, lambda: self.boot)
+        clock = BootClock("boot-1", lambda: 50_000.0 + self.boot, lambda: self.boot)
         self.reader = KernelLog(where, self.told.append, directory / "mark.json", clock, opener)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:
@@ -181,7 +181,7 @@ class Buffer:
         monkeypatch.setattr(os, "read", fake)
         return make
 
-    def add(self, *records: bytes | int) -> None:
+    def append_records(self, *records: bytes | int) -> None:
         self.records += records
         self.pair[1].send(b"!")
 
@@ -220,14 +220,14 @@ def test_overwritten_records_are_counted_and_reading_goes_on(
     with Following(tmp_path, "auto", buffer.open(monkeypatch)) as following:
         assert following.codes(1) == [79]
         assert following.reader.lost == 14
-        buffer.add(kmsg(FAULT, 1000.15, 26))
+        buffer.append_records(kmsg(FAULT, 1000.15, 26))
         assert following.codes(2) == [79, 31], "another processor's clock may be a little behind"
 
 
 def test_a_source_that_breaks_is_opened_again_and_tells_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    monkeypatch.setattr("probes.kernel_log.reader._BROKEN_S", 0.05)
+    monkeypatch.setattr("mainstay.probes.kernel_log.reader._BROKEN_S", 0.05)
     records = [kmsg(LOST, 1000.1, 1), kmsg(FAULT, 1000.2, 2)]
     buffer = Buffer(pair, *records, errno.EIO, *records, kmsg(LOST, 1000.3, 3))
     with Following(tmp_path, "auto", buffer.open(monkeypatch)) as following:
@@ -238,7 +238,7 @@ def test_a_source_that_breaks_is_opened_again_and_tells_nothing_twice(
 def test_a_log_that_cannot_be_read_is_said_once_and_asked_again(
     tmp_path: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("probes.kernel_log.reader._REOPEN_S", 0.02)
+    monkeypatch.setattr("mainstay.probes.kernel_log.reader._REOPEN_S", 0.02)
     tries: list[str] = []
 
     def opener(where: str) -> object:
@@ -288,10 +288,10 @@ def journalctl(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.processes
 def test_journald_is_followed_and_its_process_ended(tmp_path: Path, journalctl: Path) -> None:
-    opened: list[Journal] = []
+    opened: list[JournaldSource] = []
 
-    def opener(_: str) -> Journal:
-        opened.append(Journal(str(journalctl)))
+    def opener(_: str) -> JournaldSource:
+        opened.append(JournaldSource(str(journalctl)))
         return opened[-1]
 
     with Following(tmp_path, "auto", opener) as following:
@@ -303,7 +303,7 @@ def test_journald_is_followed_and_its_process_ended(tmp_path: Path, journalctl: 
 def test_a_journal_that_shows_nothing_is_no_source(journalctl: Path) -> None:
     journalctl.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(SourceError, match="systemd-journal"):
-        Journal(str(journalctl))
+        JournaldSource(str(journalctl))
 
 
 def test_a_pipe_outlives_its_writers(pipe: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server.processes import Warm, warm_process
 from tests.recovery.adapters.torchrun import DIFFS, EXAMPLES, Agents, agents, assert_same, protected, torchrun
-from tests.warm.processes import Warm, warm_process
 
 pytestmark = pytest.mark.timeout(400)  # a torchrun or two, and frameworks to import
 
@@ -89,6 +89,6 @@ def test_a_lost_nodes_rank_is_fetched_from_a_replica_and_a_restarted_agent_still
 def test_without_an_agent_the_script_runs_as_it_always_did_and_says_what_is_missing(warm: Warm, tmp_path: Path) -> None:
     script = protected("ddp", tmp_path / "scripts")
     words = ("--save", str(tmp_path / "out"), "--steps", "3")
-    done = torchrun(script, *words, warm=warm, env={"MAINSTAY_JOB": "nobody-started-it"})
+    done = torchrun(script, *words, warm=warm, env={"MAINSTAY_JOB": "not-started"})
     assert done.returncode == 0, done.stderr
-    assert "start `mainstay agent --job nobody-started-it`" in done.stderr
+    assert "start `mainstay agent --job not-started`" in done.stderr

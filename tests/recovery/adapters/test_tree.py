@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from recovery.adapters.tree import TreeState
-from recovery.memory.copying import copy_pieces
+from bench.lib_copy import copy_pieces
+from mainstay.recovery.adapters.tree import TreeState
 
 
 def through_a_slot(tree: dict) -> dict:

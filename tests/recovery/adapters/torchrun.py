@@ -1,4 +1,4 @@
-"""Scripts under a real torchrun beside a real standing agent; and what they left behind."""
+"""Scripts under a real torchrun beside a real standalone agent; and what they left behind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from recovery.agent.upkeep import forget, node_directory
-from tests.warm.processes import Warm
+from mainstay.recovery.agent.shm_lifecycle import node_directory, remove_node_files
+from tests.fork_server.processes import Warm
 
 ROOT = Path(__file__).parents[3]
 DIFFS = ROOT / "docs" / "adapters"
@@ -35,7 +35,7 @@ def protected(name: str, folder: Path) -> Path:
 
 
 class Agents:
-    """Standing agents of one job with a name of its own, on nodes of its own."""
+    """Standalone agents of one job with a name of its own, on nodes of its own."""
 
     def __init__(self, shm: Path) -> None:
         self.job = f"t{secrets.token_hex(4)}"
@@ -45,7 +45,7 @@ class Agents:
         self._token.write_text("a token of this test")
 
     def start(self, node: str) -> None:
-        words = ["-m", "recovery.agent", "--job", self.job, "--node", node, "--token-file", str(self._token)]
+        words = ["-m", "mainstay.recovery.agent", "--job", self.job, "--node", node, "--token-file", str(self._token)]
         words += ["--shm-dir", str(self._shm)]
         process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self._processes[node] = process
@@ -55,7 +55,7 @@ class Agents:
     def lose(self, node: str) -> None:
         """The node and its memory are gone; another one stands in its place."""
         self._end(node, signal.SIGKILL)
-        forget(node_directory(self._shm, self.job, node))
+        remove_node_files(node_directory(self._shm, self.job, node))
         self.start(node)
 
     def kill(self, node: str) -> None:

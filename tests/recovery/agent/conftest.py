@@ -1,13 +1,16 @@
-"""Real agent processes for the tests of the agent: started, killed and started again by their own process ids."""
+"""Real agent processes for the tests of the agent: started, killed and started again by their own process ids.
+
+They are forks of a process that has imported the agent, which costs half a second of a core; the launchers of the
+scenarios start their agents from nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +20,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recovery.agent.client import AgentClient
-from recovery.agent.messages import GroupMember
-from recovery.memory.arena import Arena
-from recovery.memory.layout import Layout
-from recovery.memory.snapshot import ArraySource, SnapshotWriter
+from bench.lib_source import ArraySource
+from mainstay.recovery.agent.client import AgentClient
+from mainstay.recovery.agent.messages import GroupMember
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.snapshot import SnapshotWriter
+from tests.fork_server.processes import Launched, Warm, warm_process
 
 TOKEN = "correct-horse-battery-staple"
 JOB = "job-1"
@@ -42,7 +47,8 @@ class Agent:
     home: Path
     shm: Path
     options: list[str]
-    process: subprocess.Popen[str] | None = None
+    warm: Warm
+    process: Launched | None = None
     endpoint: str = ""
     clients: list[AgentClient] = field(default_factory=list)
 
@@ -56,14 +62,24 @@ class Agent:
         return self.home / f"{self.node}.sock"
 
     def start(self) -> Agent:
-        command = [sys.executable, "-m", "recovery.agent", "--job", JOB, "--node", self.node]
+        command = ["-m", "mainstay.recovery.agent", "--job", JOB, "--node", self.node]
         command += ["--socket", str(self.socket), "--token-file", str(self.home / "token")]
-        command += ["--shm-dir", str(self.shm), *self.options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line, self.kill()
-        self.endpoint = json.loads(line)["endpoint"]
+        command += ["--shm-dir", str(self.shm), "--owner-pid", str(os.getpid()), *self.options]
+        with self.log.open("wb") as log:
+            self.process = Launched(self.warm.path, command, os.environ, log.fileno())
+        eventually(lambda: self._ready() or self.process.poll() is not None)
+        assert self._ready(), self.kill()
+        self.endpoint = json.loads(self._ready())["endpoint"]
         return self
+
+    @property
+    def log(self) -> Path:
+        return self.home / f"{self.node}.log"
+
+    def _ready(self) -> str:
+        """The line that says where it serves, once it is whole."""
+        lines = self.log.read_text().splitlines(keepends=True)
+        return next((line for line in lines if line.startswith("{") and line.endswith("\n")), "")
 
     def client(self, generation: int = 1, token: str = TOKEN) -> AgentClient:
         client = AgentClient(self.socket, token, job=JOB, generation=generation, role="test")
@@ -71,14 +87,14 @@ class Agent:
         return client
 
     def kill(self, number: int = signal.SIGKILL) -> str:
-        """End the process; what it wrote to stderr."""
+        """End the process; what it wrote."""
         if self.process is None:
             return ""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
-        _, words = self.process.communicate(timeout=60)
+        self.process.wait(60.0)
         self.process = None
-        return words
+        return self.log.read_text()
 
     def lose(self) -> None:
         """The whole node dies: process and memory."""
@@ -90,8 +106,14 @@ class Agent:
         return GroupMember(node=self.node, endpoint=self.endpoint, rank=rank)
 
 
+@pytest.fixture(scope="session")
+def warm_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    with warm_process(tmp_path_factory.mktemp("agent"), "mainstay.recovery.agent.server") as process:
+        yield process
+
+
 @pytest.fixture
-def agents() -> Iterator[Callable[..., Agent]]:
+def agents(warm_agent: Warm) -> Iterator[Callable[..., Agent]]:
     """Start an agent by node name and further options; all end with the test, and their memory is removed."""
     home = Path(tempfile.mkdtemp(prefix="mainstay-agent-"))
     shm = Path(tempfile.mkdtemp(prefix="mainstay-test-", dir="/dev/shm"))
@@ -99,7 +121,7 @@ def agents() -> Iterator[Callable[..., Agent]]:
     started: list[Agent] = []
 
     def start(node: str = "node-0", *options: str) -> Agent:
-        agent = Agent(node, home, shm, list(options)).start()
+        agent = Agent(node, home, shm, list(options), warm_agent).start()
         started.append(agent)
         return agent
 

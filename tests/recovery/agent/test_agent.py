@@ -9,11 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recovery.agent.errors import AgentGoneError, NoMemoryError, NoSuchSlotError, RefusedError, StaleGenerationError
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.errors import FencedError
-from recovery.memory.layout import Layout
-from recovery.memory.records import SlotState
+from bench.lib_slots import read_slot
+from mainstay.recovery.agent.errors import (
+    AgentGoneError,
+    NoMemoryError,
+    NoSuchSlotError,
+    RefusedError,
+    StaleGenerationError,
+)
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.errors import FencedError
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.records import SlotState
 
 pytestmark = pytest.mark.processes
 
@@ -195,7 +202,7 @@ def test_files_of_dead_jobs_are_collected(agents, ranks):
     owner.write_text(text.replace(f'"pid":{os.getpid()}', '"pid":4194305'))
     other.kill()
     other.start()
-    assert directory.exists()  # dead, but somebody may come back for it soon
+    assert directory.exists()  # dead, but its owner may come back for it soon
     os.utime(owner, (1, 1))
     other.kill()
     other.start()

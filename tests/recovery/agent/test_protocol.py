@@ -1,4 +1,4 @@
-"""Whatever comes over the wire: the connection is closed, the agent is unharmed, nothing is changed."""
+"""Invalid bytes on the wire: the connection is closed, the agent is unharmed, nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from recovery.agent.errors import AgentGoneError, FailureKind, ProtocolError
-from recovery.agent.framing import MAX_MESSAGE_BYTES, receive, same_token, send
-from recovery.agent.messages import (
+from mainstay.recovery.agent.errors import AgentGoneError, FailureKind, ProtocolError
+from mainstay.recovery.agent.framing import MAX_MESSAGE_BYTES, receive, same_token, send
+from mainstay.recovery.agent.messages import (
+    AgentFailure,
     Committed,
-    Failure,
     Fence,
     Fetch,
     Hello,
@@ -26,7 +26,7 @@ from recovery.agent.messages import (
     Request,
     Welcome,
 )
-from recovery.agent.peer_messages import ReadSlot
+from mainstay.recovery.agent.peer_messages import ReadSlot
 
 pytestmark = pytest.mark.processes
 TOKEN = "correct-horse-battery-staple"
@@ -55,7 +55,7 @@ def _closed_after(agent, data: bytes) -> bytes:
             sock.shutdown(socket.SHUT_WR)
             while part := sock.recv(65536):
                 said += part
-        except OSError:  # closed before all was said: as good an answer
+        except OSError:  # closed before the end: as good an answer
             pass
     return said
 
@@ -80,7 +80,7 @@ STRANGERS = [
 ]
 
 
-def test_without_a_proper_hello_the_door_is_closed_without_a_word(agents):
+def test_without_a_proper_hello_the_endpoint_is_closed_without_a_word(agents):
     agent = agents()
     for data in STRANGERS:
         assert _closed_after(agent, data) == b"", data
@@ -108,7 +108,7 @@ def test_a_second_hello_is_refused_and_a_slow_one_is_not_waited_for(agents):
         assert isinstance(receive(sock, DECODER), Welcome)
         send(sock, HELLO)
         refused = receive(sock, DECODER)
-        assert isinstance(refused, Failure)
+        assert isinstance(refused, AgentFailure)
         assert refused.kind is FailureKind.BAD_REQUEST
     with _connect(agent) as sock:
         begun = time.monotonic()
@@ -196,7 +196,7 @@ def test_the_client_does_not_believe_everything(tmp_path):
     """An impostor at the socket gets no further than an error."""
     from threading import Thread
 
-    from recovery.agent.client import AgentClient
+    from mainstay.recovery.agent.client import AgentClient
 
     path = tmp_path / "s"
     listener = socket.socket(socket.AF_UNIX)

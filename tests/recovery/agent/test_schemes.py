@@ -1,4 +1,4 @@
-"""Reed-Solomon and copies between real agents: several losses at once, every pattern, and what may not be let go."""
+"""Reed-Solomon and copies between real agents: several losses at once, every pattern, and what may not be released."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from recovery.agent.errors import NoSuchSlotError
-from recovery.agent.messages import GroupMember, Rebuild
-from recovery.agent.parity import Geometry
-from recovery.agent.peer_messages import Head, RowState
-from recovery.agent.rebuild import Holding, plan_decode
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.records import Word
+from bench.lib_slots import read_slot
+from mainstay.recovery.agent.errors import NoSuchSlotError
+from mainstay.recovery.agent.messages import GroupMember, Rebuild
+from mainstay.recovery.agent.parity import Geometry
+from mainstay.recovery.agent.peer_messages import Head, RowState
+from mainstay.recovery.agent.rebuild import MemberHolding, plan_decode
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.records import Word
 
 processes = pytest.mark.processes
 SIZES = (90_001, 17)
@@ -48,9 +49,9 @@ def test_every_place_has_the_same_share_and_none_covers_itself(members: int, par
     )
 
 
-def _held(geometry: Geometry, lost: set[int], epoch_digests: tuple[int, ...]) -> dict[int, Holding]:
+def _held(geometry: Geometry, lost: set[int], epoch_digests: tuple[int, ...]) -> dict[int, MemberHolding]:
     return {
-        place: Holding(
+        place: MemberHolding(
             Head(present=True, newest=4, slot_nbytes=9, digest=epoch_digests[place]),
             RowState(present=True, digests=epoch_digests, parity=geometry.parity),
         )
@@ -87,12 +88,12 @@ def test_a_row_or_slot_of_another_history_is_left_out() -> None:
     """One member too many has stale rows, another stale data: what is left is enough, then it is not."""
     geometry, digests = Geometry(4, 2), (1, 2, 3, 4)
     held = _held(geometry, {0}, digests)
-    held[3] = Holding(held[3].head, RowState(present=True, digests=(9, 9, 9, 9), parity=2))
+    held[3] = MemberHolding(held[3].head, RowState(present=True, digests=(9, 9, 9, 9), parity=2))
     requests = plan_decode(_order(4), held)
     assert all(request.place != 3 for request in requests)
-    held[2] = Holding(Head(present=True, newest=4, slot_nbytes=9, digest=77), held[2].row)
+    held[2] = MemberHolding(Head(present=True, newest=4, slot_nbytes=9, digest=77), held[2].row)
     requests = plan_decode(_order(4), held)
-    held[1] = Holding(Head(present=True, newest=4, slot_nbytes=9, digest=78), held[1].row)
+    held[1] = MemberHolding(Head(present=True, newest=4, slot_nbytes=9, digest=78), held[1].row)
     with pytest.raises(NoSuchSlotError):
         plan_decode(_order(4), held)
 
@@ -100,7 +101,7 @@ def test_a_row_or_slot_of_another_history_is_left_out() -> None:
 @processes
 def test_two_nodes_lost_at_once_come_back_under_rs_2(agents, ranks, contents, eventually) -> None:
     """Their processes and their memory go; each newcomer decodes with nothing of the other's."""
-    nodes = [agents(f"n{i}", "--parity-every", "2") for i in range(4)]
+    nodes = [agents(f"n{i}", "--parity-interval", "2") for i in range(4)]
     made = [ranks(i, node, sizes=(*SIZES, 64 * i)) for i, node in enumerate(nodes)]
     for node in nodes:
         node.client().configure_parity((tuple(n.member(i) for i, n in enumerate(nodes)),), 2, "rs:2")
@@ -128,7 +129,7 @@ def test_two_nodes_lost_at_once_come_back_under_rs_2(agents, ranks, contents, ev
 @processes
 def test_a_damaged_slot_and_a_damaged_row_count_as_lost(agents, ranks, contents, eventually) -> None:
     """Under rs:2 one loss and one flipped bit are two failures: the bit is found before it is decoded with."""
-    nodes = [agents(f"n{i}", "--parity-every", "1") for i in range(4)]
+    nodes = [agents(f"n{i}", "--parity-interval", "1") for i in range(4)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     for node in nodes:
         node.client().configure_parity((tuple(n.member(i) for i, n in enumerate(nodes)),), 1, "rs:2")
@@ -146,7 +147,7 @@ def test_a_damaged_slot_and_a_damaged_row_count_as_lost(agents, ranks, contents,
 @processes
 def test_a_copy_is_listed_served_and_found_at_home(agents, ranks, contents, eventually) -> None:
     """Copies on the two next members of a ring of five; two adjacent nodes are lost, and a rank moves to its copy."""
-    nodes = [agents(f"n{i}", "--parity-every", "2") for i in range(5)]
+    nodes = [agents(f"n{i}", "--parity-interval", "2") for i in range(5)]
     made = [ranks(i, node, sizes=(*SIZES, 64 * i)) for i, node in enumerate(nodes)]
     for node in nodes:
         node.client().configure_parity((tuple(n.member(i) for i, n in enumerate(nodes)),), 2, "copies:3")
@@ -157,7 +158,7 @@ def test_a_copy_is_listed_served_and_found_at_home(agents, ranks, contents, even
     listed = {slot.rank for slot in nodes[0].client().inventory().slots if slot.epoch == 4 and slot.verified}
     assert listed == {0, 3, 4}
     nodes[4].kill()
-    nodes[4].start()  # an agent that starts anew finds its copies again
+    nodes[4].start()  # an agent that starts again finds its copies again
     assert {s.rank for s in nodes[4].client().inventory().slots if s.epoch == 4} == {4, 2, 3}
     nodes[1].lose()
     nodes[2].lose()
@@ -172,7 +173,7 @@ def test_a_copy_is_listed_served_and_found_at_home(agents, ranks, contents, even
 @processes
 def test_a_rank_that_comes_back_to_an_old_arena_finds_its_newer_copy_there(agents, ranks, contents, eventually) -> None:
     """It lived here once; what it left is older than the copy that was kept since."""
-    a, b = agents("a", "--parity-every", "1"), agents("b", "--parity-every", "1")
+    a, b = agents("a", "--parity-interval", "1"), agents("b", "--parity-interval", "1")
     left = ranks(0, b)
     left.step(1)
     made = [ranks(0, a), ranks(1, b)]
@@ -191,7 +192,7 @@ def test_a_rank_that_comes_back_to_an_old_arena_finds_its_newer_copy_there(agent
 @processes
 def test_no_group_lets_its_epoch_go_before_all_groups_have_a_newer_one(agents, ranks, eventually) -> None:
     """Two groups; in one a member is late. The other has made its rows, and keeps the epoch before all the same."""
-    nodes = [agents(f"n{i}", "--parity-every", "2") for i in range(4)]
+    nodes = [agents(f"n{i}", "--parity-interval", "2") for i in range(4)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     groups = (tuple(nodes[i].member(i) for i in (0, 1)), tuple(nodes[i].member(i) for i in (2, 3)))
     for node in nodes:
@@ -212,8 +213,8 @@ def test_no_group_lets_its_epoch_go_before_all_groups_have_a_newer_one(agents, r
 
 @processes
 def test_what_belongs_to_the_groups_of_an_earlier_generation_does_not_count(agents, ranks, eventually) -> None:
-    """Regrouped: one node has not heard yet. Its old protection is no reason to let go of the old rows."""
-    nodes = [agents(f"n{i}", "--parity-every", "1") for i in range(4)]
+    """Regrouped: one node has not heard yet. Its old protection is no reason to release the old rows."""
+    nodes = [agents(f"n{i}", "--parity-interval", "1") for i in range(4)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
 
     def group(*members: int) -> tuple[GroupMember, ...]:

@@ -1,4 +1,4 @@
-"""What changes by itself is found and put right in place; what was wrong from the start is found by a drill."""
+"""The agent finds and repairs bytes that change without a write; what was wrong from the start is found by a drill."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from bench.lib_agents import Cluster, contents, until
-from recovery.agent.rows import Key
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.records import CELL_BYTES, PAGE, Word, cell_at
-from recovery.scheme import parse
+from bench.lib_slots import read_slot
+from mainstay.recovery.agent.parity_store import ParityRowKey
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.records import CELL_BYTES, PAGE, Word, cell_at
+from mainstay.recovery.protection_scheme import parse
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(params=["xor", "rs:2", "copies:2"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Four agents in this process, epoch 1 protected; nothing scrubs unless it is told to."""
+    """Four agents in this process, epoch 1 protected; nothing scrubs unless a test starts it."""
     with Cluster(4, parse(request.param, None if request.param == "copies:2" else 4)) as made:
         made.step(1)
         yield made
@@ -39,17 +40,17 @@ def data_at(arena: Arena, epoch: int = 1) -> int:
     return arena.header.slot_at(arena.find(epoch).slot)
 
 
-def test_a_flipped_bit_of_a_protected_slot_is_mended_in_place(cluster: Cluster) -> None:
+def test_a_flipped_bit_of_a_protected_slot_is_repaired_in_place(cluster: Cluster) -> None:
     arena, scrubber = cluster.arenas[2], cluster.agents[2].service.scrubber
     record = arena.find(1)
     flip(arena, data_at(arena) + 12_345)
     flip(arena, data_at(arena) + record.nbytes - 70)
     scrubber.scan()
     assert whole(cluster, 2)
-    assert arena.find(1) == record  # the same slot, the same write: nobody went back
+    assert arena.find(1) == record  # the same slot, the same write: no rank went back
     found = cluster.agents[2].client.inventory()
-    assert (found.scrub.found, found.scrub.mended, found.scrub.lost) == (1, 1, 0)
-    assert "rank 2 epoch 1 was damaged in 2 bytes and is mended" in found.scrub.last
+    assert (found.scrub.found, found.scrub.repaired, found.scrub.lost) == (1, 1, 0)
+    assert "rank 2 epoch 1 was damaged in 2 bytes and is repaired" in found.scrub.last
     scrubber.scan()
     assert scrubber.counts.found == 1
 
@@ -63,7 +64,7 @@ def test_an_unprotected_slot_is_declared_worthless_and_said_so(cluster: Cluster)
     found = agent.client.inventory()
     assert [slot for slot in found.slots if slot.rank == 1] == []
     assert found.scrub.lost == 1
-    assert any("rank 1 epoch 1 is damaged and cannot be mended" in words for words in found.degraded)
+    assert any("rank 1 epoch 1 is damaged and cannot be repaired" in words for words in found.degraded)
 
 
 def test_a_damaged_row_or_copy_is_made_again(cluster: Cluster) -> None:
@@ -95,7 +96,7 @@ def test_rows_or_copies_that_are_gone_whole_are_made_again(cluster: Cluster) -> 
 
 
 def test_a_record_that_only_the_file_knew_is_not_guessed(cluster: Cluster) -> None:
-    """The agent never read this record before it was damaged: what it spoke of is made again."""
+    """The agent never read this record before it was damaged: what it described is made again."""
     service = cluster.agents[0].service
     for _, arena in [*service.node.rows.all(), *service.store.copies.all()]:
         flip(arena, cell_at(arena.find(1).slot, agent=True) + 40)
@@ -106,7 +107,7 @@ def test_a_record_that_only_the_file_knew_is_not_guessed(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize("agent", [False, True])
-def test_a_damaged_record_is_mended_from_the_other_cell_or_from_memory(cluster: Cluster, agent: bool) -> None:
+def test_a_damaged_record_is_repaired_from_the_other_cell_or_from_memory(cluster: Cluster, agent: bool) -> None:
     arena, scrubber = cluster.arenas[3], cluster.agents[3].service.scrubber
     scrubber.scan()
     for slot in range(arena.header.slots):
@@ -115,7 +116,7 @@ def test_a_damaged_record_is_mended_from_the_other_cell_or_from_memory(cluster: 
             flip(arena, cell_at(slot, agent=agent) + at)
             scrubber.scan()
             assert arena.record(slot) == before
-    assert scrubber.counts.found == scrubber.counts.mended == 4 * arena.header.slots
+    assert scrubber.counts.found == scrubber.counts.repaired == 4 * arena.header.slots
     assert whole(cluster, 3)
 
 
@@ -124,11 +125,11 @@ def test_header_and_layout_are_put_right(cluster: Cluster) -> None:
     for at in (0, 20, 60, PAGE, PAGE + 5):
         flip(arena, at)
         scrubber.scan()
-    assert scrubber.counts.mended == 5
+    assert scrubber.counts.repaired == 5
     Arena.attach(arena.path).close()
 
 
-def test_a_slot_that_is_written_while_it_is_mended_is_never_believed(cluster: Cluster, monkeypatch) -> None:
+def test_a_slot_that_is_written_while_it_is_repaired_is_never_believed(cluster: Cluster, monkeypatch) -> None:
     """The trainer begins at the worst moment, between the look and the write."""
     arena, service = cluster.arenas[2], cluster.agents[2].service
     record = arena.find(1)
@@ -139,7 +140,7 @@ def test_a_slot_that_is_written_while_it_is_mended_is_never_believed(cluster: Cl
         looks.append(asked)
         answer = real(asked)
         if len(looks) == 1:
-            arena.begin(record.slot, 1)
+            arena.begin_write(record.slot, 1)
             arena.slot_bytes(record.slot)[:] = 9
             arena.commit(record.slot, 2, 1)
         return answer
@@ -162,7 +163,7 @@ def test_a_drill_finds_planted_stale_parity_and_has_it_made_again(first: int) ->
         rows = cluster.agents[1].service.node.rows
         ((key, _),) = rows.all()
         row = rows.find(key, 1)
-        arena, slot, out = rows.begin(key, row.parity, row.size)
+        arena, slot, out = rows.begin_row(key, row.parity, row.size)
         for part in out:
             part[:] = 77
         rows.commit(arena, slot, 1, row.parity, row.parts)
@@ -178,22 +179,22 @@ def test_a_drill_finds_planted_stale_parity_and_has_it_made_again(first: int) ->
 
 def test_a_doubt_about_what_is_not_here_changes_nothing(cluster: Cluster) -> None:
     service = cluster.agents[0].service
-    service.scrubber.doubted(Key((9, 8), 0), 1)
+    service.scrubber.doubted(ParityRowKey((9, 8), 0), 1)
     assert service.scrubber.counts.found == 0
 
 
 def test_the_thread_scrubs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import lib_agents
 
-    real = lib_agents.Settings
+    real = lib_agents.AgentSettings
     monkeypatch.setattr(
-        lib_agents, "Settings", lambda **words: replace(real(**words), scrub_pause=0.05, drill_seconds=0.1)
+        lib_agents, "AgentSettings", lambda **words: replace(real(**words), scrub_pause=0.05, drill_seconds=0.1)
     )
     with Cluster(3, parse("xor", 3)) as cluster:
         cluster.step(1)
         arena = cluster.arenas[0]
         flip(arena, data_at(arena) + 1)
-        until(lambda: cluster.agents[0].client.inventory().scrub.mended == 1, "the repair")
+        until(lambda: cluster.agents[0].client.inventory().scrub.repaired == 1, "the repair")
         assert whole(cluster, 0)
         until(lambda: cluster.agents[0].client.inventory().scrub.drills > 0, "a drill")
 
@@ -203,4 +204,4 @@ def test_a_verdict_that_the_verifier_renews_first_is_told_all_the_same(cluster: 
     flip(arena, cell_at(arena.find(1).slot, agent=True) + 30)
     service.store.verify_newest(1)
     service.scrubber.scan()
-    assert (service.scrubber.counts.found, service.scrubber.counts.mended) == (1, 1)
+    assert (service.scrubber.counts.found, service.scrubber.counts.repaired) == (1, 1)

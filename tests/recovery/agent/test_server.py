@@ -1,4 +1,4 @@
-"""The agent's door stays open: a caller that hangs up too early, or too many at once, shut nobody else out."""
+"""The agent stays reachable: a caller that hangs up too early, or too many at once, block no other caller."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import errno
 import logging
 import socket
 
-from recovery.agent import server
-from recovery.agent.server import Server
+from mainstay.recovery.agent import server
+from mainstay.recovery.agent.server import AgentServer
 
 
 class _Listener:
@@ -26,16 +26,16 @@ class _Listener:
         return self.inner.fileno()
 
 
-def test_an_error_of_accept_closes_the_door_to_nobody_else(monkeypatch, caplog, eventually):
+def test_an_error_of_accept_closes_the_endpoint_to_nobody_else(monkeypatch, caplog, eventually):
     monkeypatch.setattr(server, "REFUSED_SECONDS", 0.0)
     served: list[socket.socket] = []
-    door = Server(service=None)
-    monkeypatch.setattr(door, "_serve", served.append)
+    election_endpoint = AgentServer(service=None)
+    monkeypatch.setattr(election_endpoint, "_serve", served.append)
     with socket.create_server(("127.0.0.1", 0)) as inner, caplog.at_level(logging.WARNING):
-        door.listen(_Listener(inner, failures=3))
+        election_endpoint.listen(_Listener(inner, failures=3))
         with socket.create_connection(inner.getsockname()[:2], timeout=10):
             eventually(lambda: served)
     [said] = [record.message for record in caplog.records]  # once, not three times
     assert said.startswith("a connection could not be accepted ([Errno 103]")
-    assert said.endswith("callers are turned away (1 so far)")
+    assert said.endswith("the agent rejects callers (1 so far)")
     served[0].close()

@@ -9,10 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, PeerError, RefusedError, TornError
-from recovery.agent.messages import GroupMember
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.records import Word
+from bench.lib_slots import read_slot
+from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, PeerError, RefusedError, TornError
+from mainstay.recovery.agent.messages import GroupMember
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.records import Word
 
 pytestmark = pytest.mark.processes
 
@@ -34,7 +35,7 @@ def test_a_slot_is_fetched_bit_equal(agents, ranks, contents):
     _check(target.arena, 5, contents(0, 5, source.sizes))
     assert target.arena.find(5).digest == done.digest == source.arena.find(5).digest
     assert b.client().inventory().rates.net > 0
-    target.step(6)  # and it goes on from there
+    target.step(6)  # and it continues from there
     assert {s.epoch for s in b.client().inventory().slots} == {5, 6}
 
 
@@ -69,7 +70,7 @@ def test_a_slot_that_was_damaged_is_never_passed_on(agents, ranks):
 
 
 def test_a_slot_that_is_overwritten_while_it_is_sent_is_not_accepted(agents, ranks):
-    """The source goes on training without a pin; whatever arrives must be a whole epoch or an error."""
+    """The source continues training without a pin; the result must be a whole epoch or an error."""
     a, b = agents("a"), agents("b")
     source, target = ranks(0, a, sizes=(2_000_000,)), ranks(2, b, sizes=(2_000_000,))
     source.step(1)
@@ -120,8 +121,8 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_any_lost_node_is_rebuilt_bit_equal(agents, ranks, contents, eventually, count):
-    """Two ranks a node, of different sizes; each node in turn dies with its memory and is rebuilt elsewhere."""
-    nodes = [agents(f"n{i}", "--parity-every", "2") for i in range(count)]
+    """Two ranks a node, of different sizes; each node in turn dies with its memory and is rebuilt on another."""
+    nodes = [agents(f"n{i}", "--parity-interval", "2") for i in range(count)]
     ranks_of = [(i, count + i) for i in range(count)]
     sizes = {r: (40_000 + 1000 * (r % count), 3, 64 * r) for group in ranks_of for r in group}
     made = {r: ranks(r, nodes[i], sizes=sizes[r]) for i, own in enumerate(ranks_of) for r in own}
@@ -154,7 +155,7 @@ def test_any_lost_node_is_rebuilt_bit_equal(agents, ranks, contents, eventually,
 
 
 def test_the_pinned_epoch_stays_while_training_goes_on(agents, ranks, contents, eventually):
-    nodes = [agents(f"n{i}", "--parity-every", "10") for i in range(3)]
+    nodes = [agents(f"n{i}", "--parity-interval", "10") for i in range(3)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     group = tuple(node.member(i) for i, node in enumerate(nodes))
     for node in nodes:
@@ -180,7 +181,7 @@ def test_the_pinned_epoch_stays_while_training_goes_on(agents, ranks, contents, 
 
 def test_a_rebuild_refuses_data_of_another_history(agents, ranks, eventually):
     """Survivors that hold other bytes under the same epoch must not be mixed with the old parity."""
-    nodes = [agents(f"n{i}", "--parity-every", "1") for i in range(3)]
+    nodes = [agents(f"n{i}", "--parity-interval", "1") for i in range(3)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     group = tuple(node.member(i) for i, node in enumerate(nodes))
     for node in nodes:
@@ -203,7 +204,7 @@ def test_a_rebuild_refuses_data_of_another_history(agents, ranks, eventually):
 
 
 def test_parity_survives_the_restart_of_an_agent(agents, ranks, contents, eventually):
-    nodes = [agents(f"n{i}", "--parity-every", "1", "--listen", "127.0.0.1:0") for i in range(3)]
+    nodes = [agents(f"n{i}", "--parity-interval", "1", "--listen", "127.0.0.1:0") for i in range(3)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     for node in nodes:
         node.client().configure_parity((tuple(n.member(i) for i, n in enumerate(nodes)),), 1)
@@ -221,7 +222,7 @@ def test_parity_survives_the_restart_of_an_agent(agents, ranks, contents, eventu
 
 
 def test_training_goes_on_without_parity_when_the_agent_is_gone(agents, ranks, eventually, caplog):
-    nodes = [agents(f"n{i}", "--parity-every", "2") for i in range(2)]
+    nodes = [agents(f"n{i}", "--parity-interval", "2") for i in range(2)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     for node in nodes:
         node.client().configure_parity((tuple(n.member(i) for i, n in enumerate(nodes)),), 2)
@@ -237,7 +238,7 @@ def test_training_goes_on_without_parity_when_the_agent_is_gone(agents, ranks, e
 
 
 def test_a_member_that_never_comes_costs_the_deadline_once(agents, ranks, eventually, caplog):
-    node = agents("n0", "--parity-every", "2")
+    node = agents("n0", "--parity-interval", "2")
     rank = ranks(0, node)
     rank.writer._pin_seconds = 0.3
     absent = GroupMember(node="gone", endpoint="127.0.0.1:1", rank=1)
@@ -253,7 +254,7 @@ def test_a_member_that_never_comes_costs_the_deadline_once(agents, ranks, eventu
 def test_an_agent_killed_in_mid_transfer_leaves_nothing_half_done(agents, ranks, contents, eventually):
     """The receiver and the sender in turn; then the same is done again, to the end."""
     sizes = (20_000_000,)
-    nodes = [agents(f"n{i}", "--parity-every", "1") for i in range(3)]
+    nodes = [agents(f"n{i}", "--parity-interval", "1") for i in range(3)]
     made = [ranks(i, node, sizes=sizes) for i, node in enumerate(nodes)]
     target = ranks(9, nodes[1], sizes=sizes)
     made[0].step(1)

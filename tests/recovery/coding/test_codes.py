@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from pyeclib.ec_iface import ECDriver
 
-from recovery.coding import code, field, gf
-from recovery.coding.backend import NAMES, find
-from recovery.coding.isal import TILE
+from mainstay.recovery.coding import code, galois_field, gf
+from mainstay.recovery.coding.backend import NAMES, find
+from mainstay.recovery.coding.isal_backend import TILE
 
 SHAPES = [("xor", k, 1) for k in (1, 2, 3, 5)] + [("rs", k, t) for k in (1, 2, 3, 4) for t in (1, 2, 3)]
 SIZES = (0, 1, 7, 31, 64, 1000)
@@ -30,7 +30,7 @@ def encoded(which, blocks):
 
 def naive(which, blocks):
     """The definition, symbol by symbol."""
-    return field.multiply(which.rows, np.stack(blocks))
+    return galois_field.multiply(which.rows, np.stack(blocks))
 
 
 @pytest.fixture(params=NAMES)
@@ -80,7 +80,7 @@ def test_several_tiles_are_one_block(backend):
 @pytest.mark.parametrize("coefficient", [0, 1, 2, 29, 255])
 def test_multiply_add_is_the_fields(coefficient):
     block, out = blocks_of(2, 1001)
-    wanted = out ^ field.PRODUCTS[coefficient, block]
+    wanted = out ^ galois_field.PRODUCTS[coefficient, block]
     gf.multiply_add(coefficient, block, out)
     assert np.array_equal(out, wanted)
 
@@ -123,15 +123,15 @@ def test_an_independent_program_decodes_what_we_encoded(backend):
 
 def test_the_field_is_a_field():
     values = np.arange(256, dtype=np.uint8)
-    assert all(field.PRODUCTS[a, field.inverse(a)] == 1 for a in range(1, 256))
-    assert np.array_equal(field.PRODUCTS, field.PRODUCTS.T)
+    assert all(galois_field.PRODUCTS[a, galois_field.inverse(a)] == 1 for a in range(1, 256))
+    assert np.array_equal(galois_field.PRODUCTS, galois_field.PRODUCTS.T)
     for a in (3, 77, 200):
-        sums = field.PRODUCTS[a, values[:, None] ^ values]
-        assert np.array_equal(sums, field.PRODUCTS[a, values][:, None] ^ field.PRODUCTS[a, values])
+        sums = galois_field.PRODUCTS[a, values[:, None] ^ values]
+        assert np.array_equal(sums, galois_field.PRODUCTS[a, values][:, None] ^ galois_field.PRODUCTS[a, values])
     with pytest.raises(ZeroDivisionError):
-        field.inverse(0)
+        galois_field.inverse(0)
     with pytest.raises(ValueError, match="no inverse"):
-        field.invert(np.zeros((2, 2), np.uint8))
+        galois_field.invert(np.zeros((2, 2), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_bad_blocks_are_named():
 
 
 def test_without_isal_numpy_does_the_work(monkeypatch):
-    monkeypatch.setattr("recovery.coding.backend.load", lambda: None)
+    monkeypatch.setattr("mainstay.recovery.coding.backend.load", lambda: None)
     find.cache_clear()
     try:
         assert code("rs", 4, 2).backend == "numpy"

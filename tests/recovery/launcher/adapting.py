@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.disk.manifest import MANIFEST, Manifest, PartEntry, RunInfo, run_name, step_name, write_checked
-from recovery.launcher.worker_messages import Attached
-from recovery.shape import Shape
+from mainstay.recovery.checkpoint.manifest import (
+    MANIFEST,
+    Manifest,
+    PartEntry,
+    RunInfo,
+    run_name,
+    step_name,
+    write_checked,
+)
+from mainstay.recovery.launcher.worker_messages import Attached
+from mainstay.recovery.mesh_shape import MeshShape
 
 
 async def adapt(world: Any) -> None:
     """The script of every rank can be started in another shape."""
     for node in world.nodes:
         for rank in node.pids:
-            node.say(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True))
+            node.send_report(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True))
     ranks = world.coordinator.members.ranks
     await world.until(lambda: all(rank.attached and rank.attached.adapts for rank in ranks))
 
 
-def whole_step(world: Any, epoch: int, shape: Shape, *, lost: int | None = None, model_names: bool = True) -> None:
+def whole_step(world: Any, epoch: int, shape: MeshShape, *, lost: int | None = None, model_names: bool = True) -> None:
     """What the agents are about to write, as far as a coordinator looks at it; without the part of ``lost``."""
     run = world.coordinator.options.checkpoint_dir / world.coordinator.disk.run
     (run / step_name(epoch)).mkdir(parents=True)

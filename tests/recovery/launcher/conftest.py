@@ -5,69 +5,70 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recovery.agent.messages import NEWEST, DiskInfo, Inventory, Rates, SlotInfo
-from recovery.disk.manifest import DiskConfig
-from recovery.launcher.coordinator import Coordinator
-from recovery.launcher.messages import (
-    Bring,
-    Brought,
-    Disk,
+from mainstay.recovery.agent.messages import NEWEST, DiskInfo, Inventory, SlotInfo, TransferRates
+from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.launcher.coordinator import Coordinator
+from mainstay.recovery.launcher.messages import (
+    ConfigureCheckpoint,
+    CoordinatorHeartbeat,
     DumpStacks,
     Dying,
     Exited,
     Fenced,
     FenceNode,
     FromRank,
-    Heartbeat,
+    LauncherHeartbeat,
     LauncherHello,
     NodeProgress,
-    Nothing,
+    Prefetch,
+    PrefetchResult,
     RegroupRank,
+    SaveCheckpointCommand,
     Saved,
-    SaveDisk,
     Stacks,
-    Start,
-    Stop,
+    StartRank,
+    StopJob,
     ThreadStack,
     WorkerUp,
 )
-from recovery.launcher.options import RunOptions
-from recovery.launcher.progress import Gathering
-from recovery.launcher.rehearsal import Rehearsal, RehearsalRun
-from recovery.launcher.reporter import Reporter
-from recovery.launcher.wire import Stream, launcher_side
-from recovery.launcher.worker_messages import (
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.progress import ProgressCollector
+from mainstay.recovery.launcher.reporter import Reporter
+from mainstay.recovery.launcher.step_replay_messages import StepReplayRepeat, StepReplayRequest
+from mainstay.recovery.launcher.wire import MessageStream, launcher_side
+from mainstay.recovery.launcher.worker_messages import (
     Attached,
     Joined,
-    Progress,
+    ProgressReport,
     Ready,
     Replayed,
     RestoreOrder,
     Resumed,
     StepRecord,
 )
-from recovery.plan import RestoreSource
+from mainstay.recovery.recovery_plan import RestoreSource
 
 DEADLINE = 60.0
 
 
 class FakeNode:
-    """A launcher that does at once, and perfectly, what it is told; tests make it do otherwise."""
+    """A launcher that obeys every command at once; tests make it do otherwise."""
 
     answers = True
     """Whether it answers when it is asked for stacks."""
     bring_problem = ""
-    """Why its agent cannot fetch what it is told to."""
+    """Why its agent cannot fetch what the coordinator requests."""
     fenced_bring_problem = ""
     """Likewise, but only behind the fence, where a step is named."""
 
-    def __init__(self, world: World, number: int, stream: Stream) -> None:
+    def __init__(self, world: World, number: int, stream: MessageStream) -> None:
         self.world = world
         self.number = number
         self.name = f"node-{number}"
@@ -92,7 +93,7 @@ class FakeNode:
         self.sick: dict[int, str] = {}
         """Ranks that do not replay as others do: ``wrong`` bits, ``broken`` off, ``silent``."""
         self.fences: list[FenceNode] = []
-        self.stopped: Stop | None = None
+        self.stopped: StopJob | None = None
         self.runs: list[DiskConfig] = []
         """What its agent was told of the disk level."""
         self.saves: list[int] = []
@@ -104,11 +105,11 @@ class FakeNode:
         """No beat is answered."""
         self.slow = False
         """Scripts take their time: ranks start, and say nothing yet."""
-        self.brings: list[Bring] = []
+        self.brings: list[Prefetch] = []
         self.asked: list[DumpStacks] = []
         self._task = asyncio.create_task(self._serve())
 
-    def say(self, rank: int, message: Any) -> None:
+    def send_report(self, rank: int, message: Any) -> None:
         self.stream.send(FromRank(rank=rank, pid=self.pids[rank], message=message))
 
     def kill(self, rank: int, **how: Any) -> None:
@@ -131,7 +132,7 @@ class FakeNode:
         """The rank commits a step, and its snapshot."""
         self.live[rank] = self.slots[rank] = epoch
         self.since[rank] = generation or self.generation
-        self.say(
+        self.send_report(
             rank,
             StepRecord(
                 generation=generation or self.generation, epoch=epoch, step_time=0.1, compute_time=0.1,
@@ -139,18 +140,18 @@ class FakeNode:
             ),
         )  # fmt: skip
 
-    def speak(self, *words: tuple[int, Progress]) -> None:
+    def speak(self, *words: tuple[int, ProgressReport]) -> None:
         """Ranks say what they are doing."""
-        gathering = Gathering()
+        gathering = ProgressCollector()
         for rank, word in words:
-            gathering.add(rank, self.pids[rank], word)
+            gathering.add_report(rank, self.pids[rank], word)
         for rows in gathering.cut():
             self.stream.send(NodeProgress(rows=rows))
 
     async def _serve(self) -> None:
         while (message := await self.stream.receive()) is not None:
             match message:
-                case Start():
+                case StartRank():
                     self._start(message)
                 case FenceNode():
                     self._fence(message)
@@ -158,19 +159,19 @@ class FakeNode:
                     self._regroup(message)
                 case DumpStacks():
                     self._dump(message)
-                case Disk() | SaveDisk():
+                case ConfigureCheckpoint() | SaveCheckpointCommand():
                     self._disk(message)
-                case Bring():
+                case Prefetch():
                     self._bring(message)
-                case Stop():
+                case StopJob():
                     self.stopped = message
-                case Nothing() if not self.quiet:
-                    self.stream.send(Heartbeat(beat=message.beat))
+                case CoordinatorHeartbeat() if not self.quiet:
+                    self.stream.send(LauncherHeartbeat(sequence=message.sequence))
                 case _:
                     pass
 
-    def _disk(self, message: Disk | SaveDisk) -> None:
-        if isinstance(message, Disk):
+    def _disk(self, message: ConfigureCheckpoint | SaveCheckpointCommand) -> None:
+        if isinstance(message, ConfigureCheckpoint):
             self.runs.append(message.config)
             return
         self.saves.append(message.epoch)
@@ -178,16 +179,16 @@ class FakeNode:
         if self.saves_with is not None:
             self.stream.send(Saved(epoch=message.epoch, problem=self.saves_with))
 
-    def _bring(self, message: Bring) -> None:
+    def _bring(self, message: Prefetch) -> None:
         self.brings.append(message)
         problem = self.bring_problem or (self.fenced_bring_problem if message.epoch != NEWEST else "")
         if not problem:
             source = next(n for n in self.world.nodes if f"127.0.0.1:{9000 + n.number}" == message.endpoint)
             self.slots[message.rank] = source.slots[message.rank] if message.epoch == NEWEST else message.epoch
             self.since[message.rank] = source.since[message.rank]
-        self.stream.send(Brought(rank=message.rank, epoch=message.epoch, problem=problem))
+        self.stream.send(PrefetchResult(rank=message.rank, epoch=message.epoch, problem=problem))
 
-    def _start(self, message: Start) -> None:
+    def _start(self, message: StartRank) -> None:
         self.generation = max(self.generation, message.generation)
         self.world.next_pid += 1
         self.pids[message.rank] = self.world.next_pid
@@ -197,7 +198,7 @@ class FakeNode:
 
     def join(self, rank: int) -> None:
         """The rank's script calls ``init``."""
-        self.say(
+        self.send_report(
             rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1, depths=self.world.depths)
         )
 
@@ -209,7 +210,7 @@ class FakeNode:
                 self.kill(rank, expected=True)
         for rank, epoch in self.live.items():
             if rank not in self.silent:
-                self.say(rank, Ready(generation=self.generation, live_epoch=epoch, newest_epoch=epoch or 0))
+                self.send_report(rank, Ready(generation=self.generation, live_epoch=epoch, newest_epoch=epoch or 0))
         for rank in self.pids.keys() - self.live.keys():
             if not self.slow:
                 self.join(rank)
@@ -219,7 +220,9 @@ class FakeNode:
             for epoch in (newest - 1, newest)
             if epoch >= 0
         )
-        inventory = Inventory(node=self.name, slots=held, parity=(), disk=tuple(self.disk), rates=Rates(), degraded=())
+        inventory = Inventory(
+            node=self.name, slots=held, parity=(), disk=tuple(self.disk), rates=TransferRates(), degraded=()
+        )
         self.stream.send(Fenced(generation=self.generation, inventory=inventory))
 
     def _dump(self, message: DumpStacks) -> None:
@@ -236,7 +239,7 @@ class FakeNode:
         if rank not in self.pids:
             return  # it has died meanwhile
         self.orders.append(message)
-        self.say(rank, Attached(state_bytes=100, slots=2, protected=True))
+        self.send_report(rank, Attached(state_bytes=100, slots=2, protected=True))
         source = restore.source if restore else None
         ok = source not in self.broken
         epoch = restore.epoch if restore else 0
@@ -245,31 +248,31 @@ class FakeNode:
             self.since[rank] = message.order.generation
         digest = self.digests[rank](restore) if restore and rank in self.digests else None
         generation = message.order.generation
-        self.say(
+        self.send_report(
             rank,
             Resumed(
                 generation=generation, epoch=epoch, source=source, seconds=0.01, nbytes=100, ok=ok,
                 reason="" if ok else "the bytes are gone", digest=digest,
             ),
         )  # fmt: skip
-        if ok and message.order.rehearsal is not None:
+        if ok and message.order.replay_request is not None:
             self.live[rank] = None
-            self._replay(rank, generation, message.order.rehearsal)
+            self._replay(rank, generation, message.order.replay_request)
 
-    def _replay(self, rank: int, generation: int, what: Rehearsal) -> None:
+    def _replay(self, rank: int, generation: int, what: StepReplayRequest) -> None:
         how = self.sick.get(rank, "")
         if how == "silent":
             return
         wrong = rank + 1 if how == "wrong" else 0
         runs = tuple(
-            RehearsalRun(
+            StepReplayRepeat(
                 role=role,
                 digests=tuple(hash((role, what.place, at, wrong)) % 2**63 for at in range(2 * what.steps)),
             )
             for role in what.roles
         )
         reason = "no memory" if how == "broken" else ""
-        self.say(rank, Replayed(generation=generation, seconds=0.1, runs=() if reason else runs, reason=reason))
+        self.send_report(rank, Replayed(generation=generation, seconds=0.1, runs=() if reason else runs, reason=reason))
 
 
 class World:
@@ -326,6 +329,11 @@ class World:
         await self.until(lambda: (self.coordinator.state, self.coordinator.generation) == (state, generation))
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
+        """All events of these kinds that the coordinator has reported; its reporter writes them on another thread."""
+        if self.reporter._thread.is_alive():
+            written = threading.Event()
+            self.reporter._queue.put(written.set)
+            assert written.wait(DEADLINE), "the reporter writes nothing"
         lines = (self.options.state_dir / "events.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, lines) if not kinds or event["kind"] in kinds]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from recovery.launcher.membership import MOVES, JobState
-from recovery.launcher.options import RunOptions
-from recovery.launcher.worker_messages import Done, ScriptFailed, StepsTotal, Trouble
-from recovery.plan import RestoreSource
+from mainstay.recovery.launcher.membership import MOVES, CoordinatorJobState
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.worker_messages import CollectiveFailed, RankDone, ScriptFailed, StepsTotal
+from mainstay.recovery.recovery_plan import RestoreSource
 
 
 def sources(world: Any, generation: int) -> dict[int, Any]:
@@ -24,8 +24,13 @@ def sources(world: Any, generation: int) -> dict[int, Any]:
 
 
 def test_the_table_of_states() -> None:
-    assert {state for moves in MOVES.values() for state in moves} | {JobState.FORMING} == set(JobState)
-    assert [state for state, moves in MOVES.items() if not moves] == [JobState.FINISHED, JobState.FAILED]
+    assert {state for moves in MOVES.values() for state in moves} | {CoordinatorJobState.FORMING} == set(
+        CoordinatorJobState
+    )
+    assert [state for state, moves in MOVES.items() if not moves] == [
+        CoordinatorJobState.FINISHED,
+        CoordinatorJobState.FAILED,
+    ]
     assert all(reason for moves in MOVES.values() for reason in moves.values())
 
 
@@ -38,16 +43,16 @@ def test_a_lost_rank_comes_back_and_the_others_stay(options: RunOptions, play: A
             assert sources(world, 2) == {0: "live", 1: "live", 2: "live", 3: "local_slot"}
             for epoch in (6, 7, 8):
                 world.commit_all(epoch, digest=40)
-            recovered = await world.until_event("recovered")
-            verified = await world.until_event("verified")
+            recovered = await world.until_event("recovery_completed")
+            verified = await world.until_event("recovery_verified")
             after = {rank: node.pids[rank] for node in world.nodes for rank in node.pids}
             assert {rank for rank in before if before[rank] != after[rank]} == {3}
             assert recovered["data"]["steps_lost"] == 0
             assert recovered["data"]["epoch"] == 5
             assert verified["data"] | {"recovery": ""} == {"recovery": "", "steps_committed": 3, "digest_match": True}
             kinds = [event["kind"] for event in world.events()]
-            assert kinds.index("process_exit") < kinds.index("plan_chosen") < kinds.index("recovered")
-            (plan,) = world.events("plan_chosen")
+            assert kinds.index("process_exit") < kinds.index("recovery_planned") < kinds.index("recovery_completed")
+            (plan,) = world.events("recovery_planned")
             assert plan["data"]["recovery"] == recovered["data"]["recovery"]
 
     play(work())
@@ -62,7 +67,7 @@ def test_replicas_that_differ_after_a_recovery_are_told(options: RunOptions, pla
                 for node in world.nodes:
                     for rank in node.pids:
                         node.commit(rank, epoch, digest=rank)
-            assert (await world.until_event("verified"))["data"]["digest_match"] is False
+            assert (await world.until_event("recovery_verified"))["data"]["digest_match"] is False
 
     play(work())
 
@@ -78,8 +83,8 @@ def test_a_second_failure_begins_the_recovery_anew(options: RunOptions, play: An
             await world.until_state("running", 3)
             assert sources(world, 3) == {0: "local_slot", 1: "live", 2: "live", 3: "local_slot"}
             world.commit_all(6)
-            await world.until_event("recovered")
-            ids = {event["data"]["recovery"] for event in world.events("plan_chosen", "recovered")}
+            await world.until_event("recovery_completed")
+            ids = {event["data"]["recovery"] for event in world.events("recovery_planned", "recovery_completed")}
             assert len(ids) == 1
 
     play(work())
@@ -112,7 +117,7 @@ def test_survivors_a_step_apart_meet_at_the_older_one(options: RunOptions, play:
             await world.until_state("running", 2)
             assert sources(world, 2) == {0: "local_slot", 1: "live", 2: "live", 3: "local_slot"}
             world.commit_all(6)
-            assert (await world.until_event("recovered"))["data"]["steps_lost"] == 1
+            assert (await world.until_event("recovery_completed"))["data"]["steps_lost"] == 1
 
     play(work())
 
@@ -167,7 +172,7 @@ def test_a_broken_collective_without_a_death_brings_all_together_again(
     async def work() -> None:
         async with running(options) as world:
             before = {rank: node.pids[rank] for node in world.nodes for rank in node.pids}
-            world.node_of(1).say(1, Trouble(generation=1, reason="Connection reset by peer"))
+            world.node_of(1).send_report(1, CollectiveFailed(generation=1, reason="Connection reset by peer"))
             await world.until_state("running", 2)
             assert set(sources(world, 2).values()) == {"live"}
             assert before == {rank: node.pids[rank] for node in world.nodes for rank in node.pids}
@@ -210,7 +215,7 @@ def test_a_failure_before_any_script_has_spoken(options: RunOptions, play: Any, 
             for node in nodes:
                 for rank in node.pids:
                     node.join(rank)
-            await world.until(lambda: world.coordinator.healing.formed_once)
+            await world.until(lambda: world.coordinator.executor.formed_once)
             assert set(sources(world, 2)) == {0, 1, 2, 3}
         finally:
             await world.close()
@@ -226,7 +231,7 @@ def test_the_limit_of_recoveries(options: RunOptions, play: Any, running: Any) -
             world.node_of(0).kill(0)
             await world.until_state("running", 2)
             world.commit_all(6)
-            await world.until_event("recovered")
+            await world.until_event("recovery_completed")
             world.node_of(1).kill(1)
             assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 137
             stopped = await world.until(lambda: world.nodes[0].stopped)
@@ -240,11 +245,11 @@ def test_a_script_that_fails_again_and_again_is_given_up(options: RunOptions, pl
         async with running(options) as world:
             for generation in (2, 3):
                 node = world.node_of(2)
-                node.say(2, ScriptFailed(error="ValueError: no", traceback="trace"))
+                node.send_report(2, ScriptFailed(error="ValueError: no", traceback="trace"))
                 node.kill(2, exit_code=3, signal=None)
                 await world.until_state("running", generation)
             node = world.node_of(2)
-            node.say(2, ScriptFailed(error="ValueError: no", traceback="trace"))
+            node.send_report(2, ScriptFailed(error="ValueError: no", traceback="trace"))
             node.kill(2, exit_code=3, signal=None)
             assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 3
             exits = [await world.until_event("process_exit", count) for count in (1, 2, 3)]
@@ -257,25 +262,25 @@ def test_a_script_that_fails_again_and_again_is_given_up(options: RunOptions, pl
 def test_all_ranks_end_well(options: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(options) as world:
-            world.node_of(0).say(0, StepsTotal(total=5))
+            world.node_of(0).send_report(0, StepsTotal(total=5))
             for rank in range(4):
-                world.node_of(rank).say(rank, Done(epoch=5))
+                world.node_of(rank).send_report(rank, RankDone(epoch=5))
                 world.node_of(rank).kill(rank, exit_code=0, signal=None)
             assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 0
-            assert world.coordinator.state is JobState.FINISHED
+            assert world.coordinator.state is CoordinatorJobState.FINISHED
             await world.until(lambda: world.nodes[1].stopped)
 
     play(work())
 
 
 def test_a_rank_lost_after_the_last_step_restarts_all_from_memory(options: RunOptions, play: Any, running: Any) -> None:
-    """Some have left the loop for good: nobody can wait for them in a collective, so all run the end again."""
+    """Some have left the loop for good: no rank can wait for them in a collective, so all run the end again."""
 
     async def work() -> None:
         async with running(options) as world:
             before = {rank: node.pids[rank] for node in world.nodes for rank in node.pids}
             for rank in (0, 1, 2, 3):
-                world.node_of(rank).say(rank, Done(epoch=5))
+                world.node_of(rank).send_report(rank, RankDone(epoch=5))
             world.node_of(1).kill(1)
             await world.until_state("running", 2)
             assert set(sources(world, 2).values()) == {"local_slot"}
@@ -294,7 +299,7 @@ def test_a_rank_that_finished_while_another_was_lost_is_not_waited_for(
             node.silent = {3}  # it has left the loop: it does not answer the fence
             world.node_of(0).kill(0)
             await world.until_state("recovering", 2)
-            node.say(3, Done(epoch=5))
+            node.send_report(3, RankDone(epoch=5))
             await world.until_state("running", 3)
             assert set(sources(world, 3).values()) == {"local_slot"}
 
@@ -371,7 +376,7 @@ def test_the_words_of_a_replaced_process_are_not_heard(options: RunOptions, play
             node.commit(3, 99)
             node.pids[3] = new
             world.commit_all(6)
-            await world.until_event("recovered")
+            await world.until_event("recovery_completed")
             assert world.coordinator.committed == 6
 
     play(work())

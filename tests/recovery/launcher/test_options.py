@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launcher.main import main
-from recovery.launcher.options import OnHang, OptionsError, parse
+from mainstay.recovery.launcher.main import main
+from mainstay.recovery.launcher.option_values import OptionsError
+from mainstay.recovery.launcher.options import OnHang, parse
 
 
 @pytest.fixture
@@ -32,10 +33,20 @@ def test_a_hang_is_only_reported_unless_asked(script: str) -> None:
 
 def test_protection_and_what_fails_together(script: str) -> None:
     found = parse([script])
-    assert (str(found.protect), found.protect.group_size, found.domain, found.domains) == ("xor", 8, "", ())
-    words = ["--protect", "rs:2", "--group-size", "6", "--domain", "rack-a", "--domain", "node-3=rack-b", script]
+    assert (str(found.protection), found.protection.group_size, found.domain, found.domains) == ("xor", 8, "", ())
+    words = [
+        "--protection",
+        "rs:2",
+        "--group-size",
+        "6",
+        "--failure-domain",
+        "rack-a",
+        "--failure-domain",
+        "node-3=rack-b",
+        script,
+    ]
     found = parse(words)
-    assert (str(found.protect), found.protect.group_size) == ("rs:2", 6)
+    assert (str(found.protection), found.protection.group_size) == ("rs:2", 6)
     assert (found.domain, found.domains) == ("rack-a", (("node-3", "rack-b"),))
 
 
@@ -79,29 +90,29 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
         (["--nnodes", "2", "S"], "--rdzv-endpoint HOST:PORT is needed"),
         (["--rdzv-endpoint", "nowhere", "S"], "must look like HOST:PORT"),
         (["--rdzv-endpoint", "h:99999", "S"], "must look like HOST:PORT"),
-        (["--protect", "raid6", "S"], "--protect, --group-size: 'raid6' is none of none, xor, rs:T, copies:M"),
-        (["--protect", "rs:3", "--group-size", "3", "S"], "a group of 3 nodes is too small for rs:3: at least 4"),
-        (["--domain", "=b", "S"], "--domain =b must look like RACK or NODE=RACK"),
-        (["--domain", "node-1=", "S"], "--domain node-1= must look like RACK or NODE=RACK"),
+        (["--protection", "raid6", "S"], "--protection, --group-size: 'raid6' is none of none, xor, rs:T, copies:M"),
+        (["--protection", "rs:3", "--group-size", "3", "S"], "a group of 3 nodes is too small for rs:3: at least 4"),
+        (["--failure-domain", "=b", "S"], "--failure-domain =b must look like RACK or NODE=RACK"),
+        (["--failure-domain", "node-1=", "S"], "--failure-domain node-1= must look like RACK or NODE=RACK"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:0", "S"], "needs a port that all nodes know"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--job-id", "j", "S"], "need a common secret"),
         (["--job-id", "a/b", "S"], "--job-id 'a/b' is not a legal id"),
         (["--node-name", "", "--job-id", "ä", "S"], "is not a legal id"),
-        (["--spares", "-1", "S"], "may not be negative"),
-        (["--disk-every", "5", "S"], "--disk-every needs --checkpoint-dir"),
-        (["--disk-every", "often", "S"], "--disk-every: 'often' is neither a number of steps nor auto"),
-        (["--disk-every", "auto", "S"], "--disk-every needs --checkpoint-dir"),
+        (["--standbys", "-1", "S"], "must not be negative"),
+        (["--checkpoint-interval", "5", "S"], "--checkpoint-interval needs --checkpoint-dir"),
+        (["--checkpoint-interval", "often", "S"], "--checkpoint-interval: 'often' must be a number of steps or auto"),
+        (["--checkpoint-interval", "auto", "S"], "--checkpoint-interval needs --checkpoint-dir"),
         (["--on-loss", "reinstantiate", "S"], "--on-loss reinstantiate needs --checkpoint-dir"),
         (["--resume", "latest", "S"], "--resume needs --checkpoint-dir"),
         (
-            ["--disk-every", "5", "--checkpoint-dir", "d", "--disk-copies", "-1", "S"],
-            "--disk-copies may not be negative",
+            ["--checkpoint-interval", "5", "--checkpoint-dir", "d", "--checkpoint-replicas", "-1", "S"],
+            "--checkpoint-replicas must not be negative",
         ),
-        (["--mtbf", "0", "S"], "--mtbf is a number of hours above 0"),
-        (["--parity-every", "-3", "S"], "may not be negative"),
-        (["--node-timeout", "0", "S"], "time-outs must be positive"),
+        (["--node-mtbf-hours", "0", "S"], "--node-mtbf-hours must be above 0"),
+        (["--parity-interval", "-3", "S"], "must not be negative"),
+        (["--node-timeout", "0", "S"], "timeouts must be above 0 s"),
         (["--token-file", "/nowhere/token", "S"], "--token-file /nowhere/token cannot be read"),
-        (["/nowhere/train.py"], "script /nowhere/train.py is not there"),
+        (["/nowhere/train.py"], "script /nowhere/train.py does not exist"),
         ([], "the following arguments are required: script"),
         (["--unheard-of", "S"], "unrecognized arguments"),
     ],
@@ -125,8 +136,20 @@ def test_an_empty_token_file(script: str, tmp_path: Path) -> None:
 
 
 def test_auto_begins_somewhere_and_is_remembered(script: str) -> None:
-    auto = parse(["--parity-every", "auto", "--disk-every", "auto", "--checkpoint-dir", "d", "--mtbf", "100", script])
+    auto = parse(
+        [
+            "--parity-interval",
+            "auto",
+            "--checkpoint-interval",
+            "auto",
+            "--checkpoint-dir",
+            "d",
+            "--node-mtbf-hours",
+            "100",
+            script,
+        ]
+    )
     assert (auto.parity_auto, auto.disk_auto, auto.mtbf_hours) == (True, True, 100.0)
     assert (auto.parity_every, auto.disk_every) == (10, 20)
-    plain = parse(["--disk-every", "7", "--checkpoint-dir", "d", "--resume", "auto", script])
+    plain = parse(["--checkpoint-interval", "7", "--checkpoint-dir", "d", "--resume", "auto", script])
     assert (plain.parity_auto, plain.disk_auto, plain.disk_every, plain.resume) == (False, False, 7, "auto")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import descendants
-from tests.warm.processes import Warm
+from tests.fork_server.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("control")]
 
@@ -83,7 +83,7 @@ def test_two_runs_of_the_same_name(warm: Warm, tmp_path: Path) -> None:
             job.wait_step(4)
             job.kill(0)
             assert job.wait(100.0) == [0], job.tail()
-            assert len(job.events("recovered")) == number
+            assert len(job.events("recovery_completed")) == number
     assert "DEGRADED" not in job.tail()
 
 
@@ -106,7 +106,7 @@ def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp
         assert suspect["rank"] == 1
         assert suspect["data"]["process"] == "stopped"
         assert job.wait(100.0) == [0], job.tail()
-    assert len(job.events("recovered")) == 1
+    assert len(job.events("recovery_completed")) == 1
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(warm: Warm, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(warm: Warm, tmp_path: Path) 
     with warm.job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
         job.wait_step(2)
         below = descendants(job.launchers[0].pid)
-        assert len(below) >= 5  # nursery, store, agent, two ranks, a standby
+        assert len(below) >= 5  # fork server, store, agent, two ranks, a standby
         job.launchers[0].send_signal(signal.SIGKILL)
         job.launchers[0].wait()
         deadline = time.monotonic() + 60.0

@@ -1,4 +1,4 @@
-"""What is told of a rank that ended."""
+"""The report about a rank that ended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from recovery.launcher.messages import Exited
-from recovery.launcher.options import RunOptions
-from recovery.launcher.report import exit_data, job_report
-from service.jobs.schemas import JobReport
+from mainstay.recovery.launcher.messages import Exited
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.report import exit_data, job_report
+from mainstay.service.jobs.schemas import JobReport
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from service.jobs.schemas import JobReport
         (False, None, 9, False),
         (True, None, 9, True),
         (True, 0, None, True),
-        (True, 1, None, False),  # it failed by itself while the news of another rank's end was on its way
+        (True, 1, None, False),  # it failed on its own while the news of another rank's end was on its way
     ],
 )
 def test_only_what_we_ended_was_expected(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from bench.lib_receiver import Receiver, problem
-from probes.words import EventKind
-from recovery.launcher.options import RunOptions
-from recovery.launcher.progress import CATALOGUE, Sample
-from recovery.launcher.reporter import Reporter
-from recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.probes.core_types import EventKind
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.progress import CATALOG, ProgressSample
+from mainstay.recovery.launcher.reporter import Reporter
+from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
 
 
 def record(epoch: int) -> StepRecord:
@@ -46,7 +46,7 @@ def test_a_service_that_comes_late_gets_everything_once(options: RunOptions) -> 
         reporter.event(EventKind.ACTION_STARTED, data={"number": number})
         reporter.step(0, record(number + 1))
         reporter.job({"name": "job", "number": number})
-    assert time.perf_counter() - begun < 0.5  # nobody waited for anybody
+    assert time.perf_counter() - begun < 0.5  # no caller waited
     receiver.start()
     receiver.wait(lambda r: len(r.events) == 50 and bool(r.frames))
     reporter.close()
@@ -71,9 +71,9 @@ def test_a_full_disk_is_survived(options: RunOptions, monkeypatch: pytest.Monkey
     assert len((options.state_dir / "events.jsonl").read_text().splitlines()) == 1
 
 
-def sample(at: float) -> Sample:
-    narrow = np.zeros((len(CATALOGUE.narrow), 4), np.float32)
-    return Sample(at, narrow, np.zeros((len(CATALOGUE.wide), 4), np.int64))
+def sample(at: float) -> ProgressSample:
+    narrow = np.zeros((len(CATALOG.narrow), 4), np.float32)
+    return ProgressSample(at, narrow, np.zeros((len(CATALOG.wide), 4), np.int64))
 
 
 def test_progress_and_transfers_arrive_with_the_steps(options: RunOptions) -> None:
@@ -84,12 +84,12 @@ def test_progress_and_transfers_arrive_with_the_steps(options: RunOptions) -> No
         reporter.step(0, record(1))
         reporter.transfers(1, Transfers(generation=1, epoch=1, end_ns=7, seconds={0: 0.1}, nbytes={0: 8.0}))
         receiver.wait(lambda r: sum(f.samples for f in r.all_frames if f.dt == 0.5) == 4)
-        receiver.wait(lambda r: len({frame.catalogue for frame in r.all_frames}) == 3)
+        receiver.wait(lambda r: len({frame.catalog for frame in r.all_frames}) == 3)
         reporter.close()
         assert len(receiver.frames) == 3  # a stream for each kind
         (pairs,) = [frame for frame in receiver.all_frames if frame.entities == ("0>1",)]
         assert (pairs.axis, pairs.t0) == ("step", 1.0)
-        assert {catalogue.digest for catalogue in receiver.catalogues.values()} >= {CATALOGUE.digest}
+        assert {catalog.digest for catalog in receiver.catalogs.values()} >= {CATALOG.digest}
         assert receiver.duplicates == 0
 
 

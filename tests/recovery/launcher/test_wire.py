@@ -1,4 +1,4 @@
-"""Framing: whole messages or a named error, whatever arrives."""
+"""Framing: whole messages or a named error, for any input."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.launcher.messages import Heartbeat, StandbysReady, Welcome
-from recovery.launcher.wire import Stream, WireError, coordinator_side, encode, from_worker, launcher_side, to_worker
-from recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, Fence
+from mainstay.recovery.launcher.messages import LauncherHeartbeat, LauncherWelcome, StandbysReady
+from mainstay.recovery.launcher.wire import (
+    MessageStream,
+    WireError,
+    coordinator_side,
+    encode,
+    from_worker,
+    launcher_side,
+    to_worker,
+)
+from mainstay.recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, FenceRank
 
 
-async def streams() -> tuple[Stream, Stream, asyncio.Server]:
-    accepted: asyncio.Queue[Stream] = asyncio.Queue()
+async def streams() -> tuple[MessageStream, MessageStream, asyncio.Server]:
+    accepted: asyncio.Queue[MessageStream] = asyncio.Queue()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accepted.put(coordinator_side(reader, writer))
@@ -40,13 +48,13 @@ def run(work) -> None:
 
 
 def test_both_ways() -> None:
-    async def work(near: Stream, far: Stream) -> None:
+    async def work(near: MessageStream, far: MessageStream) -> None:
         near.send(StandbysReady(count=2))
-        near.send(Heartbeat())
-        far.send(Welcome(world_size=4))
+        near.send(LauncherHeartbeat())
+        far.send(LauncherWelcome(world_size=4))
         assert await far.receive() == StandbysReady(count=2)
-        assert await far.receive() == Heartbeat()
-        assert await near.receive() == Welcome(world_size=4)
+        assert await far.receive() == LauncherHeartbeat()
+        assert await near.receive() == LauncherWelcome(world_size=4)
         near.close()
         assert await far.receive() is None
 
@@ -59,11 +67,12 @@ def test_both_ways() -> None:
         struct.pack("<I", MAX_MESSAGE_BYTES + 1),
         struct.pack("<I", 3) + b"abc",
         struct.pack("<I", 8) + msgspec.msgpack.encode({"a": 1})[:8].ljust(8, b"\0"),
-        struct.pack("<I", len(encode(Welcome(world_size=1)))) + encode(Welcome(world_size=1)),  # the other direction
+        struct.pack("<I", len(encode(LauncherWelcome(world_size=1))))
+        + encode(LauncherWelcome(world_size=1)),  # the other direction
     ],
 )
 def test_what_is_no_message_is_an_error(raw: bytes) -> None:
-    async def work(near: Stream, far: Stream) -> None:
+    async def work(near: MessageStream, far: MessageStream) -> None:
         near._writer.write(raw)
         with pytest.raises(WireError):
             await far.receive()
@@ -72,7 +81,7 @@ def test_what_is_no_message_is_an_error(raw: bytes) -> None:
 
 
 def test_a_message_cut_short_is_the_end() -> None:
-    async def work(near: Stream, far: Stream) -> None:
+    async def work(near: MessageStream, far: MessageStream) -> None:
         near._writer.write(struct.pack("<I", 100) + b"abc")
         await near.drain()
         near.close()
@@ -82,7 +91,7 @@ def test_a_message_cut_short_is_the_end() -> None:
 
 
 def test_a_message_that_is_too_large_is_not_sent() -> None:
-    from recovery.launcher.worker_messages import ScriptFailed
+    from mainstay.recovery.launcher.worker_messages import ScriptFailed
 
     with pytest.raises(WireError, match="allowed are"):
         encode(ScriptFailed(error="x" * MAX_MESSAGE_BYTES, traceback=""))
@@ -98,4 +107,4 @@ def test_noise_never_becomes_anything_but_a_decoding_error(noise: bytes) -> None
 
 
 def test_a_fence_survives_the_trip() -> None:
-    assert to_worker.decode(encode(Fence(generation=7))) == Fence(generation=7)
+    assert to_worker.decode(encode(FenceRank(generation=7))) == FenceRank(generation=7)

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from recovery.memory.arena import Arena
-from recovery.memory.errors import ArenaError
-from recovery.memory.layout import Layout
-from recovery.memory.slots import Choice
-from recovery.memory.snapshot import ArraySource, SnapshotWriter
+from bench.lib_source import ArraySource
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.slots import SlotChoice
+from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 SIZES = {"a": 5_000_000, "b": 3_000_000, "c": 7}
 
@@ -29,8 +30,8 @@ SIZES = {"a": 5_000_000, "b": 3_000_000, "c": 7}
 class SingleSlot(Arena):
     """The control: what everybody does who has one buffer."""
 
-    def choose(self) -> Choice:
-        return Choice(0, None)
+    def choose(self) -> SlotChoice:
+        return SlotChoice(0, None)
 
 
 def train(path: Path, kind: type[Arena], ready: int) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recovery.memory.arena import Arena, free_bytes, read_slot
-from recovery.memory.errors import (
+from bench.lib_slots import read_slot
+from bench.lib_source import ArraySource
+from mainstay.recovery.memory.arena import Arena, free_bytes
+from mainstay.recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
     FencedError,
@@ -19,9 +21,9 @@ from recovery.memory.errors import (
     SlotMissingError,
     TornSlotError,
 )
-from recovery.memory.layout import Layout
-from recovery.memory.records import RECORD_BYTES, RECORDS_AT, SlotState, Word
-from recovery.memory.snapshot import ArraySource, SnapshotWriter
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.records import RECORD_BYTES, RECORDS_AT, SlotState, Word
+from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 LAYOUT = Layout.build({"a": ("uint8", (5000,)), "b": ("float32", (3, 4))})
 
@@ -30,7 +32,9 @@ def _filled(path: Path, *epochs: int, slots: int = 2, verify: bool = True) -> Ar
     arena = Arena.create(path, rank=3, layout=LAYOUT, slots=slots)
     for epoch in epochs:
         slot = arena.choose().slot
-        arena.begin(slot, 1)[: LAYOUT.nbytes] = np.random.default_rng(epoch).integers(0, 256, LAYOUT.nbytes, np.uint8)
+        arena.begin_write(slot, 1)[: LAYOUT.nbytes] = np.random.default_rng(epoch).integers(
+            0, 256, LAYOUT.nbytes, np.uint8
+        )
         record = arena.commit(slot, epoch, 1)
         if verify:
             arena.verify(record)
@@ -52,17 +56,41 @@ def test_what_is_written_is_read_by_another_mapping(tmp_path):
 def test_a_slot_is_verified_only_for_the_write_that_was_digested(tmp_path):
     arena = _filled(tmp_path / "x.arena", 1)
     slot = arena.find(1).slot
-    arena.begin(slot, 1)
+    arena.begin_write(slot, 1)
     assert arena.record(slot).state is SlotState.INVALID
     arena.commit(slot, 1, 1)  # the same epoch again, other bytes
     assert arena.record(slot).state is SlotState.COPIED
+
+
+def test_what_was_fenced_while_it_was_copied_is_not_committed(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    slot = arena.choose().slot
+    arena.begin_write(slot, 1)
+    arena.set_word(Word.FENCE, 2)
+    with pytest.raises(FencedError, match="generation 1 was fenced"):
+        arena.commit(slot, 2, 1)
+    assert not arena.record(slot).committed
+    assert arena.newest().epoch == 1
+
+
+def test_a_verified_slot_goes_before_a_later_one_of_its_epoch_that_is_only_copied(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    verified = arena.find(1)
+    slot = 1 - verified.slot
+    for _ in range(3):
+        arena.begin_write(slot, 2)
+    copied = arena.commit(slot, 1, 2)
+    assert (copied.state, copied.generation) == (SlotState.COPIED, 2)
+    assert copied.sequence > verified.sequence
+    assert arena.find(1) == verified
+    assert arena.find(1).state is SlotState.VERIFIED
 
 
 def test_reading_notices_that_the_slot_was_overwritten(tmp_path):
     arena = _filled(tmp_path / "x.arena", 1)
     record = arena.find(1)
     with pytest.raises(TornSlotError, match="epoch 1"), arena.reading(record):
-        arena.begin(record.slot, 1)
+        arena.begin_write(record.slot, 1)
     with pytest.raises(SlotMissingError):
         read_slot(arena, 1)
 

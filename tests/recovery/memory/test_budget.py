@@ -1,4 +1,4 @@
-"""The host memory formula, and shortages said in words a human can act on."""
+"""The host memory formula, and shortages said in words an operator can act on."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recovery.agent.degraded import Degradations
-from recovery.agent.messages import GroupMember
-from recovery.agent.shortage import HOST_MEMORY, foresee
-from recovery.agent.store import Config, Store
-from recovery.memory.budget import Room, host_bytes, redundancy_bytes
-from recovery.memory.layout import Layout
+from bench.lib_budget import host_bytes
+from mainstay.recovery.agent.capacity_check import HOST_MEMORY, check_capacity
+from mainstay.recovery.agent.degraded import Degradations
+from mainstay.recovery.agent.messages import GroupMember
+from mainstay.recovery.agent.store import ArenaStore, ArenaStoreState
+from mainstay.recovery.memory.budget import FreeMemory, redundancy_bytes
+from mainstay.recovery.memory.layout import Layout
 
 GIB = 2**30
 S = 12 * GIB
-PLENTY = Room(shared=None, group=None, locked=None)
+PLENTY = FreeMemory(shared=None, group=None, locked=None)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_impossible_schemes_are_refused(wrong):
 
 
 def test_each_shortage_names_what_is_short_and_what_to_do():
-    room = Room(shared=GIB, group=2 * GIB, locked=8 * 2**20, disk=GIB)
+    room = FreeMemory(shared=GIB, group=2 * GIB, locked=8 * 2**20, disk=GIB)
     assert room.shortage(GIB, locked=2**20, disk=GIB) == ""
     words = room.shortage(3 * GIB, locked=GIB, disk=2 * GIB)
     assert "shared memory has 1.00 GiB left, 3.00 GiB are needed: make /dev/shm larger" in words
@@ -57,38 +58,38 @@ def test_each_shortage_names_what_is_short_and_what_to_do():
 def test_the_control_groups_limit(tmp_path: Path, limit, used, left):
     (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text(used)
-    assert Room.of(tmp_path, control=tmp_path).group == left
-    assert Room.of(tmp_path, tmp_path, control=tmp_path / "none").group is None
+    assert FreeMemory.measure(tmp_path, control=tmp_path).group == left
+    assert FreeMemory.measure(tmp_path, tmp_path, control=tmp_path / "none").group is None
 
 
 def test_what_is_there_is_looked_up(tmp_path: Path):
     status = os.statvfs(tmp_path)
-    assert Room.of(tmp_path).shared == pytest.approx(status.f_bavail * status.f_frsize, rel=0.2)
-    assert Room.of(tmp_path).disk is None
-    assert Room.of(tmp_path, tmp_path).disk is not None
+    assert FreeMemory.measure(tmp_path).shared == pytest.approx(status.f_bavail * status.f_frsize, rel=0.2)
+    assert FreeMemory.measure(tmp_path).disk is None
+    assert FreeMemory.measure(tmp_path, tmp_path).disk is not None
 
 
 def test_an_agent_says_beforehand_what_will_not_fit(tmp_path: Path, caplog):
-    store = Store(tmp_path, slots=2)
+    store = ArenaStore(tmp_path, slots=2)
     layout = Layout.build({"x": ("uint8", (64 * 1024,))})
     store.open(0, layout)
     group = tuple(GroupMember(node=f"n{i}", endpoint=f"h:{i}", rank=i) for i in range(2))
-    store.config = Config(groups=(group,), every=1, scheme="xor")
-    small = Room(shared=100_000, group=None, locked=None)
+    store.config = ArenaStoreState(groups=(group,), every=1, scheme="xor")
+    small = FreeMemory(shared=100_000, group=None, locked=None)
     with caplog.at_level(logging.WARNING, "mainstay.agent"):
         for _ in range(3):
-            foresee(store, tmp_path, small)
+            check_capacity(store, tmp_path, small)
     assert "are needed" in store.degraded[HOST_MEMORY]
     assert [r.levelname for r in caplog.records] == ["ERROR"], "said once"
     (tmp_path / "parity-0-a.arena").write_bytes(np.zeros(128 * 1024, np.uint8).tobytes())
-    foresee(store, tmp_path, small)
+    check_capacity(store, tmp_path, small)
     assert HOST_MEMORY not in store.degraded, "what is there already needs no more room"
     assert "works again" in caplog.text
-    store.config = Config(groups=(group,), every=1, scheme="copies:2")
-    foresee(store, tmp_path, Room(shared=0, group=None, locked=None))
+    store.config = ArenaStoreState(groups=(group,), every=1, scheme="copies:2")
+    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None, locked=None))
     assert HOST_MEMORY not in store.degraded
-    store.config = Config()
-    foresee(store, tmp_path, Room(shared=0, group=None, locked=None))
+    store.config = ArenaStoreState()
+    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None, locked=None))
     assert HOST_MEMORY not in store.degraded
 
 

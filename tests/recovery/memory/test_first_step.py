@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from recovery.memory.first_step import first_step_taken
-from recovery.memory.optimizer import OptimizerState
+from mainstay.recovery.memory.first_step import first_step_taken
+from mainstay.recovery.memory.optimizer import OptimizerState
 
 KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adam": (torch.optim.Adam, {}),
@@ -46,7 +46,7 @@ def described(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter]
 @pytest.mark.parametrize("kind", KINDS)
 def test_stand_ins_and_a_real_step_say_the_same(kind: str) -> None:
     made_by, options = KINDS[kind]
-    own = type("Own", (made_by,), {"__module__": __name__})  # somebody else's: takes a real step
+    own = type("Own", (made_by,), {"__module__": __name__})  # third-party code: takes a real step
     params, others = parameters(), parameters()
     told = described(made_by(params, **options), params)  # type: ignore[call-arg]
     assert told == described(own(others, **options), others)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from recovery.memory.errors import CorruptArenaError, LayoutMismatchError
-from recovery.memory.layout import ALIGNMENT, DTYPES, Layout
+from mainstay.recovery.memory.errors import CorruptArenaError, LayoutMismatchError
+from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES, Layout
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 described = st.dictionaries(st.text(max_size=12), st.tuples(st.sampled_from(sorted(DTYPES)), shapes), max_size=12)

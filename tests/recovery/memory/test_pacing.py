@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.memory.pacing import POLL, SHARE, Pacer
+from mainstay.recovery.memory.pacing import POLL, SHARE, Pacer
 
 MB = 10**6
 CHUNK = 10 * MB
@@ -29,7 +29,7 @@ class World:
     def step(self, seconds, chunks):
         """A step: a snapshot of so many chunks in it. Returns when each was copied, and when the snapshot was done."""
         begun, at = self.now, []
-        self.pacer.begin(chunks * CHUNK)
+        self.pacer.begin_copy(chunks * CHUNK)
         for _ in range(chunks):
             self.pacer.wait()
             at.append(self.now - begun)

@@ -7,9 +7,9 @@ import logging
 import numpy as np
 import pytest
 
-from recovery.memory import pinning
-from recovery.memory.pinning import Pinned
-from recovery.memory.records import PAGE
+from mainstay.recovery.memory import pinning
+from mainstay.recovery.memory.pinning import Pinned
+from mainstay.recovery.memory.records import PAGE
 
 
 class Books:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from recovery.memory.arena import Arena
-from recovery.memory.digest import digest, digest_of
-from recovery.memory.layout import ALIGNMENT
-from recovery.memory.shard import ShardedState, ranges
-from recovery.memory.snapshot import SnapshotWriter
-from recovery.memory.state import TrainerState
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import digest, digest_of
+from mainstay.recovery.memory.layout import ALIGNMENT
+from mainstay.recovery.memory.shard import ShardedState, ranges
+from mainstay.recovery.memory.snapshot import SnapshotWriter
+from mainstay.recovery.memory.state import TrainerState
 
 
 @given(st.integers(1, 5000), st.integers(1, 12))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from recovery.memory.records import NO_EPOCH, SlotRecord, SlotState
-from recovery.memory.slots import Pins, choose, newest
+from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState
+from mainstay.recovery.memory.slots import Pins, choose_slot, newest
 
 
 def _record(slot: int, epoch: int | None, generation: int = 1) -> SlotRecord:
@@ -30,13 +30,13 @@ pins = st.builds(
 
 @given(records, pins)
 def test_the_newest_committed_epoch_is_never_overwritten(found, wanted):
-    choice = choose(found, wanted)
+    choice = choose_slot(found, wanted)
     assert found[choice.slot] is not newest(found)
 
 
 @given(records, pins)
 def test_a_pin_is_broken_only_when_there_is_no_choice(found, wanted):
-    choice = choose(found, wanted)
+    choice = choose_slot(found, wanted)
     keep = newest(found)
     loose = [r for r in found if not r.committed or (r is not keep and wanted.reason(r.epoch) is None)]
     if loose:
@@ -47,7 +47,7 @@ def test_a_pin_is_broken_only_when_there_is_no_choice(found, wanted):
 
 @given(records, pins)
 def test_a_pinned_epoch_stays_somewhere_unless_it_is_reported(found, wanted):
-    choice = choose(found, wanted)
+    choice = choose_slot(found, wanted)
     kept = {r.epoch for r in found if r.committed and r.slot != choice.slot}
     lost = {r.epoch for r in found if r.committed} - kept
     if choice.sacrifices is None:
@@ -60,24 +60,24 @@ def _epochs(*epochs: int | None) -> list[SlotRecord]:
 
 def test_the_rules_one_by_one():
     plain = Pins()
-    assert choose(_epochs(None, None), plain).slot == 0
-    assert choose(_epochs(5, None), plain).slot == 1
-    assert choose(_epochs(5, 6), plain).slot == 0
+    assert choose_slot(_epochs(None, None), plain).slot == 0
+    assert choose_slot(_epochs(5, None), plain).slot == 1
+    assert choose_slot(_epochs(5, 6), plain).slot == 0
     complete = Pins(parity_epoch=4, parity_floor=4, parity_every=4)
-    assert choose(_epochs(4, 5, 6), complete).slot == 1  # 4 is what the group decodes from
-    assert choose(_epochs(4, 8, 7), complete).sacrifices is None
-    assert choose(_epochs(4, 8, 7), complete).slot == 2
-    blocked = choose(_epochs(4, 8, 9), complete)  # complete, pending, newest
+    assert choose_slot(_epochs(4, 5, 6), complete).slot == 1  # 4 is what the group decodes from
+    assert choose_slot(_epochs(4, 8, 7), complete).sacrifices is None
+    assert choose_slot(_epochs(4, 8, 7), complete).slot == 2
+    blocked = choose_slot(_epochs(4, 8, 9), complete)  # complete, pending, newest
     assert (blocked.slot, blocked.sacrifices) == (1, "parity_pending")
     moved = Pins(parity_epoch=8, parity_floor=8, parity_every=4)
-    assert choose(_epochs(4, 8, 9), moved).slot == 0
+    assert choose_slot(_epochs(4, 8, 9), moved).slot == 0
     disk = Pins(disk_floor=-1, disk_every=3)
-    assert choose(_epochs(3, 4), disk).sacrifices == "disk_pending"
+    assert choose_slot(_epochs(3, 4), disk).sacrifices == "disk_pending"
     both = Pins(parity_epoch=4, parity_floor=4, parity_every=4, disk_floor=2, disk_every=3)
-    assert choose(_epochs(4, 3, 5), both).sacrifices == "disk_pending"  # what is complete goes last
+    assert choose_slot(_epochs(4, 3, 5), both).sacrifices == "disk_pending"  # what is complete goes last
 
 
 def test_of_two_slots_of_one_epoch_the_later_generation_counts():
     found = [_record(0, 7, generation=2), _record(1, 7, generation=1)]
     assert newest(found) is found[0]
-    assert choose(found, Pins(parity_epoch=7, parity_floor=7, parity_every=7)).slot == 1
+    assert choose_slot(found, Pins(parity_epoch=7, parity_floor=7, parity_every=7)).slot == 1

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from recovery.memory.arena import Arena, read_slot
-from recovery.memory.snapshot import SnapshotWriter
-from recovery.memory.state import collect_state, load_state, restore
+from bench.lib_slots import read_slot
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.snapshot import SnapshotWriter
+from mainstay.recovery.memory.state import collect_state, restore
+from tests.recovery.memory.loading import load_state
 
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1),
@@ -191,8 +193,8 @@ def test_many_snapshots_of_tensors_that_stay_or_are_put_elsewhere(tmp_path):
 
 
 def test_large_tensors_come_back_side_by_side(tmp_path, monkeypatch):
-    """The same bits, whatever the number of threads."""
-    monkeypatch.setattr("recovery.memory.putting._WORTH_THREADS", 1)
+    """The same bits, for any number of threads."""
+    monkeypatch.setattr("mainstay.recovery.memory.tensor_restore._WORTH_THREADS", 1)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3))
     _seed()
     model = Net()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
 
 
 def free_port() -> int:
@@ -62,7 +62,7 @@ def _fork(work: Callable[[], Any], environment: dict[str, str], end: Connection)
         os.environ |= environment
         dist.init_process_group("gloo")
         end.send((True, work()))
-        dist.barrier()  # nobody leaves while others are in their last call
+        dist.barrier()  # no rank leaves while others are in their last call
     except BaseException:  # noqa: BLE001 - told to the test
         end.send((False, traceback.format_exc()))
     finally:

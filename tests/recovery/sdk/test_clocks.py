@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recovery.sdk.clocks import ThreadClock
+from mainstay.recovery.sdk.clocks import ThreadClock
 
 
 class Machine:
@@ -40,9 +40,9 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     found = Machine()
     with monkeypatch.context() as patch:
-        patch.setattr("recovery.sdk.clocks.time.perf_counter", lambda: found.now)
-        patch.setattr("recovery.sdk.clocks.time.clock_gettime", lambda _: found.ran)
-        patch.setattr("recovery.sdk.clocks.os.pread", found.pread)
+        patch.setattr("mainstay.recovery.sdk.clocks.time.perf_counter", lambda: found.now)
+        patch.setattr("mainstay.recovery.sdk.clocks.time.clock_gettime", lambda _: found.ran)
+        patch.setattr("mainstay.recovery.sdk.clocks.os.pread", found.pread)
         yield found
 
 
@@ -80,12 +80,12 @@ def test_any_thread_may_ask_for_the_one_that_made_it() -> None:
     clock = ThreadClock()
     found: list[float] = []
 
-    def ask() -> None:
+    def request_lock() -> None:
         time.sleep(0.05)
         found.append(time.clock_gettime(clock._processor))
 
     before = time.thread_time()
-    asker = threading.Thread(target=ask)
+    asker = threading.Thread(target=request_lock)
     asker.start()
     asker.join()
     assert before <= found[0] <= time.thread_time()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-import recovery
+import mainstay.recovery
 
-EXAMPLES = Path(recovery.__path__[0]) / "examples"
+EXAMPLES = Path(mainstay.recovery.__path__[0]) / "examples"
 
 
 def code(name: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mainstay
-from recovery.sdk.failures import Retry, transient
+from mainstay.recovery.sdk.failures import RetryStep, transient
 
 
 class FlakyError(OSError):
@@ -16,11 +16,11 @@ class FlakyError(OSError):
 
 def test_retry_always_and_what_the_script_names() -> None:
     kinds = transient([FlakyError])
-    assert isinstance(Retry("once more"), kinds)
+    assert isinstance(RetryStep("once more"), kinds)
     assert isinstance(FlakyError(), kinds)
     assert not isinstance(OSError(), kinds)
     assert not isinstance(FlakyError(), transient([]))
-    assert mainstay.Retry is Retry
+    assert mainstay.RetryStep is RetryStep
 
 
 @pytest.mark.parametrize("wrong", [int, KeyboardInterrupt, "OSError", OSError()])

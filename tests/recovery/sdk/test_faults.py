@@ -8,10 +8,10 @@ import time
 
 import pytest
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Work
+from torch.distributed import ProcessGroup, Work
 
-from recovery.examples import tiny
-from recovery.examples.faults import VARIABLE, Fault, Faults, add_faults, parse
+from mainstay.recovery.examples import tiny
+from mainstay.recovery.examples.faults import VARIABLE, Fault, Faults, add_faults, parse
 
 
 def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_device_that_flips_bits_stays_with_its_local_rank(kind: str, monkeypat
     model = torch.nn.Linear(8, 8)
 
     def odd(faults: Faults, rank: int, step: int) -> int:
-        """Steps of a hundred in which the gradient is another one, through the right door only."""
+        """Steps of a hundred in which the gradient is another one, through the right entry point only."""
         count = 0
         for _ in range(100):
             model.weight.grad, model.bias.grad = torch.ones(8, 8), torch.ones(8)
@@ -122,6 +122,6 @@ def test_a_device_that_flips_bits_stays_with_its_local_rank(kind: str, monkeypat
     faults = parse(text)
     assert odd(faults, 7, 4) == 0
     assert 10 < odd(faults, 7, 5) < 60
-    assert odd(faults, 0, 1) > 0  # steps that are made again do not mend it
+    assert odd(faults, 0, 1) > 0  # steps that are made again do not repair it
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert odd(parse(text), 2, 5) == 0  # whoever has another device is rid of it

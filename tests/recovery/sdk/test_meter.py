@@ -1,4 +1,4 @@
-"""What a step's record says: sections, waits, phases, workload, sick values; on a device, without waiting for it."""
+"""The record of a step: sections, waits, phases, workload, numeric anomalies; on a device, without waiting for it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from probes.signals import SIGNALS, SignalSource
-from probes.words import StepPhase
-from recovery.launcher.wire import encode, from_worker
-from recovery.launcher.worker_messages import StepRecord
-from recovery.sdk.budget import LONGEST_STRIDE
-from recovery.sdk.meter import WARM_UP_STEPS, StepMeter
-from recovery.sdk.sections import DeviceSections
-from recovery.sdk.values import DIGEST_EVERY
+from mainstay.probes.core_types import StepPhase
+from mainstay.probes.signals import SIGNALS, SignalSource
+from mainstay.recovery.launcher.wire import encode, from_worker
+from mainstay.recovery.launcher.worker_messages import StepRecord
+from mainstay.recovery.sdk.measurement_budget import LONGEST_STRIDE
+from mainstay.recovery.sdk.meter import WARM_UP_STEPS, StepMeter
+from mainstay.recovery.sdk.numerics import DIGEST_EVERY
+from mainstay.recovery.sdk.sections import DeviceSections
 
 NAP = 0.02
 
 
 class Layer(torch.nn.Module):
-    """A linear layer that sleeps as long as it is told."""
+    """A linear layer that sleeps for a given time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ def meter(model: Layer) -> Iterator[StepMeter]:
 
 def step(meter: StepMeter, model: Layer, epoch: int = 1, *, digests: bool = False) -> StepRecord:
     """One step with a forward and a backward pass."""
-    meter.begin(epoch)
+    meter.begin_step(epoch)
     model.zero_grad()
     loss = model(torch.ones(2, 4)).sum()
     loss.backward()
     meter.before_update()
     meter.loss = loss
     meter.end(3, epoch, digests=digests)
-    (record,) = meter.take()
+    (record,) = meter.collect()
     assert isinstance(record, StepRecord)
     return record
 
@@ -98,10 +98,10 @@ def test_waiting_for_data_is_none_of_it(meter: StepMeter, model: Layer) -> None:
 
     source = slow()
     assert meter.wait_for_data(source) == 0  # before the block: not part of its compute time, and told all the same
-    meter.begin(1)
+    meter.begin_step(1)
     assert meter.wait_for_data(source) == 1
     meter.end(1, 1, digests=False)
-    (record,) = meter.take()
+    (record,) = meter.collect()
     assert isinstance(record, StepRecord)
     assert record.signals["data_wait_seconds"] >= 2 * NAP
     assert record.compute_time < NAP
@@ -118,19 +118,19 @@ def test_the_norm_is_of_the_ranks_own_gradients(meter: StepMeter, model: Layer) 
 
 
 @pytest.mark.parametrize("sick", [math.nan, math.inf, -math.inf])
-def test_sick_values_are_told_and_never_sent(sick: float, meter: StepMeter, model: Layer) -> None:
+def test_numeric_anomalies_are_reported_and_never_sent(sick: float, meter: StepMeter, model: Layer) -> None:
     with torch.no_grad():
         model.inner.bias[0] = sick
     record = step(meter, model)
     assert record.signals["nonfinite_values"] == 1.0
     assert record.loss is None
     assert all(math.isfinite(value) for value in record.signals.values())
-    meter.begin(LONGEST_STRIDE)
+    meter.begin_step(LONGEST_STRIDE)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, sick)
     meter.before_update()
     meter.end(1, LONGEST_STRIDE, digests=False)
-    (record,) = meter.take()
+    (record,) = meter.collect()
     assert isinstance(record, StepRecord)
     assert record.signals["nonfinite_values"] == 1.0
     assert "gradient_norm" not in record.signals
@@ -141,13 +141,13 @@ def test_a_step_without_a_norm_sees_what_replicas_exchange(model: Layer) -> None
     meter.budget.norm.value = 4
     said = []
     for value in (1.0, math.nan, 1.0):
-        meter.begin(5)
+        meter.begin_step(5)
         model(torch.ones(2, 4)).sum().backward()
         assert meter.traffic.on_exchange is not None
         assert meter.traffic.on_exchange([torch.tensor([1.0, value]), torch.tensor([1])])
         meter.before_update()
         meter.end(1, 5, digests=False)
-        (record,) = meter.take()
+        (record,) = meter.collect()
         assert isinstance(record, StepRecord)
         assert "gradient_norm" not in record.signals
         said.append(record.signals["nonfinite_values"])
@@ -156,9 +156,9 @@ def test_a_step_without_a_norm_sees_what_replicas_exchange(model: Layer) -> None
 
 
 def test_nothing_is_said_where_nothing_is_known(meter: StepMeter) -> None:
-    meter.begin(1)
+    meter.begin_step(1)
     meter.end(1, 1, digests=False)
-    (record,) = meter.take()
+    (record,) = meter.collect()
     assert isinstance(record, StepRecord)
     missing = {"nonfinite_values", "gradient_norm", "forward_seconds", "tokens", "parameters_digest"}
     assert not missing & record.signals.keys()
@@ -188,9 +188,9 @@ def test_workload_adds_up_and_starts_anew(meter: StepMeter, model: Layer) -> Non
     assert "tokens" not in step(meter, model, 2).signals
 
 
-def test_a_step_that_was_called_off_leaves_nothing(meter: StepMeter, model: Layer) -> None:
-    meter.begin(1)
-    meter.sections.begin("forward")
+def test_a_step_that_was_canceled_leaves_nothing(meter: StepMeter, model: Layer) -> None:
+    meter.begin_step(1)
+    meter.sections.begin_section("forward")
     time.sleep(NAP)
     meter.work(100, None)
     meter.restart()
@@ -200,22 +200,22 @@ def test_a_step_that_was_called_off_leaves_nothing(meter: StepMeter, model: Laye
 
 
 def test_sections_by_hand(meter: StepMeter, model: Layer) -> None:
-    meter.begin(1)
+    meter.begin_step(1)
     with meter.sections.inside("forward"):
         model(torch.ones(2, 4))  # its own hooks find themselves inside
         time.sleep(NAP)
     meter.end(1, 1, digests=False)
-    (record,) = meter.take()
+    (record,) = meter.collect()
     assert isinstance(record, StepRecord)
     assert record.signals["forward_seconds"] >= NAP
 
 
 def test_garbage_collection_is_timed(meter: StepMeter, model: Layer) -> None:
     step(meter, model)
-    meter.begin(2)
+    meter.begin_step(2)
     gc.collect()
     meter.end(1, 2, digests=False)
-    (record,) = meter.take()
+    (record,) = meter.collect()
     assert isinstance(record, StepRecord)
     assert record.signals["gc_seconds"] > 0.0
     assert step(meter, model, 3).signals["gc_seconds"] >= 0.0
@@ -258,7 +258,7 @@ def test_on_a_device_time_is_what_lies_between_events(monkeypatch: pytest.Monkey
         return device
 
     at(0.0).begin_step()
-    at(1.0).begin("forward")
+    at(1.0).begin_section("forward")
     waiting = at(2.0).wait("dp")
     FakeEvent.now = 2.5
     waiting()
@@ -287,9 +287,9 @@ def test_a_record_waits_for_its_device(model: Layer, monkeypatch: pytest.MonkeyP
     meter = StepMeter(model)
     meter._device = meter.traffic.stream = DeviceSections()
     FakeEvent.now, FakeEvent.passed_until = 1.0, 0.0
-    meter.begin(1)
+    meter.begin_step(1)
     meter.end(1, 1, digests=False)
-    assert meter.take() == []
+    assert meter.collect() == []
     FakeEvent.passed_until = 2.0
-    assert [type(message) for message in meter.take()] == [StepRecord]
+    assert [type(message) for message in meter.collect()] == [StepRecord]
     meter.close()

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from recovery.sdk import sockets
-from recovery.sdk.sockets import Connection, connections, cut, hang_up
+from mainstay.recovery.sdk import sockets
+from mainstay.recovery.sdk.sockets import Connection, close_between_messages, close_now, connections
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -25,7 +25,7 @@ def pair() -> Iterator[Pair]:
         yield near, far
 
 
-def of(sock: socket.socket) -> Connection:
+def connection_of(sock: socket.socket) -> Connection:
     return Connection(sock.fileno(), os.fstat(sock.fileno()).st_ino)
 
 
@@ -41,8 +41,8 @@ def read_all(sock: socket.socket, pause: float = 0.0) -> int:
 def test_connections_are_found_and_listeners_left_out(pair: Pair) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
         found = connections()
-        assert {of(sock) for sock in pair} <= found
-        assert not {of(server), of(local)} & found
+        assert {connection_of(sock) for sock in pair} <= found
+        assert not {connection_of(server), connection_of(local)} & found
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -52,7 +52,10 @@ def test_a_message_under_way_arrives_whole(pair: Pair, who: int) -> None:
     sender = threading.Thread(target=pair[0].sendall, args=(bytes(size),))
     sender.start()
     first = pair[1].recv(1)
-    enders = [threading.Thread(target=hang_up, args=([of(sock)],)) for sock in (pair[who], pair[1 - who])]
+    enders = [
+        threading.Thread(target=close_between_messages, args=([connection_of(sock)],))
+        for sock in (pair[who], pair[1 - who])
+    ]
     for ender in enders:
         ender.start()
     assert len(first) + read_all(pair[1], pause=0.001) == size
@@ -74,22 +77,22 @@ def test_cut_does_not_wait(pair: Pair) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     pair[1].recv(1)
-    cut([of(pair[0])])
+    close_now([connection_of(pair[0])])
     sender.join(10.0)
     assert read_all(pair[1]) < size
     assert broken
 
 
 def test_an_idle_connection_ends_for_both(pair: Pair) -> None:
-    hang_up([of(pair[0])])
+    close_between_messages([connection_of(pair[0])])
     assert pair[1].recv(1) == b""
-    hang_up(map(of, pair))  # what has ended is no error
+    close_between_messages(map(connection_of, pair))  # what has ended is no error
 
 
 def test_a_peer_that_does_not_read_is_not_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "MOVES_SECONDS", 600.0)
     pair[0].sendall(bytes(1000))
-    hang_up([of(pair[0])])
+    close_between_messages([connection_of(pair[0])])
     assert read_all(pair[1]) == 1000
 
 
@@ -107,16 +110,16 @@ def test_one_that_never_rests_is_ended_all_the_same(pair: Pair, monkeypatch: pyt
     threads = [threading.Thread(target=chatter), threading.Thread(target=read_all, args=(pair[1],))]
     for thread in threads:
         thread.start()
-    hang_up([of(pair[0])])
+    close_between_messages([connection_of(pair[0])])
     assert ended.wait(10.0)
     for thread in threads:
         thread.join(10.0)
 
 
 def test_a_descriptor_that_was_given_out_again_is_let_alone(pair: Pair) -> None:
-    descriptor, inode = of(pair[0])
+    descriptor, inode = connection_of(pair[0])
     gone = Connection(descriptor, inode + 1)
-    hang_up([gone])
-    cut([gone, Connection(10**6, inode)])
+    close_between_messages([gone])
+    close_now([gone, Connection(10**6, inode)])
     pair[0].sendall(b"x")
     assert pair[1].recv(1) == b"x"

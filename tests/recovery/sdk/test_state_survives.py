@@ -1,4 +1,4 @@
-"""Everything that a step moves on survives: buffers, schedules, and random numbers that nobody seeds a step."""
+"""Everything that a step moves on survives: buffers, schedules, and random numbers that no step seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm.processes import Warm
+from tests.fork_server.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("training")]
 

@@ -82,7 +82,7 @@ def test_ddp() -> None:
     assert all(record.signals["forward_seconds"] > SLEEP for record in slow)
     assert all(record.compute_time > SLEEP for record in slow)
     # The other one waits as long in DDP's reducer, which C++ does behind our back. That is no slowness of its own. What
-    # else the machine does may make it late too, but not in every step.
+    # else the host does may make it late too, but not in every step.
     assert min(record.signals["forward_seconds"] for record in fast) < SLEEP
     assert min(record.compute_time for record in fast) < SLEEP
     assert max(record.signals["dp_wait_seconds"] for record in fast) > SLEEP / 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm.processes import Warm
+from tests.fork_server.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("training")]
 
@@ -15,12 +15,12 @@ SCRIPT = """
 import json, sys
 import torch, torch.distributed as dist
 import mainstay
-from recovery.launcher.worker_messages import Progress
-from recovery.sdk.link import Link
+from mainstay.recovery.launcher.worker_messages import ProgressReport
+from mainstay.recovery.sdk.launcher_client import LauncherClient
 
 told = []
-send = Link.send_if_free
-Link.send_if_free = lambda self, message: (told.append(message), send(self, message))[1]
+send = LauncherClient.send_if_free
+LauncherClient.send_if_free = lambda self, message: (told.append(message), send(self, message))[1]
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -34,7 +34,7 @@ for step in run.steps(12):
         report(loss)
 progress = run._progress.now()
 with open(f"{sys.argv[1]}/rank-{dist.get_rank()}.json", "w") as file:
-    json.dump({"epochs": [m.epoch for m in told if not isinstance(m, Progress)], "step": progress.step,
+    json.dump({"epochs": [m.epoch for m in told if not isinstance(m, ProgressReport)], "step": progress.step,
                "begun": progress.enqueued, "ended": progress.completed, "generation": progress.generation}, file)
 """
 

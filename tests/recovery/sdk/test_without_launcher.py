@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import EXAMPLES, free_port
-from tests.warm.processes import Warm
+from tests.fork_server.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 SMALL = ["--steps", "3", "--width", "32", "--batch", "1", "--seed", "5"]

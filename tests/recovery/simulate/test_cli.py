@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.simulate.cli import SimulateOptions, simulate
+from mainstay.recovery.simulate.cli import SimulateOptions, simulate
 
 SMALL: dict[str, Any] = {"nodes": 24, "dp": 6, "pp": 4, "days": 10.0, "seeds": 5, "node_mtbf_hours": 240.0}
 
@@ -26,7 +26,9 @@ def test_policies_are_compared(capsys) -> None:
 
 
 def test_json_carries_the_interval_and_the_exact_value(capsys) -> None:
-    given = asked(mtbf_hours=1.0, days=30.0, seeds=50, spares=24, save=30.0, restart=300.0, as_json=True)
+    given = asked(
+        mtbf_hours=1.0, days=30.0, seeds=50, spares=24, save_seconds=30.0, restart_seconds=300.0, as_json=True
+    )
     assert simulate(**given) == 0
     found = json.loads(capsys.readouterr().out)
     (row,) = found["policies"]
@@ -78,7 +80,9 @@ def test_a_recorded_trace_takes_the_place_of_chance(tmp_path, capsys) -> None:
     file = tmp_path / "trace.csv"
     # Losses 100 s and 200 s after the first change, the end (a loss that ends the run) at 300 s.
     file.write_text("5000,add,a\n5000,add,b\n5000,add,c\n105000,remove,a\n205000,remove,b\n305000,remove,c\n")
-    simulate(**asked(trace=file, seeds=1, save=0.0, restart=10.0, every=30.0, as_json=True))
+    simulate(
+        **asked(trace=file, seeds=1, save_seconds=0.0, restart_seconds=10.0, save_interval_seconds=30.0, as_json=True)
+    )
     found = json.loads(capsys.readouterr().out)
     (row,) = found["policies"]
     # 0..100: 90; 100..200: 90 s of room, 90; 200..300: 90 to the end.
@@ -98,11 +102,11 @@ def test_no_bar_is_drawn_where_nobody_looks(capsys) -> None:
     [
         ({"mtbf_hours": 0.0}, "--mtbf-hours times --nodes: expected a number from 0.01 to 1e+08, not 0"),
         ({"node_mtbf_hours": 0.0}, "--node-mtbf-hours: expected a number from 0.01 to 1e+08, not 0"),
-        ({"step": -1.0}, "--step: expected a number from 0.001 to 86400, not -1"),
-        ({"save": 1.0}, "--save and --restart: give both, or neither"),
+        ({"step_seconds": -1.0}, "--step-seconds: expected a number from 0.001 to 86400, not -1"),
+        ({"save_seconds": 1.0}, "--save-seconds and --restart-seconds: give both, or neither"),
         ({"days": 0.0}, "--days: expected a number from 0.001 to 3650, not 0"),
-        ({"save": -1.0, "restart": 1.0}, "--save: expected a number from 0 to 1e+07, not -1"),
-        ({"every": 0.0}, "--every: expected a number from 0.001 to 1e+07, not 0"),
+        ({"save_seconds": -1.0, "restart_seconds": 1.0}, "--save-seconds: expected a number from 0 to 1e+07, not -1"),
+        ({"save_interval_seconds": 0.0}, "--save-interval-seconds: expected a number from 0.001 to 1e+07, not 0"),
         ({"dp": None, "nodes": 3}, "--nodes: 24 GPUs are not whole pipelines of --pp x --tp = 32 ranks"),
         ({"pp": 0, "dp": None}, "--nodes: 192 GPUs are not whole pipelines of --pp x --tp = 0 ranks"),
         ({"dp": 10**400}, "--dp: expected a number from 1 to 100000, not one of 401 digits"),

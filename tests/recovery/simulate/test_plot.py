@@ -8,10 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from recovery.simulate.axes import Axis, around, labels, marks, spread
-from recovery.simulate.plot import svg
-from recovery.simulate.report import Report, simulate
-from recovery.simulate.scenario import POLICIES, Scenario, SweepOver
+from mainstay.recovery.simulate.axes import PlotAxis, around, labels, marks, spread
+from mainstay.recovery.simulate.plot import svg
+from mainstay.recovery.simulate.report import Report, simulate
+from mainstay.recovery.simulate.scenario import POLICIES, Scenario, SweepOver
 
 JOB = Scenario(
     nodes=24, gpus_per_node=8, dp=6, pp=4, tp=8, mtbf_hours=240.0, repair_hours=6.0, spares=2, days=10.0, seeds=5,
@@ -71,24 +71,24 @@ def test_every_policy_stands_with_its_figure_or_its_reason(report: Report) -> No
     said = [text for *_, text in texts(svg(report))]
     for row in report.policies:
         if row.ettr is None:
-            assert any(row.policy.words in text and "no live peer" in text for text in said)
+            assert any(row.policy.description in text and "no live peer" in text for text in said)
         else:
-            assert row.policy.words in said
+            assert row.policy.description in said
             assert any(text.startswith(f"{row.ettr.mean:.4f}") for text in said)
 
 
-def test_words_are_escaped() -> None:
-    strange = replace(POLICIES[next(iter(POLICIES))], words="a < b & c")
+def test_descriptions_are_escaped() -> None:
+    strange = replace(POLICIES[next(iter(POLICIES))], description="a < b & c")
     picture = svg(simulate(replace(JOB, policies=(strange,), seeds=1)))
     assert "a &lt; b &amp; c" in picture
     ET.fromstring(picture)
 
 
 def test_an_axis_leads_from_values_to_places() -> None:
-    assert [Axis(0.0, 10.0, 100.0, 200.0).at(v) for v in (0.0, 5.0, 10.0)] == [100.0, 150.0, 200.0]
-    up = Axis(1.0, 100.0, 90.0, 10.0, logarithmic=True)
+    assert [PlotAxis(0.0, 10.0, 100.0, 200.0).at(v) for v in (0.0, 5.0, 10.0)] == [100.0, 150.0, 200.0]
+    up = PlotAxis(1.0, 100.0, 90.0, 10.0, logarithmic=True)
     assert up.at(10.0) == pytest.approx(50.0)
-    assert Axis(3.0, 3.0, 0.0, 10.0).at(3.0) == 5.0
+    assert PlotAxis(3.0, 3.0, 0.0, 10.0).at(3.0) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_bounds_hold_all_values_and_no_impossible_ones() -> None:
 
 
 def test_labels_that_would_meet_are_left_out() -> None:
-    axis = Axis(0.0, 100.0, 0.0, 200.0)
+    axis = PlotAxis(0.0, 100.0, 0.0, 200.0)
     assert spread([0, 1, 30, 40, 100], axis, 50.0) == [0, 30, 100]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.simulate.report import CAUSES, POINTS, Recorded, simulate
-from recovery.simulate.scenario import HOUR, POLICIES, USUAL, PolicyName, Scenario, SweepOver
+from mainstay.recovery.simulate.report import CAUSES, POINTS, Recorded, simulate
+from mainstay.recovery.simulate.scenario import HOUR, POLICIES, USUAL, PolicyName, Scenario, SweepOver
 
 # A day of failures in ten days: 240 a run.
 JOB = Scenario(
@@ -52,7 +52,7 @@ def test_more_spares_never_lose_time() -> None:
     for policy in USUAL:
         ratios = [point.ettr[policy.name].mean for point in found.sweep]
         assert [point.value for point in found.sweep] == [0, 2, 4, 8, 24]
-        # Going on degraded can beat a swap that restarts: those two gain little, waiting gains all.
+        # Continuing degraded can beat a swap that restarts: those two gain little, waiting gains all.
         assert ratios[-1] >= ratios[0] - 0.01
         if not policy.from_peer:
             assert ratios[0] < 0.5 < ratios[-1]

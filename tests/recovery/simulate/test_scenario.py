@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.simulate.scenario import (
+from mainstay.recovery.simulate.scenario import (
     POLICIES,
     USUAL,
     PolicyName,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.simulate.traces import Change, TraceError, read_changes, read_intervals, read_polls
+from bench.lib_traces import read_intervals, read_polls
+from mainstay.recovery.simulate.traces import TraceChange, TraceError, read_changes
 
 
 def write(folder: Path, text: str) -> Path:
@@ -18,7 +19,11 @@ def write(folder: Path, text: str) -> Path:
 
 def test_changes_are_read_in_seconds(tmp_path) -> None:
     file = write(tmp_path, "0,add,a\n0,add,b\n\n1500,remove,a\n")
-    assert read_changes(file) == (Change(0.0, "add", "a"), Change(0.0, "add", "b"), Change(1.5, "remove", "a"))
+    assert read_changes(file) == (
+        TraceChange(0.0, "add", "a"),
+        TraceChange(0.0, "add", "b"),
+        TraceChange(1.5, "remove", "a"),
+    )
 
 
 @pytest.mark.parametrize(

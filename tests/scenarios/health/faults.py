@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
 from tests.scenarios.health.fleet import Gpu, Node
 from tests.scenarios.health.stage import CALM_PACE_S, Stage
 
@@ -94,7 +94,7 @@ def thermal_throttle(stage: Stage) -> Onset:
     return Onset(_of(node, 5))
 
 
-@_fault("NVSentinel#890: the PCIe link trained down and nobody looked", ["pcie_degraded"])
+@_fault("NVSentinel#890: the PCIe link trained down and no check ran", ["pcie_degraded"])
 def pcie_downtrained(stage: Stage) -> Onset:
     _busy(stage)
     node = stage.nodes["n02"]
@@ -121,18 +121,23 @@ def lost_without_xid(stage: Stage) -> Onset:
     return Onset(_of(node, 1))
 
 
-@_fault("DCGM#313: a storm of corrected errors hangs every call to one card", ["probe_silent"], within=3.0, evicts=None)
+@_fault(
+    "DCGM#313: a burst of corrected errors hangs every call to one card",
+    ["probe_unresponsive"],
+    within=3.0,
+    evicts=None,
+)
 def hung_driver_call(stage: Stage) -> Onset:
     _busy(stage)
     node = stage.nodes["n03"]
     node.gpus[7].answers = False
     stage.event(
-        EventKind.PROBE_SILENT, node, node.gpus[7].id, sampler="nvml", reason="no answer for 1.5 s", seconds=1.5
+        EventKind.PROBE_UNRESPONSIVE, node, node.gpus[7].id, sampler="nvml", reason="no answer for 1.5 s", seconds=1.5
     )
     return Onset(_of(node, 7))
 
 
-@_fault("DCGM#263: the driver says reset, the monitor says healthy", ["recovery_action"], within=16.0, evicts=True)
+@_fault("DCGM#263: the driver says reset, the monitor says healthy", ["gpu_recovery_action"], within=16.0, evicts=True)
 def recovery_action(stage: Stage) -> Onset:
     _busy(stage)
     node = stage.nodes["n00"]
@@ -187,8 +192,8 @@ def remap_failed(stage: Stage) -> Onset:
     return Onset(_of(node, 6), seconds=40)
 
 
-@_fault("a storm of corrected errors, 4,600 a second", ["ecc_corrected"], within=30.0)
-def corrected_error_storm(stage: Stage) -> Onset:
+@_fault("a burst of corrected errors, 4,600 a second", ["ecc_corrected"], within=30.0)
+def corrected_error_burst(stage: Stage) -> Onset:
     _busy(stage)
     node = stage.nodes["n04"]
     node.gpus[0].rates["gpu_ecc_corrected_total"] = 4600.0
@@ -211,7 +216,7 @@ def node_dies(stage: Stage) -> Onset:
     return Onset((("n03", None),))
 
 
-@_fault("a leaf switch dies: a rack falls silent at once", ["node_lost"], within=10.0, evicts=None, count=8)
+@_fault("a leaf switch dies: a rack stops reporting at once", ["node_lost"], within=10.0, evicts=None, count=8)
 def rack_falls_silent(stage: Stage) -> Onset:
     _busy(stage, pace=1)  # how soon a silence is noticed is learned, too
     rack = [node for node in stage.nodes.values() if node.rack == "r1"]
@@ -220,7 +225,7 @@ def rack_falls_silent(stage: Stage) -> Onset:
     return Onset(tuple((node.name, None) for node in rack))
 
 
-@_fault("a collective hangs: full utilisation at low power", ["stalled_collective"], within=90.0, incidents=2)
+@_fault("a collective hangs: full utilization at low power", ["stalled_collective"], within=90.0, incidents=2)
 def stalled_collective(stage: Stage) -> Onset:
     _busy(stage, 300)
     for name in ("n00", "n01"):

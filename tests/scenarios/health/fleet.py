@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.frame import Axis, Frame, checksum
-from probes.signals import SIGNALS, WIDE_MISSING, Catalogue, SignalSource, catalogue
-from probes.words import HOST_DEVICE
+from mainstay.probes.core_types import HOST_DEVICE
+from mainstay.probes.frame import Axis, Frame, checksum
+from mainstay.probes.signals import SIGNALS, WIDE_MISSING, Catalog, SignalSource, catalog
 
-CATALOGUE: Catalogue = catalogue(SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
-_ROW = {name: row for row, name in enumerate(CATALOGUE.narrow)}
-_WIDE_ROW = {name: row for row, name in enumerate(CATALOGUE.wide)}
+CATALOG: Catalog = catalog(SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
+_ROW = {name: row for row, name in enumerate(CATALOG.narrow)}
+_WIDE_ROW = {name: row for row, name in enumerate(CATALOG.wide)}
 LIMIT_W = 700.0
 IDLE_W = 75.0
 _TEN_SECONDS = (
@@ -55,7 +55,7 @@ _HOST_SAYS = {
 }  # fmt: skip
 _HOST_ROWS, _HOST_VALUES = np.array([_ROW[name] for name in _HOST_SAYS]), np.array([*_HOST_SAYS.values()])
 _JITTER = np.array([6.0, 0.01, 0.8, 0.8])
-"""Of a busy card's power, utilisation and two temperatures, in this order."""
+"""Of a busy card's power, utilization and two temperatures, in this order."""
 _IDLE_JITTER = np.array([6.0, 0.8, 0.8])
 Narrow = NDArray[np.float32]
 Wide = NDArray[np.int64]
@@ -84,7 +84,7 @@ class Gpu(Thing):
 
     index: int = 0
     load: float = 0.0
-    """Utilisation that its job asks for, 0 to 1."""
+    """Utilization that its job asks for, 0 to 1."""
     power_share: float | None = None
     """Power as a share of its limit; None: what the load needs."""
     links: int = 18
@@ -190,8 +190,8 @@ class Node:
     def frame(self, t: float, chance: np.random.Generator) -> Frame:
         """One second of everything that answers, counters advanced by that second."""
         things = self.things()
-        narrow = np.full((len(things), len(CATALOGUE.narrow), 1), np.nan, "<f4")
-        wide = np.full((len(things), len(CATALOGUE.wide), 1), WIDE_MISSING, "<i8")
+        narrow = np.full((len(things), len(CATALOG.narrow), 1), np.nan, "<f4")
+        wide = np.full((len(things), len(CATALOG.wide), 1), WIDE_MISSING, "<i8")
         for row, thing in enumerate(things):
             thing.advance()
             if thing.answers:
@@ -200,7 +200,7 @@ class Node:
         values, big = narrow.tobytes(), wide.tobytes()
         return Frame(
             version=1, subject=self.name, axis=Axis.TIME, stream="sim", sequence=self.sequence, t0=t, dt=1.0,
-            catalogue=CATALOGUE.digest, entities=tuple(thing.id for thing in things), samples=1, values=values,
+            catalog=CATALOG.digest, entities=tuple(thing.id for thing in things), samples=1, values=values,
             wide=big, crc32=checksum(values, big),
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.words import EventKind
+from mainstay.probes.core_types import EventKind
 from tests.scenarios.health.fleet import Node
 from tests.scenarios.health.stage import CALM_PACE_S as PACE
 from tests.scenarios.health.stage import Stage
@@ -24,7 +24,7 @@ class Quiet:
     """Where it hurt."""
     play: Callable[[Stage], None]
     incidents: int = 0
-    """Incidents that a human may reasonably be shown."""
+    """Incidents that an operator may reasonably be shown."""
     stage: dict[str, Any] = field(default_factory=dict)
 
 
@@ -219,7 +219,7 @@ def rack_maintenance(stage: Stage) -> None:
     stage.run(120)
 
 
-@_quiet("a cold aisle warms up: everybody is hotter, nobody is sick")
+@_quiet("a cold aisle warms up: all nodes are hotter, none is sick")
 def warm_afternoon(stage: Stage) -> None:
     for node in stage.nodes.values():
         node.load(1.0)

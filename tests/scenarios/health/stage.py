@@ -1,6 +1,6 @@
 """The control plane without its server, driven second by second: a story plays, then says what must have come of it.
 
-The database, the rings, the detectors, the judge, the life cycle and the remediation are the real ones; only the clock
+The database, rings, detectors, detection loop, life cycle and remediation are the real ones; only the clock
 is moved by hand and frames are handed over without HTTP.
 """
 
@@ -18,36 +18,36 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select, text
 
-from probes.ids import uuid7
-from probes.words import EventKind
-from service.app import LOOPS, build_services, close_services
-from service.events.models import EventRow
-from service.events.schemas import EventIn
-from service.events.service import store
-from service.fleet.models import NodeRow
-from service.fleet.schemas import NodeReport
-from service.fleet.service import report
-from service.incidents.models import FindingRow, IncidentRow
-from service.kit import migrate
-from service.kit.clock import ManualClock
-from service.kit.db import Database, normalise_url
-from service.kit.loops import Loop
-from service.services import Services
-from service.settings import Settings
-from service.telemetry.catalogues import compile_catalogue
-from service.telemetry.check import check
-from tests.scenarios.health.fleet import CATALOGUE, Node, Thing, make_nodes
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.ids import uuid7
+from mainstay.service.app import LOOPS, build_services, close_services
+from mainstay.service.common import migrate
+from mainstay.service.common.db import Database, normalize_url
+from mainstay.service.common.loops import Loop
+from mainstay.service.events.models import EventRow
+from mainstay.service.events.schemas import EventIn
+from mainstay.service.events.service import store
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.schemas import NodeReportCreate
+from mainstay.service.fleet.service import report
+from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from mainstay.service.telemetry.catalogs import compile_catalog
+from mainstay.service.telemetry.check import check
+from tests.fakes.clock import ManualClock
+from tests.scenarios.health.fleet import CATALOG, Node, Thing, make_nodes
 
 START = 1_800_000_000.0
-_COMPILED = compile_catalogue(CATALOGUE)
+_COMPILED = compile_catalog(CATALOG)
 _SETTLED_S = 86_400.0
 CALM_PACE_S = 5
-"""Between turns of the loops while nothing happens: telemetry comes each second, but the judge is late, as that of a
+"""Between passes of the loops in quiet times: telemetry comes each second, but the detection loop is late, as in a
 busy service is. Detectors do not care how a chunk is cut (``tests/detectors/test_conformance.py``); stories about nodes
-that fall silent turn each second, because how soon a silence stands out is learned from the turns."""
+that stop reporting turn each second, because how soon a silence stands out is learned from the turns."""
 _TOLD = 40
-"""Lines of a failed story: nobody reads more."""
-_NEEDS_A_SERVER = frozenset({"service.sources.loops"})
+"""Lines of a failed scenario: more is not useful."""
+_NEEDS_A_SERVER = frozenset({"mainstay.service.sources.loops"})
 """Features whose loops belong to an event loop that serves."""
 
 
@@ -69,7 +69,7 @@ class Stage:
         self.chance = np.random.default_rng(self.seed)
         self.nodes = {node.name: node for node in make_nodes(self.count, self.racks, START - _SETTLED_S)}
         self.open()
-        self.enrol(*self.nodes.values())
+        self.enroll(*self.nodes.values())
 
     def open(self) -> None:
         lay_migrated(self.directory)
@@ -92,7 +92,7 @@ class Stage:
 
     # what the world does
 
-    def enrol(self, *nodes: Node) -> None:
+    def enroll(self, *nodes: Node) -> None:
         with self.services.database.session() as session:
             for node in nodes:
                 report(session, node.name, _report(node), now=self.now)
@@ -119,7 +119,7 @@ class Stage:
     def boot(self, node: Node) -> None:
         node.booted_at, node.up = self.now - 40.0, True
         node.reset_counters()
-        self.enrol(node)
+        self.enroll(node)
         self.event(EventKind.NODE_STARTED, node, boot_id=f"boot-{self.now:.0f}")
 
     def run(self, seconds: int, each: Callable[[int], None] | None = None, *, pace: int = 1) -> None:
@@ -150,7 +150,7 @@ class Stage:
         for loop in self.loops:
             if self.now >= self._next.get(loop.name, 0.0):
                 self._next[loop.name] = self.now + max(1.0, loop.interval)
-                loop.turn()
+                loop.run_once()
 
     # what came of it
 
@@ -166,7 +166,7 @@ class Stage:
     def drains(self) -> list[Any]:
         """Everything that the machine ever proposed to do."""
         with self.services.database.reading() as session:
-            return list(session.execute(text("SELECT node, remedy, reason FROM remediations")))
+            return list(session.execute(text("SELECT node, recommended_action, reason FROM remediations")))
 
     def state(self, node: Node) -> str:
         with self.services.database.reading() as session:
@@ -178,7 +178,7 @@ class Stage:
         with self.services.database.reading() as session:
             return len(list(session.scalars(select(EventRow.id))))
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Everything found, for a message when it should not have been."""
         lines = [
             f"{f.time - START:7.1f} {f.severity} {f.kind} {f.node} {f.device}: {f.evidence['summary']}"
@@ -201,7 +201,7 @@ def _migrated() -> bytes:
 
 def lay_migrated(directory: Path) -> None:
     """Put it where a service in ``directory`` looks for its own, unless there is one; it still looks for migrations."""
-    path = Path(normalise_url(Settings(data_dir=directory).resolved_database_url).database or "")
+    path = Path(normalize_url(Settings(data_dir=directory).resolved_database_url).database or "")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_migrated())
@@ -216,15 +216,15 @@ def stage(directory: Path, **settings: Any) -> Iterator[Stage]:
         made.close()
 
 
-def _report(node: Node) -> NodeReport:
+def _report(node: Node) -> NodeReportCreate:
     kinds = {"host": "host", "GPU": "gpu", "nic": "nic"}
-    return NodeReport.model_validate(
+    return NodeReportCreate.model_validate(
         {
             "hostname": node.name, "os": "Debian 12", "kernel": "6.1", "version": "0.1.0",
             "boot_id": f"boot-{node.booted_at:.0f}", "cohort": "8x-H100", "rack": node.rack, "cpu_count": 128,
             "memory_bytes": 2**41, "booted_at": node.booted_at, "started_at": node.booted_at + 30,
             "devices": [_device(n, thing, kinds) for n, thing in zip(itertools.count(), node.things(), strict=False)],
-            "catalogue": {"narrow": list(CATALOGUE.narrow), "wide": list(CATALOGUE.wide)},
+            "catalog": {"narrow": list(CATALOG.narrow), "wide": list(CATALOG.wide)},
         }
     )  # fmt: skip
 

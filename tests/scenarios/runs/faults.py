@@ -1,4 +1,4 @@
-"""Faults of the catalogue, each written into a healthy ``World``, with what is true afterwards.
+"""Faults of the catalog, each written into a healthy ``World``, with what is true afterwards.
 
 A fault costs one function: it changes what the ranks would measure and returns the truth by which findings are judged.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.finding import ADVICE, Finding, FindingKind
-from probes.ids import uuid7
-from probes.words import Event, EventKind, Severity, StepPhase
+from mainstay.detectors.finding import ADVICE, Finding, FindingKind
+from mainstay.probes.core_types import Event, EventKind, Severity, StepPhase
+from mainstay.probes.ids import uuid7
 from tests.scenarios.runs.progress import Stop
 from tests.scenarios.runs.world import JOB, START, World
 
@@ -32,7 +32,7 @@ class Truth:
     step: int = 0
     """First step that it touches."""
     also: frozenset[FindingKind] = frozenset()
-    """Consequences that may be said too, of anybody."""
+    """Consequences that may be reported too, for any rank."""
 
 
 Fault = Callable[[World, int, np.random.Generator], Truth]
@@ -77,7 +77,7 @@ def slow_rank(world: World, step: int, rng: np.random.Generator) -> Truth:
     """A GPU that computes eight percent slower: worn silicon, memory that corrects itself."""
     rank = culprit(world, rng)
     _slow(world, step, [rank], 1.08)
-    return Truth(kinds=frozenset({_K.COMPUTE_SLOW}), ranks=_ranks(rank), step=step, also=frozenset({_K.JOB_SLOWDOWN}))
+    return Truth(kinds=frozenset({_K.STRAGGLER}), ranks=_ranks(rank), step=step, also=frozenset({_K.JOB_SLOWDOWN}))
 
 
 def throttled(world: World, step: int, rng: np.random.Generator) -> Truth:
@@ -91,12 +91,12 @@ def throttled(world: World, step: int, rng: np.random.Generator) -> Truth:
         "gpu_temperature_celsius": (step, world.steps, who, 90.0),
     }
     kinds = frozenset({_K.THERMAL_THROTTLE})
-    also = frozenset({_K.JOB_SLOWDOWN, _K.COMPUTE_SLOW, _K.SIGNAL_OUTLIER})
+    also = frozenset({_K.JOB_SLOWDOWN, _K.STRAGGLER, _K.SIGNAL_OUTLIER})
     return Truth(kinds=kinds, ranks=_ranks(rank), step=step, also=also)
 
 
 def hang(world: World, step: int, rng: np.random.Generator) -> Truth:
-    """A rank stops beginning collectives: a deadlock, a stuck loader; its process still speaks."""
+    """A rank stops beginning collectives: a deadlock, a stuck loader; its process still reports."""
     rank = culprit(world, rng)
     world.stop = Stop(step=step, ranks=(rank,))
     return Truth(kinds=frozenset({_K.NONCOMM_HANG}), ranks=_ranks(rank), step=step)
@@ -116,7 +116,7 @@ def two_hangs(world: World, step: int, rng: np.random.Generator) -> Truth:
 
 
 def dead_link(world: World, step: int, rng: np.random.Generator) -> Truth:
-    """A collective that all members have begun and nobody ends."""
+    """A collective that all members have begun and no member ends."""
     kind = str(rng.choice([one for one in world.mesh.kinds if one != "world"]))
     label = world.mesh.labels(kind)
     number = int(rng.integers(label.max() + 1))
@@ -135,7 +135,7 @@ def slow_sender(world: World, step: int, rng: np.random.Generator) -> Truth:
 
 
 def slow_leaf(world: World, step: int, rng: np.random.Generator) -> Truth:
-    """A leaf switch whose uplinks are congested: whatever crosses it takes longer, nobody's card is at fault."""
+    """A leaf switch whose uplinks are congested: all traffic across it takes longer, no card is at fault."""
     leaf = np.array([above[0] for above in world.mesh.switches])
     one = rng.choice(np.unique(leaf))
     inside = leaf[world.pairs] == one
@@ -152,7 +152,7 @@ def _far(world: World) -> np.ndarray:
 
 
 def contended(world: World, step: int, rng: np.random.Generator) -> Truth:
-    """Somebody else runs on a rank's core: the rank is ready and waits for its turn."""
+    """Another process runs on a rank's core: the rank is ready and waits for its turn."""
     rank = culprit(world, rng)
     count = world.steps - step
     world.own["run_delay_seconds"][step:, rank] += 0.25 * world.seconds * rng.gamma(20.0, 0.05, count)
@@ -243,7 +243,7 @@ class Outcome:
 
 
 def outcome(world: World, truth: Truth, found: list[Finding]) -> Outcome:
-    """Judge the findings. Advice and information blame nobody."""
+    """Judge the findings. Recommendations and information blame no rank."""
     _, ends = world.times()
     begun = float(ends[truth.step - 1]) if truth.step else START
     told = [f for f in found if f.active and f.kind not in ADVICE and f.severity is not Severity.INFO]

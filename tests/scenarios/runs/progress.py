@@ -2,8 +2,8 @@
 
 A step is the same list of operations for every rank: many in the tensor-parallel group, some along the pipeline, a few
 in the data-parallel group, one of all ranks. An operation ends when every member of its group has begun it. A rank that
-stops never begins its next one; everybody else goes on until they wait for somebody who waits, which is followed
-operation by operation until nobody can move.
+stops never begins its next one; everybody else continues until they wait for a rank that waits, which is followed
+operation by operation until no rank can move.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from detectors.mesh import Mesh
-from probes.signals import SignalSource, names
-from probes.words import GROUP_KINDS, StepPhase
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.probes.core_types import GROUP_KINDS, StepPhase
+from mainstay.probes.signals import SignalSource, names
 
 if TYPE_CHECKING:
     from tests.scenarios.runs.world import World
@@ -38,19 +38,19 @@ class Stop:
     ranks: tuple[int, ...] = ()
     """Those that begin nothing any more; empty when an operation is at fault."""
     group: tuple[str, int] | None = None
-    """Kind and label of the group whose next operation all begin and nobody ends."""
+    """Kind and label of the group whose next operation all begin and no rank ends."""
     silent: bool = False
     """The stopped ranks' processes say nothing any more either."""
 
 
-def schedule(mesh: Mesh) -> tuple[str, ...]:
+def schedule(mesh: JobMesh) -> tuple[str, ...]:
     """Kinds of the operations of a step, in order."""
     inner = [kind for kind in ("tp", "pp") for _ in range(_CALLS[kind]) if kind in mesh.kinds]
     return (*inner, *(kind for kind in ("dp", "world") for _ in range(_CALLS[kind]) if kind in mesh.kinds))
 
 
-def settle(mesh: Mesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[Ints, Ints]:
-    """[rank] operations ended and [rank] operations begun when nobody moves any more, counted from the step's first."""
+def settle(mesh: JobMesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[Ints, Ints]:
+    """[rank] operations ended and [rank] operations begun when no rank moves on, counted from the step's first."""
     label = {kind: mesh.labels(kind) for kind in set(plan)}
     ended = np.full(mesh.size, at, np.int64)
     halted = np.zeros(mesh.size, np.bool_)
@@ -72,7 +72,7 @@ def settle(mesh: Mesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[Ints
         ended = ended + moves
 
 
-def _broken(mesh: Mesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[int, npt.NDArray[np.bool_]]:
+def _broken(mesh: JobMesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[int, npt.NDArray[np.bool_]]:
     """Number of the operation that never ends, and the ranks that are in it."""
     if stop.group is None:
         return -1, np.zeros(mesh.size, np.bool_)

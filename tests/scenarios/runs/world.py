@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from detectors.base import Samples
-from detectors.finding import Entity
-from detectors.mesh import Mesh, regular
-from detectors.recording.model import DeviceInfo, FleetInfo, Held, JobInfo, NodeInfo
-from probes.signals import SignalSource
-from probes.words import Event, StepPhase
+from bench.lib_mesh import regular
+from bench.lib_recording import InMemoryRecording
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo
+from mainstay.probes.core_types import Event, StepPhase
+from mainstay.probes.signals import SignalSource
 from tests.scenarios.runs.progress import Stop, progress_of
 
 Floats = npt.NDArray[np.float64]
@@ -64,9 +66,9 @@ class World:
     lengths: float = 0.0
     """Spread of the work between replicas from sequences of varying length; 0.1 is common."""
 
-    mesh: Mesh = field(init=False)
+    mesh: JobMesh = field(init=False)
     own: dict[str, Floats] = field(init=False)
-    """[step, rank] of every step signal that a rank measures by itself."""
+    """[step, rank] of every step signal that a rank measures itself."""
     phase: Floats = field(init=False)
     """[step] StepPhase."""
     pauses: Floats = field(init=False)
@@ -181,12 +183,14 @@ class World:
         duration = self.busy().max(axis=1) + 60.0 * slowest_wire + 0.05 + self.pauses
         return duration, START + np.cumsum(duration)
 
-    def recording(self) -> Held:
+    def recording(self) -> InMemoryRecording:
         """As a service would have recorded it."""
         duration, ends = self.times()
         done = self.steps if self.stop is None else self.stop.step
         cut = self._lose(self._steps(duration, ends), done)
-        held = Held(fleet=self._fleet(ends), happened=tuple(sorted(self.events, key=lambda event: event.time)))
+        held = InMemoryRecording(
+            fleet=self._fleet(ends), happened=tuple(sorted(self.events, key=lambda event: event.time))
+        )
         held.by_step[JOB] = cut
         held.by_pair[JOB] = self._transfers(ends, done)
         over = ends[done - 1] + (_AFTER_SECONDS if self.stop else 0.0)
@@ -225,10 +229,10 @@ class World:
         chance = np.random.default_rng(self.seed + 1)
         lost = chance.random((done, self.mesh.size)) < self.missing
         x = np.where(lost[:, None], np.nan, cut.x)
-        standing = np.flatnonzero(chance.random(self.mesh.size) < self.stuck)
+        status = np.flatnonzero(chance.random(self.mesh.size) < self.stuck)
         for name in ("compute_time_seconds", "forward_seconds", "backward_seconds"):
             row = STEP_SIGNALS.index(name)
-            x[:, row, standing] = cut.x[0, row, standing]
+            x[:, row, status] = cut.x[0, row, status]
         return Samples(
             entities=cut.entities, groups=cut.groups, signals=cut.signals, t=cut.t, x=x, steps=cut.steps, mesh=cut.mesh
         )

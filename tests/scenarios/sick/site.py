@@ -1,6 +1,6 @@
 """``mainstay serve`` and one ``mainstay run`` that reports to it; what the API says of the job.
 
-The job is small (2 to 4 ranks), because the machine may be: what is measured is who is named, not how fast.
+The job is small (2 to 4 ranks), because the host may be: what is measured is who is named, not how fast.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib_job import Job
-from service.demo.client import ApiError
-from service.demo.stack import Stack, free_port
-from tests.warm.processes import Warm
+from mainstay.service.demo.client import ApiError
+from mainstay.service.demo.stack import Stack, free_port
+from tests.fork_server.processes import Warm
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.1
@@ -44,16 +44,16 @@ class Site:
         found: list[Json] = self.stack.api.get("/incidents", limit=200)["items"]
         return found
 
-    def judgement(self) -> Json:
+    def detector_status(self) -> Json:
         """Each detector's own account; none before the service knows the job."""
         try:
-            return self.stack.api.get(f"/jobs/{self.job.name}/judgement")
+            return self.stack.api.get(f"/jobs/{self.job.name}/detectors")
         except ApiError:  # it has not heard of the job yet
             return {"detectors": []}
 
     def account(self, name: str) -> Json:
         """One detector's."""
-        return next((d for d in self.judgement()["detectors"] if d["name"] == name), {})
+        return next((d for d in self.detector_status()["detectors"] if d["name"] == name), {})
 
     def until(self, happened: Callable[[], Any], seconds: float, what: str) -> Any:
         """Poll until ``happened`` gives something true, and return that.
@@ -83,7 +83,7 @@ class Site:
         said = [
             f"{f['kind']} {f['entity']} {f['active']}: {f['evidence']['summary']}" for f in self.findings(active=None)
         ]
-        thinks = [f"{d['name']}: {d['state']} {d['why']} {d['numbers']}" for d in self.judgement()["detectors"]]
+        thinks = [f"{d['name']}: {d['state']} {d['why']} {d['numbers']}" for d in self.detector_status()["detectors"]]
         state = self.job.state()
         where = f"job {state.get('state')} at step {state.get('last_step')}"
         return "\n".join([where, "-- findings", *said, "-- detectors", *thinks, "-- log", self.job.tail(12)])
@@ -137,7 +137,7 @@ def training(
         arguments=[str(word) for word in arguments],
         nodes=1,
         per_node=ranks,
-        options=["--parity-every", "0", *to_service, *options],
+        options=["--parity-interval", "0", *to_service, *options],
         name=name,
     )
     if script is not None:

@@ -10,14 +10,14 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from service.admission.facts import Survey
-from service.admission.rules import Reason, Wish, reasons
-from service.app import build_services, close_services
-from service.fleet.models import NodeRow
-from service.kit.clock import ManualClock
-from service.services import Services
-from service.settings import Settings
-from service.validation.models import NodeVerdictRow
+from mainstay.service.admission.node_facts import FactsQuery
+from mainstay.service.admission.rules import AdmissionRequest, Reason, reasons
+from mainstay.service.app import build_services, close_services
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from mainstay.service.validation.models import NodeVerdictRow
+from tests.fakes.clock import ManualClock
 
 Json = dict[str, Any]
 GPUS = [
@@ -53,7 +53,7 @@ def fleet(service_anywhere: Any, report: Json) -> Callable[..., None]:
 
 
 @pytest.fixture
-def ask(service_anywhere: Any) -> Callable[..., Json]:
+def check_admission(service_anywhere: Any) -> Callable[..., Json]:
     client: httpx.Client = service_anywhere.client()
 
     def send(*nodes: str, **changes: Any) -> Json:
@@ -70,52 +70,54 @@ def codes(told: Json, node: str) -> list[str]:
     return [reason["code"] for reason in found["reasons"]]
 
 
-def test_good_nodes_are_allowed(fleet: Any, ask: Any) -> None:
+def test_good_nodes_are_allowed(fleet: Any, check_admission: Any) -> None:
     fleet("n1", "n2")
-    told = ask("n1", "n2", gpus_per_node=8)
+    told = check_admission("n1", "n2", gpus_per_node=8)
     assert (told["decision"], told["allowed"], told["nodes"], told["spares"]) == ("allow", 2, [], [])
     assert told["reason"] == "all 2 nodes are healthy and validated"
 
 
-def test_one_bad_node_denies_the_job_and_spares_are_named(fleet: Any, ask: Any) -> None:
+def test_one_bad_node_denies_the_job_and_spares_are_named(fleet: Any, check_admission: Any) -> None:
     fleet("n1", "n3", "n4")
     fleet("n2", verdict="fail")
     fleet("n5", verdict="warn")
     fleet("n6", state="draining")
-    told = ask("n1", "n2", "nobody")
+    told = check_admission("n1", "n2", "absent")
     assert (told["decision"], told["allowed"]) == ("deny", 1)
-    assert {one["node"]: one["decision"] for one in told["nodes"]} == {"n2": "deny", "nobody": "deny"}
-    assert codes(told, "nobody") == ["unknown_node"]
+    assert {one["node"]: one["decision"] for one in told["nodes"]} == {"n2": "deny", "absent": "deny"}
+    assert codes(told, "absent") == ["unknown_node"]
     assert told["spares"] == ["n3", "n4"], "as many as are denied, and only those that are simply allowed"
-    assert ask("n1", spares=1)["spares"] == ["n3"]
+    assert check_admission("n1", spares=1)["spares"] == ["n3"]
 
 
-def test_what_is_old_or_weak_is_degraded(fleet: Any, ask: Any) -> None:
+def test_what_is_old_or_weak_is_degraded(fleet: Any, check_admission: Any) -> None:
     fleet("n1", hours=200)
-    told = ask("n1")
+    told = check_admission("n1")
     assert told["decision"] == "allow_degraded"
     assert codes(told, "n1") == ["validation_old"]
-    assert ask("n1", max_age_hours=300)["decision"] == "allow"
-    assert codes(ask("n1", max_age_hours=300, suite="deep"), "n1") == ["validation_weak"]
+    assert check_admission("n1", max_age_hours=300)["decision"] == "allow"
+    assert codes(check_admission("n1", max_age_hours=300, suite="deep"), "n1") == ["validation_weak"]
 
 
-def test_a_node_that_was_never_validated_is_no_healthy_node(fleet: Any, ask: Any, service_anywhere: Any) -> None:
+def test_a_node_that_was_never_validated_is_no_healthy_node(
+    fleet: Any, check_admission: Any, service_anywhere: Any
+) -> None:
     fleet("n1", verdict=None)
-    told = ask("n1", preflight=True)
+    told = check_admission("n1", preflight=True)
     assert (told["decision"], codes(told, "n1")) == ("deny", ["never_validated"])
     (ordered,) = told["preflight"]
     made = service_anywhere.client().get(f"/v1/validations/{ordered}").json()
     assert (made["node"], made["suite"], made["state"]) == ("n1", "quick", "queued")
-    again = ask("n1", preflight=True)
+    again = check_admission("n1", preflight=True)
     assert codes(again, "n1") == ["never_validated", "being_validated"]
     assert again["preflight"] == [], "one is on its way"
 
 
-def test_validations_give_way_to_a_job(fleet: Any, ask: Any, service_anywhere: Any) -> None:
+def test_validations_give_way_to_a_job(fleet: Any, check_admission: Any, service_anywhere: Any) -> None:
     fleet("n1")
     client = service_anywhere.client()
     made = client.post("/v1/validations", json={"node": "n1", "suite": "deep"}).json()
-    told = ask("n1", preempt=True)
+    told = check_admission("n1", preempt=True)
     assert codes(told, "n1") == ["being_validated"]
     assert told["preempted"] == [made["id"]]
     read = client.get(f"/v1/validations/{made['id']}").json()
@@ -123,13 +125,13 @@ def test_validations_give_way_to_a_job(fleet: Any, ask: Any, service_anywhere: A
     assert "job llm wants the node" in read["reason"]
 
 
-def test_a_node_with_too_few_gpus_is_denied(fleet: Any, ask: Any) -> None:
+def test_a_node_with_too_few_gpus_is_denied(fleet: Any, check_admission: Any) -> None:
     fleet("n1", gpus=7)
-    assert ask("n1")["decision"] == "allow", "nobody asked how many"
-    assert codes(ask("n1", gpus_per_node=8), "n1") == ["too_few_gpus"]
+    assert check_admission("n1")["decision"] == "allow", "the request does not check the number"
+    assert codes(check_admission("n1", gpus_per_node=8), "n1") == ["too_few_gpus"]
 
 
-def test_a_busy_node_is_no_spare(fleet: Any, ask: Any, service_anywhere: Any) -> None:
+def test_a_busy_node_is_no_spare(fleet: Any, check_admission: Any, service_anywhere: Any) -> None:
     fleet("n1", "n2", "n3")
     client = service_anywhere.client()
     ranks = [{"rank": 0, "dp": 0, "pp": 0, "tp": 0, "node": "n2", "device": None, "pid": None, "state": "running"}]
@@ -140,13 +142,13 @@ def test_a_busy_node_is_no_spare(fleet: Any, ask: Any, service_anywhere: Any) ->
         "steps_total": 9, "last_step": 1, "started_at": service_anywhere.services.clock.now(), "finished_at": None,
     }  # fmt: skip
     assert client.put("/v1/jobs/other", json=job).status_code == 200
-    told = ask("n1", "n2", spares=5)
+    told = check_admission("n1", "n2", spares=5)
     assert codes(told, "n2") == ["busy"]
     assert told["spares"] == ["n3"]
-    assert ask("n2", job="other")["decision"] == "allow", "its own ranks are in nobody's way"
+    assert check_admission("n2", job="other")["decision"] == "allow", "its own ranks block no one"
     moved = job | {"generation": 2, "topology": job["topology"] | {"ranks": [ranks[0] | {"node": "n3"}]}}
     assert client.put("/v1/jobs/other", json=moved).status_code == 200
-    assert ask("n2")["decision"] == "allow", "it has moved away"
+    assert check_admission("n2")["decision"] == "allow", "it has moved away"
 
 
 @pytest.mark.parametrize(
@@ -193,19 +195,21 @@ def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services)
                     NodeVerdictRow(node=f"n{i}", verdict=verdict, power=power, suite="s", validation_id="v", at=at)
                 )
     names = [f"n{i}" for i in range(300)]
-    wish = Wish(now=now, silent_after=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
+    request = AdmissionRequest(
+        now=now, heartbeat_timeout_seconds=30.0, suite="standard", max_age_seconds=3600.0, gpus=8
+    )
     with services.database.reading() as session:
-        quick = Survey(session, names, wish, "j", services.occupancy)
-        found = {name: reasons(known, wish) for name, known in quick.notable().items()}
+        quick = FactsQuery(session, names, request, "j", services.occupancy)
+        found = {name: reasons(known, request) for name, known in quick.notable().items()}
         each: dict[str, tuple[Reason, ...]] = {}
         for name in names:
-            survey = Survey(session, [name], wish, "j", services.occupancy)
+            survey = FactsQuery(session, [name], request, "j", services.occupancy)
             survey._special = {name}  # nothing is left out
-            each |= {one: reasons(known, wish) for one, known in survey.notable().items()}
+            each |= {one: reasons(known, request) for one, known in survey.notable().items()}
         assert {name: why for name, why in found.items() if why} == {name: why for name, why in each.items() if why}
         assert 20 < sum(not why for why in each.values()) < 200, "of both kinds"
         good = sorted(name for name, why in each.items() if not why)
-        survey = Survey(session, good[:3], wish, "j", services.occupancy)
+        survey = FactsQuery(session, good[:3], request, "j", services.occupancy)
         assert survey.spares(["c"], 5) == good[3:8]
         assert survey.spares(["c"], 500) == good[3:]
         assert survey.spares(["another"], 5) == []

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.words import HealthState, Verdict
-from service.admission.rules import RULES, AdmissionDecision, Code, Known, Wish, _fine, reasons, worst
+from mainstay.probes.core_types import HealthState, Verdict
+from mainstay.service.admission.rules import (
+    RULES,
+    AdmissionDecision,
+    AdmissionFacts,
+    AdmissionRequest,
+    ReasonCode,
+    _fine,
+    reasons,
+    worst,
+)
 
 NOW = 1_800_000_000.0
-WISH = Wish(now=NOW, silent_after=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
-GOOD = Known(
+REQUEST = AdmissionRequest(now=NOW, heartbeat_timeout_seconds=30.0, suite="standard", max_age_seconds=3600.0, gpus=8)
+GOOD = AdmissionFacts(
     node="n1",
     state=HealthState.HEALTHY,
     silent=False,
@@ -28,44 +37,48 @@ DENY, DEGRADED = AdmissionDecision.DENY, AdmissionDecision.ALLOW_DEGRADED
 
 
 def test_of_a_good_node_there_is_nothing_to_say() -> None:
-    assert reasons(GOOD, WISH) == ()
+    assert reasons(GOOD, REQUEST) == ()
 
 
 @pytest.mark.parametrize(
     ("change", "code", "decision"),
     [
-        ({"silent": True}, Code.SILENT, DENY),
-        ({"state": HealthState.UNKNOWN}, Code.STATE, DENY),
-        ({"state": HealthState.DRAINING}, Code.STATE, DENY),
-        ({"state": HealthState.QUARANTINED}, Code.STATE, DENY),
-        ({"state": HealthState.VALIDATING}, Code.STATE, DENY),
-        ({"state": HealthState.SUSPECT}, Code.SUSPECT, DEGRADED),
-        ({"evicting": "XID 79"}, Code.FINDING, DENY),
-        ({"verdict": None, "suite": "", "power": 0, "validated_at": None}, Code.NEVER_VALIDATED, DENY),
-        ({"verdict": Verdict.FAIL}, Code.VALIDATION_FAILED, DENY),
-        ({"verdict": Verdict.UNKNOWN}, Code.VALIDATION_UNKNOWN, DENY),
-        ({"verdict": Verdict.WARN}, Code.VALIDATION_WARNED, DEGRADED),
-        ({"power": 1, "suite": "quick"}, Code.VALIDATION_WEAK, DEGRADED),
-        ({"validated_at": NOW - 3601}, Code.VALIDATION_OLD, DEGRADED),
-        ({"pending": True}, Code.BEING_VALIDATED, DENY),
-        ({"gpus": 7}, Code.TOO_FEW_GPUS, DENY),
-        ({"jobs": ("other",)}, Code.BUSY, DEGRADED),
+        ({"silent": True}, ReasonCode.SILENT, DENY),
+        ({"state": HealthState.UNKNOWN}, ReasonCode.STATE, DENY),
+        ({"state": HealthState.DRAINING}, ReasonCode.STATE, DENY),
+        ({"state": HealthState.QUARANTINED}, ReasonCode.STATE, DENY),
+        ({"state": HealthState.VALIDATING}, ReasonCode.STATE, DENY),
+        ({"state": HealthState.SUSPECT}, ReasonCode.SUSPECT, DEGRADED),
+        ({"evicting": "XID 79"}, ReasonCode.FINDING, DENY),
+        ({"verdict": None, "suite": "", "power": 0, "validated_at": None}, ReasonCode.NEVER_VALIDATED, DENY),
+        ({"verdict": Verdict.FAIL}, ReasonCode.VALIDATION_FAILED, DENY),
+        ({"verdict": Verdict.UNKNOWN}, ReasonCode.VALIDATION_UNKNOWN, DENY),
+        ({"verdict": Verdict.WARN}, ReasonCode.VALIDATION_WARNED, DEGRADED),
+        ({"power": 1, "suite": "quick"}, ReasonCode.VALIDATION_WEAK, DEGRADED),
+        ({"validated_at": NOW - 3601}, ReasonCode.VALIDATION_OLD, DEGRADED),
+        ({"pending": True}, ReasonCode.BEING_VALIDATED, DENY),
+        ({"gpus": 7}, ReasonCode.TOO_FEW_GPUS, DENY),
+        ({"jobs": ("other",)}, ReasonCode.BUSY, DEGRADED),
     ],
 )
-def test_each_rule_alone(change: dict[str, Any], code: Code, decision: AdmissionDecision) -> None:
-    (reason,) = reasons(replace(GOOD, **change), WISH)
+def test_each_rule_alone(change: dict[str, Any], code: ReasonCode, decision: AdmissionDecision) -> None:
+    (reason,) = reasons(replace(GOOD, **change), REQUEST)
     assert (reason.code, reason.decision) == (code, decision)
     assert reason.text
 
 
 def test_a_name_without_a_node_is_denied() -> None:
-    (reason,) = reasons(None, WISH)
-    assert (reason.code, reason.decision) == (Code.UNKNOWN_NODE, DENY)
+    (reason,) = reasons(None, REQUEST)
+    assert (reason.code, reason.decision) == (ReasonCode.UNKNOWN_NODE, DENY)
 
 
 def test_all_that_is_amiss_is_said_at_once() -> None:
     bad = replace(GOOD, silent=True, verdict=Verdict.FAIL, gpus=0)
-    assert {reason.code for reason in reasons(bad, WISH)} == {Code.SILENT, Code.VALIDATION_FAILED, Code.TOO_FEW_GPUS}
+    assert {reason.code for reason in reasons(bad, REQUEST)} == {
+        ReasonCode.SILENT,
+        ReasonCode.VALIDATION_FAILED,
+        ReasonCode.TOO_FEW_GPUS,
+    }
 
 
 def test_the_most_careful_decision_counts() -> None:
@@ -76,7 +89,7 @@ def test_the_most_careful_decision_counts() -> None:
 
 @given(
     st.builds(
-        Known,
+        AdmissionFacts,
         node=st.just("n1"),
         state=st.sampled_from(HealthState),
         silent=st.booleans(),
@@ -90,8 +103,8 @@ def test_the_most_careful_decision_counts() -> None:
         jobs=st.sampled_from([(), ("a",)]),
     )
 )
-def test_the_short_way_says_yes_only_where_no_rule_speaks(known: Known) -> None:
-    spoken = [reason for rule in RULES if (reason := rule(known, WISH)) is not None]
-    if _fine(known, WISH):
+def test_the_short_way_says_yes_only_where_no_rule_speaks(known: AdmissionFacts) -> None:
+    spoken = [reason for rule in RULES if (reason := rule(known, REQUEST)) is not None]
+    if _fine(known, REQUEST):
         assert spoken == []
-    assert reasons(known, WISH) == tuple(spoken)
+    assert reasons(known, REQUEST) == tuple(spoken)

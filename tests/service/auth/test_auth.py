@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from service.kit.clock import ManualClock
+from tests.fakes.clock import ManualClock
 
 
 def slug(answer: httpx.Response) -> str:
@@ -61,15 +61,15 @@ SCOPES = {
     "act": {"read": 200, "admin": 403},
     "admin": {"read": 200, "admin": 200},
 }
-DOORS = {"read": "/v1/nodes", "admin": "/v1/auth/tokens"}
+ENDPOINTS = {"read": "/v1/nodes", "admin": "/v1/auth/tokens"}
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_scopes_open_their_doors_only(service, scope: str) -> None:
+def test_scopes_open_their_endpoints_only(service, scope: str) -> None:
     client = service.client(make(service.client(), scopes=[scope]))
-    for door, path in DOORS.items():
-        assert client.get(path).status_code == SCOPES[scope][door], door
-    report = client.put("/v1/telemetry/catalogues/" + "0" * 16, json={"narrow": ["load_1m"], "wide": []})
+    for endpoint, path in ENDPOINTS.items():
+        assert client.get(path).status_code == SCOPES[scope][endpoint], endpoint
+    report = client.put("/v1/telemetry/catalogs/" + "0" * 16, json={"narrow": ["load_1m"], "wide": []})
     assert report.status_code == (422 if scope in {"report", "admin"} else 403)
 
 
@@ -208,12 +208,12 @@ def test_signing_in_with_nothing_is_refused(service) -> None:
 
 def test_a_join_token_is_spent_once(service_anywhere) -> None:
     join = service_anywhere.client(make(service_anywhere.client(), kind="join"))
-    answer = join.post("/v1/nodes:enrol", json={"name": "n1"})
+    answer = join.post("/v1/nodes:enroll", json={"name": "n1"})
     assert (answer.status_code, answer.json()["node"]) == (201, "n1")
     assert service_anywhere.client(answer.json()["token"]).get("/v1/auth/me").json() == {
         "subject": "n1", "scopes": ["report"], "kind": "node",
     }  # fmt: skip
-    assert join.post("/v1/nodes:enrol", json={"name": "n2"}).status_code == 401
+    assert join.post("/v1/nodes:enroll", json={"name": "n2"}).status_code == 401
     assert service_anywhere.client().get("/v1/nodes").json()["items"][0]["state"] == "unknown"
 
 
@@ -223,19 +223,19 @@ def test_a_join_token_opens_nothing_else(service) -> None:
     assert join.get("/v1/auth/me").status_code == 403
 
 
-def test_only_a_join_token_enrols(service) -> None:
-    assert service.client().post("/v1/nodes:enrol", json={"name": "n1"}).status_code == 403
+def test_only_a_join_token_enrolls(service) -> None:
+    assert service.client().post("/v1/nodes:enroll", json={"name": "n1"}).status_code == 403
 
 
 def test_a_known_name_needs_a_join_token_of_its_own(service) -> None:
     admin = service.client()
     old = service.node_client("n1")
     stranger = service.client(make(admin, kind="join"))
-    taken = stranger.post("/v1/nodes:enrol", json={"name": "n1"})
+    taken = stranger.post("/v1/nodes:enroll", json={"name": "n1"})
     assert (taken.status_code, slug(taken)) == (409, "node-exists")
     bound = service.client(make(admin, kind="join", node="n1"))
-    assert bound.post("/v1/nodes:enrol", json={"name": "other"}).status_code == 403
-    assert bound.post("/v1/nodes:enrol", json={"name": "n1"}).status_code == 201
+    assert bound.post("/v1/nodes:enroll", json={"name": "other"}).status_code == 403
+    assert bound.post("/v1/nodes:enroll", json={"name": "n1"}).status_code == 201
     assert old.get("/v1/auth/me").status_code == 401, "its earlier credential is over"
 
 
@@ -244,14 +244,14 @@ def test_a_join_token_expires(start) -> None:
     service = start(clock, auth={"join_token_hours": 1})
     join = service.client(make(service.client(), kind="join"))
     clock.advance(3601)
-    assert join.post("/v1/nodes:enrol", json={"name": "n1"}).status_code == 401
+    assert join.post("/v1/nodes:enroll", json={"name": "n1"}).status_code == 401
 
 
 def test_a_node_writes_only_its_own_report(service, report) -> None:
     node = service.node_client("n1")
     assert node.put("/v1/nodes/n1", json=report).status_code == 200
     foreign = node.put("/v1/nodes/n2", json=report)
-    assert (foreign.status_code, slug(foreign)) == (403, "not-your-node")
+    assert (foreign.status_code, slug(foreign)) == (403, "wrong-node")
     assert service.client().put("/v1/nodes/n2", json=report).status_code == 200, "an admin may"
     user = service.client(make(service.client(), scopes=["report"]))
     assert user.put("/v1/nodes/n1", json=report).status_code == 403

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from probes.frame import Axis, Frame, checksum, encode
-from probes.signals import WIDE_MISSING, SignalSource, catalogue
+from mainstay.probes.frame import Axis, Frame, checksum, encode
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
 
 
 def uuid_of(node: str, card: int) -> str:
@@ -37,7 +37,7 @@ class Fleet:
 
     def send(self, node: str, at: float | None = None, **devices: dict[str, float]) -> None:
         self._sequence += 1
-        made = catalogue(SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
+        made = catalog(SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
         narrow = np.full((len(devices), len(made.narrow), 1), np.nan, "<f4")
         wide = np.full((len(devices), len(made.wide), 1), WIDE_MISSING, "<i8")
         for place, signals in enumerate(devices.values()):
@@ -51,7 +51,7 @@ class Fleet:
             version=1, subject=node, axis=Axis.TIME, stream="s", sequence=self._sequence,
             # Each a little later than the one before: a reading is taken for new by its time.
             t0=(time.time() if at is None else at) + self._sequence * 0.01, dt=1.0,
-            catalogue=made.digest, entities=tuple(devices), samples=1, crc32=checksum(values, big), values=values,
+            catalog=made.digest, entities=tuple(devices), samples=1, crc32=checksum(values, big), values=values,
             wide=big,
         )  # fmt: skip
         answer = self.service.client().post("/v1/telemetry/frames", content=encode(frame))

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from probes.frame import Axis, Frame, checksum, encode
-from probes.ids import uuid7
-from probes.signals import SIGNALS, WIDE_MISSING, SignalSource, catalogue
-from probes.words import HealthState
-from service.exposition.table import exposed
+from mainstay.probes.core_types import HealthState
+from mainstay.probes.frame import Axis, Frame, checksum, encode
+from mainstay.probes.ids import uuid7
+from mainstay.probes.signals import SIGNALS, WIDE_MISSING, SignalSource, catalog
+from mainstay.service.exposition.table import exposed
 from tests.service.exposition.fleet import Fleet, uuid_of
 
 ALL = (SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
@@ -236,7 +236,7 @@ def test_the_service_answers_while_a_large_page_is_written(service: Any, fleet: 
     """The page is written in a thread: other requests do not wait for it."""
     import threading
 
-    from service import health
+    from mainstay.service import health
 
     begun, go_on = threading.Event(), threading.Event()
 
@@ -256,13 +256,13 @@ def test_the_service_answers_while_a_large_page_is_written(service: Any, fleet: 
 
 @pytest.mark.slow
 def test_ten_thousand_gpus_cost_less_than_three_seconds(service: Any) -> None:
-    from service.exposition.devices import Card, gpus, reader
+    from mainstay.service.exposition.devices import GpuInfo, gpus, reader
 
     frames = _many(1250)
     for samples in frames:
         service.services.ring.write(samples)
     known = {
-        (f"node{n:04}", f"gpu{g}"): Card(f"GPU-{n}-{g}", "H100", "s", "0000:17:00.0", "550", 80 * 2**30)
+        (f"node{n:04}", f"gpu{g}"): GpuInfo(f"GPU-{n}-{g}", "H100", "s", "0000:17:00.0", "550", 80 * 2**30)
         for n in range(1250)
         for g in range(8)
     }
@@ -273,18 +273,18 @@ def test_ten_thousand_gpus_cost_less_than_three_seconds(service: Any) -> None:
 
 
 def _many(nodes: int) -> Iterator[Any]:
-    from service.telemetry.catalogues import compile_catalogue
-    from service.telemetry.check import check
+    from mainstay.service.telemetry.catalogs import compile_catalog
+    from mainstay.service.telemetry.check import check
 
-    made = catalogue(SignalSource.GPU)
-    compiled = compile_catalogue(made)
+    made = catalog(SignalSource.GPU)
+    compiled = compile_catalog(made)
     values = np.full((8, len(made.narrow), 1), 0.5, "<f4").tobytes()
     wide = np.full((8, len(made.wide), 1), 10**12, "<i8").tobytes()
     assert WIDE_MISSING < 0
     for node in range(nodes):
         frame = Frame(
             version=1, subject=f"node{node:04}", axis=Axis.TIME, stream="s", sequence=1, t0=float(int(time.time())),
-            dt=1.0, catalogue=made.digest, entities=tuple(f"gpu{n}" for n in range(8)), samples=1,
+            dt=1.0, catalog=made.digest, entities=tuple(f"gpu{n}" for n in range(8)), samples=1,
             crc32=checksum(values, wide), values=values, wide=wide,
         )  # fmt: skip
         assert encode(frame)

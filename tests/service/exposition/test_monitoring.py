@@ -13,8 +13,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from probes.ids import uuid7
-from probes.signals import SIGNALS, SignalSource
+from mainstay.probes.ids import uuid7
+from mainstay.probes.signals import SIGNALS, SignalSource
 from tests.service.exposition.fleet import Fleet
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "monitoring"
@@ -110,7 +110,17 @@ def test_every_rule_says_how_bad_and_what() -> None:
 
 @pytest.mark.parametrize(
     "topic",
-    ["node_state", "probe_silent", "need_human", "breaker_open", "refused", "data_age", "thermal", "ecc", "xid"],
+    [
+        "node_state",
+        "probe_unresponsive",
+        "needing_operator",
+        "breaker_open",
+        "rejected",
+        "data_age",
+        "thermal",
+        "ecc",
+        "xid",
+    ],
 )
 def test_what_must_wake_somebody_has_a_rule(topic: str) -> None:
     assert any(topic in rule["expr"] for rule in RULES)

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import build_services, close_services
-from service.services import Services
-from service.settings import Settings
+from mainstay.service.app import build_services, close_services
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ def gpu() -> Callable[..., Json]:
 
 
 @pytest.fixture
-def turn() -> Callable[..., None]:
+def run_loops() -> Callable[..., None]:
     """Wait until loops of a running service have looked once more at everything that is there now."""
 
     def wait(service: Any, *names: str) -> None:

@@ -34,7 +34,7 @@ def report_job() -> Callable[..., Json]:
 
 
 def drain(service: Any, **body: Any) -> Json:
-    answer = service.client().post("/v1/nodes/n1/drain", json={"reason": "it runs hot", **body})
+    answer = service.client().post("/v1/nodes/n1:drain", json={"reason": "it runs hot", **body})
     assert answer.status_code == 200, answer.text
     read: Json = answer.json()
     return read
@@ -43,55 +43,62 @@ def drain(service: Any, **body: Any) -> Json:
 def test_a_drain_moves_ranks_first(service_anywhere, enrolled, report_job) -> None:
     service = service_anywhere
     enrolled(service, "n1")
-    assert report_job(service, "n1", "n2")["advice"] == []
+    assert report_job(service, "n1", "n2")["migration_requests"] == []
     drained = drain(service, mode="migrate")
     assert drained["state"] == "draining"
-    (given,) = drained["advice"]
-    assert (given["job"], given["node"], given["rank"], given["state"]) == ("demo", "n1", None, "given")
+    (given,) = drained["migration_requests"]
+    assert (given["job"], given["node"], given["rank"], given["state"]) == ("demo", "n1", None, "pending")
     for _ in range(2):  # until it has answered
-        assert [one["id"] for one in report_job(service, "n1", "n2")["advice"]] == [given["id"]]
+        assert [one["id"] for one in report_job(service, "n1", "n2")["migration_requests"]] == [given["id"]]
 
     answer = {"id": given["id"], "state": "accepted", "detail": "rank 0 to n2"}
-    assert report_job(service, "n1", "n2", advice=[answer])["advice"][0]["state"] == "accepted"
-    answer = {"id": given["id"], "state": "done", "detail": "ranks [0] moved", "seconds": 0.4, "steps_lost": 0}
-    assert report_job(service, "n2", "n2", advice=[answer, {"id": "a-file", "state": "done"}])["advice"] == []
-    (kept,) = service.client().get("/v1/jobs/demo/advice").json()["items"]
-    assert (kept["state"], kept["seconds"], kept["steps_lost"]) == ("done", 0.4, 0)
+    assert report_job(service, "n1", "n2", migration_requests=[answer])["migration_requests"][0]["state"] == "accepted"
+    answer = {"id": given["id"], "state": "completed", "detail": "ranks [0] moved", "seconds": 0.4, "steps_lost": 0}
+    assert (
+        report_job(service, "n2", "n2", migration_requests=[answer, {"id": "a-file", "state": "completed"}])[
+            "migration_requests"
+        ]
+        == []
+    )
+    (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]
+    assert (kept["state"], kept["seconds"], kept["steps_lost"]) == ("completed", 0.4, 0)
     assert service.client().get("/v1/nodes/n1").json()["jobs"] == []
 
 
 def test_without_the_mode_nobody_is_advised(service, enrolled, report_job) -> None:
     enrolled(service, "n1")
     report_job(service, "n1")
-    assert drain(service)["advice"] == []
-    assert report_job(service, "n1")["advice"] == []
+    assert drain(service)["migration_requests"] == []
+    assert report_job(service, "n1")["migration_requests"] == []
 
 
 def test_what_nobody_has_begun_goes_with_the_drain(service, enrolled, report_job) -> None:
     enrolled(service, "n1")
     report_job(service, "n1", "n2")
     drain(service, mode="migrate")
-    assert service.client().post("/v1/nodes/n1/undrain", json={"reason": "cooled"}).status_code == 200
-    assert report_job(service, "n1", "n2")["advice"] == []
-    (kept,) = service.client().get("/v1/jobs/demo/advice").json()["items"]
-    assert kept["state"] == "refused"
+    assert service.client().post("/v1/nodes/n1:undrain", json={"reason": "cooled"}).status_code == 200
+    assert report_job(service, "n1", "n2")["migration_requests"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]
+    assert kept["state"] == "rejected"
     assert "took the drain of n1 back" in kept["detail"]
 
 
 def test_a_job_is_advised_by_rank_and_once(service, report_job) -> None:
     report_job(service, "n1", "n2")
     ask = {"rank": 1, "reason": "slow"}
-    answers = [service.client().post("/v1/jobs/demo/advice", json=ask).json() for _ in range(2)]
+    answers = [service.client().post("/v1/jobs/demo/migration-requests", json=ask).json() for _ in range(2)]
     assert answers[0]["id"] == answers[1]["id"]
     for bad in ({"reason": "slow"}, {"rank": 1, "node": "n1", "reason": "slow"}, {"rank": 1, "reason": ""}):
-        assert service.client().post("/v1/jobs/demo/advice", json=bad).status_code == 422
+        assert service.client().post("/v1/jobs/demo/migration-requests", json=bad).status_code == 422
 
 
 def test_a_job_that_is_over_has_answered_everything(service, report_job) -> None:
     report_job(service, "n1", "n2")
-    assert service.client().post("/v1/jobs/demo/advice", json={"rank": 1, "reason": "slow"}).status_code == 200
-    assert report_job(service, "n1", "n2", state="finished", finished_at=1e9 + 5)["advice"] == []
-    (kept,) = service.client().get("/v1/jobs/demo/advice").json()["items"]
-    assert (kept["state"], kept["detail"]) == ("refused", "the job ended first")
-    refused = service.client().post("/v1/jobs/demo/advice", json={"rank": 1, "reason": "slow"})
-    assert (refused.status_code, refused.json()["type"].rsplit(":", 1)[-1]) == (409, "job-over")
+    assert (
+        service.client().post("/v1/jobs/demo/migration-requests", json={"rank": 1, "reason": "slow"}).status_code == 200
+    )
+    assert report_job(service, "n1", "n2", state="finished", finished_at=1e9 + 5)["migration_requests"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]
+    assert (kept["state"], kept["detail"]) == ("rejected", "the job ended first")
+    refused = service.client().post("/v1/jobs/demo/migration-requests", json={"rank": 1, "reason": "slow"})
+    assert (refused.status_code, refused.json()["type"].rsplit(":", 1)[-1]) == (409, "job-ended")

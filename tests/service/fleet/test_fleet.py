@@ -8,11 +8,11 @@ import httpx
 import numpy as np
 import pytest
 
-from probes.frame import checksum
-from probes.signals import SignalSource, catalogue
-from probes.words import HealthState
-from service.fleet.models import NodeRow
-from service.kit.clock import ManualClock
+from mainstay.probes.core_types import HealthState
+from mainstay.probes.frame import checksum
+from mainstay.probes.signals import SignalSource, catalog
+from mainstay.service.fleet.models import NodeRow
+from tests.fakes.clock import ManualClock
 
 
 def gpu(index: int, **changes: object) -> dict[str, object]:
@@ -22,7 +22,7 @@ def gpu(index: int, **changes: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def turn(service, name: str) -> None:
+def run_loop(service, name: str) -> None:
     next(loop for loop in service.app.state.loops if loop.name == name).run_once()
 
 
@@ -88,22 +88,22 @@ def test_json_numbers_that_are_none_are_refused(unheard, report, number: str) ->
 
 def test_silence_is_unknown_and_speech_is_heard_again(start, report) -> None:
     clock = ManualClock(1_800_000_000.0)
-    service = start(clock, fleet={"silent_after": 10.0})
+    service = start(clock, fleet={"heartbeat_timeout_seconds": 10.0})
     node, admin = service.node_client("n1"), service.client()
 
     def state() -> str:
         return str(admin.get("/v1/nodes/n1").json()["state"])
 
-    assert state() == "unknown", "enrolled, and never healthy before it spoke"
+    assert state() == "unknown", "enrolled, and never healthy before its first report"
     node.put("/v1/nodes/n1", json=report)
-    turn(service, "fleet-voices")
+    run_loop(service, "fleet-voices")
     assert state() == "healthy"
     clock.advance(11)
-    turn(service, "fleet-voices")
+    run_loop(service, "fleet-voices")
     read = admin.get("/v1/nodes/n1").json()
     assert (read["state"], read["state_reason"], read["age_seconds"]) == ("unknown", "silent since 11 s", 11.0)
     node.put("/v1/nodes/n1", json=report)
-    turn(service, "fleet-voices")
+    run_loop(service, "fleet-voices")
     assert state() == "healthy"
 
 
@@ -118,18 +118,18 @@ def test_speech_and_silence_lift_nothing_that_others_decided(start, report, held
         row.state, row.state_reason = held.value, "because"
     for _ in range(2):
         node.put("/v1/nodes/n1", json=report)
-        turn(service, "fleet-voices")
+        run_loop(service, "fleet-voices")
         clock.advance(100)
-        turn(service, "fleet-voices")
+        run_loop(service, "fleet-voices")
     assert service.client().get("/v1/nodes/n1").json()["state"] == held
 
 
-def test_moved_hardware_is_recognised(service, report) -> None:
+def test_moved_hardware_is_recognized(service, report) -> None:
     first, second = service.node_client("n1"), service.node_client("n2")
     first.put("/v1/nodes/n1", json={**report, "devices": [*report["devices"], gpu(0)]})
     first.put("/v1/nodes/n1", json=report)
     answer = second.put("/v1/nodes/n2", json={**report, "devices": [*report["devices"], gpu(0)]}).json()
-    assert [device["moved_from"] for device in answer["devices"]] == [None, "n1"]
+    assert [device["previous_node"] for device in answer["devices"]] == [None, "n1"]
     gone = service.client().get("/v1/nodes/n1").json()["devices"]
     assert [(device["id"], device["present"]) for device in gone] == [("host", True), ("gpu0", False)]
 
@@ -148,9 +148,9 @@ def test_lists_filter_and_walk(service, report) -> None:
 
 
 def test_unknown_nodes_are_404_in_words(service) -> None:
-    answer = service.client().get("/v1/nodes/nobody")
-    assert (answer.status_code, answer.json()["detail"]) == (404, "no node is called 'nobody'")
-    assert service.client().get("/v1/telemetry/query?node=nobody&signal=load_1m").status_code == 404
+    answer = service.client().get("/v1/nodes/absent")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "no node is called 'absent'")
+    assert service.client().get("/v1/telemetry/query?node=absent&signal=load_1m").status_code == 404
     assert service.client().get("/v1/nodes/a%20b").status_code == 422
 
 
@@ -158,7 +158,7 @@ def test_unknown_nodes_are_404_in_words(service) -> None:
 
 
 def layout(client: httpx.Client, **headers: str) -> httpx.Response:
-    return client.get("/v1/fleet/layout", headers=headers)
+    return client.get("/v1/fleet/heatmap-layout", headers=headers)
 
 
 def test_the_layout_is_stable_and_cheap_to_poll(service, report) -> None:
@@ -180,8 +180,8 @@ def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, f
     devices = [*report["devices"], gpu(0), gpu(1)]
     admin.put("/v1/nodes/n1", json={**report, "devices": devices})
     admin.put("/v1/nodes/n2", json=report)
-    frames.catalogue = catalogue(SignalSource.HOST, SignalSource.GPU)
-    made = frames.catalogue
+    frames.catalog = catalog(SignalSource.HOST, SignalSource.GPU)
+    made = frames.catalog
     values = np.full((3, len(made.narrow), 2), np.nan, "<f4")
     values[0, made.narrow.index("cpu_utilization_ratio")] = 0.5
     values[1, made.narrow.index("gpu_utilization_ratio")] = 1.0
@@ -192,9 +192,9 @@ def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, f
     time.sleep(1.01)
 
     def snapshot(signal: str) -> tuple[list[int], float, float]:
-        answer = admin.get("/v1/fleet/snapshot", params={"signal": signal})
+        answer = admin.get("/v1/fleet/heatmap", params={"signal": signal})
         assert answer.headers["content-type"] == "application/octet-stream"
-        assert answer.headers["x-mainstay-layout"] == layout(admin).json()["version"]
+        assert answer.headers["x-mainstay-heatmap-layout"] == layout(admin).json()["version"]
         return list(answer.content), float(answer.headers["x-mainstay-low"]), float(answer.headers["x-mainstay-high"])
 
     assert snapshot("cpu_utilization_ratio") == ([125, 255, 255, 255], 0.0, 1.0)
@@ -209,4 +209,4 @@ def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, f
 
 @pytest.mark.parametrize("signal", ["nonsense", "loss", ""])
 def test_snapshots_of_what_is_not_there_are_refused(lasting_service, signal: str) -> None:
-    assert lasting_service.client().get("/v1/fleet/snapshot", params={"signal": signal}).status_code == 422
+    assert lasting_service.client().get("/v1/fleet/heatmap", params={"signal": signal}).status_code == 422

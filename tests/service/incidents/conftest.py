@@ -10,23 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from probes.ids import uuid7
+from mainstay.probes.ids import uuid7
+from tests.service.conftest import wait_until
 
 Json = dict[str, Any]
-
-
-def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What ``check`` returns once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-    return found
-
-
-@pytest.fixture
-def eventually() -> Callable[..., Any]:
-    return wait_until
 
 
 def job_report(**changes: Any) -> Json:
@@ -97,17 +84,21 @@ class Job:
 
     def plan(self, failed: list[int] | None = None, **changes: Any) -> Json:
         plan = make_plan(self.id, self.generation + 1, failed or [1], **changes)
-        event = self.event("plan_chosen", plan=plan, recovery=plan["id"])
+        event = self.event("recovery_planned", plan=plan, recovery=plan["id"])
         self.generation += 1
         self.send(event)
         return plan
 
     def recover(self, recovery: str, **data: Any) -> None:
         seconds = {"detect": 0.05, "spawn": 0.2, "fetch": 0.12, "regroup": 0.3}
-        self.send(self.event("recovered", recovery=recovery, seconds=seconds, steps_lost=0, epoch=10, **data))
+        self.send(self.event("recovery_completed", recovery=recovery, seconds=seconds, steps_lost=0, epoch=10, **data))
 
     def verify(self, recovery: str, **data: Any) -> None:
-        self.send(self.event("verified", **{"recovery": recovery, "steps_committed": 2, "digest_match": True, **data}))
+        self.send(
+            self.event(
+                "recovery_verified", **{"recovery": recovery, "steps_committed": 2, "digest_match": True, **data}
+            )
+        )
 
     def incidents(self) -> list[Json]:
         found: list[Json] = self.client.get("/v1/incidents", params={"job": self.id}).json()["items"]

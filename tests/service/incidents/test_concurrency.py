@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import func, select
 
-from service.app import build_services, close_services
-from service.incidents import repository
-from service.incidents import service as incidents
-from service.incidents.life_cycle import LIVE, TRANSITIONS, IncidentState, Trigger
-from service.incidents.models import IncidentRow, TimelineRow
-from service.incidents.opening import open_incident
-from service.kit.db import Base, Database, WriteSession
-from service.services import Services
-from service.settings import IncidentSettings, Settings
+from mainstay.service.app import build_services, close_services
+from mainstay.service.common.db import Base, Database, WriteSession
+from mainstay.service.incidents import repository
+from mainstay.service.incidents import service as incidents
+from mainstay.service.incidents.lifecycle import LIVE, TRANSITIONS, IncidentState, IncidentTrigger
+from mainstay.service.incidents.models import IncidentRow, TimelineRow
+from mainstay.service.incidents.opening import open_incident
+from mainstay.service.services import Services
+from mainstay.service.settings import IncidentSettings, Settings
 
 LIMITS = IncidentSettings()
 
@@ -50,7 +50,7 @@ class Lives(RuleBasedStateMachine):
     """One incident in a real database, pushed around by proposals; some act on what they read too long ago."""
 
     @initialize()
-    def begin(self) -> None:
+    def create_database(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         file = Path(self.folder.name) / "lives.db"
         file.write_bytes(_tables())
@@ -66,8 +66,8 @@ class Lives(RuleBasedStateMachine):
         with self.database.reading() as session:
             return incidents.require(session, self.id)
 
-    @rule(trigger=st.sampled_from(Trigger), reason=st.sampled_from(["", "because"]), late=st.floats(0, 50))
-    def propose(self, trigger: Trigger, reason: str, late: float) -> None:
+    @rule(trigger=st.sampled_from(IncidentTrigger), reason=st.sampled_from(["", "because"]), late=st.floats(0, 50))
+    def propose(self, trigger: IncidentTrigger, reason: str, late: float) -> None:
         self.now += 1.0
         self.proposals += 1
         self.before = self.row()
@@ -113,10 +113,10 @@ class Lives(RuleBasedStateMachine):
         state = IncidentState(row.state)
         assert (row.closed_at is not None) == (state is IncidentState.CLOSED)
         if state is IncidentState.CLOSED:
-            assert (row.due_at, row.needs_human) == (None, False)
-        elif not row.needs_human and state in LIVE:
-            assert row.due_at is not None, "nobody would ever look at it again"
-        for stamp in (row.acting_at, row.recovered_at, row.verified_at, row.closed_at):
+            assert (row.due_at, row.needs_operator) == (None, False)
+        elif not row.needs_operator and state in LIVE:
+            assert row.due_at is not None, "no deadline would check it again"
+        for stamp in (row.recovering_at, row.recovered_at, row.verified_at, row.closed_at):
             assert stamp is None or stamp >= row.opened_at
         with self.database.reading() as session:
             assert session.scalar(select(func.count()).select_from(TimelineRow)) == 1 + self.proposals
@@ -155,7 +155,13 @@ def test_of_concurrent_transitions_exactly_one_wins(services: Services) -> None:
             with services.database.session() as session:
                 session.add(seen)
                 incidents.propose(
-                    session, seen, Trigger.CLOSED_BY_HUMAN, settings=LIMITS, now=2000.0, text="x", reason=f"{number}"
+                    session,
+                    seen,
+                    IncidentTrigger.CLOSED_BY_OPERATOR,
+                    settings=LIMITS,
+                    now=2000.0,
+                    text="x",
+                    reason=f"{number}",
                 )
             outcomes.append("won")
         except incidents.IncidentChangedError:
@@ -171,17 +177,18 @@ def test_of_concurrent_transitions_exactly_one_wins(services: Services) -> None:
         row = incidents.require(session, incident)
         assert (row.state, row.version) == ("closed", 2)
         kinds = [entry.kind for entry in repository.timeline_of(session, incident)]
-    assert kinds == ["opened", "closed_by_human"], "who lost left nothing behind"
+    assert kinds == ["opened", "closed_by_operator"], "who lost left nothing behind"
 
 
 def test_one_active_finding_a_key(services: Services) -> None:
     from sqlalchemy.exc import IntegrityError
 
-    from service.incidents.models import FindingRow
+    from mainstay.service.incidents.models import FindingRow
 
     def finding(number: int, *, active: bool) -> Any:
         return FindingRow(
-            id=f"f{number}", key="xid:node=n1", kind="xid", node="n1", time=1.0, severity="warning", detector="facts",
+            id=f"f{number}", key="xid:node=n1", kind="xid", node="n1", time=1.0, severity="warning",
+            detector="hardware_events",
             confidence=1.0, evidence={}, active=active,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a coordinator weighed and how that fared: kept with the recovery, told by the API and in metrics."""
+"""Strategies that a coordinator evaluated and their accuracy: kept with the recovery, in the API and in metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 def option(way: str, seconds: float | None, **changes: Any) -> Json:
     return {
-        "ways": [way], "feasible": seconds is not None, "executable": True, "reason": "A sentence.",
+        "strategies": [way], "feasible": seconds is not None, "executable": True, "reason": "A sentence.",
         "expected_s": seconds, "gpu_seconds": seconds, "rate": None if seconds is None else 0.5,
         "parts": {} if seconds is None else {"downtime": seconds}, **changes,
     }  # fmt: skip
@@ -28,7 +28,7 @@ def decision(**changes: Any) -> Json:
 
 
 def outcome(measured: float, **changes: Any) -> Json:
-    told = {"way": "local_slot", "predicted_s": 0.6, "measured_s": measured, "error": 0.1, "regret_s": 0.25}
+    told = {"strategy": "local_slot", "predicted_s": 0.6, "measured_s": measured, "error": 0.1, "excess_cost_s": 0.25}
     return told | changes
 
 
@@ -37,7 +37,7 @@ def recovered(job: Any, weighed: Any, told: Any) -> Json:
     job.kill()
     job.wait_for("open")
     plan = job.plan()
-    job.send(job.event("plan_chosen", plan=plan, recovery=plan["id"], decision=weighed))
+    job.send(job.event("recovery_planned", plan=plan, recovery=plan["id"], decision=weighed))
     job.recover(plan["id"], outcome=told)
     job.wait_for("recovered")
     found: Json = job.client.get("/v1/jobs/demo-1/recoveries").json()["items"][0]
@@ -56,7 +56,7 @@ def metrics(job: Any) -> dict[str, float]:
 
 def test_a_decision_is_kept_with_what_then_happened(job: Any) -> None:
     found = recovered(job, decision(), outcome(0.67))
-    assert (found["way"], found["promised_seconds"], found["regret_seconds"]) == ("local_slot", 0.6, 0.25)
+    assert (found["strategy"], found["predicted_seconds"], found["excess_cost_seconds"]) == ("local_slot", 0.6, 0.25)
     assert found["seconds"] == 0.67
     kept = found["decision"]
     assert kept["chosen"] == ["drop_and_heal"]
@@ -69,21 +69,21 @@ def test_what_was_promised_is_counted(job: Any) -> None:
     recovered(job, decision(), outcome(0.67))
     told = metrics(job)
     assert told["mainstay_job_recoveries_predicted_total"] == 1.0
-    assert told["mainstay_job_recoveries_within_promise_total"] == 1.0, "0.67 s of 0.6"
-    assert told["mainstay_job_recovery_regret_seconds_total"] == 0.25
+    assert told["mainstay_job_recoveries_within_prediction_total"] == 1.0, "0.67 s of 0.6"
+    assert told["mainstay_job_recovery_excess_cost_seconds_total"] == 0.25
 
 
 def test_what_was_not_kept_is_not_counted_as_kept(job: Any) -> None:
     recovered(job, decision(), outcome(0.67, predicted_s=0.2))
-    assert metrics(job)["mainstay_job_recoveries_within_promise_total"] == 0.0
+    assert metrics(job)["mainstay_job_recoveries_within_prediction_total"] == 0.0
 
 
 BROKEN: dict[str, Callable[[], tuple[Any, Any]]] = {
     "nothing said": lambda: (None, None),
     "not objects": lambda: ([1], "soon"),
-    "no options": lambda: ({"chosen": None}, {"way": "x"}),
-    "prices below nothing": lambda: (decision(options=[option("morph", -1.0)]), outcome(0.5, regret_s=-1.0)),
-    "too many": lambda: (decision(options=[option("morph", 1.0)] * 65), outcome(0.5, way="w" * 65)),
+    "no options": lambda: ({"chosen": None}, {"strategy": "x"}),
+    "prices below nothing": lambda: (decision(options=[option("morph", -1.0)]), outcome(0.5, excess_cost_s=-1.0)),
+    "too many": lambda: (decision(options=[option("morph", 1.0)] * 65), outcome(0.5, strategy="w" * 65)),
 }
 
 
@@ -92,4 +92,4 @@ def test_what_cannot_be_read_costs_nothing_else(job: Any, what: str) -> None:
     weighed, told = BROKEN[what]()
     found = recovered(job, weighed, told)
     assert found["outcome"] == "recovered"
-    assert (found["decision"], found["way"], found["promised_seconds"]) == (None, None, None)
+    assert (found["decision"], found["strategy"], found["predicted_seconds"]) == (None, None, None)

@@ -1,4 +1,4 @@
-"""Incidents, findings, plans, jobs and events over REST: who may, what is refused, and how it is said."""
+"""Incidents, findings, plans, jobs and events over REST: permissions, rejections, and their messages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BAD_EVENTS: list[tuple[Json, str]] = [
     ({"data": {"x": [math.nan]}}, "data"),
     ({"data": {"x": -math.inf}}, "data"),
     ({"surplus": 1}, "surplus"),
-    ({"kind": "plan_chosen", "data": {"plan": {"id": "p"}}}, "plan"),
+    ({"kind": "recovery_planned", "data": {"plan": {"id": "p"}}}, "plan"),
 ]
 
 
@@ -101,9 +101,9 @@ def test_a_node_speaks_for_itself_only(service: Any, job: Any) -> None:
     own = job.event("xid", node="n0") | {"job": None}
     assert node.post("/v1/events", json={"items": [own]}).json() == {"accepted": 1, "duplicates": 0}
     other = job.event("xid", node="n1") | {"job": None}
-    problem(node.post("/v1/events", json={"items": [own, other]}), 403, "not-your-node")
+    problem(node.post("/v1/events", json={"items": [own, other]}), 403, "wrong-node")
     nobody = job.event("xid") | {"job": None}
-    problem(node.post("/v1/events", json={"items": [nobody]}), 403, "not-your-node")
+    problem(node.post("/v1/events", json={"items": [nobody]}), 403, "wrong-node")
 
 
 def test_a_jobs_token_speaks_for_its_job_only(service: Any, job: Any) -> None:
@@ -111,16 +111,16 @@ def test_a_jobs_token_speaks_for_its_job_only(service: Any, job: Any) -> None:
     client = service.client(service.client().post("/v1/auth/tokens", json=body).json()["token"])
     assert client.post("/v1/events", json={"items": [job.event("job_started")]}).status_code == 200
     other = job.event("job_started") | {"job": "demo-2"}
-    problem(client.post("/v1/events", json={"items": [other]}), 403, "not-your-job")
+    problem(client.post("/v1/events", json={"items": [other]}), 403, "wrong-job")
     no_job = job.event("xid", node="n0") | {"job": None}
-    problem(client.post("/v1/events", json={"items": [no_job]}), 403, "not-your-node")
+    problem(client.post("/v1/events", json={"items": [no_job]}), 403, "wrong-node")
 
 
 # jobs
 
 
 def test_an_unknown_job_is_404(admin: httpx.Client) -> None:
-    for path in ("/v1/jobs/nobody", "/v1/jobs/nobody/steps", "/v1/jobs/nobody/recoveries"):
+    for path in ("/v1/jobs/absent", "/v1/jobs/absent/steps", "/v1/jobs/absent/recoveries"):
         problem(admin.get(path), 404, "unknown-job")
 
 
@@ -130,7 +130,7 @@ def test_a_job_is_read_as_it_was_reported(job: Any, report_job: Callable[..., Js
     read = answer.json()
     assert read["command"] == "train.py --steps 90"
     assert (read["open_incidents"], read["recoveries"]) == (0, 0)
-    assert read["effective_ratio"] == pytest.approx(1.0)
+    assert read["ettr"] == pytest.approx(1.0)
     assert job.client.get("/v1/jobs/other").json()["topology"] == read["topology"]
     assert {item["id"] for item in job.client.get("/v1/jobs").json()["items"]} == {"demo-1", "other"}
     assert job.client.get("/v1/jobs", params={"state": "failed"}).json()["items"] == []
@@ -192,7 +192,7 @@ def test_an_incident_is_closed_by_hand_with_a_reason(job: Any, incident: Json) -
         "illegal-transition",
     )
     last = job.incident()["timeline"][-1]
-    assert (last["kind"], last["data"]["reason"]) == ("closed_by_human", "pulled the plug myself")
+    assert (last["kind"], last["data"]["reason"]) == ("closed_by_operator", "pulled the plug myself")
     assert not any(finding["active"] for finding in job.incident()["findings"])
 
 
@@ -213,10 +213,10 @@ def test_the_same_key_closes_once(job: Any, incident: Json) -> None:
 
 def test_acknowledging_takes_it_off_the_list_of_what_needs_a_human(job: Any, incident: Json, eventually: Any) -> None:
     job.send(job.event("recovery_failed", reason="no spare"))
-    eventually(lambda: job.incident()["needs_human"])
+    eventually(lambda: job.incident()["needs_operator"])
     answer = job.client.post(f"/v1/incidents/{incident['id']}:acknowledge", json={"reason": "on it"})
-    assert (answer.json()["needs_human"], answer.json()["state"]) == (False, "open")
-    assert job.client.get("/v1/overview").json()["needs_human"] == []
+    assert (answer.json()["needs_operator"], answer.json()["state"]) == (False, "open")
+    assert job.client.get("/v1/overview").json()["needs_operator"] == []
 
 
 def test_a_reader_may_look_and_not_touch(service: Any, incident: Json) -> None:
@@ -229,9 +229,9 @@ def test_a_reader_may_look_and_not_touch(service: Any, incident: Json) -> None:
 
 
 def test_unknown_ids_are_404(admin: httpx.Client) -> None:
-    problem(admin.get("/v1/incidents/nobody"), 404, "unknown-incident")
-    problem(admin.post("/v1/incidents/nobody:close", json={"reason": "x"}), 404, "unknown-incident")
-    problem(admin.get("/v1/plans/nobody"), 404, "unknown-plan")
+    problem(admin.get("/v1/incidents/absent"), 404, "unknown-incident")
+    problem(admin.post("/v1/incidents/absent:close", json={"reason": "x"}), 404, "unknown-incident")
+    problem(admin.get("/v1/recovery-plans/absent"), 404, "unknown-plan")
 
 
 def test_incidents_and_findings_are_filtered(job: Any, incident: Json) -> None:
@@ -245,27 +245,27 @@ def test_incidents_and_findings_are_filtered(job: Any, incident: Json) -> None:
     assert finding["entity"] == {"node": "n0", "device": None, "job": "demo-1", "rank": 1, "peer": None}
     assert finding["incident"] == incident["id"]
     assert get("/v1/findings", params={"node": "n1"}).json()["items"] == []
-    problem(get("/v1/incidents", params={"state": "burning"}), 422, "invalid")
-    problem(get("/v1/incidents", params={"cursor": "!"}), 422, "bad-cursor")
+    problem(get("/v1/incidents", params={"state": "active_incidents"}), 422, "invalid")
+    problem(get("/v1/incidents", params={"cursor": "!"}), 422, "invalid-cursor")
 
 
 def test_every_change_is_told_to_watchers(service: Any, job: Any, incident: Json) -> None:
-    from service.stream import changes
+    from mainstay.service.stream import changes
 
     job.plan()
-    job.wait_for("acting")
+    job.wait_for("recovering")
     with service.services.database.reading() as session:
         told = [(row.topic, row.data) for row in changes.after(session, 0)]
     about = [data for topic, data in told if topic == "incident"]
     assert {data["id"] for data in about} == {incident["id"]}
-    assert [data["state"] for data in about][-1] == "acting"
+    assert [data["state"] for data in about][-1] == "recovering"
     assert {"event", "job"} <= {topic for topic, _ in told}
 
 
 def test_the_first_screen(job: Any, incident: Json) -> None:
     screen = job.client.get("/v1/overview").json()
-    assert [item["id"] for item in screen["burning"]] == [incident["id"]]
-    assert (screen["decided"], screen["needs_human"]) == ([], [])
+    assert [item["id"] for item in screen["active_incidents"]] == [incident["id"]]
+    assert (screen["automated_actions"], screen["needs_operator"]) == ([], [])
     assert screen["nodes"] == dict.fromkeys(
         ["unknown", "healthy", "suspect", "draining", "quarantined", "validating"], 0
     )
@@ -275,13 +275,13 @@ def test_the_first_screen(job: Any, incident: Json) -> None:
     job.recover(plan["id"])
     job.wait_for("recovered")
     screen = job.client.get("/v1/overview").json()
-    assert screen["burning"] == []
-    assert [item["plan"] for item in screen["decided"]] == [None, plan["id"]]
-    assert {item["job"] for item in screen["decided"]} == {"demo-1"}
+    assert screen["active_incidents"] == []
+    assert [item["plan"] for item in screen["automated_actions"]] == [None, plan["id"]]
+    assert {item["job"] for item in screen["automated_actions"]} == {"demo-1"}
 
 
 def test_metrics_count_what_is_open(service: Any, incident: Json) -> None:
     text = service.client().get("/metrics").text
     assert 'mainstay_incidents{state="open"} 1.0' in text
     assert "mainstay_findings_active 1.0" in text
-    assert "mainstay_events_waiting_seconds 0.0" in text
+    assert "mainstay_events_pending_age_seconds 0.0" in text

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from service.incidents import repository
-from service.incidents.models import FindingRow
-from service.kit.db import Database
-from service.kit.pagination import PageParams, encode_cursor, paginate
-from service.settings import Settings
+from mainstay.service.common.db import Database
+from mainstay.service.common.pagination import PageParams, encode_cursor, paginate
+from mainstay.service.incidents import repository
+from mainstay.service.incidents.models import FindingRow
+from mainstay.service.settings import Settings
 
 
 @pytest.fixture

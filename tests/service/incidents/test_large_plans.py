@@ -8,18 +8,26 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from probes.ids import uuid7
-from recovery.plan import LISTED, Alternative, Plan, Restore, RestoreSource, StrategyName, listed
-from service.events.schemas import EventIn
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.recovery_plan import (
+    LISTED,
+    Alternative,
+    RankRestore,
+    RecoveryPlan,
+    RestoreSource,
+    RestoreStrategyName,
+    summarize_plan,
+)
+from mainstay.service.events.schemas import EventIn
 
 RANKS = 16_384
 
 
-def way(strategy: StrategyName, moved: int) -> Alternative:
-    """The first ``moved`` ranks get their state from elsewhere."""
+def way(strategy: RestoreStrategyName, moved: int) -> Alternative:
+    """The first ``moved`` ranks get their state from another node."""
     sources = [RestoreSource.PEER_COPY] * moved + [RestoreSource.LIVE] * (RANKS - moved)
     restores = tuple(
-        Restore(rank=rank, node=f"node-{rank // 8}", source=source, from_nodes=(f"node-{rank % 2048}",))
+        RankRestore(rank=rank, node=f"node-{rank // 8}", source=source, from_nodes=(f"node-{rank % 2048}",))
         for rank, source in enumerate(sources)
     )
     return Alternative(
@@ -27,19 +35,20 @@ def way(strategy: StrategyName, moved: int) -> Alternative:
     )
 
 
-def event(plan: Plan) -> EventIn:
+def event(plan: RecoveryPlan) -> EventIn:
     data = {"plan": msgspec.json.decode(msgspec.json.encode(plan))}  # as it arrives
-    return EventIn.model_validate({"id": uuid7(), "time": time.time(), "kind": "plan_chosen", "data": data})
+    return EventIn.model_validate({"id": uuid7(), "time": time.time(), "kind": "recovery_planned", "data": data})
 
 
 @pytest.mark.parametrize(("moved", "told"), [(8, 8), (RANKS, LISTED)])
 def test_what_was_chosen_for_sixteen_thousand_ranks_is_taken(moved: int, told: int) -> None:
-    plan = Plan(
-        id="p", job="demo", generation=2, failed_ranks=(0,), chosen=StrategyName.PEER_COPY, explanation="So it is.",
-        alternatives=tuple(way(strategy, moved) for strategy in StrategyName),
+    plan = RecoveryPlan(
+        id="p", job="demo", generation=2, failed_ranks=(0,), chosen=RestoreStrategyName.PEER_COPY,
+        explanation="So it is.",
+        alternatives=tuple(way(strategy, moved) for strategy in RestoreStrategyName),
     )  # fmt: skip
     with pytest.raises(ValidationError, match="values"):
         event(plan)
-    taken = event(listed(plan)).data["plan"]
+    taken = event(summarize_plan(plan)).data["plan"]
     chosen = next(a for a in taken["alternatives"] if a["strategy"] == "peer_copy")
     assert (len(chosen["restores"]), chosen["left_out"]) == (told, RANKS - told)

@@ -10,7 +10,9 @@ CULPRIT = {"rank": 2, "node": "n1", "replays": 7, "shown": 3, "steps": [50, 51],
 
 
 def replayed(job: Job, outcome: str, *culprits: dict[str, Any]) -> dict[str, Any]:
-    return job.event("replayed", outcome=outcome, culprits=list(culprits), reason="digests differ", replays=28)
+    return job.event(
+        "step_replay_finished", outcome=outcome, culprits=list(culprits), reason="digests differ", replays=28
+    )
 
 
 def test_a_culprit_opens_an_incident_and_its_replacement_is_told_there(job: Job) -> None:
@@ -19,15 +21,19 @@ def test_a_culprit_opens_an_incident_and_its_replacement_is_told_there(job: Job)
     assert (opened["kinds"], opened["ranks"], opened["node"]) == (["sdc_suspect"], [2], "n1")
     assert opened["severity"] == "critical"
     (finding,) = opened["findings"]
-    assert (finding["cause"], finding["remedy"], finding["detector"]) == ("silent_corruption", "inspect", "reproduced")
+    assert (finding["cause"], finding["recommended_action"], finding["detector"]) == (
+        "silent_corruption",
+        "inspect_node",
+        "step_replay",
+    )
     assert "3 of 7 replays" in finding["evidence"]["summary"]
     plan = job.plan(failed=[2])
-    job.wait_for("acting")
+    job.wait_for("recovering")
     job.recover(plan["id"])
     assert [f["active"] for f in job.wait_for("recovered")["findings"]] == [True]  # the device is as bad as before
 
 
 def test_replays_that_found_nobody_open_nothing(job: Job) -> None:
     job.send(replayed(job, "clean"), replayed(job, "no_majority"), job.event("job_finished", state="finished"))
-    assert job.client.get("/v1/events", params={"job": job.id, "kind": "replayed"}).json()["items"]
+    assert job.client.get("/v1/events", params={"job": job.id, "kind": "step_replay_finished"}).json()["items"]
     assert job.incidents() == []

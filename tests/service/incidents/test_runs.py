@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
-from probes.words import HealthState, Severity
-from service.app import close_services
-from service.fleet.models import NodeRow
-from service.incidents import intake
-from service.incidents.judge import SETTLE_SECONDS
-from service.incidents.progress import Context
-from service.incidents.runs import Runs
-from service.settings import Settings
-from tests.service.incidents.test_judge import START, Bench
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.probes.core_types import HealthState, Severity
+from mainstay.service.app import close_services
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.incidents import finding_ingest
+from mainstay.service.incidents.detection_loop import SETTLE_SECONDS
+from mainstay.service.incidents.recovery_progress import Context
+from mainstay.service.incidents.runs import Runs
+from mainstay.service.settings import Settings
+from tests.service.incidents.test_detection_loop import START, Bench
 from tests.service.run_frames import checked, progress_frame
 
 K = FindingKind
@@ -26,7 +26,7 @@ K = FindingKind
 def bench(make_settings: Callable[..., Settings], report: dict[str, Any]) -> Iterator[Bench]:
     made = Bench(make_settings(), report)
     made.start()
-    made.enrol("n1")
+    made.enroll("n1")
     yield made
     close_services(made.services)
 
@@ -39,21 +39,21 @@ def found(kind: FindingKind, entity: Entity, *, cause: Cause | None = None, **ch
     return Finding(kind=kind, entity=entity, cause=cause, **{**fields, **changes})
 
 
-def take(bench: Bench, *findings: Finding) -> None:
+def ingest(bench: Bench, *findings: Finding) -> None:
     with bench.services.database.session() as session:
         context = Context(session, bench.services.settings.incidents, bench.clock.now())
-        intake.take(context, findings, silent_after=10.0)
+        finding_ingest.ingest_findings(context, findings, heartbeat_timeout_seconds=10.0)
 
 
 def second(bench: Bench, step: int, *, inside: float = 0.0, ranks: int = 8) -> None:
-    """A second of progress of the whole job; then the judge looks."""
+    """A second of progress of the whole job; then the detection loop runs."""
     values = {"progress_step": step, "in_collective_seconds": inside, "progress_phase": 0.0,
               "dp_enqueued": 10 * step + (inside > 0), "dp_completed": 10 * step}  # fmt: skip
     frame = progress_frame(float(int(bench.clock.now())), values, ranks=ranks, subject="demo")
     bench.services.ingest.keep(checked(frame))
     bench.services.seen.note("n1", bench.clock.now())
     bench.clock.advance(1.0)
-    bench.judge.turn()
+    bench.judge.run_once()
 
 
 def test_a_job_that_stands_still_becomes_an_incident_within_seconds_and_recovers(bench: Bench) -> None:
@@ -65,7 +65,7 @@ def test_a_job_that_stands_still_becomes_an_incident_within_seconds_and_recovers
     while not bench.incidents():
         waited += 1
         second(bench, 90, inside=float(waited))
-        assert waited < 60, "nobody noticed"
+        assert waited < 60, "no detector noticed"
     assert waited <= 15
     (incident,) = bench.incidents()
     assert incident.job == "demo"
@@ -92,16 +92,16 @@ def test_a_hang_that_ended_while_the_service_was_away_is_withdrawn(bench: Bench)
 def test_the_cause_is_that_of_the_likeliest_root(bench: Bench) -> None:
     bench.run_job()
     rank = Entity(job="demo", rank=3, node="n1")
-    take(bench, found(K.COMPUTE_SLOW, rank))
+    ingest(bench, found(K.STRAGGLER, rank))
     (incident,) = bench.incidents()
     assert incident.cause is None
     throttled = Entity(node="n1", device="GPU-3")
-    take(
+    ingest(
         bench, found(K.THERMAL_THROTTLE, throttled, cause=Cause.GPU_THERMAL), found(K.JOB_SLOWDOWN, Entity(job="demo"))
     )
     (incident,) = [row for row in bench.incidents() if row.cause is not None]
     assert incident.cause == Cause.GPU_THERMAL
-    assert {K.COMPUTE_SLOW, K.THERMAL_THROTTLE} <= set(incident.kinds)
+    assert {K.STRAGGLER, K.THERMAL_THROTTLE} <= set(incident.kinds)
 
 
 NOT_THE_NODE = [
@@ -109,8 +109,8 @@ NOT_THE_NODE = [
     (K.COMM_HANG, Entity(job="demo", rank=1, node="n1"), Cause.NETWORK),
     (K.NONCOMM_HANG, Entity(job="demo", rank=1, node="n1"), None),
     (K.NONCOMM_HANG, Entity(job="demo", rank=1, node="n1"), Cause.SOFTWARE),
-    (K.COMPUTE_SLOW, Entity(job="demo", rank=1, node="n1"), None),
-    (K.COMPUTE_SLOW, Entity(job="demo", rank=1, node="n1"), Cause.WORKLOAD),
+    (K.STRAGGLER, Entity(job="demo", rank=1, node="n1"), None),
+    (K.STRAGGLER, Entity(job="demo", rank=1, node="n1"), Cause.WORKLOAD),
     (K.CPU_CONTENTION, Entity(node="n1"), None),
     (K.DATA_STALL, Entity(job="demo", rank=1, node="n1"), Cause.STORAGE),
     (K.CONGESTION, Entity(node="n1"), Cause.NETWORK),
@@ -122,7 +122,7 @@ NOT_THE_NODE = [
 ]
 THE_NODE = [
     (K.SDC_SUSPECT, Entity(job="demo", rank=1, node="n1"), Cause.SILENT_CORRUPTION),
-    (K.COMPUTE_SLOW, Entity(job="demo", rank=1, node="n1"), Cause.FAULTY_GPU),
+    (K.STRAGGLER, Entity(job="demo", rank=1, node="n1"), Cause.FAULTY_GPU),
     (K.NONCOMM_HANG, Entity(job="demo", rank=1, node="n1"), Cause.HOST),
     (K.THERMAL_THROTTLE, Entity(node="n1", device="GPU-1"), None),
     (K.NIC_DEGRADED, Entity(node="n1", device="nic:mlx5_0:1"), None),
@@ -131,13 +131,13 @@ THE_NODE = [
 
 def test_a_node_is_suspect_for_its_machinery_only(bench: Bench) -> None:
     for kind, entity, cause in NOT_THE_NODE:
-        take(bench, found(kind, entity, cause=cause))
+        ingest(bench, found(kind, entity, cause=cause))
         assert bench.node_state() != HealthState.SUSPECT, (kind, cause)
-        take(bench, found(kind, entity, cause=cause, active=False))
+        ingest(bench, found(kind, entity, cause=cause, active=False))
     for kind, entity, cause in THE_NODE:
-        take(bench, found(kind, entity, cause=cause))
+        ingest(bench, found(kind, entity, cause=cause))
         assert bench.node_state() == HealthState.SUSPECT, (kind, cause)
-        take(bench, found(kind, entity, cause=cause, active=False))
+        ingest(bench, found(kind, entity, cause=cause, active=False))
         assert bench.node_state() != HealthState.SUSPECT, (kind, cause)
 
 

@@ -1,4 +1,4 @@
-"""Stacks stand with the incident that they explain, whichever of the two is told first."""
+"""Stacks appear with the incident that they explain, in either order of arrival."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_no_stack_is_left_out_and_all_is_bounded(job: Job) -> None:
 
 
 def wait(job: Job) -> list[dict[str, Any]]:
-    from tests.service.incidents.conftest import wait_until
+    from tests.service.conftest import wait_until
 
     found: list[dict[str, Any]] = wait_until(lambda: shown(job.incident()))
     return found

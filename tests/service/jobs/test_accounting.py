@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.jobs.accounting import Outage, effective_ratio
+from mainstay.service.jobs.accounting import Outage, ettr
 
 
 def ratio(*outages: Outage, last_step: int | None = 90, until: float = 200.0) -> float | None:
-    return effective_ratio(started_at=100.0, until=until, last_step=last_step, outages=outages)
+    return ettr(started_at=100.0, until=until, last_step=last_step, outages=outages)
 
 
 def test_nothing_lost() -> None:

@@ -1,4 +1,4 @@
-"""The durability figure from report to answer and metrics, and hazards in the answer to a report."""
+"""The durability figure from report to answer and metrics, and node_warnings in the answer to a report."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from probes.ids import uuid7
-from service.incidents.models import FindingRow
+from mainstay.probes.ids import uuid7
+from mainstay.service.incidents.models import FindingRow
 
 FIGURE: dict[str, Any] = {
     "time": 1_700_000_000.0, "survival_hour": 0.999, "survival_hour_with_disk": 1.0, "exact": True,
-    "words": "Memory outlives the loss of any one node, not of n1 with n2.", "least": 2, "fatal": [["n1", "n2"]],
+    "description": "Memory outlives the loss of any one node, not of n1 with n2.",
+    "min_fatal_nodes": 2, "fatal": [["n1", "n2"]],
     "newest": 40, "parity_epoch": 30, "disk_epoch": 20, "degraded": ["n1: slow disk"],
     "suspects": [{"node": "n1", "reason": "hot", "factor": 10.0, "since": 1.0, "ranks": [0, 1],
                   "copies_wanted": [0, 1], "copies": [0]}],
-    "taints": [{"node": "n2", "since": 2.0, "reason": "wrong bits", "clean": 35, "tainted": True}],
+    "corrupt_steps": [{"node": "n2", "since": 2.0, "reason": "wrong bits", "clean": 35, "corrupt": True}],
     "scrub": {
         "passes": 9, "bytes": 1 << 40, "drills": 4, "drills_failed": 1,
-        "found": 6, "flipped": 5, "mended": 4, "lost": 1,
-        "nodes": [{"node": "n1", "found": 6, "flipped": 5, "mended": 4, "lost": 1, "last": "rank 0 was mended"}],
+        "found": 6, "flipped": 5, "repaired": 4, "lost": 1,
+        "nodes": [{"node": "n1", "found": 6, "flipped": 5, "repaired": 4, "lost": 1, "last": "rank 0 was repaired"}],
     },
 }  # fmt: skip
 
@@ -37,7 +38,7 @@ def test_the_newest_figure_is_stored_and_answered(service: Any, report_job: Call
     assert client.get("/v1/jobs/demo").json()["protection"]["durability"] == FIGURE
 
 
-@pytest.mark.parametrize("wrong", [{"survival_hour": 1.5}, {"fatal": "n1"}, {"least": 0}, {"unheard": 1}])
+@pytest.mark.parametrize("wrong", [{"survival_hour": 1.5}, {"fatal": "n1"}, {"min_fatal_nodes": 0}, {"unheard": 1}])
 def test_nonsense_is_refused(service: Any, report_job: Callable[..., Any], wrong: dict[str, Any]) -> None:
     answer = put(service.client(), report_job(), FIGURE | wrong)
     assert answer.status_code == 422
@@ -52,14 +53,17 @@ def test_metrics(service: Any, report_job: Callable[..., Any]) -> None:
     told = {
         name: float(value) for name, value in (line.split(" ") for line in text.splitlines() if line.startswith(stem))
     }
-    wanted = {"survival_hour": 0.999, "survival_hour_with_disk": 1.0, "least_fatal_nodes": 2, "parity_age_steps": 10,
-              "degraded": 1, "extra_copies": 1, "tainted": 1, "timestamp_seconds": 1_700_000_000.0, "damage_found": 6,
-              "damage_mended": 4, "damage_lost": 1, "bytes_flipped": 5, "drills_failed": 1}  # fmt: skip
+    wanted = {
+        "survival_probability": 0.999, "survival_probability_with_disk": 1.0, "min_fatal_nodes": 2,
+        "parity_age_steps": 10, "degraded": 1, "extra_copies": 1, "corrupt_steps": 1,
+        "timestamp_seconds": 1_700_000_000.0, "corruption_found": 6, "corruption_repaired": 4, "corruption_lost": 1,
+        "bit_flips": 5, "restore_drills_failed": 1,
+    }  # fmt: skip
     assert told == {f'{stem}{name}{{job="demo"}}': value for name, value in wanted.items()}
     put(client, report_job(), FIGURE | {"survival_hour": None, "parity_epoch": None, "scrub": None})
     text = client.get("/metrics").text
-    assert f"{stem}damage_found{{" not in text, "nobody looked: that is no zero"
-    assert f"{stem}survival_hour{{" not in text
+    assert f"{stem}corruption_found{{" not in text, "no scrub means no sample, not zero"
+    assert f"{stem}survival_probability{{" not in text
     assert f"{stem}parity_age_steps{{" not in text
 
 
@@ -69,7 +73,7 @@ def finding(
     return FindingRow(
         id=uuid7(), key=uuid7(), kind=kind, node=node, job=job, time=100.0, severity=severity, detector="test",
         confidence=0.9, evidence={"summary": f"{kind} on {node}", "numbers": {}, "series": []}, active=active,
-        remedy="none", cause=cause,
+        recommended_action="none", cause=cause,
     )  # fmt: skip
 
 
@@ -88,13 +92,13 @@ def test_what_is_found_on_the_nodes_of_a_job_comes_with_the_answer(
                 finding("n2", "xid", "critical", active=False),
                 finding("n3", "validation_failed", "critical", cause="silent_corruption"),
                 finding("n4", "sdc_suspect", "critical", job="demo"),  # its own replay found that
-                finding("elsewhere", "xid", "critical"),
+                finding("other-node", "xid", "critical"),
             ]
         )
-    hazards = put(service.client(), report).json()["hazards"]
-    assert {node: (h["factor"], h["corrupt"], h["since"]) for node, h in hazards.items()} == {
+    node_warnings = put(service.client(), report).json()["node_warnings"]
+    assert {node: (h["factor"], h["corrupt"], h["since"]) for node, h in node_warnings.items()} == {
         "n1": (100.0, False, 100.0),
         "n3": (100.0, True, 100.0),
         "n4": (100.0, False, 100.0),
     }
-    assert hazards["n1"]["reason"] == "ecc_uncorrectable on n1"
+    assert node_warnings["n1"]["reason"] == "ecc_uncorrectable on n1"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from detectors.mesh import mesh_of
-from recovery.shape import Shape
-from service.jobs.schemas import Topology
+from mainstay.detectors.job.mesh import mesh_of
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.service.jobs.schemas import Topology
 
 
 def topology(pipelines: list[int], **changed: Any) -> dict[str, Any]:
-    shape = Shape.of(pipelines)
+    shape = MeshShape.from_stages(pipelines)
     ranks = [
         {"rank": rank, "dp": dp, "pp": pp, "tp": tp, "node": f"n{rank}", "device": None, "pid": 1, "state": "running"}
         for rank in range(shape.world_size)
@@ -24,18 +24,20 @@ def topology(pipelines: list[int], **changed: Any) -> dict[str, Any]:
         "pp": shape.pp,
         "tp": 1,
         "world_size": shape.world_size,
-        "stages": pipelines,
+        "pipeline_depths": pipelines,
         "ranks": ranks,
     }
     return body | changed
 
 
 def test_three_stages_beside_two_are_a_topology() -> None:
-    assert Topology.model_validate(topology([3, 2])).stages == [3, 2]
-    assert Topology.model_validate(topology([2, 2], stages=None)).stages is None
+    assert Topology.model_validate(topology([3, 2])).pipeline_depths == [3, 2]
+    assert Topology.model_validate(topology([2, 2], pipeline_depths=None)).pipeline_depths is None
 
 
-@pytest.mark.parametrize("changed", [{"stages": [3, 3]}, {"stages": [3]}, {"stages": [4, 1]}, {"world_size": 6}])
+@pytest.mark.parametrize(
+    "changed", [{"pipeline_depths": [3, 3]}, {"pipeline_depths": [3]}, {"pipeline_depths": [4, 1]}, {"world_size": 6}]
+)
 def test_stages_that_contradict_the_rest_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="are not 2 pipelines of at most 3 stages"):
         Topology.model_validate(topology([3, 2], **changed))

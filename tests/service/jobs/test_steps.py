@@ -11,14 +11,14 @@ import httpx
 import numpy as np
 import pytest
 
-from probes.frame import Axis, Frame, encode
-from probes.signals import SignalSource, catalogue
-from service.jobs.steps import read
-from service.telemetry.catalogues import compile_catalogue
-from service.telemetry.check import check
-from service.telemetry.steps import StepStore
+from mainstay.probes.frame import Axis, Frame, encode
+from mainstay.probes.signals import SignalSource, catalog
+from mainstay.service.jobs.steps import read
+from mainstay.service.telemetry.catalogs import compile_catalog
+from mainstay.service.telemetry.check import check
+from mainstay.service.telemetry.steps import StepStore
 
-RANKS = catalogue(SignalSource.RANK)
+RANKS = catalog(SignalSource.RANK)
 
 
 def step_frame(start: int, steps: int, ranks: int = 4, job: str = "demo-1") -> Frame:
@@ -32,7 +32,7 @@ def step_frame(start: int, steps: int, ranks: int = 4, job: str = "demo-1") -> F
     values, big = narrow.tobytes(), wide.tobytes()
     return Frame(
         version=1, subject=job, axis=Axis.STEP, stream="s", sequence=start, t0=float(start), dt=1.0,
-        catalogue=RANKS.digest, entities=tuple(str(r) for r in range(ranks)), samples=steps, values=values, wide=big,
+        catalog=RANKS.digest, entities=tuple(str(r) for r in range(ranks)), samples=steps, values=values, wide=big,
         crc32=zlib.crc32(big, zlib.crc32(values)),
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ def step_frame(start: int, steps: int, ranks: int = 4, job: str = "demo-1") -> F
 @pytest.fixture
 def store() -> StepStore:
     made = StepStore(depth=64)
-    made.write(check(step_frame(1, 40), compile_catalogue(RANKS)))
+    made.write(check(step_frame(1, 40), compile_catalog(RANKS)))
     return made
 
 
@@ -61,7 +61,7 @@ def test_thinned_by_a_stride(store: StepStore) -> None:
 
 
 def test_an_unknown_job_has_no_steps(store: StepStore) -> None:
-    assert read(store, "nobody", start=0, stop=None, points=10).steps == []
+    assert read(store, "absent", start=0, stop=None, points=10).steps == []
 
 
 def test_over_the_wire(service: Any, report_job: Callable[..., Any]) -> None:
@@ -76,7 +76,7 @@ def test_over_the_wire(service: Any, report_job: Callable[..., Any]) -> None:
 
 
 def test_losses_and_outages_lower_the_effective_ratio(service: Any, report_job: Callable[..., Any]) -> None:
-    from service.jobs.models import RecoveryRow
+    from mainstay.service.jobs.models import RecoveryRow
 
     client: httpx.Client = service.client()
     began = time.time() - 100
@@ -89,5 +89,5 @@ def test_losses_and_outages_lower_the_effective_ratio(service: Any, report_job: 
             )
         )  # fmt: skip
     job = client.get("/v1/jobs/demo-1").json()
-    assert job["effective_ratio"] == pytest.approx(0.9 * 0.9, abs=0.01)
+    assert job["ettr"] == pytest.approx(0.9 * 0.9, abs=0.01)
     assert job["recoveries"] == 1

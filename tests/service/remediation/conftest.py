@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,26 +9,26 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from detectors.finding import Entity, FindingKind
-from probes.words import Remedy, Severity, Verdict
-from service.app import build_services, close_services
-from service.fleet.models import NodeRow
-from service.fleet.schemas import NodeReport
-from service.fleet.service import report
-from service.incidents import service as incidents
-from service.incidents.models import FindingRow, IncidentRow
-from service.incidents.opening import open_incident
-from service.jobs import service as jobs
-from service.jobs.schemas import JobReport
-from service.kit.clock import ManualClock
-from service.kit.ids import new_id
-from service.remediation import turn
-from service.remediation.models import RemediationRow
-from service.services import Services
-from service.settings import Settings
-from service.validation import service as validations
-from service.validation.models import ValidationRow
-from service.validation.schemas import ValidationState
+from mainstay.detectors.finding import Entity, FindingKind
+from mainstay.probes.core_types import RecommendedAction, Severity, Verdict
+from mainstay.service.app import build_services, close_services
+from mainstay.service.common.ids import new_id
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.schemas import NodeReportCreate
+from mainstay.service.fleet.service import report
+from mainstay.service.incidents import service as incidents
+from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.incidents.opening import open_incident
+from mainstay.service.jobs import service as jobs
+from mainstay.service.jobs.schemas import JobReport
+from mainstay.service.remediation import reconcile
+from mainstay.service.remediation.models import RemediationRow
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from mainstay.service.validation import service as validations
+from mainstay.service.validation.models import ValidationRow
+from mainstay.service.validation.schemas import ValidationState
+from tests.fakes.clock import ManualClock
 
 START = 1_800_000_000.0
 Json = dict[str, Any]
@@ -44,7 +43,7 @@ class Fleet:
     said: Json
     homes: Json = field(default_factory=dict)
 
-    def enrol(self, *names: str, rack: str = "", serial: str | None = None, booted_at: float | None = None) -> None:
+    def enroll(self, *names: str, rack: str = "", serial: str | None = None, booted_at: float | None = None) -> None:
         device = {
             "id": "gpu0", "index": 0, "kind": "gpu", "model": "H100", "uuid": None, "memory_bytes": None,
         }  # fmt: skip
@@ -52,13 +51,13 @@ class Fleet:
             gpu = {**device, "serial": serial or f"S-{name}"}
             said = self.said | {"rack": rack, "devices": [*self.said["devices"], gpu], "booted_at": booted_at}
             with self.services.database.session() as session:
-                report(session, name, NodeReport.model_validate(said), now=self.clock.now())
+                report(session, name, NodeReportCreate.model_validate(said), now=self.clock.now())
                 row = session.get(NodeRow, name)
                 assert row is not None
                 if row.state == "unknown":
                     row.state = "healthy"
 
-    def hear(self) -> None:
+    def report_nodes(self) -> None:
         """Every node speaks now."""
         with self.services.database.session() as session:
             for row in session.scalars(select(NodeRow)):
@@ -76,8 +75,9 @@ class Fleet:
         """A certain finding that wants the node reset, in an incident of its own unless said; the incident's id."""
         incident = incident or self.incident()
         values: Json = {
-            "kind": FindingKind.XID.value, "severity": Severity.CRITICAL.value, "remedy": Remedy.RESET_GPU.value,
-            "confidence": 0.99, "device": "gpu0", "detector": "facts", "active": True,
+            "kind": FindingKind.XID.value, "severity": Severity.CRITICAL.value,
+            "recommended_action": RecommendedAction.RESET_GPU.value,
+            "confidence": 0.99, "device": "gpu0", "detector": "hardware_events", "active": True,
             "evidence": {"summary": f"XID 79 on {node}.", "numbers": {}, "series": []}, "time": self.clock.now(),
         }  # fmt: skip
         values |= changes
@@ -115,20 +115,20 @@ class Fleet:
                 "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []
             },
             "steps_total": None, "last_step": None, "started_at": START - 60, "finished_at": None,
-            "advice": list(advice),
+            "migration_requests": list(advice),
         }  # fmt: skip
         with self.services.database.session() as session:
             jobs.report(session, "demo", JobReport.model_validate(body), now=self.clock.now())
 
-    def turn(self, seconds: float = 1.0) -> None:
+    def run_loops(self, seconds: float = 1.0) -> None:
         self.clock.advance(seconds)
-        turn.run(self.services)
+        reconcile.reconcile(self.services)
 
     def all(self) -> list[RemediationRow]:
         with self.services.database.reading() as session:
             return list(session.scalars(select(RemediationRow).order_by(RemediationRow.created_at, RemediationRow.id)))
 
-    def of(self, node: str) -> RemediationRow:
+    def latest_remediation(self, node: str) -> RemediationRow:
         """The newest of a node."""
         return [row for row in self.all() if row.node == node][-1]
 
@@ -172,15 +172,3 @@ def fleet_of(make_settings: Callable[..., Settings], report: Json) -> Iterator[C
     yield make
     for services in made:
         close_services(services)
-
-
-@pytest.fixture
-def wait_until() -> Callable[..., Any]:
-    def wait(check: Callable[[], Any], seconds: float = 20.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (found := check()):
-            assert time.monotonic() < deadline, "it did not happen in time"
-            time.sleep(0.02)
-        return found
-
-    return wait

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.words import HealthState, Remedy
-from service.fleet.life_cycle import OUT_OF_SERVICE, Owner
-from service.remediation.rules import RULES, Facts, breaker, judge, limit, next_remedy
-from service.remediation.schemas import Ruling
-from service.settings import RemediationSettings
+from mainstay.probes.core_types import HealthState, RecommendedAction
+from mainstay.service.fleet.lifecycle import OUT_OF_SERVICE, Owner
+from mainstay.service.remediation.rules import RULES, RemediationFacts, breaker, judge, limit, next_action
+from mainstay.service.remediation.schemas import RuleOutcome
+from mainstay.service.settings import RemediationSettings
 
-FREE = Facts(limits=RemediationSettings(), fleet=100, rack="r1", uptime_seconds=1e6)
+FREE = RemediationFacts(limits=RemediationSettings(), fleet=100, rack="r1", uptime_seconds=1e6)
 
 
-def against(**changes: Any) -> list[tuple[str, Ruling]]:
+def against(**changes: Any) -> list[tuple[str, RuleOutcome]]:
     spoken = judge(replace(FREE, **changes))
-    assert all(said.why for said in spoken)
-    return [(said.name, said.verdict) for said in spoken if said.verdict is not Ruling.ALLOW]
+    assert all(said.reason for said in spoken)
+    return [(said.name, said.verdict) for said in spoken if said.verdict is not RuleOutcome.ALLOW]
 
 
 def test_nothing_against_it() -> None:
@@ -32,18 +32,18 @@ def test_nothing_against_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule", "verdict"),
     [
-        ({"known": False}, "node_known", Ruling.DENY),
-        ({"state": HealthState.DRAINING, "owner": Owner.OUTSIDE}, "not_drained_by_others", Ruling.DENY),
-        ({"state": HealthState.QUARANTINED, "owner": Owner.PERSON}, "not_drained_by_others", Ruling.DENY),
-        ({"state": HealthState.VALIDATING}, "in_service", Ruling.DENY),
-        ({"uptime_seconds": 10.0}, "boot_grace", Ruling.HOLD),
-        ({"first": "n0"}, "one_by_one", Ruling.HOLD),
-        ({"touched": 5}, "breaker", Ruling.HOLD),
-        ({"rack_touched": 2}, "rack_limit", Ruling.HOLD),
-        ({"stranded": ("demo",)}, "job_has_spare", Ruling.HOLD),
+        ({"known": False}, "node_known", RuleOutcome.DENY),
+        ({"state": HealthState.DRAINING, "owner": Owner.EXTERNAL}, "not_drained_by_others", RuleOutcome.DENY),
+        ({"state": HealthState.QUARANTINED, "owner": Owner.OPERATOR}, "not_drained_by_others", RuleOutcome.DENY),
+        ({"state": HealthState.VALIDATING}, "in_service", RuleOutcome.DENY),
+        ({"uptime_seconds": 10.0}, "boot_grace", RuleOutcome.HOLD),
+        ({"first": "n0"}, "one_node_per_incident", RuleOutcome.HOLD),
+        ({"touched": 5}, "breaker", RuleOutcome.HOLD),
+        ({"rack_touched": 2}, "max_drained_per_rack", RuleOutcome.HOLD),
+        ({"stranded": ("demo",)}, "job_has_spare", RuleOutcome.HOLD),
     ],
 )
-def test_each_rule_by_itself(changes: dict[str, Any], rule: str, verdict: Ruling) -> None:
+def test_each_rule_by_itself(changes: dict[str, Any], rule: str, verdict: RuleOutcome) -> None:
     assert against(**changes) == [(rule, verdict)]
 
 
@@ -61,9 +61,9 @@ def test_what_is_not_known_or_not_reached_holds_nothing(changes: dict[str, Any])
 def test_the_breaker_allows_a_share_and_never_less_than_the_minimum(
     fleet: int, share: float, minimum: int, allowed: int
 ) -> None:
-    limits = RemediationSettings(share_limit=share, minimum=minimum)
+    limits = RemediationSettings(max_drained_ratio=share, min_drain_budget=minimum)
     assert limit(limits, fleet) == allowed
-    facts = Facts(limits=limits, fleet=fleet)
+    facts = RemediationFacts(limits=limits, fleet=fleet)
     assert [breaker(replace(facts, touched=n)) is None for n in (max(0, allowed - 1), allowed)] == [allowed > 0, False]
 
 
@@ -72,19 +72,25 @@ def test_out_of_service_is_denied_whatever_else_holds(
     state: HealthState, owner: Owner, touched: int, stranded: bool, known: bool
 ) -> None:
     facts = replace(FREE, state=state, owner=owner, touched=touched, stranded=("j",) if stranded else (), known=known)
-    denied = any(said.verdict is Ruling.DENY for said in judge(facts))
+    denied = any(said.verdict is RuleOutcome.DENY for said in judge(facts))
     assert denied == (state in OUT_OF_SERVICE or not known)
 
 
 @pytest.mark.parametrize(
     ("wanted", "tried", "proposed"),
     [
-        (Remedy.RESET_GPU, (), Remedy.RESET_GPU),
-        (Remedy.RESET_GPU, (Remedy.RESET_GPU,), Remedy.REBOOT_NODE),
-        (Remedy.RESET_GPU, (Remedy.RESET_GPU, Remedy.REBOOT_NODE), Remedy.INSPECT),
-        (Remedy.INSPECT, (Remedy.RESET_GPU,), Remedy.INSPECT),
-        (Remedy.REPLACE, (Remedy.REPLACE,), Remedy.REPLACE),
+        (RecommendedAction.RESET_GPU, (), RecommendedAction.RESET_GPU),
+        (RecommendedAction.RESET_GPU, (RecommendedAction.RESET_GPU,), RecommendedAction.REBOOT_NODE),
+        (
+            RecommendedAction.RESET_GPU,
+            (RecommendedAction.RESET_GPU, RecommendedAction.REBOOT_NODE),
+            RecommendedAction.INSPECT_NODE,
+        ),
+        (RecommendedAction.INSPECT_NODE, (RecommendedAction.RESET_GPU,), RecommendedAction.INSPECT_NODE),
+        (RecommendedAction.REPLACE, (RecommendedAction.REPLACE,), RecommendedAction.REPLACE),
     ],
 )
-def test_the_ladder_is_climbed(wanted: Remedy, tried: tuple[Remedy, ...], proposed: Remedy) -> None:
-    assert next_remedy(wanted, tried) is proposed
+def test_the_ladder_is_climbed(
+    wanted: RecommendedAction, tried: tuple[RecommendedAction, ...], proposed: RecommendedAction
+) -> None:
+    assert next_action(wanted, tried) is proposed

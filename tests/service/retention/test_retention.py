@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from probes.words import Remedy
-from service.app import build_services, close_services
-from service.events.models import EventRow
-from service.fleet.models import NodeRow, TransitionRow
-from service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
-from service.kit.clock import ManualClock
-from service.kit.db import WriteSession
-from service.remediation.models import RemediationRow
-from service.retention import loops
-from service.services import Services
-from service.settings import Settings
+from mainstay.probes.core_types import RecommendedAction
+from mainstay.service.app import build_services, close_services
+from mainstay.service.common.db import WriteSession
+from mainstay.service.events.models import EventRow
+from mainstay.service.fleet.models import NodeRow, TransitionRow
+from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from mainstay.service.remediation.models import RemediationRow
+from mainstay.service.retention import loops
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from tests.fakes.clock import ManualClock
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -35,7 +35,7 @@ def services(make_settings: Callable[..., Settings], database_url: str) -> Itera
 def incident(session: WriteSession, name: str, closed_at: float | None) -> None:
     session.add(IncidentRow(
         id=name, title=name, summary="", state="open" if closed_at is None else "closed", version=1, severity="warning",
-        needs_human=False, opened_at=OLD - DAY, closed_at=closed_at, updated_at=OLD, ranks=[], kinds=["xid"],
+        needs_operator=False, opened_at=OLD - DAY, closed_at=closed_at, updated_at=OLD, ranks=[], kinds=["xid"],
     ))  # fmt: skip
     session.flush()
     session.add(TimelineRow(id=f"t-{name}", incident_id=name, time=OLD, kind="opened", text="x", data={}))
@@ -49,7 +49,7 @@ def finding(
     session: WriteSession, name: str, of: str | None, *, active: bool = False, at: float = OLD, event: str | None = None
 ) -> None:
     session.add(FindingRow(
-        id=f"f-{name}", key=f"k-{name}", kind="xid", node="n1", time=at, severity="warning", detector="facts",
+        id=f"f-{name}", key=f"k-{name}", kind="xid", node="n1", time=at, severity="warning", detector="hardware_events",
         confidence=1.0, evidence={"summary": ""}, active=active, cleared_at=None if active else at, event_id=event,
         incident_id=of,
     ))  # fmt: skip
@@ -58,7 +58,8 @@ def finding(
 
 def remediation(session: WriteSession, of: str, state: str) -> None:
     session.add(RemediationRow(
-        id=f"r-{of}", incident_id=of, node="n1", remedy=Remedy.REPLACE.value, state=state, dry_run=True, reason="",
+        id=f"r-{of}", incident_id=of, node="n1", recommended_action=RecommendedAction.REPLACE.value, state=state,
+        dry_run=True, reason="",
         rules=[], tried=[], created_at=OLD,
     ))  # fmt: skip
 
@@ -68,7 +69,7 @@ def event(session: WriteSession, name: str, at: float, *, judged: bool = True) -
                          judged_at=at if judged else None))  # fmt: skip
 
 
-def turn(services: Services, times: int = 1) -> None:
+def run_retention(services: Services, times: int = 1) -> None:
     (loop,) = loops.make(services)
     for _ in range(times):
         loop.turn()
@@ -95,10 +96,10 @@ def test_only_what_is_long_over_goes(services: Services) -> None:
         for name, at in (("of-old", OLD), ("of-young", OLD), ("old", OLD), ("young", YOUNG)):
             event(session, name, at)
         event(session, "unjudged", OLD, judged=False)
-        finding(session, "alone", None)
+        finding(session, "exclusive", None)
         finding(session, "alone-young", None, at=YOUNG)
         finding(session, "alone-active", None, active=True)
-    turn(services)
+    run_retention(services)
     kept = {"young", "open", "holds", "waits"}
     assert ids(services, IncidentRow) == kept
     for table, prefix in ((TimelineRow, "t"), (ActionRow, "a"), (PlanRow, "p")):
@@ -115,9 +116,9 @@ def test_the_move_that_put_a_node_where_it_is_stays(services: Services) -> None:
         for version, at in ((1, OLD), (2, OLD + 1), (3, OLD + 2)):
             session.add(TransitionRow(
                 id=f"m{version}", node="n1", version=version, time=at, trigger="found", from_state="healthy",
-                to_state="suspect", owner="machine", actor="mainstay", reason="", incident=None,
+                to_state="suspect", owner="system", actor="mainstay", reason="", incident=None,
             ))  # fmt: skip
-    turn(services)
+    run_retention(services)
     assert ids(services, TransitionRow) == {"m3"}
 
 
@@ -127,7 +128,7 @@ def test_a_turn_is_bounded(services: Services) -> None:
             event(session, str(number), OLD + number)
     left = []
     for _ in range(4):
-        turn(services)
+        run_retention(services)
         with services.database.reading() as session:
             left.append(session.scalar(select(func.count()).select_from(EventRow)))
     assert left == [70, 20, 0, 0]

@@ -1,4 +1,4 @@
-"""Nobody can hold, flood or lead astray whoever scrapes."""
+"""A scraped host cannot hold, flood or redirect the service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from service.sources.dcgm.fetch import FetchError, check_url, fetch
+from mainstay.service.sources.dcgm.fetch import FetchError, check_url, fetch
 from tests.service.sources.exporter import Exporter, old_text
 
 
@@ -77,7 +77,7 @@ def test_a_huge_answer_is_not_read(exporter: Exporter, *, announced: bool) -> No
 def test_a_redirect_is_not_followed(exporter: Exporter) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(302)
-        handler.send_header("Location", exporter.url + "/elsewhere")
+        handler.send_header("Location", exporter.url + "/redirected")
         handler.end_headers()
 
     exporter.answer = answer
@@ -126,7 +126,7 @@ def test_nobody_there(free_port) -> None:
 
 
 def test_a_name_may_not_lead_to_a_metadata_service(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.sources.dcgm import fetch as module
+    from mainstay.service.sources.dcgm import fetch as module
 
     monkeypatch.setattr(module, "_is_nobodys", lambda host: host == "127.0.0.1")
     with pytest.raises(FetchError, match="no address of an exporter"):

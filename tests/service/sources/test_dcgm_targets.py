@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.frame import Axis
-from probes.signals import SignalSource
-from service.sources import targets
+from mainstay.probes.frame import Axis
+from mainstay.probes.signals import SignalSource
+from mainstay.service.sources import targets
 from tests.service.sources.exporter import UUIDS, Exporter, new_text, old_labels, old_text, wait_for
 
 
-def add(service: Any, exporter: Exporter, **fields: Any) -> dict[str, Any]:
+def add_target(service: Any, exporter: Exporter, **fields: Any) -> dict[str, Any]:
     body = {"url": exporter.url, "interval_seconds": 1, **fields}
     answer = service.client().post("/v1/ingest/dcgm-targets", json=body)
     assert answer.status_code == 201, answer.text
@@ -40,7 +40,7 @@ def latest(service: Any, signal: str, device: str = "gpu0", node: str = "dgx-07"
 @pytest.mark.parametrize("text", [old_text(), new_text()], ids=["old", "4.6"])
 def test_a_target_fills_ring_blocks_and_fleet(service: Any, exporter: Exporter, text: str) -> None:
     exporter.answer = text
-    made = add(service, exporter)
+    made = add_target(service, exporter)
     assert set(made) == {
         "id", "url", "node", "interval_seconds", "enabled", "last_scrape_at", "last_error", "samples"
     }  # fmt: skip
@@ -66,7 +66,7 @@ def test_sequences_grow_by_one_and_counters_become_rates(service: Any, exporter:
         handler.wfile.write(body)
 
     exporter.answer = answer
-    add(service, exporter)
+    add_target(service, exporter)
     wait_for(lambda: latest(service, "gpu_energy_millijoules_total"))
     read = service.services.blocks.read
     blocks = wait_for(
@@ -77,21 +77,21 @@ def test_sequences_grow_by_one_and_counters_become_rates(service: Any, exporter:
 
 
 def test_the_target_may_name_the_node(service: Any, exporter: Exporter) -> None:
-    add(service, exporter, node="rack3-n1")
+    add_target(service, exporter, node="rack3-n1")
     wait_for(lambda: latest(service, "gpu_power_watts", node="rack3-n1"))
     assert service.client().get("/v1/nodes/dgx-07").status_code == 404
 
 
 def test_one_exporter_may_tell_of_two_nodes(service: Any, exporter: Exporter) -> None:
     exporter.answer = old_text("dgx-07") + old_text("dgx-08").replace(UUIDS[0], "GPU-x").replace(UUIDS[1], "GPU-y")
-    add(service, exporter)
+    add_target(service, exporter)
     for node in ("dgx-07", "dgx-08"):
         wait_for(lambda node=node: latest(service, "gpu_power_watts", node=node))
 
 
 def test_a_node_with_a_daemon_is_left_to_it(service: Any, exporter: Exporter, report: dict[str, Any]) -> None:
     assert service.node_client("dgx-07").put("/v1/nodes/dgx-07", json=report).status_code == 200
-    add(service, exporter)
+    add_target(service, exporter)
     target = wait_for(lambda: (found := the_target(service))["last_error"] and found)
     assert "has a daemon of its own" in target["last_error"]
     assert target["samples"] == 0
@@ -100,22 +100,22 @@ def test_a_node_with_a_daemon_is_left_to_it(service: Any, exporter: Exporter, re
 
 
 def test_a_node_is_fed_from_one_target_only(service: Any, exporter: Exporter) -> None:
-    add(service, exporter)
+    add_target(service, exporter)
     wait_for(lambda: the_target(service)["samples"])
     second = Exporter(new_text())
     try:
-        made = add(service, second)
+        made = add_target(service, second)
         items = lambda: service.client().get("/v1/ingest/dcgm-targets").json()["items"]  # noqa: E731
-        told = wait_for(lambda: next((t for t in items() if t["id"] == made["id"] and t["last_error"]), None))
-        assert "fed from another target" in told["last_error"]
+        emitted_events = wait_for(lambda: next((t for t in items() if t["id"] == made["id"] and t["last_error"]), None))
+        assert "fed from another target" in emitted_events["last_error"]
     finally:
         second.close()
 
 
 @pytest.mark.slow
 def test_a_target_that_fails_leaves_its_node_unknown(start: Any, exporter: Exporter) -> None:
-    service = start(fleet={"silent_after": 3.0})
-    add(service, exporter)
+    service = start(fleet={"heartbeat_timeout_seconds": 3.0})
+    add_target(service, exporter)
     state = lambda: service.client().get("/v1/nodes/dgx-07").json().get("state")  # noqa: E731
     wait_for(lambda: state() == "healthy")
 
@@ -126,25 +126,27 @@ def test_a_target_that_fails_leaves_its_node_unknown(start: Any, exporter: Expor
     exporter.answer = broken
     wait_for(lambda: state() == "unknown")
     assert "503" in the_target(service)["last_error"]
-    (silent,) = wait_for(lambda: told(service))
+    (silent,) = wait_for(lambda: emitted_events(service))
     assert (silent["node"], silent["data"]["sampler"], "cleared" in silent["data"]) == ("dgx-07", "dcgm", False)
     kinds = {finding["kind"] for finding in service.client().get("/v1/findings").json()["items"]}
     assert "node_lost" not in kinds, "an exporter that is away says nothing of the node"
     exporter.answer = old_text()
     wait_for(lambda: state() == "healthy", seconds=30)
     wait_for(lambda: the_target(service)["last_error"] is None)
-    assert [event["data"].get("cleared", False) for event in told(service)] == [True, False]
+    assert [event["data"].get("cleared", False) for event in emitted_events(service)] == [True, False]
 
 
-def told(service: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = service.client().get("/v1/events", params={"kind": "probe_silent"}).json()["items"]
+def emitted_events(service: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        service.client().get("/v1/events", params={"kind": "probe_unresponsive"}).json()["items"]
+    )
     return found
 
 
 @pytest.mark.slow
 def test_between_two_scrapes_a_node_is_not_silent(start: Any, exporter: Exporter) -> None:
-    service = start(fleet={"silent_after": 4.0})
-    add(service, exporter, interval_seconds=8)
+    service = start(fleet={"heartbeat_timeout_seconds": 4.0})
+    add_target(service, exporter, interval_seconds=8)
     state = lambda: service.client().get("/v1/nodes/dgx-07").json().get("state")  # noqa: E731
     wait_for(lambda: state() == "healthy")
     until = time.monotonic() + 6.5
@@ -157,12 +159,12 @@ def test_a_hanging_target_holds_up_no_other(start: Any, exporter: Exporter) -> N
     service = start(sources={"scrape_seconds": 1.0, "scrape_threads": 2})
     stuck = Exporter(lambda _handler: stuck.over.wait(60) and None)
     try:
-        add(service, stuck)
-        add(service, exporter)
+        add_target(service, stuck)
+        add_target(service, exporter)
         wait_for(lambda: latest(service, "gpu_power_watts"), seconds=5)
         items = lambda: service.client().get("/v1/ingest/dcgm-targets").json()["items"]  # noqa: E731
-        told = wait_for(lambda: next((t for t in items() if t["url"] == stuck.url and t["last_error"]), None))
-        assert "within 1 s" in told["last_error"]
+        emitted_events = wait_for(lambda: next((t for t in items() if t["url"] == stuck.url and t["last_error"]), None))
+        assert "within 1 s" in emitted_events["last_error"]
         assert not any(loop.failures for loop in service.app.state.loops)
     finally:
         stuck.close()
@@ -170,7 +172,7 @@ def test_a_hanging_target_holds_up_no_other(start: Any, exporter: Exporter) -> N
 
 def test_a_huge_target_is_refused(start: Any, exporter: Exporter) -> None:
     service = start(sources={"max_scrape_bytes": 2048})
-    add(service, exporter)
+    add_target(service, exporter)
     target = wait_for(lambda: (found := the_target(service))["last_error"] and found)
     assert "more than 2048 bytes" in target["last_error"]
 
@@ -178,14 +180,14 @@ def test_a_huge_target_is_refused(start: Any, exporter: Exporter) -> None:
 @pytest.mark.parametrize("host", ["", "../x", "a b"])
 def test_a_host_label_that_is_no_name_is_told(service: Any, exporter: Exporter, host: str) -> None:
     exporter.answer = old_text(host)
-    add(service, exporter)
+    add_target(service, exporter)
     assert "no node is named" in wait_for(lambda: the_target(service)["last_error"])
 
 
 def test_xids_that_the_exporter_counts_become_events(service: Any, exporter: Exporter) -> None:
     window = f'{{{old_labels(1)},xid="79",window_size_in_ms="300000"}}'
     exporter.answer = old_text() + f"DCGM_EXP_XID_ERRORS_COUNT{window} 0\n"
-    add(service, exporter)
+    add_target(service, exporter)
     wait_for(lambda: the_target(service)["samples"])
     exporter.answer = old_text(XID_ERRORS=79) + f"DCGM_EXP_XID_ERRORS_COUNT{window} 1\n"
     events = wait_for(lambda: service.client().get("/v1/events", params={"kind": "xid"}).json()["items"])
@@ -196,7 +198,7 @@ def test_xids_that_the_exporter_counts_become_events(service: Any, exporter: Exp
 
 @pytest.mark.slow
 def test_a_deleted_target_is_scraped_no_more(service: Any, exporter: Exporter) -> None:
-    made = add(service, exporter)
+    made = add_target(service, exporter)
     wait_for(lambda: exporter.asked)
     assert service.client().delete(f"/v1/ingest/dcgm-targets/{made['id']}").status_code == 204
     assert service.client().delete(f"/v1/ingest/dcgm-targets/{made['id']}").status_code == 404
@@ -207,13 +209,13 @@ def test_a_deleted_target_is_scraped_no_more(service: Any, exporter: Exporter) -
 
 
 def test_a_target_that_is_off_is_not_scraped(service: Any, exporter: Exporter) -> None:
-    add(service, exporter, enabled=False)
+    add_target(service, exporter, enabled=False)
     time.sleep(1.0)
     assert exporter.asked == 0
 
 
 def test_the_same_address_twice_is_a_conflict(service: Any, exporter: Exporter) -> None:
-    add(service, exporter, enabled=False)
+    add_target(service, exporter, enabled=False)
     again = service.client().post("/v1/ingest/dcgm-targets", json={"url": exporter.url})
     assert (again.status_code, again.json()["type"]) == (409, "urn:mainstay:problem:target-exists")
 
@@ -268,8 +270,8 @@ def test_due_targets_are_claimed_once(service_anywhere: Any) -> None:
         assert targets.claim(other, 5e9 + 2, 10) == []
     assert (first.id, first.sequence) == (identity, 1)
     with database.session() as session:
-        targets.settle(session, [targets.Outcome(first, 5e9 + 2, "refused")])
-        targets.settle(session, [targets.Outcome(first, 5e9 + 3, "refused")])
+        targets.settle(session, [targets.ScrapeResult(first, 5e9 + 2, "refused")])
+        targets.settle(session, [targets.ScrapeResult(first, 5e9 + 3, "refused")])
     with database.session() as session:
         assert targets.claim(session, 5e9 + 20, 10) == []
         (second,) = targets.claim(session, 5e9 + 40, 10)

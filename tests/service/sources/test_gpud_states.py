@@ -69,11 +69,11 @@ def test_only_changes_are_events_and_health_clears(node: Any) -> None:
     bad, good = reports(node)
     said = bad["data"]
     assert (bad["node"], bad["device"], bad["time"]) == ("n1", None, 1795168860.0)
-    assert (said["source"], said["check"], said["fatal"], said["healthy"], said["remedy"]) == (
+    assert (said["source"], said["check"], said["fatal"], said["healthy"], said["recommended_action"]) == (
         "gpud", "accelerator-nvidia-error-xid", True, False, "reboot_node"
     )  # fmt: skip
     assert said["message"] == "it is Unhealthy"
-    assert (good["data"]["healthy"], good["data"]["fatal"], good["data"]["remedy"]) == (True, False, "none")
+    assert (good["data"]["healthy"], good["data"]["fatal"], good["data"]["recommended_action"]) == (True, False, "none")
 
 
 def test_a_retry_changes_nothing(node: Any) -> None:
@@ -86,7 +86,12 @@ def test_a_worse_word_or_another_action_is_news(node: Any) -> None:
     assert send(node, states("Unhealthy", "2026-11-20T10:01:00Z")) == 1
     assert send(node, reboot("2026-11-20T10:02:00Z")) == 1
     assert send(node, reboot("2026-11-20T10:03:00Z", "HARDWARE_INSPECTION")) == 1
-    assert [e["data"]["remedy"] for e in reports(node)] == ["watch", "watch", "reboot_node", "inspect"]
+    assert [e["data"]["recommended_action"] for e in reports(node)] == [
+        "monitor",
+        "monitor",
+        "reboot_node",
+        "inspect_node",
+    ]
 
 
 def test_what_was_said_before_does_not_undo_what_was_said_later(node: Any) -> None:
@@ -103,7 +108,7 @@ def test_initializing_says_nothing(node: Any) -> None:
 def test_a_report_holds_until_it_is_healthy_again(node: Any) -> None:
     def findings() -> list[tuple[str, str, bool]]:
         found = node.get("/v1/findings", params={"kind": "health_report"}).json()["items"]
-        return [(finding["severity"], finding["remedy"], finding["active"]) for finding in found]
+        return [(finding["severity"], finding["recommended_action"], finding["active"]) for finding in found]
 
     send(node, reboot("2026-11-20T10:00:00Z"))
     wait_for(lambda: findings() == [("critical", "reboot_node", True)])
@@ -112,16 +117,18 @@ def test_a_report_holds_until_it_is_healthy_again(node: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "remedy"),
+    ("action", "recommended_action"),
     [
-        ("IGNORE_NO_ACTION_REQUIRED", "none"), ("CHECK_USER_APP_AND_GPU", "restart_app"),
-        ("REBOOT_SYSTEM", "reboot_node"), ("HARDWARE_INSPECTION", "inspect"), ("LATER_ACTION", "watch"),
+        ("IGNORE_NO_ACTION_REQUIRED", "none"), ("CHECK_USER_APP_AND_GPU", "restart_job"),
+        ("REBOOT_SYSTEM", "reboot_node"), ("HARDWARE_INSPECTION", "inspect_node"), ("LATER_ACTION", "monitor"),
     ],
 )  # fmt: skip
-def test_actions(lasting_service: Any, action: str, remedy: str) -> None:
+def test_actions(lasting_service: Any, action: str, recommended_action: str) -> None:
     client = lasting_service.client()
     assert send(client, reboot("2026-11-20T10:00:00Z", action), node=f"n-{action}") == 1
-    assert [e["data"]["remedy"] for e in reports(client) if e["node"] == f"n-{action}"] == [remedy]
+    assert [e["data"]["recommended_action"] for e in reports(client) if e["node"] == f"n-{action}"] == [
+        recommended_action
+    ]
 
 
 def test_the_worst_of_several_states_of_one_name_counts(node: Any) -> None:
@@ -140,7 +147,7 @@ def test_whose_states_they_are(service: Any, node: Any) -> None:
     assert service.client("").post(PATH, json=body).status_code == 401
 
 
-def one(state: dict[str, Any]) -> list[dict[str, Any]]:
+def single_state(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"component": "c", "states": [state]}]
 
 
@@ -148,12 +155,13 @@ def one(state: dict[str, Any]) -> list[dict[str, Any]]:
     ("body", "field"),
     [
         ({}, "body"), ([7], "body"), ([{"states": []}], "component"), ([{"component": "c"}], "states"),
-        (one({}), "health"), (one({"health": "Fine"}), "health"), (one({"health": 1}), "health"),
-        (one({"health": "Healthy", "time": 5}), "time"),
-        (one({"health": "Healthy", "time": "now"}), "time"),
-        (one({"health": "Healthy", "reason": ["x"]}), "reason"),
-        (one({"health": "Healthy", "suggested_actions": {"repair_actions": "x"}}), "repair_actions"),
-        (one({"health": "Healthy", "extra_info": {"a": 1}}), "extra_info"),
+        (single_state({}), "health"), (single_state({"health": "Fine"}), "health"),
+        (single_state({"health": 1}), "health"),
+        (single_state({"health": "Healthy", "time": 5}), "time"),
+        (single_state({"health": "Healthy", "time": "now"}), "time"),
+        (single_state({"health": "Healthy", "reason": ["x"]}), "reason"),
+        (single_state({"health": "Healthy", "suggested_actions": {"repair_actions": "x"}}), "repair_actions"),
+        (single_state({"health": "Healthy", "extra_info": {"a": 1}}), "extra_info"),
         ([{"component": "c\x00", "states": []}], "component"), ([{"component": "c", "states": []}] * 1001, "body"),
     ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def send(client: Any, body: Any, accepted: int, duplicates: int = 0) -> None:
 SECONDS = itertools.count(1795170000)
 
 
-def tell(client: Any, body: dict[str, Any], accepted: int = 1) -> list[dict[str, Any]]:
+def post_event(client: Any, body: dict[str, Any], accepted: int = 1) -> list[dict[str, Any]]:
     """Send it with a time of its own; the events that came of it."""
     second = next(SECONDS)
     send(client, body | {"generatedTimestamp": {"seconds": second}}, accepted)
@@ -128,32 +128,38 @@ def test_all_else_is_a_report(node: Any) -> None:
         False,
         False,
     )
-    assert (said["remedy"], said["codes"]) == ("reset_gpu", ["DCGM_FR_CLOCK_THROTTLE_POWER"])
+    assert (said["recommended_action"], said["codes"]) == ("reset_gpu", ["DCGM_FR_CLOCK_THROTTLE_POWER"])
 
 
 @pytest.mark.parametrize(
-    ("action", "remedy"),
+    ("action", "recommended_action"),
     [
         ("NONE", "none"), (0, "none"), ("COMPONENT_RESET", "reset_gpu"), ("RESTART_VM", "reboot_node"),
         (15, "reboot_node"), (24, "reboot_node"), ("RESTART_BM", "reboot_node"), ("REPLACE_VM", "replace"),
-        (25, "replace"), ("RUN_FIELDDIAG", "inspect"), (6, "inspect"), ("RUN_DCGMEUD", "inspect"), (26, "inspect"),
-        ("CONTACT_SUPPORT", "inspect"), (5, "inspect"), ("UNKNOWN", "watch"), (99, "watch"), ("CUSTOM", "watch"),
-        (27, "watch"), (12345, "watch"), ("SOMETHING_NEW", "watch"), (39, "restart_app"),
+        (25, "replace"), ("RUN_FIELDDIAG", "inspect_node"), (6, "inspect_node"), ("RUN_DCGMEUD", "inspect_node"),
+        (26, "inspect_node"), ("CONTACT_SUPPORT", "inspect_node"), (5, "inspect_node"), ("UNKNOWN", "monitor"),
+        (99, "monitor"), ("CUSTOM", "monitor"), (27, "monitor"), (12345, "monitor"), ("SOMETHING_NEW", "monitor"),
+        (39, "restart_job"),
     ],
 )  # fmt: skip
-def test_actions_by_name_and_by_number(lasting_node: Any, action: Any, remedy: str) -> None:
-    (event,) = tell(lasting_node, WATCH | {"recommendedAction": action, "customRecommendedAction": "swap-fan"})
-    assert event["data"]["remedy"] == remedy
+def test_actions_by_name_and_by_number(lasting_node: Any, action: Any, recommended_action: str) -> None:
+    (event,) = post_event(lasting_node, WATCH | {"recommendedAction": action, "customRecommendedAction": "swap-fan"})
+    assert event["data"]["recommended_action"] == recommended_action
     assert event["data"]["action"] == "swap-fan" or action not in {"CUSTOM", 27}
 
 
 @pytest.mark.parametrize("strategy", ["STORE_ONLY", 2, "store_only"])
 @pytest.mark.parametrize("body", [XID, WATCH | {"isFatal": True}])
 def test_what_is_only_to_be_stored_is_never_severe(lasting_node: Any, body: dict[str, Any], strategy: Any) -> None:
-    (event,) = tell(lasting_node, body | {"processingStrategy": strategy})
+    (event,) = post_event(lasting_node, body | {"processingStrategy": strategy})
     assert event["kind"] == "health_report"
     said = event["data"]
-    assert (said["fatal"], said["remedy"], said["severity"], said["store_only"]) == (False, "none", "info", True)
+    assert (said["fatal"], said["recommended_action"], said["severity"], said["store_only"]) == (
+        False,
+        "none",
+        "info",
+        True,
+    )
 
 
 def test_what_is_only_to_be_stored_opens_nothing(node: Any) -> None:
@@ -161,7 +167,7 @@ def test_what_is_only_to_be_stored_opens_nothing(node: Any) -> None:
 
     send(node, WATCH | {"isFatal": True, "processingStrategy": "STORE_ONLY"}, 1)
     findings = wait_for(lambda: node.get("/v1/findings").json()["items"])
-    assert [(finding["severity"], finding["remedy"]) for finding in findings] == [("info", "none")]
+    assert [(finding["severity"], finding["recommended_action"]) for finding in findings] == [("info", "none")]
     assert node.get("/v1/incidents").json()["items"] == []
 
 
@@ -169,7 +175,7 @@ def test_healthy_again_is_told_and_asks_for_nothing(node: Any) -> None:
     send(node, XID | {"isHealthy": True, "isFatal": False}, 1)
     (event,) = stored(node)
     assert event["kind"] == "health_report"
-    assert (event["data"]["healthy"], event["data"]["remedy"]) == (True, "none")
+    assert (event["data"]["healthy"], event["data"]["recommended_action"]) == (True, "none")
 
 
 @pytest.mark.parametrize(
@@ -178,14 +184,14 @@ def test_healthy_again_is_told_and_asks_for_nothing(node: Any) -> None:
         ([("GPU", "0")], ["gpu0"]), ([("GPU", GPU)], ["gpu0"]), ([("PCI", "PCI:0000:17:00.0")], ["gpu0"]),
         ([("PCI", "00000000:18:00")], ["gpu1"]), ([("GPU", "0"), ("GPU", "1")], ["gpu0", "gpu1"]),
         ([("GPU", "0"), ("PCI", "0000:17:00"), ("GPU_UUID", GPU)], ["gpu0"]), ([("GPU", "7")], ["gpu7"]),
-        ([("GPU_UUID", "GPU-of-nobody")], [None]), ([("NODE", "n1")], [None]), ([("POD", "train-0")], [None]),
+        ([("GPU_UUID", "GPU-absent")], [None]), ([("NODE", "n1")], [None]), ([("POD", "train-0")], [None]),
         ([("NIC", "mlx5_0")], ["nic:mlx5_0:1"]), ([("NIC", "mlx5_9:1")], ["nic:mlx5_9:1"]), ([], [None]),
         ([("UFO", "x")], [None]), ([("NIC", "bad name")], [None]),
     ],
 )  # fmt: skip
 def test_entities_become_devices(lasting_node: Any, entities: list[tuple[str, str]], devices: list[str | None]) -> None:
     impacted = [{"entityType": kind, "entityValue": value} for kind, value in entities]
-    told = tell(lasting_node, WATCH | {"entitiesImpacted": impacted}, len(devices))
+    told = post_event(lasting_node, WATCH | {"entitiesImpacted": impacted}, len(devices))
     assert sorted((event["device"] for event in told), key=str) == devices
 
 
@@ -238,7 +244,7 @@ def test_nothing_of_a_bad_batch_is_stored(node: Any) -> None:
 
 def test_a_node_reports_for_itself_only(service: Any, node: Any) -> None:
     refused = node.post(PATH, json={"events": [XID, WATCH | {"nodeName": "n2"}]})
-    assert (refused.status_code, refused.json()["type"]) == (403, "urn:mainstay:problem:not-your-node")
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:mainstay:problem:wrong-node")
     assert stored(node) == []
     assert service.client("").post(PATH, json=XID).status_code == 401
     send(service.client(), WATCH | {"nodeName": "n2"}, 1)
@@ -247,8 +253,8 @@ def test_a_node_reports_for_itself_only(service: Any, node: Any) -> None:
 def test_xids_are_counted_by_the_card_once_for_each_time(service: Any, node: Any) -> None:
     from sqlalchemy import select
 
-    from probes.ids import uuid7
-    from service.events.models import XidTotalRow
+    from mainstay.probes.ids import uuid7
+    from mainstay.service.events.models import XidTotalRow
 
     send(node, XID, 1)
     at = 1795169473.0

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from probes.frame import Axis
-from service.kit.db import Database
-from service.telemetry.blocks import Block, BlockStore
-from service.telemetry.blocks_postgres import PostgresBlockStore
-from service.telemetry.blocks_sqlite import SqliteBlockStore
+from mainstay.probes.frame import Axis
+from mainstay.service.common.db import Database
+from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
+from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
 
 HOUR = 480_000
 """An hour in 2024, in Unix hours."""
@@ -33,8 +33,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore
 
 def block(
     sequence: int, start: float = START, *, subject: str = "n1", axis: Axis = Axis.TIME, span: float = 1.0
-) -> Block:
-    return Block(subject, axis, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256)))
+) -> StoredBlock:
+    return StoredBlock(
+        subject, axis, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256))
+    )
 
 
 def read(store: BlockStore, start: float, stop: float, subject: str | None = None, axis: Axis = Axis.TIME) -> list[int]:
@@ -55,7 +57,7 @@ def test_a_block_is_stored_once(store: BlockStore) -> None:
 
 
 def test_the_same_number_in_another_stream_or_subject_is_another_block(store: BlockStore) -> None:
-    other_stream = Block("n1", Axis.TIME, "t", 1, START, START, b"x")
+    other_stream = StoredBlock("n1", Axis.TIME, "t", 1, START, START, b"x")
     assert store.append([block(1), other_stream, block(1, subject="n2")]) == [True] * 3
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.telemetry.envelope import Buckets, as_json
+from mainstay.service.telemetry.envelope import Buckets, as_json
 
 
 def test_a_spike_survives() -> None:

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes.frame import MAX_FRAME_BYTES, Axis, checksum, encode
-from probes.signals import WIDE_MISSING, Catalogue, SignalSource, catalogue
-from service.telemetry.blocks import Block
+from mainstay.probes.frame import MAX_FRAME_BYTES, Axis, checksum, encode
+from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog
+from mainstay.service.telemetry.blocks import StoredBlock
 
 FRAMES = "/v1/telemetry/frames"
 
 
-def stored(running: Any) -> list[Block]:
-    blocks: list[Block] = []
+def stored(running: Any) -> list[StoredBlock]:
+    blocks: list[StoredBlock] = []
     for axis in Axis:
         blocks += running.services.blocks.read(0.0, time.time() + 10_000, axis=axis)
     return blocks
@@ -108,20 +108,20 @@ def test_old_ranges_are_read_from_blocks_with_their_rates(service, node, frames)
     assert reads["mean"] == [100.0] * 6
 
 
-def test_an_announced_catalogue_opens_the_door(service, node, frames) -> None:
-    made = Catalogue(("load_1m",), ())
-    body = frames.body(1, catalogue=made.digest, values=np.ones(2, "<f4").tobytes(), wide=b"")
+def test_an_announced_catalog_opens_the_endpoint(service, node, frames) -> None:
+    made = Catalog(("load_1m",), ())
+    body = frames.body(1, catalog=made.digest, values=np.ones(2, "<f4").tobytes(), wide=b"")
     refused = node.post(FRAMES, content=body)
-    assert (refused.status_code, slug(refused)) == (409, "unknown-catalogue")
+    assert (refused.status_code, slug(refused)) == (409, "unknown-catalog")
     names = {"narrow": ["load_1m"], "wide": []}
-    assert node.put(f"/v1/telemetry/catalogues/{made.digest}", json=names).status_code == 204
-    assert node.put(f"/v1/telemetry/catalogues/{made.digest}", json=names).status_code == 204
+    assert node.put(f"/v1/telemetry/catalogs/{made.digest}", json=names).status_code == 204
+    assert node.put(f"/v1/telemetry/catalogs/{made.digest}", json=names).status_code == 204
     assert node.post(FRAMES, content=body).status_code == 204
-    wrong = node.put(f"/v1/telemetry/catalogues/{'0' * 16}", json=names)
-    assert (wrong.status_code, slug(wrong)) == (422, "bad-catalogue")
+    wrong = node.put(f"/v1/telemetry/catalogs/{'0' * 16}", json=names)
+    assert (wrong.status_code, slug(wrong)) == (422, "invalid-catalog")
 
 
-HOST = catalogue(SignalSource.HOST)
+HOST = catalog(SignalSource.HOST)
 CELLS = len(HOST.narrow) * 2
 
 
@@ -129,49 +129,49 @@ def spoilt(frames: Any) -> dict[str, tuple[bytes, int, str, str]]:
     """What: (body, status, slug, words of the detail)."""
     good = frames.body(1)
     return {
-        "empty": (b"", 422, "bad-frame", "not a frame"),
-        "not msgpack": (b"\xc1\xc1\xc1", 422, "bad-frame", "not a frame"),
-        "truncated": (good[: len(good) // 2], 422, "bad-frame", "truncated"),
-        "trailing bytes": (good + b"x", 422, "bad-frame", "trailing"),
+        "empty": (b"", 422, "invalid-frame", "not a frame"),
+        "not msgpack": (b"\xc1\xc1\xc1", 422, "invalid-frame", "not a frame"),
+        "truncated": (good[: len(good) // 2], 422, "invalid-frame", "truncated"),
+        "trailing bytes": (good + b"x", 422, "invalid-frame", "trailing"),
         "oversized": (b"\x00" * (MAX_FRAME_BYTES + 1), 413, "frame-too-large", str(MAX_FRAME_BYTES)),
-        "missing field": (msgspec.msgpack.encode({"version": 1}), 422, "bad-frame", "subject"),
+        "missing field": (msgspec.msgpack.encode({"version": 1}), 422, "invalid-frame", "subject"),
         "unknown field": (
             msgspec.msgpack.encode({**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "extra": 1}),
-            422, "bad-frame", "extra",
+            422, "invalid-frame", "extra",
         ),
         "wrong type": (
             msgspec.msgpack.encode({**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "sequence": "1"}),
-            422, "bad-frame", "sequence",
+            422, "invalid-frame", "sequence",
         ),
         "NaN as an id": (
             msgspec.msgpack.encode(
                 {**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "entities": [float("nan")]}
             ),
-            422, "bad-frame", "entities",
+            422, "invalid-frame", "entities",
         ),
         "NaN as a sequence": (
             msgspec.msgpack.encode(
                 {**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "sequence": float("nan")}
             ),
-            422, "bad-frame", "sequence",
+            422, "invalid-frame", "sequence",
         ),
-        "version": (frames.body(1, version=2), 422, "bad-frame", "version 2"),
-        "subject": (frames.body(1, subject="a b"), 422, "bad-frame", "'a b'"),
-        "NUL in a stream": (frames.body(1, stream="s\x00"), 422, "bad-frame", "stream"),
-        "entity": (frames.body(1, entities=("host\n",)), 422, "bad-frame", "entity"),
+        "version": (frames.body(1, version=2), 422, "invalid-frame", "version 2"),
+        "subject": (frames.body(1, subject="a b"), 422, "invalid-frame", "'a b'"),
+        "NUL in a stream": (frames.body(1, stream="s\x00"), 422, "invalid-frame", "stream"),
+        "entity": (frames.body(1, entities=("host\n",)), 422, "invalid-frame", "entity"),
         "entity twice": (
             frames.body(1, entities=("host", "host")),
-            422, "bad-frame", "twice",
+            422, "invalid-frame", "twice",
         ),
-        "NaN as a time": (frames.body(1, t0=float("nan")), 422, "bad-frame", "t0=nan"),
-        "infinite time": (frames.body(1, t0=float("inf")), 422, "bad-frame", "t0=inf"),
-        "zero dt": (frames.body(1, dt=0.0), 422, "bad-frame", "dt"),
-        "longer than an hour": (frames.body(1, dt=3601.0), 422, "bad-frame", "spans"),
-        "no samples": (frames.body(1, samples=0, values=b"", wide=b""), 422, "bad-frame", "samples"),
-        "short values": (frames.body(1, values=bytes(CELLS * 4 - 4)), 422, "bad-frame", "values has"),
-        "long wide": (frames.body(1, wide=bytes(8 * 1000)), 422, "bad-frame", "wide has"),
-        "damaged": (frames.body(1, crc32=1), 422, "bad-frame", "checksum"),
-        "unknown catalogue": (frames.body(1, catalogue="ab" * 8), 409, "unknown-catalogue", "abab"),
+        "NaN as a time": (frames.body(1, t0=float("nan")), 422, "invalid-frame", "t0=nan"),
+        "infinite time": (frames.body(1, t0=float("inf")), 422, "invalid-frame", "t0=inf"),
+        "zero dt": (frames.body(1, dt=0.0), 422, "invalid-frame", "dt"),
+        "longer than an hour": (frames.body(1, dt=3601.0), 422, "invalid-frame", "spans"),
+        "no samples": (frames.body(1, samples=0, values=b"", wide=b""), 422, "invalid-frame", "samples"),
+        "short values": (frames.body(1, values=bytes(CELLS * 4 - 4)), 422, "invalid-frame", "values has"),
+        "long wide": (frames.body(1, wide=bytes(8 * 1000)), 422, "invalid-frame", "wide has"),
+        "damaged": (frames.body(1, crc32=1), 422, "invalid-frame", "checksum"),
+        "unknown catalog": (frames.body(1, catalog="ab" * 8), 409, "unknown-catalog", "abab"),
         "infinity": (frames.with_narrow("load_1m", np.inf), 422, "value-out-of-range", "load_1m of host"),
         "minus infinity": (frames.with_narrow("load_1m", -np.inf), 422, "value-out-of-range", "load_1m of host"),
         "too high": (frames.with_narrow("cpu_utilization_ratio", 1.5), 422, "value-out-of-range", "is 1.5"),
@@ -180,10 +180,10 @@ def spoilt(frames: Any) -> dict[str, tuple[bytes, int, str, str]]:
             frames.body(1, wide=np.full((1, len(HOST.wide), 2), -5, "<i8").tobytes()),
             422, "value-out-of-range", "is -5",
         ),
-        "the future": (frames.body(1, t0=time.time() + 1000), 422, "out-of-time", "in the future"),
-        "the distant past": (frames.body(1, t0=1000.0), 422, "out-of-time", "older"),
-        "another node": (frames.body(1, subject="n2"), 403, "not-your-node", "'n2'"),
-        "somebody's job": (frames.body(1, subject="j", axis=Axis.STEP), 403, "not-your-job", "'j'"),
+        "the future": (frames.body(1, t0=time.time() + 1000), 422, "outside-retention", "in the future"),
+        "the distant past": (frames.body(1, t0=1000.0), 422, "outside-retention", "older"),
+        "another node": (frames.body(1, subject="n2"), 403, "wrong-node", "'n2'"),
+        "another's job": (frames.body(1, subject="j", axis=Axis.STEP), 403, "wrong-job", "'j'"),
     }  # fmt: skip
 
 
@@ -194,10 +194,10 @@ def test_refused_frames_say_why_and_leave_nothing(service, frames) -> None:
         assert (answer.status_code, slug(answer)) == (status, name), (what, answer.text)
         assert words in answer.json()["detail"], (what, answer.text)
     assert stored(service) == []
-    assert node.post(FRAMES, content=frames.body(1)).status_code == 204, "and the service goes on"
+    assert node.post(FRAMES, content=frames.body(1)).status_code == 204, "the service still works"
     refused = service.services.ingest.refused
-    assert refused["bad-frame"] > 10
-    assert 'mainstay_frames_refused_total{problem="bad-frame"}' in node.get("/metrics").text
+    assert refused["invalid-frame"] > 10
+    assert 'mainstay_frames_rejected_total{problem="invalid-frame"}' in node.get("/metrics").text
 
 
 def test_frames_need_a_token_that_may(start, frames) -> None:
@@ -222,9 +222,9 @@ def test_frames_need_a_token_that_may(start, frames) -> None:
 
 
 def test_a_node_nobody_knows_is_refused_even_to_an_admin(service, frames) -> None:
-    answer = service.client().post(FRAMES, content=frames.body(1, subject="nobody"))
+    answer = service.client().post(FRAMES, content=frames.body(1, subject="absent"))
     assert (answer.status_code, slug(answer)) == (404, "unknown-subject")
-    steps = {"axis": Axis.STEP, "entities": ("0",), "catalogue": catalogue(SignalSource.RANK).digest}
+    steps = {"axis": Axis.STEP, "entities": ("0",), "catalog": catalog(SignalSource.RANK).digest}
     answer = service.client().post(FRAMES, content=frames.body(1, subject="nojob", **steps))
     assert (answer.status_code, slug(answer)) == (404, "unknown-subject")
 
@@ -261,7 +261,7 @@ def test_no_bytes_harm_the_route(fuzzed, body: bytes) -> None:
     running, node = fuzzed
     answer = node.post(FRAMES, content=body)
     assert answer.status_code == 422
-    assert slug(answer) == "bad-frame"
+    assert slug(answer) == "invalid-frame"
     assert running.services.ingest.writer.stats.stored == 0
 
 
@@ -269,7 +269,7 @@ JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=5), st.binary(max_size=9),
     st.lists(st.integers(0, 9), max_size=3),
 )  # fmt: skip
-FIELDS = ("version", "subject", "axis", "stream", "sequence", "t0", "dt", "catalogue", "entities", "samples", "crc32")
+FIELDS = ("version", "subject", "axis", "stream", "sequence", "t0", "dt", "catalog", "entities", "samples", "crc32")
 
 
 @FUZZ
@@ -345,7 +345,7 @@ def test_retention_drops_whole_old_hours(start, frames) -> None:
     node = service.node_client("n1")
     now = time.time()
     assert node.post(FRAMES, content=frames.body(1, t0=now - 60)).status_code == 204
-    service.services.blocks.append([Block("n1", Axis.TIME, "old", 1, now - 5 * 3600, now - 5 * 3600, b"x")])
+    service.services.blocks.append([StoredBlock("n1", Axis.TIME, "old", 1, now - 5 * 3600, now - 5 * 3600, b"x")])
     loop = next(loop for loop in service.app.state.loops if loop.name == "telemetry-retention")
     loop.run_once()
     assert [block.stream for block in stored(service)] == ["s1"]

@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from probes.frame import Axis, Frame, decode, encode
-from probes.signals import Catalogue, SignalSource, catalogue
+from mainstay.probes.frame import Axis, Frame, decode, encode
+from mainstay.probes.signals import Catalog, SignalSource, catalog
 from tests.service.run_frames import PAIR, PROGRESS, RANK, pair_frame, progress_frame, step_frame
 
 FRAMES, BLOCKS = "/v1/telemetry/frames", "/v1/telemetry/blocks"
@@ -106,47 +106,54 @@ BAD: dict[str, tuple[Spoiler, int, str, str]] = {
     # what: (frame at a time, status, slug, words of the detail)
     "progress on the step axis": (
         lambda now: progress_frame(3.0, {"progress_step": 1}, axis=Axis.STEP),
-        422, "bad-frame", "progress stand on the time axis",
+        422, "invalid-frame", "progress stand on the time axis",
     ),
     "pairs on the time axis": (
         lambda now: pair_frame(int(now), 0.1, pairs=("0>1",), end=now, axis=Axis.TIME),
-        422, "bad-frame", "pairs stand on the step axis",
+        422, "invalid-frame", "pairs stand on the step axis",
     ),
     "steps on the time axis": (
-        lambda now: step_frame(int(now), {}, end=now, axis=Axis.TIME), 422, "bad-frame", "steps stand on the step axis",
+        lambda now: step_frame(int(now), {}, end=now, axis=Axis.TIME),
+        422, "invalid-frame", "steps stand on the step axis",
     ),
     "progress of a device": (
         lambda now: progress_frame(now, {"progress_step": 1}, entities=("gpu0",)),
-        422, "bad-frame", "of a progress frame is not a rank number: 'gpu0'",
+        422, "invalid-frame", "of a progress frame is not a rank number: 'gpu0'",
     ),
     "progress of a pair": (
-        lambda now: progress_frame(now, {"progress_step": 1}, entities=("0>1",)), 422, "bad-frame", "'0>1'",
+        lambda now: progress_frame(now, {"progress_step": 1}, entities=("0>1",)), 422, "invalid-frame", "'0>1'",
     ),
     "progress of a rank beyond the world": (
         lambda now: progress_frame(now, {"progress_step": 1}, entities=("0", "4")),
-        422, "bad-frame", "rank 4 is not one of the 4 ranks",
+        422, "invalid-frame", "rank 4 is not one of the 4 ranks",
     ),
     "a rank with two names": (
-        lambda now: progress_frame(now, {"progress_step": 1}, entities=("1", "01")), 422, "bad-frame", "leading zeros",
+        lambda now: progress_frame(now, {"progress_step": 1}, entities=("1", "01")),
+        422, "invalid-frame", "leading zeros",
     ),
     "a pair beyond the world": (
-        lambda now: pair_frame(1, 0.1, pairs=("0>1", "1>9"), end=now), 422, "bad-frame", "rank 9 is not one of the 4",
+        lambda now: pair_frame(1, 0.1, pairs=("0>1", "1>9"), end=now),
+        422, "invalid-frame", "rank 9 is not one of the 4",
     ),
-    "a pair of one": (lambda now: pair_frame(1, 0.1, pairs=("2>2",), end=now), 422, "bad-frame", "nothing to itself"),
-    "half a pair": (lambda now: pair_frame(1, 0.1, pairs=("2",), end=now), 422, "bad-frame", "not a pair of ranks"),
-    "a pair of words": (lambda now: pair_frame(1, 0.1, pairs=("a>b",), end=now), 422, "bad-frame", "entity 'a>b'"),
+    "a pair of one": (
+        lambda now: pair_frame(1, 0.1, pairs=("2>2",), end=now), 422, "invalid-frame", "nothing to itself",
+    ),
+    "half a pair": (lambda now: pair_frame(1, 0.1, pairs=("2",), end=now), 422, "invalid-frame", "not a pair of ranks"),
+    "a pair of words": (lambda now: pair_frame(1, 0.1, pairs=("a>b",), end=now), 422, "invalid-frame", "entity 'a>b'"),
     "a pair with a zero before": (
-        lambda now: pair_frame(1, 0.1, pairs=("0>01",), end=now), 422, "bad-frame", "leading zeros",
+        lambda now: pair_frame(1, 0.1, pairs=("0>01",), end=now), 422, "invalid-frame", "leading zeros",
     ),
     "pairs without a place in time": (
         lambda now: pair_frame(1, 0.1, pairs=("0>1",), end=0.0, values_of={"step_end_nanoseconds": -(2**63)}),
-        422, "bad-frame", "no place in time",
+        422, "invalid-frame", "no place in time",
     ),
     "too fine a grid": (
-        lambda now: progress_frame(now, {"progress_step": 1}, dt=0.01), 422, "bad-frame", "dt 0.01 of a progress frame",
+        lambda now: progress_frame(now, {"progress_step": 1}, dt=0.01),
+        422, "invalid-frame", "dt 0.01 of a progress frame",
     ),
     "too coarse a grid": (
-        lambda now: progress_frame(now, {"progress_step": 1}, dt=90.0), 422, "bad-frame", "dt 90.0 of a progress frame",
+        lambda now: progress_frame(now, {"progress_step": 1}, dt=90.0),
+        422, "invalid-frame", "dt 90.0 of a progress frame",
     ),
     "no phase": (
         lambda now: progress_frame(now, {"progress_phase": 7.0}), 422, "value-out-of-range", "progress_phase of 0",
@@ -165,17 +172,17 @@ BAD: dict[str, tuple[Spoiler, int, str, str]] = {
         lambda now: pair_frame(1, -0.5, pairs=("0>1",), end=now), 422, "value-out-of-range", "transfer_seconds of 0>1",
     ),
     "short values": (
-        lambda now: progress_frame(now, {}, values=b"", crc32=0), 422, "bad-frame", "checksum",
+        lambda now: progress_frame(now, {}, values=b"", crc32=0), 422, "invalid-frame", "checksum",
     ),
     "the future": (
-        lambda now: progress_frame(now + 1000, {"progress_step": 1}), 422, "out-of-time", "in the future",
+        lambda now: progress_frame(now + 1000, {"progress_step": 1}), 422, "outside-retention", "in the future",
     ),
-    "the distant past": (lambda now: progress_frame(1000.0, {"progress_step": 1}), 422, "out-of-time", "older"),
-    "somebody else's job": (
-        lambda now: progress_frame(now, {"progress_step": 1}, subject="demo-2"), 403, "not-your-job", "'demo-2'",
+    "the distant past": (lambda now: progress_frame(1000.0, {"progress_step": 1}), 422, "outside-retention", "older"),
+    "another's job": (
+        lambda now: progress_frame(now, {"progress_step": 1}, subject="demo-2"), 403, "wrong-job", "'demo-2'",
     ),
-    "somebody else's pairs": (
-        lambda now: pair_frame(1, 0.1, pairs=("0>1",), end=now, subject="demo-2"), 403, "not-your-job", "'demo-2'",
+    "another's pairs": (
+        lambda now: pair_frame(1, 0.1, pairs=("0>1",), end=now, subject="demo-2"), 403, "wrong-job", "'demo-2'",
     ),
 }  # fmt: skip
 
@@ -194,32 +201,32 @@ def test_refused_frames_say_why_and_leave_nothing(service) -> None:
     assert stored(service) == 0
     assert service.services.progress.jobs() == ()
     assert service.services.pairs.last_step("demo-1") is None
-    assert send(job, progress_frame(now, {"progress_step": 1})).status_code == 204, "and the service goes on"
+    assert send(job, progress_frame(now, {"progress_step": 1})).status_code == 204, "the service still works"
 
 
 def test_a_node_writes_no_jobs_progress_and_a_reader_nothing(service) -> None:
     now = float(int(time.time()))
     job_client(service)
     frame = progress_frame(now, {"progress_step": 1})
-    assert problem(send(service.node_client("n1"), frame)) == (403, "not-your-job")
+    assert problem(send(service.node_client("n1"), frame)) == (403, "wrong-job")
     reader = service.client().post("/v1/auth/tokens", json={"name": "r", "kind": "user", "scopes": ["read"]}).json()
     assert problem(send(service.client(reader["token"]), frame)) == (403, "scope-missing")
-    unknown = send(service.client(), progress_frame(now, {"progress_step": 1}, subject="nobody"))
+    unknown = send(service.client(), progress_frame(now, {"progress_step": 1}, subject="absent"))
     assert problem(unknown) == (404, "unknown-subject")
     assert stored(service) == 0
 
 
-def test_a_catalogue_of_several_kinds_tells_of_nothing(service) -> None:
+def test_a_catalog_of_several_kinds_tells_of_nothing(service) -> None:
     job, now = job_client(service), float(int(time.time()))
-    mixed = Catalogue(("progress_phase", "load_1m"), ())
+    mixed = Catalog(("progress_phase", "load_1m"), ())
     names = {"narrow": list(mixed.narrow), "wide": []}
-    assert job.put(f"/v1/telemetry/catalogues/{mixed.digest}", json=names).status_code == 204
+    assert job.put(f"/v1/telemetry/catalogs/{mixed.digest}", json=names).status_code == 204
     values = np.zeros((4, 2, 1), "<f4").tobytes()
-    frame = progress_frame(now, {}, catalogue=mixed.digest, values=values, wide=b"", crc32=0)
+    frame = progress_frame(now, {}, catalog=mixed.digest, values=values, wide=b"", crc32=0)
     admin = service.client()
     service.node_client("demo-1")
     answer = admin.post(FRAMES, content=encode(_summed(frame)))
-    assert problem(answer) == (422, "bad-frame")
+    assert problem(answer) == (422, "invalid-frame")
     assert "mixes" in answer.json()["detail"]
     assert stored(service) == 0
 
@@ -227,17 +234,17 @@ def test_a_catalogue_of_several_kinds_tells_of_nothing(service) -> None:
 def _summed(frame: Frame) -> Frame:
     import msgspec
 
-    from probes.frame import checksum
+    from mainstay.probes.frame import checksum
 
     return msgspec.structs.replace(frame, crc32=checksum(frame.values, frame.wide))
 
 
-def test_our_own_catalogues_are_known_from_the_start(service) -> None:
+def test_our_own_catalogs_are_known_from_the_start(service) -> None:
     client = service.client()
-    for made in (PROGRESS, PAIR, RANK, catalogue(SignalSource.HOST)):
-        told = client.get(f"/v1/telemetry/catalogues/{made.digest}").json()
+    for made in (PROGRESS, PAIR, RANK, catalog(SignalSource.HOST)):
+        told = client.get(f"/v1/telemetry/catalogs/{made.digest}").json()
         assert (tuple(told["narrow"]), tuple(told["wide"])) == (made.narrow, made.wide)
-    assert problem(client.get(f"/v1/telemetry/catalogues/{'0' * 16}")) == (404, "unknown-catalogue")
+    assert problem(client.get(f"/v1/telemetry/catalogs/{'0' * 16}")) == (404, "unknown-catalog")
 
 
 def frames_in(body: bytes) -> list[bytes]:
@@ -292,6 +299,7 @@ def test_reading_blocks_is_for_readers_and_wants_sense(service) -> None:
     assert client.get(BLOCKS, params={"start": 2, "stop": 1}).status_code == 422
     assert client.get(BLOCKS, params={"start": 0}).status_code == 422
     for cursor in ("x", "", "bm90IGpzb24=", "W10=", "WzEsMiwzXQ==", "WyJhIiwiYiIsImMiLCJkIl0=", "\x00"):
-        assert problem(client.get(BLOCKS, params={"start": 0, "stop": 1, "after": cursor})) == (422, "bad-cursor"), (
-            cursor
-        )
+        assert problem(client.get(BLOCKS, params={"start": 0, "stop": 1, "after": cursor})) == (
+            422,
+            "invalid-cursor",
+        ), cursor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.telemetry.pairs import PAIR_SIGNALS, PairStore
+from mainstay.service.telemetry.pairs import PAIR_SIGNALS, PairStore
 from tests.service.run_frames import checked, pair_frame
 
 T = 1_800_000_000.0
@@ -77,5 +77,5 @@ def test_memory_of_all_jobs_is_bounded() -> None:
 
 
 def test_an_unknown_job_has_nothing() -> None:
-    window = PairStore(4).window("nobody")
+    window = PairStore(4).window("absent")
     assert (window.pairs, len(window.steps)) == ((), 0)

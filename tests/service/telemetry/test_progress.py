@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probes.signals import WIDE_MISSING
-from service.telemetry.progress import MIN_SECONDS, PROGRESS_SIGNALS, ProgressStore
+from mainstay.probes.signals import WIDE_MISSING
+from mainstay.service.telemetry.progress import MIN_SECONDS, PROGRESS_SIGNALS, ProgressStore
 from tests.service.run_frames import checked, progress_frame
 
 T = 1_800_000_000
@@ -41,7 +41,7 @@ def test_gaps_and_silent_ranks_are_unknown() -> None:
     x = store.window("demo-1", T, T + 4, ("progress_step", "tp_completed")).x
     assert x[:, 0, 0].tolist() == pytest.approx([1, np.nan, np.nan, np.nan], nan_ok=True)
     assert x[:, 0, 1].tolist() == pytest.approx([1, np.nan, 2, np.nan], nan_ok=True)
-    assert np.isnan(x[:, 1]).all(), "nobody sends it"
+    assert np.isnan(x[:, 1]).all(), "no rank sends it"
     assert store.reached("demo-1", T + 1) == T + 2
     assert store.reached("demo-1", T) == T
     assert store.reached("demo-1", T + 10) is None
@@ -49,7 +49,7 @@ def test_gaps_and_silent_ranks_are_unknown() -> None:
 
 
 def test_a_rank_of_which_nothing_is_heard_is_not_waited_for() -> None:
-    """The coordinator sends all ranks, and says so where one is silent: that second is told."""
+    """The coordinator sends all ranks and marks the silent ones, so that second counts as reported."""
     store = ProgressStore(60)
     put(store, T, progress_step=1)
     steps = np.array([2, 2, WIDE_MISSING, 2])[:, None]
@@ -108,12 +108,12 @@ def test_memory_is_bounded_by_ranks_and_by_jobs() -> None:
     large.write(checked(progress_frame(T, {"progress_step": 1}, ranks=4000)))
     window = large.window("demo-1", 0, T + 1, ("progress_step",))
     assert len(window.seconds) == MIN_SECONDS, "a job too large for its share keeps a minute"
-    assert large.nbytes < 4000 * 8 * (MIN_SECONDS + 20), "what nobody sends takes no memory"
+    assert large.nbytes < 4000 * 8 * (MIN_SECONDS + 20), "signals without data take no memory"
 
 
 def test_an_unknown_job_has_nothing() -> None:
     store = ProgressStore(60)
-    assert store.latest("nobody") is None
-    assert store.moved("nobody") is None
-    assert store.window("nobody", T, T + 5).x.shape == (1, len(PROGRESS_SIGNALS), 0)
-    assert (store.ranks("nobody"), store.oldest("nobody"), store.reached("nobody", 0.0)) == (0, 0, None)
+    assert store.latest("absent") is None
+    assert store.moved("absent") is None
+    assert store.window("absent", T, T + 5).x.shape == (1, len(PROGRESS_SIGNALS), 0)
+    assert (store.ranks("absent"), store.oldest("absent"), store.reached("absent", 0.0)) == (0, 0, None)

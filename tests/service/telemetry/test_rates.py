@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.signals import WIDE_MISSING
-from service.telemetry.rates import CounterRates
+from mainstay.probes.signals import WIDE_MISSING
+from mainstay.service.telemetry.rates import CounterRates
 
 ONE = np.zeros(1, np.intp)
 

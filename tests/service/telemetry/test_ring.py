@@ -9,39 +9,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.frame import Axis, Frame, checksum
-from probes.signals import WIDE_MISSING, Catalogue, SignalSource, catalogue, names
-from service.telemetry.catalogues import compile_catalogue, ring_signals
-from service.telemetry.check import Samples, check
-from service.telemetry.ring import Ring
+from mainstay.probes.frame import Axis, Frame, checksum
+from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog, names
+from mainstay.service.telemetry.catalogs import compile_catalog, ring_signals
+from mainstay.service.telemetry.check import CheckedSamples, check
+from mainstay.service.telemetry.ring import TelemetryRing
 
 CPU = "cpu_utilization_ratio"
 READ = "disk_read_bytes_total"
-HOST = compile_catalogue(Catalogue((CPU, "load_1m"), (READ,)))
-BOTH = compile_catalogue(catalogue(SignalSource.HOST, SignalSource.GPU))
+HOST = compile_catalog(Catalog((CPU, "load_1m"), (READ,)))
+BOTH = compile_catalog(catalog(SignalSource.HOST, SignalSource.GPU))
 T0 = 1_000_000
 
 
 def host_frame(
     t0: int, cpu: list[float], total: list[int] | None = None, *, node: str = "n1", dt: float = 1.0
-) -> Samples:
+) -> CheckedSamples:
     narrow = np.array([[cpu, [1.0] * len(cpu)]], "<f4")
     wide = np.array([[total or list(range(len(cpu)))]], "<i8")
     frame = Frame(
         version=1, subject=node, axis=Axis.TIME, stream="s", sequence=1, t0=float(t0), dt=dt,
-        catalogue=HOST.catalogue.digest, entities=("host",), samples=len(cpu),
+        catalog=HOST.catalog.digest, entities=("host",), samples=len(cpu),
         crc32=checksum(narrow.tobytes(), wide.tobytes()), values=narrow.tobytes(), wide=wide.tobytes(),
     )  # fmt: skip
     return check(frame, HOST)
 
 
-def cpu(ring: Ring, start: int, stop: int, node: str = "n1") -> list[float]:
+def cpu(ring: TelemetryRing, start: int, stop: int, node: str = "n1") -> list[float]:
     window = ring.window(SignalSource.HOST, start, stop, signals=[CPU], columns=[(node, "host")])
     return window.values[:, 0, 0].tolist()
 
 
 def test_what_is_written_is_read() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1, 0.2, 0.3]))
     assert cpu(ring, T0 - 1, T0 + 4) == pytest.approx([np.nan, 0.1, 0.2, 0.3, np.nan], nan_ok=True)
     assert ring.head(SignalSource.HOST) == T0 + 2
@@ -50,7 +50,7 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_counters_stand_as_rates() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0, 0], [100, 300]))
     ring.write(host_frame(T0 + 2, [0, 0], [600, 600]))
     window = ring.window(SignalSource.HOST, T0, T0 + 4, signals=[READ])
@@ -58,7 +58,7 @@ def test_counters_stand_as_rates() -> None:
 
 
 def test_the_past_is_overwritten_not_mixed() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1] * 60))
     ring.write(host_frame(T0 + 90, [0.9]))
     assert cpu(ring, T0 + 30, T0 + 31) == pytest.approx([np.nan], nan_ok=True), "the slot now holds a later second"
@@ -67,7 +67,7 @@ def test_the_past_is_overwritten_not_mixed() -> None:
 
 
 def test_late_data_does_not_overwrite_newer_seconds() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0 + 60, [0.9]))
     ring.write(host_frame(T0, [0.1, 0.2]))
     assert cpu(ring, T0 + 60, T0 + 61) == pytest.approx([0.9])
@@ -75,27 +75,27 @@ def test_late_data_does_not_overwrite_newer_seconds() -> None:
 
 
 def test_a_cleared_second_is_unknown_for_everyone() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1], node="n1"))
     ring.write(host_frame(T0 + 60, [0.2], node="n2"))
     assert cpu(ring, T0 + 60, T0 + 61, "n1") == pytest.approx([np.nan], nan_ok=True)
 
 
 def test_missing_samples_do_not_erase_known_ones() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.5]))
     ring.write(host_frame(T0, [np.nan]))
     assert cpu(ring, T0, T0 + 1) == pytest.approx([0.5])
 
 
 def test_several_samples_in_a_second_leave_the_last_known() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1, 0.2, np.nan, 0.4], dt=0.25))
     assert cpu(ring, T0, T0 + 1) == pytest.approx([0.4])
 
 
 def test_columns_grow_and_keep_their_history() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     for number in range(40):
         ring.write(host_frame(T0, [number / 100], node=f"n{number}"))
     assert len(ring.columns(SignalSource.HOST)) == 40
@@ -103,7 +103,7 @@ def test_columns_grow_and_keep_their_history() -> None:
 
 
 def test_columns_over_several_pages_read_as_one() -> None:
-    ring = Ring(60, page_columns=3)
+    ring = TelemetryRing(60, page_columns=3)
     for number in range(8):
         ring.write(host_frame(T0, [number / 10], node=f"n{number}"))
     window = ring.window(SignalSource.HOST, T0, T0 + 1, signals=[CPU])
@@ -113,7 +113,7 @@ def test_columns_over_several_pages_read_as_one() -> None:
 
 
 def test_the_columns_of_the_gone_are_given_to_the_new() -> None:
-    ring = Ring(60, page_columns=16)
+    ring = TelemetryRing(60, page_columns=16)
     for number in range(16):
         ring.write(host_frame(T0, [0.5, 0.5], [1, 2], node=f"old{number}"))
     memory = ring.nbytes
@@ -127,15 +127,15 @@ def test_the_columns_of_the_gone_are_given_to_the_new() -> None:
 
 @pytest.mark.parametrize("page_columns", [2, 256])
 def test_a_node_whose_devices_lie_in_two_pages(page_columns: int) -> None:
-    made = BOTH.catalogue
-    ring = Ring(60, page_columns=page_columns)
+    made = BOTH.catalog
+    ring = TelemetryRing(60, page_columns=page_columns)
     for step in range(2):
         narrow = np.full((5, len(made.narrow), 1), np.nan, "<f4")
         narrow[:, made.narrow.index("gpu_power_watts"), 0] = [300, 301, 302, 303, 304]
         wide = np.full((5, len(made.wide), 1), 100 * step, "<i8")
         frame = Frame(
             version=1, subject="n1", axis=Axis.TIME, stream="s", sequence=1, t0=float(T0 + step), dt=1.0,
-            catalogue=made.digest, entities=tuple(f"gpu{i}" for i in range(5)), samples=1, crc32=0,
+            catalog=made.digest, entities=tuple(f"gpu{i}" for i in range(5)), samples=1, crc32=0,
             values=narrow.tobytes(), wide=wide.tobytes(),
         )  # fmt: skip
         ring.write(check(frame, BOTH))
@@ -144,16 +144,16 @@ def test_a_node_whose_devices_lie_in_two_pages(page_columns: int) -> None:
 
 
 def test_host_and_gpu_part_into_their_rings() -> None:
-    made = BOTH.catalogue
+    made = BOTH.catalog
     narrow = np.full((3, len(made.narrow), 1), np.nan, "<f4")
     narrow[0, made.narrow.index(CPU)] = 0.5
     narrow[1:, made.narrow.index("gpu_power_watts"), 0] = [300, 310]
     wide = np.full((3, len(made.wide), 1), 7, "<i8")
     frame = Frame(
-        version=1, subject="n1", axis=Axis.TIME, stream="s", sequence=1, t0=float(T0), dt=1.0, catalogue=made.digest,
+        version=1, subject="n1", axis=Axis.TIME, stream="s", sequence=1, t0=float(T0), dt=1.0, catalog=made.digest,
         entities=("host", "gpu0", "gpu1"), samples=1, crc32=0, values=narrow.tobytes(), wide=wide.tobytes(),
     )  # fmt: skip
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(check(frame, BOTH))
     gpu = ring.window(SignalSource.GPU, T0, T0 + 1, signals=["gpu_power_watts"])
     assert gpu.columns == (("n1", "gpu0"), ("n1", "gpu1"))
@@ -162,7 +162,7 @@ def test_host_and_gpu_part_into_their_rings() -> None:
 
 
 def test_a_window_is_a_copy() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.5]))
     window = ring.window(SignalSource.HOST, T0, T0 + 1)
     window.values[:] = 9
@@ -170,7 +170,7 @@ def test_a_window_is_a_copy() -> None:
 
 
 def test_a_window_longer_than_the_ring_is_its_newest_part() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     window = ring.window(SignalSource.HOST, 0, T0)
     assert (window.start, len(window.values)) == (T0 - 60, 60)
     with pytest.raises(ValueError, match="nonsense"):
@@ -178,7 +178,7 @@ def test_a_window_longer_than_the_ring_is_its_newest_part() -> None:
 
 
 def test_a_node_that_invents_devices_does_not_fill_memory() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     template = host_frame(T0, [0.5])
     for number in range(600):
         frame = replace_entities(template, (f"gpu{number}",))
@@ -186,7 +186,14 @@ def test_a_node_that_invents_devices_does_not_fill_memory() -> None:
     assert len(ring.columns(SignalSource.GPU)) <= 257
 
 
-def replace_entities(samples: Samples, entities: tuple[str, ...]) -> Samples:
+def test_a_node_whose_devices_are_replaced_again_and_again_is_kept_for_good() -> None:
+    ring = TelemetryRing(60, page_columns=1)
+    for number in range(300):
+        ring.write(replace_entities(host_frame(T0 + 100 * number, [0.5]), (f"gpu{number}",)))
+    assert ring.columns(SignalSource.GPU) == (("n1", "gpu299"),)
+
+
+def replace_entities(samples: CheckedSamples, entities: tuple[str, ...]) -> CheckedSamples:
     import msgspec
 
     return replace(samples, frame=msgspec.structs.replace(samples.frame, entities=entities))
@@ -194,7 +201,7 @@ def replace_entities(samples: Samples, entities: tuple[str, ...]) -> Samples:
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1)), min_size=1, max_size=40))
 def test_the_ring_agrees_with_a_plain_dictionary(writes: list[tuple[int, float]]) -> None:
-    ring, known, stamp = Ring(60), {}, {}
+    ring, known, stamp = TelemetryRing(60), {}, {}
     for offset, value in writes:
         ring.write(host_frame(T0 + offset, [value]))
         slot = (T0 + offset) % 60
@@ -214,10 +221,10 @@ def reach(source: SignalSource, seconds: int) -> np.ndarray:
 
 
 def test_readings_are_the_last_known_values() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1, 0.2, np.nan, np.nan], [100, 300, 300, 700]))
     ring.write(host_frame(T0, [0.9], [5], node="n2"))
-    found = ring.readings(SignalSource.HOST, T0 + 4, reach(SignalSource.HOST, 10), spoke=10)
+    found = ring.readings(SignalSource.HOST, T0 + 4, reach(SignalSource.HOST, 10), max_age_seconds=10)
     row, total = ring_signals(SignalSource.HOST).index(CPU), names(SignalSource.HOST, wide=True).index(READ)
     assert found.columns == (("n1", "host"), ("n2", "host"))
     assert found.gauges[row].tolist() == pytest.approx([0.2, 0.9])
@@ -227,25 +234,26 @@ def test_readings_are_the_last_known_values() -> None:
 
 
 def test_readings_reach_back_as_far_as_asked_and_no_further() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1] + [np.nan] * 9))
     row = ring_signals(SignalSource.HOST).index(CPU)
     for seconds, value in ((10, 0.1), (9, np.nan)):
-        found = ring.readings(SignalSource.HOST, T0 + 10, reach(SignalSource.HOST, seconds), spoke=60)
+        found = ring.readings(SignalSource.HOST, T0 + 10, reach(SignalSource.HOST, seconds), max_age_seconds=60)
         assert found.gauges[row].tolist() == pytest.approx([value], nan_ok=True)
     mixed = reach(SignalSource.HOST, 1)
     mixed[row] = 20
-    assert ring.readings(SignalSource.HOST, T0 + 10, mixed, spoke=60).gauges[row].tolist() == pytest.approx([0.1])
+    found = ring.readings(SignalSource.HOST, T0 + 10, mixed, max_age_seconds=60)
+    assert found.gauges[row].tolist() == pytest.approx([0.1])
 
 
 def test_readings_leave_out_who_fell_silent_and_what_lies_a_ring_back() -> None:
-    ring = Ring(60)
+    ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1]))
     ring.write(host_frame(T0 + 50, [0.5], node="n2"))
-    found = ring.readings(SignalSource.HOST, T0 + 51, reach(SignalSource.HOST, 200), spoke=45)
+    found = ring.readings(SignalSource.HOST, T0 + 51, reach(SignalSource.HOST, 200), max_age_seconds=45)
     assert found.columns == (("n2", "host"),)
     ring.write(host_frame(T0 + 120, [np.nan], node="n2"))
     row = ring_signals(SignalSource.HOST).index(CPU)
-    again = ring.readings(SignalSource.HOST, T0 + 121, reach(SignalSource.HOST, 200), spoke=45)
+    again = ring.readings(SignalSource.HOST, T0 + 121, reach(SignalSource.HOST, 200), max_age_seconds=45)
     assert np.isnan(again.gauges[row]).all()
-    assert ring.readings(SignalSource.GPU, T0, reach(SignalSource.GPU, 5), spoke=5).columns == ()
+    assert ring.readings(SignalSource.GPU, T0, reach(SignalSource.GPU, 5), max_age_seconds=5).columns == ()

@@ -5,29 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probes.frame import Axis, Frame
-from probes.signals import WIDE_MISSING, SignalSource, catalogue
-from service.kit.problem import ProblemError
-from service.telemetry.catalogues import compile_catalogue
-from service.telemetry.check import Samples, check
-from service.telemetry.steps import StepStore
+from mainstay.probes.frame import Axis, Frame
+from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
+from mainstay.service.common.problem import ProblemError
+from mainstay.service.telemetry.catalogs import compile_catalog
+from mainstay.service.telemetry.check import CheckedSamples, check
+from mainstay.service.telemetry.steps import StepStore
 
-RANK = compile_catalogue(catalogue(SignalSource.RANK))
+RANK = compile_catalog(catalog(SignalSource.RANK))
 TIME = "step_time_seconds"
 
 
 def steps(
     first: int, times: list[list[float]], *, ranks: tuple[str, ...] | None = None, job: str = "j", **changes
-) -> Samples:
+) -> CheckedSamples:
     """Step times [rank][step]; every other signal is missing."""
     ranks = ranks or tuple(str(rank) for rank in range(len(times)))
     count = len(times[0])
-    narrow = np.full((len(ranks), len(RANK.catalogue.narrow), count), np.nan, "<f4")
-    narrow[:, RANK.catalogue.narrow.index(TIME)] = times
+    narrow = np.full((len(ranks), len(RANK.catalog.narrow), count), np.nan, "<f4")
+    narrow[:, RANK.catalog.narrow.index(TIME)] = times
     wide = np.broadcast_to((1_700_000_000 + first + np.arange(count)) * 10**9, (len(ranks), 1, count)).astype("<i8")
     fields = {
         "version": 1, "subject": job, "axis": Axis.STEP, "stream": "s", "sequence": 1, "t0": float(first), "dt": 1.0,
-        "catalogue": RANK.catalogue.digest, "entities": ranks, "samples": count, "crc32": 0,
+        "catalog": RANK.catalog.digest, "entities": ranks, "samples": count, "crc32": 0,
         "values": narrow.tobytes(), "wide": wide.tobytes(),
     }  # fmt: skip
     return check(Frame(**{**fields, **changes}), RANK)
@@ -66,7 +66,7 @@ def test_old_steps_leave_and_late_ones_do_not_return() -> None:
     assert store.window("j").steps.tolist() == [64]
 
 
-def later(first: int, times: list[list[float]], seconds: int, **changes) -> Samples:
+def later(first: int, times: list[list[float]], seconds: int, **changes) -> CheckedSamples:
     """The same, done ``seconds`` later than steps of these numbers were."""
     count = len(times[0])
     ends = (1_700_000_000 + seconds + first + np.arange(count)) * 10**9
@@ -134,9 +134,9 @@ def test_thinning_by_a_stride() -> None:
 
 
 def test_an_unknown_job_has_nothing() -> None:
-    window = StepStore(64).window("nobody")
+    window = StepStore(64).window("absent")
     assert (window.values.shape[0], len(window.steps)) == (0, 0)
-    assert StepStore(64).last_step("nobody") is None
+    assert StepStore(64).last_step("absent") is None
 
 
 def test_the_span_of_a_step_frame_is_its_steps_ends() -> None:

@@ -12,22 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.validation.suites import expected_benchmarks
+from mainstay.service.validation.suites import expected_benchmarks
 
 Json = dict[str, Any]
-
-
-def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-    return found
-
-
-@pytest.fixture
-def eventually() -> Callable[..., Any]:
-    return wait_until
 
 
 def results_of(suite: str, scale: float = 1.0, error: str | None = None, **changes: Any) -> Json:
@@ -80,7 +67,7 @@ class FakeNode:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def orders(self, wait: float = 0.0) -> list[Json]:
-        answer = self.client.get(f"/v1/nodes/{self.name}/orders", params={"wait": wait})
+        answer = self.client.get(f"/v1/nodes/{self.name}/tasks", params={"wait": wait})
         assert answer.status_code == 200, answer.text
         items: list[Json] = answer.json()["items"]
         return items
@@ -108,7 +95,7 @@ class FakeNode:
 
 
 @pytest.fixture
-def enrol(report: Json) -> Callable[..., FakeNode]:
+def enroll(report: Json) -> Callable[..., FakeNode]:
     def make(running: Any, name: str, **changes: Any) -> FakeNode:
         client = running.node_client(name)
         assert client.put(f"/v1/nodes/{name}", json=report).status_code == 200

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.words import Verdict
-from service.validation.latch import POWER, Latch, latched, power_of
+from mainstay.probes.core_types import Verdict
+from mainstay.service.validation.latch import POWER, Latch, latched, power_of
 
 V = Verdict
 SUITES = ("quick", "standard", "deep", "unlisted")
 
 
 @pytest.mark.parametrize(
-    ("standing", "verdict", "suite", "expected"),
+    ("current_verdict", "verdict", "suite", "expected"),
     [
         (None, V.PASS, "quick", Latch(V.PASS, 1)),
         (Latch(V.FAIL, 3), V.PASS, "quick", Latch(V.FAIL, 3)),
@@ -27,19 +27,19 @@ SUITES = ("quick", "standard", "deep", "unlisted")
         (Latch(V.FAIL, 1), V.FAIL, "deep", Latch(V.FAIL, 3)),
     ],
 )
-def test_examples(standing: Latch | None, verdict: Verdict, suite: str, expected: Latch) -> None:
-    assert latched(standing, verdict, suite) == expected
+def test_examples(current_verdict: Latch | None, verdict: Verdict, suite: str, expected: Latch) -> None:
+    assert latched(current_verdict, verdict, suite) == expected
 
 
 @given(st.lists(st.tuples(st.sampled_from(V), st.sampled_from(SUITES)), min_size=1))
 def test_only_a_strong_enough_pass_clears_a_failure(checks: list[tuple[Verdict, str]]) -> None:
-    standing: Latch | None = None
+    current_verdict: Latch | None = None
     for verdict, suite in checks:
-        before, standing = standing, latched(standing, verdict, suite)
-        if before is not None and before.verdict is V.FAIL and standing.verdict is not V.FAIL:
+        before, current_verdict = current_verdict, latched(current_verdict, verdict, suite)
+        if before is not None and before.verdict is V.FAIL and current_verdict.verdict is not V.FAIL:
             assert verdict is V.PASS
             assert power_of(suite) >= before.power
-        if standing.verdict is V.PASS:
+        if current_verdict.verdict is V.PASS:
             assert before is None or before.verdict is V.PASS or verdict is V.PASS
 
 

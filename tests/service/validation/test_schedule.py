@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from service.validation.schedule import ScheduleError, next_run
+from mainstay.service.validation.schedule import ScheduleError, next_run
 
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC).timestamp()
 

@@ -14,15 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import build_services, close_services
-from service.kit.clock import ManualClock
-from service.services import Services
-from service.settings import Settings
-from service.validation import orders, sweeps
-from service.validation import service as validations
-from service.validation.schemas import SweepCreate
-from service.validation.tasks import Tasks
-from service.worker import embedded, make_app
+from mainstay.service.app import build_services, close_services
+from mainstay.service.celery_app import embedded, make_app
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from mainstay.service.validation import node_tasks, sweeps
+from mainstay.service.validation import service as validations
+from mainstay.service.validation.schemas import SweepCreate
+from mainstay.service.validation.tasks import Tasks
+from tests.fakes.clock import ManualClock
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,19 +54,19 @@ def test_a_sweep_is_made_read_and_forgotten(admin: httpx.Client) -> None:
 
 
 def test_a_sweep_is_changed_in_part_by_one_editor_at_a_time(admin: httpx.Client) -> None:
-    made = create(admin, schedule="every 60s", at_once=2, benchmarks=["gemm"])
+    made = create(admin, schedule="every 60s", max_concurrent=2, benchmarks=["gemm"])
     create(admin, name="other")
     path = f"/v1/sweeps/{made['id']}"
     off = admin.patch(path, json={"version": 1, "enabled": False}).json()
     assert off == made | {"version": 2, "enabled": False, "next_run_at": None}
-    problem(admin.patch(path, json={"version": 1, "at_once": 3}), 409, "sweep-changed")
-    problem(admin.patch(path, json={"version": 2, "name": "other"}), 409, "name-taken")
-    problem(admin.patch(path, json={"version": 2, "nodes": ["nobody"]}), 404, "unknown-node")
+    problem(admin.patch(path, json={"version": 1, "max_concurrent": 3}), 409, "sweep-changed")
+    problem(admin.patch(path, json={"version": 2, "name": "other"}), 409, "name-conflict")
+    problem(admin.patch(path, json={"version": 2, "nodes": ["absent"]}), 404, "unknown-node")
     problem(admin.patch(path, json={"version": 2, "benchmarks": ["nonsense"]}), 422, "unknown-benchmark")
     for bad in ({"name": None}, {"retries": None}, {"enabled": 1}, {"schedule": "now"}, {"next_run_at": 0}):
         problem(admin.patch(path, json={"version": 2, **bad}), 422, "invalid")
     assert admin.get(path).json() == off
-    on = {"enabled": True, "schedule": "every 3600s", "at_once": None, "benchmarks": None, "retries": 2}
+    on = {"enabled": True, "schedule": "every 3600s", "max_concurrent": None, "benchmarks": None, "retries": 2}
     changed = admin.patch(path, json={"version": 2, **on}).json()
     assert changed == made | on | {"version": 3, "next_run_at": changed["next_run_at"]}
     assert 3000 < changed["next_run_at"] - changed["created_at"] < 3700
@@ -83,7 +83,7 @@ def test_a_disabled_sweep_and_one_without_schedule_are_not_due(admin: httpx.Clie
         ({"schedule": "whenever"}, 422, "invalid"),
         ({"schedule": "0 0 31 2 *"}, 422, "invalid"),
         ({"suite": "slow"}, 422, "unknown-suite"),
-        ({"nodes": ["nobody"]}, 404, "unknown-node"),
+        ({"nodes": ["absent"]}, 404, "unknown-node"),
         ({"name": ""}, 422, "invalid"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_bad_sweep_is_refused(admin: httpx.Client, change: Json, status: int, 
 
 def test_a_name_is_taken_once(admin: httpx.Client) -> None:
     create(admin)
-    problem(admin.post("/v1/sweeps", json={"name": "nightly", "suite": "quick"}), 409, "name-taken")
+    problem(admin.post("/v1/sweeps", json={"name": "nightly", "suite": "quick"}), 409, "name-conflict")
 
 
 # the tick, without a broker
@@ -108,12 +108,12 @@ def services(make_settings: Callable[..., Settings], database_url: str) -> Any:
 
 
 def add_nodes(services: Services, report: Json, *names: str) -> None:
-    from service.fleet.schemas import NodeReport
-    from service.fleet.service import report as say
+    from mainstay.service.fleet.schemas import NodeReportCreate
+    from mainstay.service.fleet.service import report as say
 
     with services.database.session() as session:
         for name in names:
-            say(session, name, NodeReport.model_validate(report), now=services.clock.now())
+            say(session, name, NodeReportCreate.model_validate(report), now=services.clock.now())
 
 
 def make(services: Services, **changes: Any) -> str:
@@ -124,7 +124,7 @@ def make(services: Services, **changes: Any) -> str:
 
 def read(services: Services, sweep_id: str) -> Any:
     with services.database.reading() as session:
-        return sweeps.read_many(session, [sweeps.require(session, sweep_id)], keep_runs=5)[0]
+        return sweeps.serialize_sweeps(session, [sweeps.require(session, sweep_id)], keep_runs=5)[0]
 
 
 def ticker(services: Services) -> Tasks:
@@ -148,7 +148,7 @@ def test_a_due_sweep_reaches_every_node_once(services: Services, report: Json) -
     (run,) = read(services, sweep).runs
     assert (run.counts.pending, run.finished_at) == (2, None)
     with services.database.session() as session:
-        taken = [orders.take_orders(session, node, now=services.clock.now()) for node in ("n1", "n2", "n3")]
+        taken = [node_tasks.claim_tasks(session, node, now=services.clock.now()) for node in ("n1", "n2", "n3")]
     assert [len(one) for one in taken] == [1, 1, 0]
 
 
@@ -208,17 +208,17 @@ def test_what_no_node_fetches_expires_as_unknown(services: Services, report: Jso
     assert (run.counts.unknown, run.counts.pending) == (1, 0)
     assert run.finished_at is not None
     with services.database.reading() as session:
-        assert validations.standing(session, ["n1"])["n1"].verdict == "unknown"
+        assert validations.current_verdicts(session, ["n1"])["n1"].verdict == "unknown"
 
 
 def test_an_order_that_was_lost_on_its_way_comes_again(services: Services, report: Json) -> None:
     add_nodes(services, report, "n1")
     with services.database.session() as session:
         validations.order(session, services.settings, node="n1", suite="quick", now=services.clock.now())
-    for seconds, expected in ((0, 1), (5, 0), (orders.REDELIVER_SECONDS, 1)):
+    for seconds, expected in ((0, 1), (5, 0), (node_tasks.REDELIVER_SECONDS, 1)):
         services.clock.advance(seconds)  # type: ignore[attr-defined]
         with services.database.session() as session:
-            assert len(orders.take_orders(session, "n1", now=services.clock.now())) == expected
+            assert len(node_tasks.claim_tasks(session, "n1", now=services.clock.now())) == expected
 
 
 def test_messages_are_json_and_nothing_else(make_settings: Callable[..., Settings]) -> None:
@@ -230,12 +230,12 @@ def test_messages_are_json_and_nothing_else(make_settings: Callable[..., Setting
 
 
 def test_embedded_celery_runs_a_sweep_to_a_verdict(
-    start: Callable[..., Any], enrol: Callable[..., Any], criteria: Any, eventually: Any
+    start: Callable[..., Any], enroll: Callable[..., Any], criteria: Any, eventually: Any
 ) -> None:
     running = start(celery={"tick_seconds": 0.3})
     admin = running.client()
     admin.put("/v1/criteria", json={"items": criteria("quick")})
-    good, slow = enrol(running, "n1"), enrol(running, "n2", scale=0.5)
+    good, slow = enroll(running, "n1"), enroll(running, "n2", scale=0.5)
     made = create(admin, schedule="every 1s")
     with embedded(running.services), good.working(), slow.working():
         runs = eventually(lambda: [r for r in _runs(admin, made) if r["finished_at"] is not None])
@@ -248,10 +248,10 @@ def test_embedded_celery_runs_a_sweep_to_a_verdict(
 
 
 def test_run_now_does_not_wait_for_the_beat(
-    start: Callable[..., Any], enrol: Callable[..., Any], eventually: Any
+    start: Callable[..., Any], enroll: Callable[..., Any], eventually: Any
 ) -> None:
     running = start(celery={"tick_seconds": 3600.0})
-    admin, node = running.client(), enrol(running, "n1")
+    admin, node = running.client(), enroll(running, "n1")
     made = create(admin)
     with embedded(running.services), node.working():
         answer = admin.post(f"/v1/sweeps/{made['id']}:run")
@@ -261,8 +261,8 @@ def test_run_now_does_not_wait_for_the_beat(
     assert runs[0]["counts"]["unknown"] == 1, "no criteria: unknown, never pass"
 
 
-def test_a_running_sweep_is_not_run_again(admin: httpx.Client, service: Any, enrol: Callable[..., Any]) -> None:
-    enrol(service, "n1")
+def test_a_running_sweep_is_not_run_again(admin: httpx.Client, service: Any, enroll: Callable[..., Any]) -> None:
+    enroll(service, "n1")
     made = create(admin)
     assert admin.post(f"/v1/sweeps/{made['id']}:run").status_code == 202
     problem(admin.post(f"/v1/sweeps/{made['id']}:run"), 409, "sweep-running")
@@ -277,10 +277,10 @@ def _runs(client: httpx.Client, sweep: Json) -> list[Json]:
 @pytest.mark.redis
 @pytest.mark.processes
 def test_a_worker_process_on_redis_runs_a_sweep_to_a_verdict(
-    start: Callable[..., Any], enrol: Callable[..., Any], redis_url: str, criteria: Any, eventually: Any
+    start: Callable[..., Any], enroll: Callable[..., Any], redis_url: str, criteria: Any, eventually: Any
 ) -> None:
-    running = start(celery={"broker_url": redis_url, "embedded": False, "tick_seconds": 0.5})
-    admin, node = running.client(), enrol(running, "n1")
+    running = start(celery={"broker_url": redis_url, "tick_seconds": 0.5})
+    admin, node = running.client(), enroll(running, "n1")
     admin.put("/v1/criteria", json={"items": criteria("quick")})
     made = create(admin, schedule="every 1s")
     data = str(running.settings.data_dir)

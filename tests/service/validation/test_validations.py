@@ -21,8 +21,8 @@ def problem(answer: httpx.Response, status: int, slug: str) -> None:
 
 
 @pytest.fixture
-def node(service: Any, enrol: Callable[..., Any]) -> Any:
-    return enrol(service, "n1")
+def node(service: Any, enroll: Callable[..., Any]) -> Any:
+    return enroll(service, "n1")
 
 
 def order(admin: httpx.Client, suite: str = "quick") -> Json:
@@ -128,7 +128,7 @@ def test_verdicts_and_fields_of_a_newer_node_are_left_aside(admin: httpx.Client,
 
 @pytest.mark.parametrize("spoil", ["suite", "order", "nan", "metric", "foreign"])
 def test_bad_results_are_refused_and_nothing_is_stored(
-    service: Any, node: Any, results: Any, enrol: Any, spoil: str
+    service: Any, node: Any, results: Any, enroll: Any, spoil: str
 ) -> None:
     admin = service.client()
     made = order(admin)
@@ -141,7 +141,7 @@ def test_bad_results_are_refused_and_nothing_is_stored(
     elif spoil == "metric":
         body["benchmarks"][0]["metrics"][0]["better"] = "bigger"
     elif spoil == "foreign":
-        client, expected = enrol(service, "n2").client, (403, "not-your-node")
+        client, expected = enroll(service, "n2").client, (403, "wrong-node")
     if spoil == "nan":
         text = json.dumps(body | {"benchmarks": [body["benchmarks"][0] | {"seconds": float("nan")}]})
         answer = client.post(path, content=text, headers={"content-type": "application/json"})
@@ -153,13 +153,13 @@ def test_bad_results_are_refused_and_nothing_is_stored(
 
 
 def test_unknown_things_are_named(admin: httpx.Client, node: Any) -> None:
-    problem(admin.post("/v1/validations", json={"node": "nobody", "suite": "quick"}), 404, "unknown-node")
+    problem(admin.post("/v1/validations", json={"node": "absent", "suite": "quick"}), 404, "unknown-node")
     problem(admin.post("/v1/validations", json={"node": "n1", "suite": "slow"}), 422, "unknown-suite")
-    problem(admin.get("/v1/validations/nobody"), 404, "unknown-validation")
-    problem(node.client.get("/v1/nodes/n2/orders"), 403, "not-your-node")
-    problem(node.client.get("/v1/nodes/n1/orders", params={"wait": 60}), 422, "invalid")
+    problem(admin.get("/v1/validations/absent"), 404, "unknown-validation")
+    problem(node.client.get("/v1/nodes/n2/tasks"), 403, "wrong-node")
+    problem(node.client.get("/v1/nodes/n1/tasks", params={"wait": 60}), 422, "invalid")
     problem(node.client.post("/v1/validations", json={"node": "n1", "suite": "quick"}), 403, "scope-missing")
-    problem(admin.get("/v1/nodes/nobody/orders"), 404, "unknown-node")
+    problem(admin.get("/v1/nodes/absent/tasks"), 404, "unknown-node")
 
 
 def test_the_same_key_orders_once(admin: httpx.Client, node: Any) -> None:
@@ -260,7 +260,7 @@ def test_a_stated_distribution_judges_all_repetitions(admin: httpx.Client, node:
     failed = [result for result in judged["results"] if result["verdict"] == "fail"]
     assert [result["benchmark"] for result in failed] == [items[0]["benchmark"]]
     assert "similarity 0.901" in failed[0]["reason"]
-    admin.put("/v1/criteria", json={"items": items})  # stated anew without one: the limits judge again
+    admin.put("/v1/criteria", json={"items": items})  # stated again without one: the limits apply again
     assert validate(admin, node)["verdict"] == "pass"
     upside_down = items[0] | {"distribution": kept | {"alpha": 0.995}}
     problem(admin.put("/v1/criteria", json={"items": [upside_down]}), 422, "invalid")

@@ -1,11 +1,11 @@
-/** The one way to the service: typed by the OpenAPI document, authenticated by the session cookie. */
+/** The HTTP client for the service: typed by the OpenAPI document, authenticated by the session cookie. */
 import createClient from "openapi-fetch";
 import { ProblemError, problemFrom } from "./problem";
 import type { paths } from "./schema";
 
 export const client = createClient<paths>({ baseUrl: "", credentials: "same-origin" });
 
-/** The data of a call, or its problem as an exception. */
+/** Return the data of a call, or throw its problem. */
 export async function unwrap<T>(
   call: Promise<{ data?: T; error?: unknown; response: Response }>,
 ): Promise<T> {
@@ -14,7 +14,7 @@ export async function unwrap<T>(
   return data as T;
 }
 
-/** For what is not JSON: the raw response, or its problem as an exception. */
+/** Return the raw response of a call that has no JSON body, or throw its problem. */
 export async function fetchRaw(path: string, init?: RequestInit): Promise<Response> {
   const response = await fetch(path, { credentials: "same-origin", ...init });
   if (response.ok || response.status === 304) return response;

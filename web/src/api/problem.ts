@@ -1,4 +1,4 @@
-/** Errors as the service tells them (RFC 9457), and the two that only a browser can notice. */
+/** Errors that the service returns (RFC 9457), and two that only a browser can detect. */
 
 export interface ProblemBody {
   type: string;
@@ -26,23 +26,24 @@ function isProblem(value: unknown): value is ProblemBody {
   return typeof value === "object" && value !== null && "title" in value && "status" in value;
 }
 
-/** Whatever the body of a failed response was, say something a person can act on. */
+/** Turn the body of a failed response, of any form, into a problem that an operator can act on. */
 export function problemFrom(status: number, body: unknown): ProblemBody {
   if (isProblem(body)) return { ...body, detail: body.detail ?? "" };
   const detail =
     status === 502 || status === 504
-      ? "A proxy answered in place of the service."
+      ? "A proxy answered instead of the service. Check the proxy and the service behind it."
       : typeof body === "string" && body.length > 0 && body.length < 300
         ? body
-        : "The service gave no further detail.";
-  return { type: "about:blank", title: `The service answered ${status}`, status, detail };
+        : "The service returned no further detail. See the service log.";
+  return { type: "about:blank", title: `The service returned ${status}`, status, detail };
 }
 
 export const unreachable: ProblemBody = {
   type: "urn:mainstay:problem:unreachable",
-  title: "The service cannot be reached",
+  title: "Cannot reach the service",
   status: 0,
-  detail: "Training and recovery go on without it; probes keep their data and deliver it later.",
+  detail:
+    "Training and recovery continue without it. Node daemons keep their data and deliver it later. Check that the service runs.",
 };
 
 /** The problem behind any thrown value. */

@@ -114,7 +114,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/comparisons": {
+    "/v1/cohort-comparisons": {
         parameters: {
             query?: never;
             header?: never;
@@ -134,7 +134,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/comparisons/cohorts": {
+    "/v1/cohort-comparisons/cohorts": {
         parameters: {
             query?: never;
             header?: never;
@@ -302,6 +302,93 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/fault-localizations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Fault Localizations
+         * @description List fault localizations, newest first, without their rounds.
+         */
+        get: operations["list_fault_localizations"];
+        put?: never;
+        /**
+         * Create Fault Localization
+         * @description Find out which of these nodes, or what between them, is slow or hangs.
+         *
+         *     Pairs of them and of known-good partners measure each other in rounds; the nodes must be idle. Ask here again for
+         *     the verdict.
+         */
+        post: operations["create_fault_localization"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fault-localizations/tasks/{id}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Post Pair Result
+         * @description What one side of a pair measured, from the node that had the order. The first answer counts.
+         */
+        post: operations["post_pair_result"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fault-localizations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Fault Localization
+         * @description Rounds, pairs, what they measured, and the verdict with its evidence.
+         */
+        get: operations["get_fault_localization"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fault-localizations/{id}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Fault Localization
+         * @description End it without a verdict; one that has ended stays as it is.
+         */
+        post: operations["cancel_fault_localization"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/findings": {
         parameters: {
             query?: never;
@@ -322,27 +409,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/fleet/layout": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Layout
-         * @description The stable order of the fleet's devices, with an ETag.
-         */
-        get: operations["get_fleet_layout"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/fleet/snapshot": {
+    "/v1/fleet/heatmap": {
         parameters: {
             query?: never;
             header?: never;
@@ -353,7 +420,27 @@ export interface paths {
          * Get Snapshot
          * @description One byte a slot of the layout: 0 to 250 between the low and high of the headers, 255 where nothing is known.
          */
-        get: operations["get_fleet_snapshot"];
+        get: operations["get_fleet_heatmap"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fleet/heatmap-layout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Layout
+         * @description The stable order of the fleet's devices, with an ETag.
+         */
+        get: operations["get_fleet_heatmap_layout"];
         put?: never;
         post?: never;
         delete?: never;
@@ -411,7 +498,7 @@ export interface paths {
         };
         /**
          * Get Incident Nvsentinel
-         * @description What was found about nodes, as NVSentinel's HealthEvents; STORE_ONLY while the machine acts on nothing.
+         * @description Return the findings about nodes as NVSentinel HealthEvents; STORE_ONLY while Mainstay takes no action.
          */
         get: operations["get_incident_nvsentinel"];
         put?: never;
@@ -433,7 +520,7 @@ export interface paths {
         put?: never;
         /**
          * Acknowledge Incident
-         * @description Say that a human has it: it no longer asks for one.
+         * @description Record that an operator handles the incident: it no longer requires an operator.
          */
         post: operations["acknowledge_incident"];
         delete?: never;
@@ -453,7 +540,7 @@ export interface paths {
         put?: never;
         /**
          * Close Incident
-         * @description Close an incident by hand. What was found no longer counts; if it begins anew, a new incident opens.
+         * @description Close an incident manually. Its findings no longer count; if the fault starts again, a new incident opens.
          */
         post: operations["close_incident"];
         delete?: never;
@@ -498,7 +585,7 @@ export interface paths {
         post?: never;
         /**
          * Delete Dcgm Target
-         * @description Scrape it no more; what it told stays, and its node falls silent.
+         * @description Stop scraping the target; its data stays, and its node stops reporting.
          */
         delete: operations["delete_dcgm_target"];
         options?: never;
@@ -592,7 +679,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs/{id}/advice": {
+    "/v1/jobs/{id}/detectors": {
         parameters: {
             query?: never;
             header?: never;
@@ -600,34 +687,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List Job Advice
-         * @description What the job was advised to do, newest first, and what became of it.
-         */
-        get: operations["list_job_advice"];
-        put?: never;
-        /**
-         * Advise Job
-         * @description Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second.
-         */
-        post: operations["advise_job"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/jobs/{id}/judgement": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Job Judgement
+         * List Job Detectors
          * @description What each detector of the job says of itself: idle, learning, judging, or why it abstains.
          */
-        get: operations["get_job_judgement"];
+        get: operations["list_job_detectors"];
         put?: never;
         post?: never;
         delete?: never;
@@ -636,7 +699,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs/{id}/pairs": {
+    "/v1/jobs/{id}/migration-requests": {
         parameters: {
             query?: never;
             header?: never;
@@ -644,12 +707,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Job Pairs
-         * @description How long transfers between ranks took, medians over the last ``steps`` steps.
+         * List Job Migration Requests
+         * @description What the job was advised to do, newest first, and what became of it.
          */
-        get: operations["get_job_pairs"];
+        get: operations["list_job_migration_requests"];
         put?: never;
-        post?: never;
+        /**
+         * Create Migration Request
+         * @description Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second.
+         */
+        post: operations["create_migration_request"];
         delete?: never;
         options?: never;
         head?: never;
@@ -685,7 +752,7 @@ export interface paths {
         };
         /**
          * List Job Recoveries
-         * @description Every way back that the job took, newest first: predicted and actual seconds side by side.
+         * @description List the recoveries of the job, newest first, with predicted and actual seconds side by side.
          */
         get: operations["list_job_recoveries"];
         put?: never;
@@ -738,7 +805,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/localisations": {
+    "/v1/jobs/{id}/transfers": {
         parameters: {
             query?: never;
             header?: never;
@@ -746,79 +813,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List Localisations
-         * @description Localisations, newest first, without their rounds.
+         * Get Job Transfers
+         * @description How long transfers between ranks took, medians over the last ``steps`` steps.
          */
-        get: operations["list_localisations"];
-        put?: never;
-        /**
-         * Create Localisation
-         * @description Find out which of these nodes, or what between them, is slow or hangs.
-         *
-         *     Pairs of them and of known-good partners measure each other in rounds; the nodes must be idle. Ask here again for
-         *     the verdict.
-         */
-        post: operations["create_localisation"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/localisations/orders/{id}/results": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Post Pair Result
-         * @description What one side of a pair measured, from the node that had the order. The first answer counts.
-         */
-        post: operations["post_pair_result"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/localisations/{id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Localisation
-         * @description Rounds, pairs, what they measured, and the verdict with its evidence.
-         */
-        get: operations["get_localisation"];
+        get: operations["get_job_transfers"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/localisations/{id}:cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Cancel Localisation
-         * @description End it without a verdict; one that has ended stays as it is.
-         */
-        post: operations["cancel_localisation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -869,29 +869,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/nodes/{name}/drain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Drain Node
-         * @description Take a node out of service once its work has left. A drain that another system made can be taken over.
-         *
-         *     With ``mode: migrate`` running jobs are advised to move their ranks away; the answer has one advice for each.
-         */
-        post: operations["drain_node"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/nodes/{name}/orders": {
+    "/v1/nodes/{name}/tasks": {
         parameters: {
             query?: never;
             header?: never;
@@ -899,32 +877,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Take Orders
+         * Claim Node Tasks
          * @description What the node is to do. The answer comes at once when there is something, else after ``wait`` seconds.
          */
-        get: operations["take_orders"];
+        get: operations["claim_node_tasks"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/nodes/{name}/quarantine": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Quarantine Node
-         * @description Take a node out of service at once, whatever runs there; only a validation that passes lets it back.
-         */
-        post: operations["quarantine_node"];
         delete?: never;
         options?: never;
         head?: never;
@@ -951,7 +909,49 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/nodes/{name}/undrain": {
+    "/v1/nodes/{name}:drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drain Node
+         * @description Take a node out of service once its work has left. A drain that another system made can be taken over.
+         *
+         *     With ``mode: migrate`` running jobs are advised to move their ranks away; the answer has one advice for each.
+         */
+        post: operations["drain_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{name}:quarantine": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Quarantine Node
+         * @description Take a node out of service at once, even while jobs run there; only a validation that passes returns it.
+         */
+        post: operations["quarantine_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{name}:undrain": {
         parameters: {
             query?: never;
             header?: never;
@@ -971,7 +971,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/nodes/{name}/validate": {
+    "/v1/nodes/{name}:validate": {
         parameters: {
             query?: never;
             header?: never;
@@ -991,7 +991,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/nodes:enrol": {
+    "/v1/nodes:enroll": {
         parameters: {
             query?: never;
             header?: never;
@@ -1001,10 +1001,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Enrol Node
+         * Enroll Node
          * @description Exchange a join token for the credential of one node.
          */
-        post: operations["enrol_node"];
+        post: operations["enroll_node"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1031,88 +1031,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/plans": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Plans
-         * @description Plans, newest first: what was possible, what it would have cost, what was chosen, what it did cost.
-         */
-        get: operations["list_plans"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/plans/{id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Plan
-         * @description One plan.
-         */
-        get: operations["get_plan"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/plans:policies": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Recovery Policies
-         * @description The policies that ``plans:simulate`` compares, with what they cost if nothing else is said.
-         */
-        get: operations["list_recovery_policies"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/plans:simulate": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Simulate Plans
-         * @description Compare policies of recovery over simulated failures; nothing is stored, and nothing happens to any job.
-         *
-         *     The same question gives the same answer. All policies meet the same failures.
-         */
-        post: operations["simulate_plans"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/policies/xid": {
         parameters: {
             query?: never;
@@ -1127,26 +1045,6 @@ export interface paths {
         get: operations["get_xid_policy"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/policies/xid/activate": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Activate
-         * @description Let a version judge, within seconds; what holds already is judged again by it.
-         */
-        post: operations["activate_xid_policy"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1173,26 +1071,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/policies/xid/retire": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retire
-         * @description Let a version judge no more; without an active one the built-in policy judges.
-         */
-        post: operations["retire_xid_policy"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/policies/xid/shadow": {
         parameters: {
             query?: never;
@@ -1207,26 +1085,6 @@ export interface paths {
         get: operations["list_xid_shadow"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/policies/xid/test": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Try Out
-         * @description What overrides would have said of the stored events (the newest 10,000); nothing is switched on.
-         */
-        post: operations["test_xid_policy"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1253,7 +1111,107 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/remediation": {
+    "/v1/policies/xid:activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Activate
+         * @description Let a version judge, within seconds; what holds already is judged again by it.
+         */
+        post: operations["activate_xid_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid:retire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retire
+         * @description Let a version judge no more; without an active one the built-in policy judges.
+         */
+        post: operations["retire_xid_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/policies/xid:test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compare Overrides
+         * @description Test overrides on the newest 10,000 stored events; this activates nothing.
+         */
+        post: operations["test_xid_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/recovery-plans": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Recovery Plans
+         * @description Plans, newest first: what was possible, what it would have cost, what was chosen, what it did cost.
+         */
+        get: operations["list_recovery_plans"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/recovery-plans/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Recovery Plan
+         * @description One plan.
+         */
+        get: operations["get_recovery_plan"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/remediation-status": {
         parameters: {
             query?: never;
             header?: never;
@@ -1262,7 +1220,7 @@ export interface paths {
         };
         /**
          * Get Status
-         * @description Whether the machine acts by itself, and what the circuit breaker says.
+         * @description Return whether Mainstay acts automatically, and the state of the circuit breaker.
          */
         get: operations["get_remediation_status"];
         put?: never;
@@ -1313,7 +1271,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/remediations/{id}/accept": {
+    "/v1/remediations/{id}:accept": {
         parameters: {
             query?: never;
             header?: never;
@@ -1333,7 +1291,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/remediations/{id}/dismiss": {
+    "/v1/remediations/{id}:dismiss": {
         parameters: {
             query?: never;
             header?: never;
@@ -1367,6 +1325,48 @@ export interface paths {
         get: operations["list_signals"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/simulation-policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Simulation Policies
+         * @description List the policies that ``POST /v1/simulations`` compares, with their default costs.
+         */
+        get: operations["list_simulation_policies"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/simulations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Simulation
+         * @description Compare policies of recovery over simulated failures; nothing is stored, and nothing happens to any job.
+         *
+         *     The same question gives the same answer. All policies meet the same failures.
+         */
+        post: operations["run_simulation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1440,7 +1440,7 @@ export interface paths {
         head?: never;
         /**
          * Change Sweep
-         * @description Change what is sent, switch it off or on. Refused where somebody else changed it since it was read.
+         * @description Change the sent fields, or turn the sweep off or on. Rejected if the sweep changed since the client read it.
          */
         patch: operations["change_sweep"];
         trace?: never;
@@ -1456,7 +1456,7 @@ export interface paths {
         put?: never;
         /**
          * Run Sweep
-         * @description Start a run now, besides the schedule.
+         * @description Start a run now, in addition to the schedule.
          */
         post: operations["run_sweep"];
         delete?: never;
@@ -1485,7 +1485,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/telemetry/catalogues/{digest}": {
+    "/v1/telemetry/catalogs/{digest}": {
         parameters: {
             query?: never;
             header?: never;
@@ -1493,15 +1493,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Get Catalogue
+         * Get Catalog
          * @description The names behind a digest that frames carry.
          */
-        get: operations["get_catalogue"];
+        get: operations["get_catalog"];
         /**
-         * Put Catalogue
+         * Put Catalog
          * @description Announce the signals behind a digest that frames carry.
          */
-        put: operations["put_catalogue"];
+        put: operations["put_catalog"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1604,7 +1604,7 @@ export interface paths {
         put?: never;
         /**
          * Create Validation
-         * @description Order a suite, or a part of one, on a node, which fetches it by itself; ask here again for the verdict.
+         * @description Order a suite, or a part of one, on a node, which polls for it; read this validation again for the verdict.
          */
         post: operations["create_validation"];
         delete?: never;
@@ -1724,7 +1724,7 @@ export interface paths {
         put?: never;
         /**
          * Preempt Validations
-         * @description Call off whatever runs or waits on these nodes, as a scheduler does that wants them for a job.
+         * @description Cancel all running and queued validations on these nodes, for a scheduler that needs them for a job.
          */
         post: operations["preempt_validations"];
         delete?: never;
@@ -1830,99 +1830,6 @@ export interface components {
             /** Spares */
             spares: string[];
         };
-        /**
-         * AdviceAnswer
-         * @description What became of an advice, as the coordinator says.
-         */
-        AdviceAnswer: {
-            /**
-             * Detail
-             * @default
-             */
-            detail: string;
-            /** Id */
-            id: string;
-            /** Seconds */
-            seconds?: number | null;
-            state: components["schemas"]["AdviceState"];
-            /** Steps Lost */
-            steps_lost?: number | null;
-        };
-        /**
-         * AdviceBody
-         * @description Move one rank, or all ranks that a node has, to other nodes.
-         */
-        AdviceBody: {
-            /**
-             * Kind
-             * @default migrate
-             * @constant
-             */
-            kind: "migrate";
-            /** Node */
-            node?: string | null;
-            /** Rank */
-            rank?: number | null;
-            /** Reason */
-            reason: string;
-            /** Target */
-            target?: string | null;
-        };
-        /**
-         * AdviceKind
-         * @enum {string}
-         */
-        AdviceKind: "migrate";
-        /**
-         * AdvicePage
-         * @description Advice to a job, newest first.
-         */
-        AdvicePage: {
-            /** Items */
-            items: components["schemas"]["AdviceRead"][];
-            /** Next Cursor */
-            next_cursor: string | null;
-        };
-        /**
-         * AdviceRead
-         * @description An advice to a job, and what became of it.
-         */
-        AdviceRead: {
-            /** Actor */
-            actor: string;
-            /** Created At */
-            created_at: number;
-            /** Detail */
-            detail: string;
-            /** Finding */
-            finding: string | null;
-            /** Id */
-            id: string;
-            /** Job */
-            job: string;
-            kind: components["schemas"]["AdviceKind"];
-            /** Node */
-            node: string | null;
-            /** Rank */
-            rank: number | null;
-            /** Reason */
-            reason: string;
-            /** Seconds */
-            seconds: number | null;
-            state: components["schemas"]["AdviceState"];
-            /** Steps Lost */
-            steps_lost: number | null;
-            /** Target */
-            target: string | null;
-            /** Updated At */
-            updated_at: number;
-        };
-        /**
-         * AdviceState
-         * @description Where one advice stands. ``given`` and ``accepted`` are open, the others final.
-         * @enum {string}
-         */
-        AdviceState: "given" | "accepted" | "done" | "refused" | "failed";
         /** AlternativeRead */
         AlternativeRead: {
             /** Cost Seconds */
@@ -1945,7 +1852,23 @@ export interface components {
             seconds: number | null;
             /** Steps Lost */
             steps_lost: number | null;
-            strategy: components["schemas"]["StrategyName"];
+            strategy: components["schemas"]["RestoreStrategyName"];
+        };
+        /**
+         * AutomatedAction
+         * @description One automated action of Mainstay.
+         */
+        AutomatedAction: {
+            /** Incident */
+            incident: string;
+            /** Job */
+            job: string | null;
+            /** Plan */
+            plan: string | null;
+            /** Text */
+            text: string;
+            /** Time */
+            time: number;
         };
         /** BenchmarkRead */
         BenchmarkRead: {
@@ -1960,16 +1883,36 @@ export interface components {
             /** Name */
             name: string;
         };
+        /** BenchmarkReasonRead */
+        BenchmarkReasonRead: {
+            /** Alone */
+            alone: number;
+            /** Benchmark */
+            benchmark: string;
+            /** Chosen */
+            chosen: boolean;
+            /** Finds */
+            finds: number;
+            /** Gain */
+            gain: number;
+            /** Gain Per Second */
+            gain_per_second: number;
+            /** Nodes */
+            nodes: number;
+            /** Reason */
+            reason: string;
+            /** Risk After */
+            risk_after: number;
+            /** Risk Before */
+            risk_before: number;
+            /** Seconds */
+            seconds: number;
+        };
         /**
          * BenchmarkResultIn
-         * @description What ``probes.benchmarks`` measured. A verdict that the node added itself is not looked at.
+         * @description What ``mainstay.probes.benchmarks`` measured. A verdict that the node added itself is not looked at.
          */
         BenchmarkResultIn: {
-            /**
-             * Again
-             * @default 0
-             */
-            again: number;
             /** Benchmark */
             benchmark: string;
             /** Device */
@@ -1980,10 +1923,20 @@ export interface components {
             error: string | null;
             /** Metrics */
             metrics: components["schemas"]["MetricIn"][];
+            /**
+             * Remeasured
+             * @default 0
+             */
+            remeasured: number;
             /** Seconds */
             seconds: number;
-            state: components["schemas"]["State"];
+            state: components["schemas"]["BenchmarkState"];
         };
+        /**
+         * BenchmarkState
+         * @enum {string}
+         */
+        BenchmarkState: "ok" | "error" | "timeout" | "unsupported" | "preempted";
         /**
          * Better
          * @description Which way a metric improves; ``equal`` metrics are fingerprints that must be the same everywhere.
@@ -1997,41 +1950,41 @@ export interface components {
         BreakerRead: {
             /** Fleet */
             fleet: number;
+            /** Max Drained Per Rack */
+            max_drained_per_rack: number;
+            /** Max Drained Ratio */
+            max_drained_ratio: number;
             /** Open */
             open: boolean;
-            /** Rack Limit */
-            rack_limit: number;
-            /** Share Limit */
-            share_limit: number;
+            /** Reason */
+            reason: string;
             /** Touched */
             touched: number;
-            /** Why */
-            why: string;
             /** Window Seconds */
             window_seconds: number;
         };
         /**
-         * CatalogueRead
+         * CatalogRead
          * @description Names in the order of a frame's middle axis.
          */
-        CatalogueRead: {
+        CatalogRead: {
             /** Narrow */
             narrow: string[];
             /** Wide */
             wide: string[];
         };
-        /** CatalogueReport */
-        CatalogueReport: {
+        /** CatalogReport */
+        CatalogReport: {
             /** Narrow */
             narrow: string[];
             /** Wide */
             wide: string[];
         };
         /**
-         * CatalogueWrite
+         * CatalogWrite
          * @description Names in the order of a frame's middle axis.
          */
-        CatalogueWrite: {
+        CatalogWrite: {
             /** Narrow */
             narrow: string[];
             /** Wide */
@@ -2069,12 +2022,6 @@ export interface components {
             worse: number | null;
         };
         /**
-         * Code
-         * @description Why a node is not simply allowed.
-         * @enum {string}
-         */
-        Code: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy";
-        /**
          * CohortSoftware
          * @description A cohort as its nodes reported it: hardware, and driver and firmware where they are known.
          */
@@ -2107,30 +2054,39 @@ export interface components {
             node: string;
             verdict: components["schemas"]["Verdict"];
         };
-        /** ConsideredRead */
-        ConsideredRead: {
-            /** Alone */
-            alone: number;
-            /** Benchmark */
-            benchmark: string;
-            /** Chosen */
-            chosen: boolean;
-            /** Finds */
-            finds: number;
-            /** Gain */
-            gain: number;
-            /** Gain Per Second */
-            gain_per_second: number;
-            /** Nodes */
-            nodes: number;
-            /** Risk After */
-            risk_after: number;
-            /** Risk Before */
-            risk_before: number;
-            /** Seconds */
-            seconds: number;
-            /** Why */
-            why: string;
+        /**
+         * CorruptSteps
+         * @description A node that has computed wrongly, and the newest step before that; null: none is known to be clean.
+         */
+        CorruptSteps: {
+            /** Clean */
+            clean: number | null;
+            /** Corrupt */
+            corrupt: boolean;
+            /** Node */
+            node: string;
+            /** Reason */
+            reason: string;
+            /** Since */
+            since: number;
+        };
+        /**
+         * CorruptedNode
+         * @description What was found in the snapshot memory of one node.
+         */
+        CorruptedNode: {
+            /** Flipped */
+            flipped: number;
+            /** Found */
+            found: number;
+            /** Last */
+            last: string;
+            /** Lost */
+            lost: number;
+            /** Node */
+            node: string;
+            /** Repaired */
+            repaired: number;
         };
         /** CriteriaIn */
         CriteriaIn: {
@@ -2165,7 +2121,7 @@ export interface components {
             /** N */
             n: number;
             /** Runs */
-            runs: components["schemas"]["JudgedRun"][];
+            runs: components["schemas"]["CriterionRun"][];
             sessions: components["schemas"]["SessionsRead"] | null;
             /** Source */
             source: string;
@@ -2176,7 +2132,7 @@ export interface components {
         };
         /**
          * CriterionIn
-         * @description A criterion that somebody states, or one learned elsewhere (``mainstay criteria fit``).
+         * @description A criterion that an operator states, or one learned on another system (``mainstay criteria fit``).
          */
         CriterionIn: {
             /**
@@ -2256,13 +2212,30 @@ export interface components {
             /** Warn */
             warn: number | null;
         };
+        /**
+         * CriterionRun
+         * @description One run's values, to be drawn beside the reference.
+         */
+        CriterionRun: {
+            /** Device */
+            device: string;
+            /** Finished At */
+            finished_at: number | null;
+            /** Node */
+            node: string;
+            /** Validation Id */
+            validation_id: string;
+            /** Values */
+            values: number[];
+            verdict: components["schemas"]["Verdict"];
+        };
         /** CulpritRead */
         CulpritRead: {
             /** Also */
             also: string[];
             /** Evidence */
-            evidence: components["schemas"]["WitnessRead"][];
-            kind: components["schemas"]["Kind"];
+            evidence: components["schemas"]["PairEvidenceRead"][];
+            kind: components["schemas"]["FabricComponentKind"];
             /** Name */
             name: string[];
             /** Nodes */
@@ -2277,24 +2250,6 @@ export interface components {
             speed: number | null;
             /** Summary */
             summary: string;
-        };
-        /**
-         * DamagedNode
-         * @description What was found in the snapshot memory of one node.
-         */
-        DamagedNode: {
-            /** Flipped */
-            flipped: number;
-            /** Found */
-            found: number;
-            /** Last */
-            last: string;
-            /** Lost */
-            lost: number;
-            /** Mended */
-            mended: number;
-            /** Node */
-            node: string;
         };
         /** DcgmTargetCreate */
         DcgmTargetCreate: {
@@ -2343,22 +2298,6 @@ export interface components {
             url: string;
         };
         /**
-         * Decision
-         * @description One thing that the machine decided by itself.
-         */
-        Decision: {
-            /** Incident */
-            incident: string;
-            /** Job */
-            job: string | null;
-            /** Plan */
-            plan: string | null;
-            /** Text */
-            text: string;
-            /** Time */
-            time: number;
-        };
-        /**
          * DecisionBody
          * @description Why a person accepts or dismisses a proposal.
          */
@@ -2372,19 +2311,30 @@ export interface components {
          */
         Defect: "compute" | "thermal" | "gpu_memory" | "numerics" | "host_link" | "gpu_link" | "fabric" | "network" | "host_cpu" | "host_memory" | "storage" | "software";
         /**
-         * DetectorRead
+         * DetectorState
+         * @description Whether a detector judges at all: one that does not is no sign of health.
+         * @enum {string}
+         */
+        DetectorState: "idle" | "learning" | "active" | "abstaining";
+        /** DetectorStatusList */
+        DetectorStatusList: {
+            /** Detectors */
+            detectors: components["schemas"]["DetectorStatusRead"][];
+        };
+        /**
+         * DetectorStatusRead
          * @description A detector's own account. One that learns or abstains has judged nothing: that is no sign of health.
          */
-        DetectorRead: {
+        DetectorStatusRead: {
             /** Name */
             name: string;
             /** Numbers */
             numbers: {
                 [key: string]: number | null;
             };
-            state: components["schemas"]["Stance"];
-            /** Why */
-            why: string;
+            /** Reason */
+            reason: string;
+            state: components["schemas"]["DetectorState"];
         };
         /**
          * DeviceDetail
@@ -2398,8 +2348,19 @@ export interface components {
             findings_total: number;
             /** Hardware */
             hardware: string | null;
-            /** Homes */
-            homes: components["schemas"]["HomeRead"][];
+            /** Locations */
+            locations: components["schemas"]["DeviceLocationRead"][];
+        };
+        /** DeviceLocationRead */
+        DeviceLocationRead: {
+            /** First Seen At */
+            first_seen_at: number;
+            /** Last Seen At */
+            last_seen_at: number;
+            /** Node */
+            node: string;
+            /** Present */
+            present: boolean;
         };
         /**
          * DevicePage
@@ -2427,12 +2388,12 @@ export interface components {
             memory_bytes: number | null;
             /** Model */
             model: string;
-            /** Moved From */
-            moved_from: string | null;
             /** Node */
             node: string;
             /** Present */
             present: boolean;
+            /** Previous Node */
+            previous_node: string | null;
             /** Serial */
             serial: string | null;
             /** Uuid */
@@ -2466,17 +2427,17 @@ export interface components {
         DeviceShift: {
             /** After */
             after: number | null;
+            /**
+             * Assessment
+             * @enum {string}
+             */
+            assessment: "slower" | "explained" | "unremarkable";
             /** Before */
             before: number | null;
             /** Device */
             device: string;
             /** Node */
             node: string;
-            /**
-             * Said
-             * @enum {string}
-             */
-            said: "slower" | "explained" | "unremarkable";
             /** Worse */
             worse: number | null;
         };
@@ -2526,16 +2487,16 @@ export interface components {
             /** Expected Version */
             expected_version?: number | null;
             /**
+             * External
+             * @default false
+             */
+            external: boolean;
+            /**
              * Mode
              * @default wait
              * @enum {string}
              */
             mode: "wait" | "migrate";
-            /**
-             * Outside
-             * @default false
-             */
-            outside: boolean;
             /** Reason */
             reason: string;
         };
@@ -2546,8 +2507,6 @@ export interface components {
         DrainRead: {
             /** Actor */
             actor: string;
-            /** Advice */
-            advice: components["schemas"]["AdviceRead"][];
             /** Age Seconds */
             age_seconds: number | null;
             /** Boot Id */
@@ -2575,6 +2534,8 @@ export interface components {
             last_verdict: components["schemas"]["Verdict"] | null;
             /** Memory Bytes */
             memory_bytes: number;
+            /** Migration Requests */
+            migration_requests: components["schemas"]["MigrationRequestRead"][];
             /** Name */
             name: string;
             /** Open Incidents */
@@ -2603,16 +2564,20 @@ export interface components {
          * @description The figure of one moment. A null probability is not known, which is never good.
          */
         Durability: {
+            /** Corrupt Steps */
+            corrupt_steps: components["schemas"]["CorruptSteps"][];
             /** Degraded */
             degraded: string[];
+            /** Description */
+            description: string;
             /** Disk Epoch */
             disk_epoch: number | null;
             /** Exact */
             exact: boolean;
             /** Fatal */
             fatal: string[][];
-            /** Least */
-            least: number | null;
+            /** Min Fatal Nodes */
+            min_fatal_nodes: number | null;
             /** Newest */
             newest: number | null;
             /** Parity Epoch */
@@ -2623,13 +2588,9 @@ export interface components {
             /** Survival Hour With Disk */
             survival_hour_with_disk: number | null;
             /** Suspects */
-            suspects: components["schemas"]["Suspect"][];
-            /** Taints */
-            taints: components["schemas"]["Taint"][];
+            suspects: components["schemas"]["WarnedNode"][];
             /** Time */
             time: number;
-            /** Words */
-            words: string;
         };
         /** EmittedEntity */
         EmittedEntity: {
@@ -2683,13 +2644,13 @@ export interface components {
             /** Version */
             version: number;
         };
-        /** Enrol */
-        Enrol: {
+        /** EnrollmentCreate */
+        EnrollmentCreate: {
             /** Name */
             name: string;
         };
-        /** Enrolled */
-        Enrolled: {
+        /** EnrollmentRead */
+        EnrollmentRead: {
             /** Node */
             node: string;
             /** Token */
@@ -2758,11 +2719,12 @@ export interface components {
          * EventKind
          * @description What may happen to a node or a job. The enumeration may grow, never change meaning.
          *
-         *     Of a storm a node sends one event each ten seconds: ``count`` says how often it happened from ``first`` to ``last``.
-         *     ``before_start``: read from the kernel log after the fact; ``echo``: another source told the same a moment before.
+         *     Of a burst a node sends one event each 10 s: ``count`` is how often it happened from ``first`` to ``last``.
+         *     ``before_start``: read from the kernel log after the fact; ``duplicate``: another source reported the same a moment
+         *     before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "plan_chosen" | "action_started" | "action_finished" | "recovered" | "recovery_failed" | "verified" | "migration_started" | "migration_finished" | "snapshot_damage" | "xid" | "sxid" | "gpu_lost" | "gpu_notice" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "replayed" | "probe_silent";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "recovery_planned" | "action_started" | "action_finished" | "recovery_completed" | "recovery_failed" | "recovery_verified" | "migration_started" | "migration_finished" | "snapshot_corrupted" | "xid" | "sxid" | "gpu_lost" | "gpu_event" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "step_replay_finished" | "probe_unresponsive";
         /**
          * EventPage
          * @description Events, newest first.
@@ -2833,6 +2795,12 @@ export interface components {
             y: (number | null)[];
         };
         /**
+         * FabricComponentKind
+         * @description Kinds of piece, the part that is exchanged in a repair. ``part`` is the fabric's word for the same.
+         * @enum {string}
+         */
+        FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
+        /**
          * Family
          * @description Whose number it is.
          * @enum {string}
@@ -2843,7 +2811,7 @@ export interface components {
          * @description Kinds of finding. The enumeration may grow, never change meaning.
          * @enum {string}
          */
-        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_silent" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "compute_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localised" | "memory_flips" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
+        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_unresponsive" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "straggler" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "gpu_recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localized" | "memory_bit_flips" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
         /**
          * FindingPage
          * @description Findings, newest first.
@@ -2874,7 +2842,7 @@ export interface components {
             /** Incident */
             incident: string | null;
             kind: components["schemas"]["FindingKind"];
-            remedy: components["schemas"]["Remedy"];
+            recommended_action: components["schemas"]["RecommendedAction"];
             severity: components["schemas"]["Severity"];
             /** Time */
             time: number;
@@ -2915,20 +2883,6 @@ export interface components {
             suggested_actions?: components["schemas"]["SuggestedActions"] | null;
             /** Time */
             time?: string | null;
-        };
-        /**
-         * HazardRead
-         * @description Why a node of the job should not be trusted.
-         */
-        HazardRead: {
-            /** Corrupt */
-            corrupt: boolean;
-            /** Factor */
-            factor: number;
-            /** Reason */
-            reason: string;
-            /** Since */
-            since: number;
         };
         /**
          * HealthEvent
@@ -3009,6 +2963,27 @@ export interface components {
          * @enum {string}
          */
         HealthState: "unknown" | "healthy" | "suspect" | "draining" | "quarantined" | "validating";
+        /** HeatmapCellRead */
+        HeatmapCellRead: {
+            /** Device */
+            device: string;
+            /** Kind */
+            kind: string;
+            /** Node */
+            node: string;
+            /** Slot */
+            slot: number;
+        };
+        /**
+         * HeatmapLayoutRead
+         * @description The stable order of the fleet: a snapshot has one byte a slot.
+         */
+        HeatmapLayoutRead: {
+            /** Slots */
+            slots: components["schemas"]["HeatmapCellRead"][];
+            /** Version */
+            version: string;
+        };
         /** HistoryEntry */
         HistoryEntry: {
             /**
@@ -3038,17 +3013,6 @@ export interface components {
             /** Next Cursor */
             next_cursor: string | null;
         };
-        /** HomeRead */
-        HomeRead: {
-            /** First Seen At */
-            first_seen_at: number;
-            /** Last Seen At */
-            last_seen_at: number;
-            /** Node */
-            node: string;
-            /** Present */
-            present: boolean;
-        };
         /** ImpactedEntity */
         ImpactedEntity: {
             /** Entitytype */
@@ -3058,8 +3022,6 @@ export interface components {
         };
         /** IncidentDetail */
         IncidentDetail: {
-            /** Acting At */
-            acting_at: number | null;
             /** Actions */
             actions: components["schemas"]["ActionRead"][];
             cause: components["schemas"]["Cause"] | null;
@@ -3075,17 +3037,19 @@ export interface components {
             job: string | null;
             /** Kinds */
             kinds: components["schemas"]["FindingKind"][];
-            /** Needs Human */
-            needs_human: boolean;
+            /** Needs Operator */
+            needs_operator: boolean;
             /** Node */
             node: string | null;
             /** Opened At */
             opened_at: number;
-            plan: components["schemas"]["PlanRead"] | null;
+            plan: components["schemas"]["RecoveryPlanRead"] | null;
             /** Ranks */
             ranks: number[];
             /** Recovered At */
             recovered_at: number | null;
+            /** Recovering At */
+            recovering_at: number | null;
             severity: components["schemas"]["Severity"];
             state: components["schemas"]["IncidentState"];
             /** Summary */
@@ -3109,8 +3073,6 @@ export interface components {
         };
         /** IncidentRead */
         IncidentRead: {
-            /** Acting At */
-            acting_at: number | null;
             cause: components["schemas"]["Cause"] | null;
             /** Closed At */
             closed_at: number | null;
@@ -3122,8 +3084,8 @@ export interface components {
             job: string | null;
             /** Kinds */
             kinds: components["schemas"]["FindingKind"][];
-            /** Needs Human */
-            needs_human: boolean;
+            /** Needs Operator */
+            needs_operator: boolean;
             /** Node */
             node: string | null;
             /** Opened At */
@@ -3132,6 +3094,8 @@ export interface components {
             ranks: number[];
             /** Recovered At */
             recovered_at: number | null;
+            /** Recovering At */
+            recovering_at: number | null;
             severity: components["schemas"]["Severity"];
             state: components["schemas"]["IncidentState"];
             /** Summary */
@@ -3145,34 +3109,44 @@ export interface components {
          * IncidentState
          * @enum {string}
          */
-        IncidentState: "open" | "acting" | "recovered" | "verified" | "closed";
+        IncidentState: "open" | "recovering" | "recovered" | "verified" | "closed";
+        /**
+         * IngestResult
+         * @description How many became events, and how many changed nothing.
+         */
+        IngestResult: {
+            /** Accepted */
+            accepted: number;
+            /** Duplicates */
+            duplicates: number;
+        };
         /**
          * JobAnswer
-         * @description What a coordinator is told in turn.
+         * @description The answer to a coordinator's report.
          */
         JobAnswer: {
-            /** Advice */
-            advice: components["schemas"]["AdviceRead"][];
             /** Command */
             command: string;
-            /** Effective Ratio */
-            effective_ratio: number | null;
+            /** Ettr */
+            ettr: number | null;
             /** Finished At */
             finished_at: number | null;
             /** Generation */
             generation: number;
-            /** Hazards */
-            hazards: {
-                [key: string]: components["schemas"]["HazardRead"];
-            };
             /** Id */
             id: string;
             /** Last Seen At */
             last_seen_at: number;
             /** Last Step */
             last_step: number | null;
+            /** Migration Requests */
+            migration_requests: components["schemas"]["MigrationRequestRead"][];
             /** Name */
             name: string;
+            /** Node Warnings */
+            node_warnings: {
+                [key: string]: components["schemas"]["NodeWarningRead"];
+            };
             /** Open Incidents */
             open_incidents: number;
             protection: components["schemas"]["Protection"];
@@ -3199,8 +3173,8 @@ export interface components {
         JobRead: {
             /** Command */
             command: string;
-            /** Effective Ratio */
-            effective_ratio: number | null;
+            /** Ettr */
+            ettr: number | null;
             /** Finished At */
             finished_at: number | null;
             /** Generation */
@@ -3230,8 +3204,6 @@ export interface components {
          * @description What the coordinator says about its job; sent when something changes and every few seconds.
          */
         JobReport: {
-            /** Advice */
-            advice?: components["schemas"]["AdviceAnswer"][];
             /** Command */
             command: string;
             /** Finished At */
@@ -3240,6 +3212,8 @@ export interface components {
             generation: number;
             /** Last Step */
             last_step: number | null;
+            /** Migration Requests */
+            migration_requests?: components["schemas"]["MigrationRequestResult"][];
             /** Name */
             name: string;
             protection: components["schemas"]["Protection"];
@@ -3255,54 +3229,16 @@ export interface components {
          * @enum {string}
          */
         JobState: "running" | "recovering" | "finished" | "failed";
-        /**
-         * JudgedRun
-         * @description One run's values, to be drawn beside the reference.
-         */
-        JudgedRun: {
-            /** Device */
-            device: string;
-            /** Finished At */
-            finished_at: number | null;
-            /** Node */
-            node: string;
-            /** Validation Id */
-            validation_id: string;
-            /** Values */
-            values: number[];
-            verdict: components["schemas"]["Verdict"];
-        };
-        /** JudgementRead */
-        JudgementRead: {
-            /** Detectors */
-            detectors: components["schemas"]["DetectorRead"][];
-        };
-        /**
-         * Kind
-         * @description Kinds of piece, the part that is exchanged in a repair. ``part`` is the fabric's word for the same.
-         * @enum {string}
-         */
-        Kind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
-        /**
-         * LayoutRead
-         * @description The stable order of the fleet: a snapshot has one byte a slot.
-         */
-        LayoutRead: {
-            /** Slots */
-            slots: components["schemas"]["SlotRead"][];
-            /** Version */
-            version: string;
-        };
-        /** LocalisationCancel */
-        LocalisationCancel: {
+        /** LocalizationCancel */
+        LocalizationCancel: {
             /**
              * Reason
              * @default the nodes are wanted for work
              */
             reason: string;
         };
-        /** LocalisationCreate */
-        LocalisationCreate: {
+        /** LocalizationCreate */
+        LocalizationCreate: {
             /** Addresses */
             addresses?: {
                 [key: string]: string;
@@ -3311,21 +3247,21 @@ export interface components {
             nodes: string[];
             /** Partners */
             partners?: string[] | null;
-            /** Why */
-            why: string;
+            /** Reason */
+            reason: string;
         };
         /**
-         * LocalisationPage
-         * @description Localisations, newest first, without their rounds.
+         * LocalizationPage
+         * @description Fault localizations, newest first, without their rounds.
          */
-        LocalisationPage: {
+        LocalizationPage: {
             /** Items */
-            items: components["schemas"]["LocalisationSummary"][];
+            items: components["schemas"]["LocalizationSummary"][];
             /** Next Cursor */
             next_cursor: string | null;
         };
-        /** LocalisationRead */
-        LocalisationRead: {
+        /** LocalizationRead */
+        LocalizationRead: {
             /** Created At */
             created_at: number;
             /** Finished At */
@@ -3342,18 +3278,18 @@ export interface components {
             round: number;
             /** Rounds */
             rounds: components["schemas"]["RoundRead"][];
-            state: components["schemas"]["LocalisationState"];
+            state: components["schemas"]["LocalizationRunState"];
+            /** State Reason */
+            state_reason: string;
             verdict: components["schemas"]["VerdictRead"] | null;
-            /** Why */
-            why: string;
         };
         /**
-         * LocalisationState
+         * LocalizationRunState
          * @enum {string}
          */
-        LocalisationState: "running" | "done" | "cancelled";
-        /** LocalisationSummary */
-        LocalisationSummary: {
+        LocalizationRunState: "running" | "done" | "cancelled";
+        /** LocalizationSummary */
+        LocalizationSummary: {
             /** Created At */
             created_at: number;
             /** Finished At */
@@ -3368,9 +3304,9 @@ export interface components {
             reason: string;
             /** Round */
             round: number;
-            state: components["schemas"]["LocalisationState"];
-            /** Why */
-            why: string;
+            state: components["schemas"]["LocalizationRunState"];
+            /** State Reason */
+            state_reason: string;
         };
         /**
          * LostRead
@@ -3418,6 +3354,99 @@ export interface components {
             unit: string;
         };
         /**
+         * MigrationKind
+         * @enum {string}
+         */
+        MigrationKind: "migrate";
+        /**
+         * MigrationRequestCreate
+         * @description Move one rank, or all ranks that a node has, to other nodes.
+         */
+        MigrationRequestCreate: {
+            /**
+             * Kind
+             * @default migrate
+             * @constant
+             */
+            kind: "migrate";
+            /** Node */
+            node?: string | null;
+            /** Rank */
+            rank?: number | null;
+            /** Reason */
+            reason: string;
+            /** Target */
+            target?: string | null;
+        };
+        /**
+         * MigrationRequestPage
+         * @description Advice to a job, newest first.
+         */
+        MigrationRequestPage: {
+            /** Items */
+            items: components["schemas"]["MigrationRequestRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * MigrationRequestRead
+         * @description An advice to a job, and what became of it.
+         */
+        MigrationRequestRead: {
+            /** Actor */
+            actor: string;
+            /** Created At */
+            created_at: number;
+            /** Detail */
+            detail: string;
+            /** Finding */
+            finding: string | null;
+            /** Id */
+            id: string;
+            /** Job */
+            job: string;
+            kind: components["schemas"]["MigrationKind"];
+            /** Node */
+            node: string | null;
+            /** Rank */
+            rank: number | null;
+            /** Reason */
+            reason: string;
+            /** Seconds */
+            seconds: number | null;
+            state: components["schemas"]["MigrationState"];
+            /** Steps Lost */
+            steps_lost: number | null;
+            /** Target */
+            target: string | null;
+            /** Updated At */
+            updated_at: number;
+        };
+        /**
+         * MigrationRequestResult
+         * @description What became of an advice, as the coordinator says.
+         */
+        MigrationRequestResult: {
+            /**
+             * Detail
+             * @default
+             */
+            detail: string;
+            /** Id */
+            id: string;
+            /** Seconds */
+            seconds?: number | null;
+            state: components["schemas"]["MigrationState"];
+            /** Steps Lost */
+            steps_lost?: number | null;
+        };
+        /**
+         * MigrationState
+         * @description Where one advice stands. ``given`` and ``accepted`` are open, the others final.
+         * @enum {string}
+         */
+        MigrationState: "pending" | "accepted" | "completed" | "rejected" | "failed";
+        /**
          * MoveBody
          * @description Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this.
          */
@@ -3429,7 +3458,7 @@ export interface components {
         };
         /**
          * NodeAdmission
-         * @description A node of which there is something to say.
+         * @description A node with at least one objection.
          */
         NodeAdmission: {
             decision: components["schemas"]["AdmissionDecision"];
@@ -3509,15 +3538,15 @@ export interface components {
             version: string;
         };
         /**
-         * NodeReport
+         * NodeReportCreate
          * @description What a node says about itself when it starts and when something about it changes.
          */
-        NodeReport: {
+        NodeReportCreate: {
             /** Boot Id */
             boot_id: string;
             /** Booted At */
             booted_at?: number | null;
-            catalogue: components["schemas"]["CatalogueReport"];
+            catalog: components["schemas"]["CatalogReport"];
             /** Cohort */
             cohort: string;
             /** Cpu Count */
@@ -3556,12 +3585,31 @@ export interface components {
             node: string;
             /** P */
             p: number;
-            /** Seconds */
-            seconds: number;
-            /** Why */
-            why: {
+            /** Reasons */
+            reasons: {
                 [key: string]: string;
             };
+            /** Seconds */
+            seconds: number;
+        };
+        /** NodeTaskList */
+        NodeTaskList: {
+            /** Items */
+            items: (components["schemas"]["ValidationTaskRead"] | components["schemas"]["PairTaskRead"])[];
+        };
+        /**
+         * NodeWarningRead
+         * @description Why a node of the job should not be trusted.
+         */
+        NodeWarningRead: {
+            /** Corrupt */
+            corrupt: boolean;
+            /** Factor */
+            factor: number;
+            /** Reason */
+            reason: string;
+            /** Since */
+            since: number;
         };
         /** NodesPreemption */
         NodesPreemption: {
@@ -3572,37 +3620,6 @@ export interface components {
              * @default the machine is wanted for work
              */
             reason: string;
-        };
-        /** OrderRead */
-        OrderRead: {
-            /** Again */
-            again: number;
-            /** Benchmarks */
-            benchmarks: string[];
-            /** Criteria */
-            criteria: {
-                [key: string]: unknown;
-            } | null;
-            /** Deadline At */
-            deadline_at: number;
-            /** Id */
-            id: string;
-            /**
-             * Kind
-             * @enum {string}
-             */
-            kind: "validate" | "cancel";
-            /** Reason */
-            reason: string;
-            /** Suite */
-            suite: string;
-            /** Validation Id */
-            validation_id: string;
-        };
-        /** OrdersRead */
-        OrdersRead: {
-            /** Items */
-            items: (components["schemas"]["OrderRead"] | components["schemas"]["PairOrderRead"])[];
         };
         /** OverridesIn */
         OverridesIn: {
@@ -3618,18 +3635,18 @@ export interface components {
         };
         /** OverviewRead */
         OverviewRead: {
-            /** Burning */
-            burning: components["schemas"]["IncidentRead"][];
+            /** Active Incidents */
+            active_incidents: components["schemas"]["IncidentRead"][];
+            /** Automated Actions */
+            automated_actions: components["schemas"]["AutomatedAction"][];
             /** Data Age Seconds */
             data_age_seconds: number | null;
-            /** Decided */
-            decided: components["schemas"]["Decision"][];
             /** Devices */
             devices: number;
             /** Jobs */
             jobs: components["schemas"]["JobRead"][];
-            /** Needs Human */
-            needs_human: components["schemas"]["IncidentRead"][];
+            /** Needs Operator */
+            needs_operator: components["schemas"]["IncidentRead"][];
             /** Nodes */
             nodes: {
                 [key: string]: number;
@@ -3642,40 +3659,17 @@ export interface components {
          * @description Who decided the state that a node is in.
          * @enum {string}
          */
-        Owner: "machine" | "person" | "outside";
-        /**
-         * PairOrderRead
-         * @description An order to measure with a peer; see ``probes.benchmarks.pairing``.
-         */
-        PairOrderRead: {
-            /** Address */
-            address: string;
-            /** Benchmark */
-            benchmark: string;
-            /** Deadline At */
-            deadline_at: number;
-            /** Gpu */
-            gpu: string;
-            /** Id */
-            id: string;
-            /**
-             * Kind
-             * @constant
-             */
-            kind: "pair";
-            /** Nic */
-            nic: string;
-            /** Peer */
-            peer: string;
-            /** Port */
-            port: number;
-            role: components["schemas"]["Role"];
-            /** Seconds */
-            seconds: number;
-            /** Sizes */
-            sizes: number[];
-            /** Validation Id */
-            validation_id: string;
+        Owner: "system" | "operator" | "external";
+        /** PairEvidenceRead */
+        PairEvidenceRead: {
+            /** A */
+            a: string;
+            /** B */
+            b: string;
+            /** Ratio */
+            ratio: number | null;
+            /** Round */
+            round: number;
         };
         /**
          * PairRead
@@ -3714,60 +3708,38 @@ export interface components {
             started_at: number;
         };
         /**
-         * PairsRead
-         * @description Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
-         *
-         *     Of a job with many ranks those of the slowest transfers.
+         * PairTaskRead
+         * @description An order to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``.
          */
-        PairsRead: {
-            /** Bytes */
-            bytes: (number | null)[][];
-            /** First */
-            first: number | null;
-            /** Last */
-            last: number | null;
-            /** Ranks */
-            ranks: number[];
-            /** Seconds */
-            seconds: (number | null)[][];
-        };
-        /**
-         * PlanPage
-         * @description Plans, newest first.
-         */
-        PlanPage: {
-            /** Items */
-            items: components["schemas"]["PlanRead"][];
-            /** Next Cursor */
-            next_cursor: string | null;
-        };
-        /** PlanRead */
-        PlanRead: {
-            /** Actual Parts */
-            actual_parts: {
-                [key: string]: number;
-            };
-            /** Actual Seconds */
-            actual_seconds: number | null;
-            /** Actual Steps Lost */
-            actual_steps_lost: number | null;
-            /** Alternatives */
-            alternatives: components["schemas"]["AlternativeRead"][];
-            chosen: components["schemas"]["StrategyName"] | null;
-            /** Created At */
-            created_at: number;
-            /** Explanation */
-            explanation: string;
-            /** Failed Ranks */
-            failed_ranks: number[];
-            /** Generation */
-            generation: number;
+        PairTaskRead: {
+            /** Address */
+            address: string;
+            /** Benchmark */
+            benchmark: string;
+            /** Deadline At */
+            deadline_at: number;
+            /** Gpu */
+            gpu: string;
             /** Id */
             id: string;
-            /** Incident */
-            incident: string | null;
-            /** Job */
-            job: string;
+            /**
+             * Kind
+             * @constant
+             */
+            kind: "pair";
+            /** Nic */
+            nic: string;
+            /** Peer */
+            peer: string;
+            /** Port */
+            port: number;
+            role: components["schemas"]["Role"];
+            /** Seconds */
+            seconds: number;
+            /** Sizes */
+            sizes: number[];
+            /** Validation Id */
+            validation_id: string;
         };
         /** PolicyChange */
         PolicyChange: {
@@ -3854,7 +3826,7 @@ export interface components {
             note: string;
             /** Overridden */
             overridden: boolean;
-            remedy: components["schemas"]["Remedy"];
+            recommended_action: components["schemas"]["RecommendedAction"];
             /** Repeat */
             repeat: string | null;
             severity: components["schemas"]["Severity"];
@@ -3877,6 +3849,15 @@ export interface components {
             truncated: boolean;
             /** Until */
             until: number;
+        };
+        /** PolicyTestRequest */
+        PolicyTestRequest: {
+            /** Overrides */
+            overrides: string;
+            /** Since */
+            since?: number | null;
+            /** Until */
+            until?: number | null;
         };
         /**
          * PolicyVersionPage
@@ -4045,19 +4026,31 @@ export interface components {
         RankState: "running" | "lost" | "restoring";
         /**
          * ReasonBody
-         * @description Why a human closes or acknowledges an incident.
+         * @description Why an operator closes or acknowledges an incident.
          */
         ReasonBody: {
             /** Reason */
             reason: string;
         };
+        /**
+         * ReasonCode
+         * @description Why a node is not simply allowed.
+         * @enum {string}
+         */
+        ReasonCode: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy";
         /** ReasonRead */
         ReasonRead: {
-            code: components["schemas"]["Code"];
+            code: components["schemas"]["ReasonCode"];
             decision: components["schemas"]["AdmissionDecision"];
             /** Text */
             text: string;
         };
+        /**
+         * RecommendedAction
+         * @description The action that is expected to repair the fault, from the mildest to the strongest. The order has a meaning.
+         * @enum {string}
+         */
+        RecommendedAction: "none" | "monitor" | "restart_job" | "migrate_ranks" | "reset_gpu" | "reboot_node" | "inspect_node" | "replace";
         /**
          * RecoveryPage
          * @description Recoveries of a job, newest first.
@@ -4067,6 +4060,44 @@ export interface components {
             items: components["schemas"]["RecoveryRead"][];
             /** Next Cursor */
             next_cursor: string | null;
+        };
+        /**
+         * RecoveryPlanPage
+         * @description Plans, newest first.
+         */
+        RecoveryPlanPage: {
+            /** Items */
+            items: components["schemas"]["RecoveryPlanRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** RecoveryPlanRead */
+        RecoveryPlanRead: {
+            /** Actual Parts */
+            actual_parts: {
+                [key: string]: number;
+            };
+            /** Actual Seconds */
+            actual_seconds: number | null;
+            /** Actual Steps Lost */
+            actual_steps_lost: number | null;
+            /** Alternatives */
+            alternatives: components["schemas"]["AlternativeRead"][];
+            chosen: components["schemas"]["RestoreStrategyName"] | null;
+            /** Created At */
+            created_at: number;
+            /** Explanation */
+            explanation: string;
+            /** Failed Ranks */
+            failed_ranks: number[];
+            /** Generation */
+            generation: number;
+            /** Id */
+            id: string;
+            /** Incident */
+            incident: string | null;
+            /** Job */
+            job: string;
         };
         /** RecoveryPolicyList */
         RecoveryPolicyList: {
@@ -4078,6 +4109,8 @@ export interface components {
          * @description A policy that can be compared. Seconds.
          */
         RecoveryPolicyRead: {
+            /** Description */
+            description: string;
             /** Every S */
             every_s: number | null;
             /** From Peer */
@@ -4090,17 +4123,17 @@ export interface components {
             /** Save S */
             save_s: number;
             without_spare: components["schemas"]["WithoutSpare"];
-            /** Words */
-            words: string;
         };
         /**
          * RecoveryRead
-         * @description One way back: what failed, what was chosen, what it really took.
+         * @description One recovery: the failure, the chosen strategy, and the actual times.
          */
         RecoveryRead: {
-            decision: components["schemas"]["Weighed"] | null;
+            decision: components["schemas"]["StrategyEvaluation"] | null;
             /** Epoch */
             epoch: number | null;
+            /** Excess Cost Seconds */
+            excess_cost_seconds: number | null;
             /** Failed At */
             failed_at: number;
             /** Failed Ranks */
@@ -4121,14 +4154,14 @@ export interface components {
             };
             /** Planned At */
             planned_at: number | null;
+            /** Planned Seconds */
+            planned_seconds: number | null;
             /** Predicted Seconds */
             predicted_seconds: number | null;
-            /** Promised Seconds */
-            promised_seconds: number | null;
             /** Recovered At */
             recovered_at: number | null;
-            /** Regret Seconds */
-            regret_seconds: number | null;
+            /** Restore Strategy */
+            restore_strategy: string | null;
             /** Seconds */
             seconds: number | null;
             /** Steps Lost */
@@ -4137,8 +4170,6 @@ export interface components {
             strategy: string | null;
             /** Verified At */
             verified_at: number | null;
-            /** Way */
-            way: string | null;
         };
         /**
          * RemediationPage
@@ -4170,7 +4201,7 @@ export interface components {
             node: string;
             /** Reason */
             reason: string;
-            remedy: components["schemas"]["Remedy"];
+            recommended_action: components["schemas"]["RecommendedAction"];
             /** Rules */
             rules: components["schemas"]["RuleRead"][];
             state: components["schemas"]["RemediationState"];
@@ -4190,12 +4221,6 @@ export interface components {
              */
             mode: "dry_run" | "automatic";
         };
-        /**
-         * Remedy
-         * @description What would mend it, from the mildest to the last: the ladder that operators climb. Order is meaning.
-         * @enum {string}
-         */
-        Remedy: "none" | "watch" | "restart_app" | "migrate" | "reset_gpu" | "reboot_node" | "inspect" | "replace";
         /** RestoreRead */
         RestoreRead: {
             /** From Nodes */
@@ -4214,6 +4239,12 @@ export interface components {
          * @enum {string}
          */
         RestoreSource: "live" | "local_slot" | "peer_copy" | "parity" | "disk";
+        /**
+         * RestoreStrategyName
+         * @description Recovery strategies to a consistent step. Grows with each strategy file in ``recovery/strategies``.
+         * @enum {string}
+         */
+        RestoreStrategyName: "local_slot" | "peer_copy" | "parity_rebuild" | "disk_restart";
         /** ResultCriterion */
         ResultCriterion: {
             /** High */
@@ -4250,20 +4281,20 @@ export interface components {
             /** Pairs */
             pairs: components["schemas"]["PairRead"][];
         };
+        /**
+         * RuleOutcome
+         * @description What a rule says of a proposal.
+         * @enum {string}
+         */
+        RuleOutcome: "allow" | "hold" | "deny";
         /** RuleRead */
         RuleRead: {
             /** Name */
             name: string;
-            verdict: components["schemas"]["Ruling"];
-            /** Why */
-            why: string;
+            /** Reason */
+            reason: string;
+            verdict: components["schemas"]["RuleOutcome"];
         };
-        /**
-         * Ruling
-         * @description What a rule says of a proposal.
-         * @enum {string}
-         */
-        Ruling: "allow" | "hold" | "deny";
         /**
          * Scope
          * @enum {string}
@@ -4286,13 +4317,19 @@ export interface components {
             found: number;
             /** Lost */
             lost: number;
-            /** Mended */
-            mended: number;
             /** Nodes */
-            nodes: components["schemas"]["DamagedNode"][];
+            nodes: components["schemas"]["CorruptedNode"][];
             /** Passes */
             passes: number;
+            /** Repaired */
+            repaired: number;
         };
+        /**
+         * SelectionTrigger
+         * @description Reason for the request.
+         * @enum {string}
+         */
+        SelectionTrigger: "job" | "added" | "repair" | "incident" | "periodic" | "manual";
         /**
          * SeriesRead
          * @description One signal of one device, thinned. Counters come as rates per second. Null is unknown.
@@ -4432,7 +4469,7 @@ export interface components {
         };
         /**
          * SimulationIn
-         * @description A job on nodes that fail. What is not said is that of a job like Llama 3's.
+         * @description A job on nodes that fail. Defaults are those of a job like Llama 3's.
          */
         SimulationIn: {
             /**
@@ -4520,67 +4557,6 @@ export interface components {
             sweep: components["schemas"]["SweepResult"][];
             sweep_over: components["schemas"]["SweepOver"] | null;
         };
-        /** SlotRead */
-        SlotRead: {
-            /** Device */
-            device: string;
-            /** Kind */
-            kind: string;
-            /** Node */
-            node: string;
-            /** Slot */
-            slot: number;
-        };
-        /**
-         * Stance
-         * @description Whether a detector judges at all: one that does not is no sign of health.
-         * @enum {string}
-         */
-        Stance: "idle" | "learning" | "judging" | "abstains";
-        /**
-         * StandingIn
-         * @description How far a validation is: what the node says of it while it runs.
-         */
-        StandingIn: {
-            /** Benchmark */
-            benchmark: string;
-            /** Device */
-            device: string;
-            /** Done */
-            done: string[];
-            /** Index */
-            index: number;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "running" | "done";
-            /** Total */
-            total: number;
-        };
-        /** StandingRead */
-        StandingRead: {
-            /** Benchmark */
-            benchmark: string;
-            /** Device */
-            device: string;
-            /** Done */
-            done: string[];
-            /** Index */
-            index: number;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "running" | "done";
-            /** Total */
-            total: number;
-        };
-        /**
-         * State
-         * @enum {string}
-         */
-        State: "ok" | "error" | "timeout" | "unsupported" | "preempted";
         /**
          * StepsRead
          * @description Per-rank step times as columns: ``step_time_seconds[r][k]`` belongs to ``ranks[r]`` and ``steps[k]``.
@@ -4598,11 +4574,45 @@ export interface components {
             steps: number[];
         };
         /**
-         * StrategyName
-         * @description Ways back to a consistent step. Grows with each strategy file in ``recovery/strategies``.
-         * @enum {string}
+         * StrategyEvaluation
+         * @description All options at a failure, best first.
          */
-        StrategyName: "local_slot" | "peer_copy" | "parity_rebuild" | "disk_restart";
+        StrategyEvaluation: {
+            /** Chosen */
+            chosen: string[] | null;
+            /** Explanation */
+            explanation: string;
+            /** Fault */
+            fault: string;
+            /** Lost */
+            lost: number[];
+            /** Options */
+            options: components["schemas"]["StrategyEvaluationOption"][];
+        };
+        /**
+         * StrategyEvaluationOption
+         * @description One recovery strategy, or a sequence of two, with its estimated cost at the failure.
+         */
+        StrategyEvaluationOption: {
+            /** Executable */
+            executable: boolean;
+            /** Expected S */
+            expected_s: number | null;
+            /** Feasible */
+            feasible: boolean;
+            /** Gpu Seconds */
+            gpu_seconds: number | null;
+            /** Parts */
+            parts: {
+                [key: string]: number;
+            };
+            /** Rate */
+            rate: number | null;
+            /** Reason */
+            reason: string;
+            /** Strategies */
+            strategies: string[];
+        };
         /** SuggestedActions */
         SuggestedActions: {
             /** Description */
@@ -4630,46 +4640,26 @@ export interface components {
             name: string;
         };
         /**
-         * Suspect
-         * @description A node that is not trusted, and what is done for its ranks.
-         */
-        Suspect: {
-            /** Copies */
-            copies: number[];
-            /** Copies Wanted */
-            copies_wanted: number[];
-            /** Factor */
-            factor: number;
-            /** Node */
-            node: string;
-            /** Ranks */
-            ranks: number[];
-            /** Reason */
-            reason: string;
-            /** Since */
-            since: number;
-        };
-        /**
          * SweepChange
          * @description What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite.
          */
         SweepChange: {
-            /** Again */
-            again?: number;
-            /** At Once */
-            at_once?: number | null;
             /** Benchmarks */
             benchmarks?: string[] | null;
             /** Cohort */
             cohort?: string | null;
             /** Enabled */
             enabled?: boolean;
+            /** Max Concurrent */
+            max_concurrent?: number | null;
+            /** Max Per Switch */
+            max_per_switch?: number | null;
             /** Name */
             name?: string;
             /** Nodes */
             nodes?: string[] | null;
-            /** Per Switch */
-            per_switch?: number | null;
+            /** Remeasure */
+            remeasure?: number;
             /** Retries */
             retries?: number;
             /** Schedule */
@@ -4696,13 +4686,6 @@ export interface components {
         };
         /** SweepCreate */
         SweepCreate: {
-            /**
-             * Again
-             * @default 0
-             */
-            again: number;
-            /** At Once */
-            at_once?: number | null;
             /** Benchmarks */
             benchmarks?: string[] | null;
             /** Cohort */
@@ -4712,12 +4695,19 @@ export interface components {
              * @default true
              */
             enabled: boolean;
+            /** Max Concurrent */
+            max_concurrent?: number | null;
+            /** Max Per Switch */
+            max_per_switch?: number | null;
             /** Name */
             name: string;
             /** Nodes */
             nodes?: string[] | null;
-            /** Per Switch */
-            per_switch?: number | null;
+            /**
+             * Remeasure
+             * @default 0
+             */
+            remeasure: number;
             /**
              * Retries
              * @default 0
@@ -4757,10 +4747,6 @@ export interface components {
         };
         /** SweepRead */
         SweepRead: {
-            /** Again */
-            again: number;
-            /** At Once */
-            at_once: number | null;
             /** Benchmarks */
             benchmarks: string[] | null;
             /** Cohort */
@@ -4773,14 +4759,18 @@ export interface components {
             id: string;
             /** Last Run At */
             last_run_at: number | null;
+            /** Max Concurrent */
+            max_concurrent: number | null;
+            /** Max Per Switch */
+            max_per_switch: number | null;
             /** Name */
             name: string;
             /** Next Run At */
             next_run_at: number | null;
             /** Nodes */
             nodes: string[] | null;
-            /** Per Switch */
-            per_switch: number | null;
+            /** Remeasure */
+            remeasure: number;
             /** Retries */
             retries: number;
             /** Runs */
@@ -4812,32 +4802,6 @@ export interface components {
             id: string;
             /** Started At */
             started_at: number;
-        };
-        /**
-         * Taint
-         * @description A node that has computed wrongly, and the newest step before that; null: none is known to be clean.
-         */
-        Taint: {
-            /** Clean */
-            clean: number | null;
-            /** Node */
-            node: string;
-            /** Reason */
-            reason: string;
-            /** Since */
-            since: number;
-            /** Tainted */
-            tainted: boolean;
-        };
-        /**
-         * Taken
-         * @description How many became events, and how many changed nothing.
-         */
-        Taken: {
-            /** Accepted */
-            accepted: number;
-            /** Duplicates */
-            duplicates: number;
         };
         /** TallyRead */
         TallyRead: {
@@ -4946,12 +4910,12 @@ export interface components {
         Topology: {
             /** Dp */
             dp: number;
+            /** Pipeline Depths */
+            pipeline_depths?: number[] | null;
             /** Pp */
             pp: number;
             /** Ranks */
             ranks: components["schemas"]["TopologyRank"][];
-            /** Stages */
-            stages?: number[] | null;
             /** Standbys */
             standbys?: {
                 [key: string]: number;
@@ -4978,6 +4942,24 @@ export interface components {
             state: components["schemas"]["RankState"];
             /** Tp */
             tp: number;
+        };
+        /**
+         * TransfersRead
+         * @description Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
+         *
+         *     Of a job with many ranks those of the slowest transfers.
+         */
+        TransfersRead: {
+            /** Bytes */
+            bytes: (number | null)[][];
+            /** First */
+            first: number | null;
+            /** Last */
+            last: number | null;
+            /** Ranks */
+            ranks: number[];
+            /** Seconds */
+            seconds: (number | null)[][];
         };
         /**
          * TransitionPage
@@ -5009,21 +4991,6 @@ export interface components {
             /** Time */
             time: number;
             to_state: components["schemas"]["HealthState"];
-        };
-        /**
-         * Trigger
-         * @description Why somebody asks.
-         * @enum {string}
-         */
-        Trigger: "job" | "added" | "repair" | "incident" | "periodic" | "manual";
-        /** TryOut */
-        TryOut: {
-            /** Overrides */
-            overrides: string;
-            /** Since */
-            since?: number | null;
-            /** Until */
-            until?: number | null;
         };
         /** UpdateRead */
         UpdateRead: {
@@ -5088,15 +5055,15 @@ export interface components {
         };
         /** ValidationCreate */
         ValidationCreate: {
-            /**
-             * Again
-             * @default 0
-             */
-            again: number;
             /** Benchmarks */
             benchmarks?: string[] | null;
             /** Node */
             node: string;
+            /**
+             * Remeasure
+             * @default 0
+             */
+            remeasure: number;
             /** Suite */
             suite: string;
         };
@@ -5112,11 +5079,6 @@ export interface components {
         };
         /** ValidationPlanCreate */
         ValidationPlanCreate: {
-            /**
-             * Again
-             * @default 0
-             */
-            again: number;
             /** Job Hours */
             job_hours: number;
             /** Nodes */
@@ -5126,6 +5088,11 @@ export interface components {
              * @default false
              */
             order: boolean;
+            /**
+             * Remeasure
+             * @default 0
+             */
+            remeasure: number;
             /**
              * Suite
              * @default standard
@@ -5137,7 +5104,7 @@ export interface components {
              */
             target_risk: number;
             /** @default manual */
-            trigger: components["schemas"]["Trigger"];
+            trigger: components["schemas"]["SelectionTrigger"];
             /**
              * Uniform
              * @default false
@@ -5148,12 +5115,10 @@ export interface components {
         };
         /** ValidationPlanRead */
         ValidationPlanRead: {
-            /** Again */
-            again: number;
             /** Benchmarks */
             benchmarks: string[];
             /** Considered */
-            considered: components["schemas"]["ConsideredRead"][];
+            considered: components["schemas"]["BenchmarkReasonRead"][];
             /** Created At */
             created_at: number;
             /** Defects */
@@ -5180,6 +5145,10 @@ export interface components {
             per_node: boolean;
             /** Reached */
             reached: boolean;
+            /** Reason */
+            reason: string;
+            /** Remeasure */
+            remeasure: number;
             /** Risk After */
             risk_after: number;
             /** Risk Before */
@@ -5198,20 +5167,55 @@ export interface components {
             suite: string;
             /** Target Risk */
             target_risk: number;
-            trigger: components["schemas"]["Trigger"];
+            trigger: components["schemas"]["SelectionTrigger"];
             /** Validations */
             validations: {
                 [key: string]: string;
             };
-            /** Why */
-            why: string;
             /** Worth Node Hours */
             worth_node_hours: number | null;
         };
+        /**
+         * ValidationProgressCreate
+         * @description How far a validation is: what the node says of it while it runs.
+         */
+        ValidationProgressCreate: {
+            /** Benchmark */
+            benchmark: string;
+            /** Device */
+            device: string;
+            /** Done */
+            done: string[];
+            /** Index */
+            index: number;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "running" | "done";
+            /** Total */
+            total: number;
+        };
+        /** ValidationProgressRead */
+        ValidationProgressRead: {
+            /** Benchmark */
+            benchmark: string;
+            /** Device */
+            device: string;
+            /** Done */
+            done: string[];
+            /** Index */
+            index: number;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "running" | "done";
+            /** Total */
+            total: number;
+        };
         /** ValidationRead */
         ValidationRead: {
-            /** Again */
-            again: number;
             /** Attempt */
             attempt: number;
             /** Benchmarks */
@@ -5228,9 +5232,11 @@ export interface components {
             id: string;
             /** Node */
             node: string;
-            progress: components["schemas"]["StandingRead"] | null;
+            progress: components["schemas"]["ValidationProgressRead"] | null;
             /** Reason */
             reason: string;
+            /** Remeasure */
+            remeasure: number;
             /** Results */
             results: components["schemas"]["ValidationResult"][];
             /** Run */
@@ -5246,8 +5252,6 @@ export interface components {
         };
         /** ValidationResult */
         ValidationResult: {
-            /** Again */
-            again: number;
             /** Benchmark */
             benchmark: string;
             /** Cohort */
@@ -5259,6 +5263,8 @@ export interface components {
             metric: string;
             /** Reason */
             reason: string;
+            /** Remeasured */
+            remeasured: number;
             /** Unit */
             unit: string;
             /** Value */
@@ -5270,6 +5276,32 @@ export interface components {
          * @enum {string}
          */
         ValidationState: "queued" | "taken" | "running" | "done" | "expired";
+        /** ValidationTaskRead */
+        ValidationTaskRead: {
+            /** Benchmarks */
+            benchmarks: string[];
+            /** Criteria */
+            criteria: {
+                [key: string]: unknown;
+            } | null;
+            /** Deadline At */
+            deadline_at: number;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "validate" | "cancel";
+            /** Reason */
+            reason: string;
+            /** Remeasure */
+            remeasure: number;
+            /** Suite */
+            suite: string;
+            /** Validation Id */
+            validation_id: string;
+        };
         /**
          * Verdict
          * @description The answer of a validation. A verdict latches until a check of equal or greater power passes.
@@ -5307,44 +5339,24 @@ export interface components {
          */
         VersionMode: "draft" | "shadow" | "active" | "retired";
         /**
-         * Weighed
-         * @description All options at a failure, best first.
+         * WarnedNode
+         * @description A node that is not trusted, and what is done for its ranks.
          */
-        Weighed: {
-            /** Chosen */
-            chosen: string[] | null;
-            /** Explanation */
-            explanation: string;
-            /** Fault */
-            fault: string;
-            /** Lost */
-            lost: number[];
-            /** Options */
-            options: components["schemas"]["WeighedOption"][];
-        };
-        /**
-         * WeighedOption
-         * @description One way of recovering, or a sequence of two, as it was priced at the failure.
-         */
-        WeighedOption: {
-            /** Executable */
-            executable: boolean;
-            /** Expected S */
-            expected_s: number | null;
-            /** Feasible */
-            feasible: boolean;
-            /** Gpu Seconds */
-            gpu_seconds: number | null;
-            /** Parts */
-            parts: {
-                [key: string]: number;
-            };
-            /** Rate */
-            rate: number | null;
+        WarnedNode: {
+            /** Copies */
+            copies: number[];
+            /** Copies Wanted */
+            copies_wanted: number[];
+            /** Factor */
+            factor: number;
+            /** Node */
+            node: string;
+            /** Ranks */
+            ranks: number[];
             /** Reason */
             reason: string;
-            /** Ways */
-            ways: string[];
+            /** Since */
+            since: number;
         };
         /**
          * WithoutSpare
@@ -5352,17 +5364,6 @@ export interface components {
          * @enum {string}
          */
         WithoutSpare: "wait" | "drop" | "reroute";
-        /** WitnessRead */
-        WitnessRead: {
-            /** A */
-            a: string;
-            /** B */
-            b: string;
-            /** Ratio */
-            ratio: number | null;
-            /** Round */
-            round: number;
-        };
     };
     responses: {
         /** @description Bad request (RFC 9457) */
@@ -5996,6 +5997,167 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    list_fault_localizations: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalizationPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_fault_localization: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LocalizationCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalizationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_pair_result: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PairReportIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalizationSummary"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_fault_localization: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalizationRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    cancel_fault_localization: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LocalizationCancel"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LocalizationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_findings: {
         parameters: {
             query?: {
@@ -6027,40 +6189,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    get_fleet_layout: {
-        parameters: {
-            query?: never;
-            header?: {
-                "if-none-match"?: string | null;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["LayoutRead"];
-                };
-            };
-            /** @description Not modified */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    get_fleet_snapshot: {
+    get_fleet_heatmap: {
         parameters: {
             query?: {
                 signal?: string;
@@ -6079,6 +6208,39 @@ export interface operations {
                 content: {
                     "application/octet-stream": string;
                 };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_fleet_heatmap_layout: {
+        parameters: {
+            query?: never;
+            header?: {
+                "if-none-match"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HeatmapLayoutRead"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
@@ -6354,7 +6516,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Taken"];
+                    "application/json": components["schemas"]["IngestResult"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -6385,7 +6547,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Taken"];
+                    "application/json": components["schemas"]["IngestResult"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -6487,7 +6649,44 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    list_job_advice: {
+    list_job_detectors: {
+        parameters: {
+            query?: never;
+            header?: {
+                "if-none-match"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DetectorStatusList"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_job_migration_requests: {
         parameters: {
             query?: {
                 limit?: number;
@@ -6507,7 +6706,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["AdvicePage"];
+                    "application/json": components["schemas"]["MigrationRequestPage"];
                 };
             };
             401: components["responses"]["NotSignedIn"];
@@ -6517,7 +6716,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    advise_job: {
+    create_migration_request: {
         parameters: {
             query?: never;
             header?: {
@@ -6530,7 +6729,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["AdviceBody"];
+                "application/json": components["schemas"]["MigrationRequestCreate"];
             };
         };
         responses: {
@@ -6540,7 +6739,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["AdviceRead"];
+                    "application/json": components["schemas"]["MigrationRequestRead"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -6550,82 +6749,6 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    get_job_judgement: {
-        parameters: {
-            query?: never;
-            header?: {
-                "if-none-match"?: string | null;
-            };
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JudgementRead"];
-                };
-            };
-            /** @description Not modified */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            /** @description Not Found */
-            404: components["responses"]["NotFound"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    get_job_pairs: {
-        parameters: {
-            query?: {
-                steps?: number;
-            };
-            header?: {
-                "if-none-match"?: string | null;
-            };
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["PairsRead"];
-                };
-            };
-            /** @description Not modified */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            /** @description Not Found */
-            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -6767,14 +6890,17 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    list_localisations: {
+    get_job_transfers: {
         parameters: {
             query?: {
-                limit?: number;
-                cursor?: string | null;
+                steps?: number;
             };
-            header?: never;
-            path?: never;
+            header?: {
+                "if-none-match"?: string | null;
+            };
+            path: {
+                id: string;
+            };
             cookie?: never;
         };
         requestBody?: never;
@@ -6785,145 +6911,20 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["LocalisationPage"];
+                    "application/json": components["schemas"]["TransfersRead"];
                 };
             };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    create_localisation: {
-        parameters: {
-            query?: never;
-            header?: {
-                "idempotency-key"?: string | null;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["LocalisationCreate"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            202: {
+            /** @description Not modified */
+            304: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content: {
-                    "application/json": components["schemas"]["LocalisationRead"];
-                };
+                content?: never;
             };
-            400: components["responses"]["BadRequest"];
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             /** @description Not Found */
             404: components["responses"]["NotFound"];
-            409: components["responses"]["Conflict"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    post_pair_result: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["PairReportIn"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["LocalisationSummary"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    get_localisation: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["LocalisationRead"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    cancel_localisation: {
-        parameters: {
-            query?: never;
-            header?: {
-                "idempotency-key"?: string | null;
-            };
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["LocalisationCancel"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["LocalisationRead"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
-            409: components["responses"]["Conflict"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -6995,7 +6996,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NodeReport"];
+                "application/json": components["schemas"]["NodeReportCreate"];
             };
         };
         responses: {
@@ -7013,6 +7014,66 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    claim_node_tasks: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for an order. */
+                wait?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeTaskList"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_transitions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TransitionPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -7054,36 +7115,6 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    take_orders: {
-        parameters: {
-            query?: {
-                /** @description Seconds to wait for an order. */
-                wait?: number;
-            };
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OrdersRead"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
     quarantine_node: {
         parameters: {
             query?: never;
@@ -7117,36 +7148,6 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    list_transitions: {
-        parameters: {
-            query?: {
-                limit?: number;
-                cursor?: string | null;
-            };
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TransitionPage"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -7225,7 +7226,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    enrol_node: {
+    enroll_node: {
         parameters: {
             query?: never;
             header?: never;
@@ -7234,7 +7235,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Enrol"];
+                "application/json": components["schemas"]["EnrollmentCreate"];
             };
         };
         responses: {
@@ -7244,7 +7245,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Enrolled"];
+                    "application/json": components["schemas"]["EnrollmentRead"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -7281,117 +7282,6 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    list_plans: {
-        parameters: {
-            query?: {
-                job?: string | null;
-                limit?: number;
-                cursor?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["PlanPage"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    get_plan: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["PlanRead"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    list_recovery_policies: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RecoveryPolicyList"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    simulate_plans: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["SimulationIn"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["SimulationRead"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            /** @description Service Unavailable */
-            503: components["responses"]["TemporarilyUnavailable"];
-            default: components["responses"]["Problem"];
-        };
-    };
     get_xid_policy: {
         parameters: {
             query?: never;
@@ -7412,6 +7302,93 @@ export interface operations {
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_xid_overrides: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OverridesIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersionRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_xid_shadow: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShadowPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_xid_policy_versions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersionPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
     };
@@ -7442,39 +7419,6 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             /** @description Not Found */
             404: components["responses"]["NotFound"];
-            /** @description Conflict */
-            409: components["responses"]["Conflict"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    put_xid_overrides: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["OverridesIn"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["PolicyVersionRead"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
             /** @description Conflict */
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
@@ -7518,33 +7462,6 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    list_xid_shadow: {
-        parameters: {
-            query?: {
-                limit?: number;
-                cursor?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ShadowPage"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
     test_xid_policy: {
         parameters: {
             query?: never;
@@ -7554,7 +7471,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["TryOut"];
+                "application/json": components["schemas"]["PolicyTestRequest"];
             };
         };
         responses: {
@@ -7578,9 +7495,10 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    list_xid_policy_versions: {
+    list_recovery_plans: {
         parameters: {
             query?: {
+                job?: string | null;
                 limit?: number;
                 cursor?: string | null;
             };
@@ -7596,11 +7514,38 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["PolicyVersionPage"];
+                    "application/json": components["schemas"]["RecoveryPlanPage"];
                 };
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_recovery_plan: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryPlanRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
@@ -7778,6 +7723,62 @@ export interface operations {
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_simulation_policies: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryPolicyList"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    run_simulation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SimulationIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SimulationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            /** @description Service Unavailable */
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };
@@ -8000,7 +8001,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Frames, each after its length (4 bytes, little-endian). X-Mainstay-Next: where to go on. */
+            /** @description Frames, each after its length (4 bytes, little-endian). X-Mainstay-Next: the next cursor. */
             200: {
                 headers: {
                     /** @description Cursor for ``after``; absent at the end. */
@@ -8017,7 +8018,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    get_catalogue: {
+    get_catalog: {
         parameters: {
             query?: never;
             header?: never;
@@ -8034,7 +8035,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["CatalogueRead"];
+                    "application/json": components["schemas"]["CatalogRead"];
                 };
             };
             401: components["responses"]["NotSignedIn"];
@@ -8044,7 +8045,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    put_catalogue: {
+    put_catalog: {
         parameters: {
             query?: never;
             header?: never;
@@ -8055,7 +8056,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["CatalogueWrite"];
+                "application/json": components["schemas"]["CatalogWrite"];
             };
         };
         responses: {
@@ -8339,7 +8340,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["StandingIn"];
+                "application/json": components["schemas"]["ValidationProgressCreate"];
             };
         };
         responses: {

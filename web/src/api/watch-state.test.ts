@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { initialWatch, invalidates, retryDelay, TopicBuffer, topics, watchReducer } from "./watch-state";
 
 describe("the live connection", () => {
-  it("is live only from its opening on", () => {
+  it("is live only after it opens", () => {
     const start = initialWatch(100);
     expect(start.status).toBe("connecting");
     const open = watchReducer(start, { type: "open", at: 101 });
@@ -14,7 +14,7 @@ describe("the live connection", () => {
     });
   });
 
-  it("remembers since when what is shown may be stale, however often it tries again", () => {
+  it("keeps the time since which the page may be stale, for any number of retries", () => {
     let state = watchReducer(initialWatch(0), { type: "open", at: 1 });
     state = watchReducer(state, { type: "broken", at: 50 });
     state = watchReducer(state, { type: "broken", at: 52 });
@@ -27,7 +27,7 @@ describe("the live connection", () => {
     });
   });
 
-  it("takes a message as proof of life", () => {
+  it("counts a message as a sign of life", () => {
     const stale = watchReducer(initialWatch(0), { type: "broken", at: 5 });
     expect(watchReducer(stale, { type: "message", at: 9 })).toMatchObject({ status: "live", since: 9 });
   });
@@ -49,7 +49,7 @@ describe("retryDelay", () => {
 });
 
 describe("TopicBuffer", () => {
-  it("turns a burst of messages into one refetch of each root", () => {
+  it("refetches each root once per burst of messages", () => {
     const buffer = new TopicBuffer();
     for (let i = 0; i < 1000; i += 1) buffer.add("telemetry");
     buffer.add("incident");
@@ -60,7 +60,7 @@ describe("TopicBuffer", () => {
     expect(buffer.drain()).toEqual([]);
   });
 
-  it("knows what every topic makes out of date", () => {
+  it("maps every topic to query roots", () => {
     for (const topic of topics) expect(invalidates[topic].length).toBeGreaterThan(0);
   });
 });

@@ -1,16 +1,16 @@
 /**
- * What the live connection is worth, as a pure reducer: the socket code only reports facts to it.
+ * The state of the live connection, as a pure reducer. The socket code only reports facts to it.
  *
- * "Live" is a claim about now, so it is lost the moment the stream breaks, and the time of the last good moment is
- * kept: frozen data is shown with its age, never as if it were current.
+ * The status leaves "live" as soon as the stream breaks, and the state keeps that time. Pages then show old data with
+ * its age.
  */
 export type WatchStatus = "connecting" | "live" | "stale" | "refused";
 
 export interface WatchState {
   status: WatchStatus;
-  /** Unix seconds of the change into this status; for "stale", since when what is on screen may be out of date. */
+  /** Unix seconds of the change into this status; for "stale", the time since which the page may be out of date. */
   since: number;
-  /** Broken connections since the last good one; drives the wait before the next. */
+  /** Broken connections since the last good one; sets the wait before the next attempt. */
   attempts: number;
   /** Messages since the page was opened. */
   messages: number;
@@ -38,7 +38,7 @@ export function watchReducer(state: WatchState, fact: WatchFact): WatchState {
     case "broken": {
       const attempts = state.attempts + 1;
       if (state.status === "stale") return { ...state, attempts };
-      // A first connection that never stood has shown nothing that could be stale until it failed.
+      // A connection that never opened has shown no data before it failed.
       return { ...state, status: "stale", since: fact.at, attempts };
     }
     case "refused":
@@ -46,7 +46,7 @@ export function watchReducer(state: WatchState, fact: WatchFact): WatchState {
   }
 }
 
-/** Seconds before attempt n (1-based): doubling from 1 s to 30 s, spread so that a fleet of tabs does not knock at once. */
+/** Seconds before attempt n (1-based): doubling from 1 s to 30 s, spread so that many tabs do not reconnect together. */
 export function retryDelay(attempts: number, random: number): number {
   const base = Math.min(30, 2 ** Math.max(0, attempts - 1));
   return base * (0.75 + 0.5 * random);
@@ -57,16 +57,16 @@ export type Topic = (typeof topics)[number];
 
 /** The query-key roots that a topic makes out of date. */
 export const invalidates: Record<Topic, readonly string[]> = {
-  incident: ["incidents", "overview", "nodes", "jobs", "remediations", "findings", "judgement"],
+  incident: ["incidents", "overview", "nodes", "jobs", "remediations", "findings", "detectors"],
   node: ["nodes", "overview", "layout", "snapshot", "remediations"],
   job: ["jobs", "overview", "steps"],
-  validation: ["validations", "sweeps", "localisations", "nodes"],
+  validation: ["validations", "sweeps", "localizations", "nodes"],
   event: ["events", "incidents", "overview"],
   remediation: ["remediations", "overview", "incidents"],
   telemetry: ["telemetry", "snapshot", "steps"],
 };
 
-/** Collects topics and gives out each at most once per period: a burst of frames is one refetch. */
+/** Collects topics and returns each at most once per period, so a burst of frames causes one refetch. */
 export class TopicBuffer {
   private waiting = new Set<Topic>();
 

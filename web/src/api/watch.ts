@@ -1,4 +1,4 @@
-/** Server-sent events: one connection for the page; every message says which questions to ask again. */
+/** Server-sent events: one connection per page. Every message names the queries to refetch. */
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useReducer } from "react";
 import {
@@ -11,7 +11,7 @@ import {
   watchReducer,
 } from "./watch-state";
 
-const FLUSH_MS = 1000; // people read no faster, and a frame arrives every second
+const FLUSH_MS = 1000; // a frame arrives every second, and readers need no faster updates
 const nowSeconds = () => Date.now() / 1000;
 
 export function useWatch(enabled: boolean): WatchState {
@@ -21,7 +21,7 @@ export function useWatch(enabled: boolean): WatchState {
   return state;
 }
 
-/** Opens the stream and keeps it open; returns how to end it. */
+/** Open the stream and keep it open; return a function that closes it. */
 function watch(queryClient: QueryClient, report: (fact: WatchFact) => void): () => void {
   let source: EventSource | undefined;
   let retry: ReturnType<typeof setTimeout> | undefined;
@@ -31,7 +31,7 @@ function watch(queryClient: QueryClient, report: (fact: WatchFact) => void): () 
   function connect() {
     source = new EventSource(`/v1/watch?topics=${topics.join(",")}`);
     source.onopen = () => {
-      // Whatever happened while nobody listened is fetched anew, so no missed message can leave a wrong picture.
+      // Messages may have been missed while the stream was closed, so every query is fetched again.
       if (attempts > 0) void queryClient.invalidateQueries();
       attempts = 0;
       report({ type: "open", at: nowSeconds() });
@@ -42,7 +42,7 @@ function watch(queryClient: QueryClient, report: (fact: WatchFact) => void): () 
         report({ type: "message", at: nowSeconds() });
       });
     }
-    // "reset": too much was missed for a replay.
+    // "reset": the service cannot replay all missed messages.
     source.addEventListener("reset", () => void queryClient.invalidateQueries());
     source.onerror = onError;
   }
@@ -50,7 +50,7 @@ function watch(queryClient: QueryClient, report: (fact: WatchFact) => void): () 
   function onError() {
     attempts += 1;
     report({ type: "broken", at: nowSeconds() });
-    // CONNECTING means that the browser retries by itself, with Last-Event-ID; CLOSED means that it gave up.
+    // CONNECTING: the browser retries automatically, with Last-Event-ID. CLOSED: it stopped retrying.
     if (source?.readyState !== EventSource.CLOSED) return;
     clearTimeout(retry);
     retry = setTimeout(connect, retryDelay(attempts, Math.random()) * 1000);

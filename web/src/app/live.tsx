@@ -1,4 +1,4 @@
-/** Is what I see now? One indicator that is always in sight, and a banner when the answer is no. */
+/** An indicator of whether the page is current, and a banner when it is not. */
 import { age } from "@/lib/format";
 import { useLive } from "@/lib/live";
 import { clock, useNow } from "@/lib/time";
@@ -6,7 +6,7 @@ import { Age } from "@/ui/age";
 import { Glyph } from "@/ui/glyph";
 import { Tooltip } from "@/ui/tooltip";
 
-/** Data older than this is worth a word; probes send every second or two. */
+/** Data older than this is shown with its age; node daemons send every 1 to 2 s. */
 const OLD_SECONDS = 15;
 
 export function LiveIndicator({ dataAge, readAt }: { dataAge: number | null; readAt: number }) {
@@ -55,9 +55,9 @@ export function LiveBanner() {
     >
       <Glyph name="half" tone="suspect" />
       <span>
-        <b className="font-semibold text-ink">The live connection is lost.</b> What you see may be frozen
+        <b className="font-semibold text-ink">The live connection is lost.</b> This page may be out of date
         since {clock(live.since)} (<Age at={live.since} />
-        ). Trying again; training and recovery do not depend on this service.
+        ). The page reconnects automatically. Training and recovery do not depend on the service.
       </span>
     </div>
   );

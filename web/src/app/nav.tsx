@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { meQuery, signOut } from "@/features/auth/queries";
 import { overviewQuery } from "@/features/overview/queries";
+import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { Button } from "@/ui/button";
 import { Icon, type IconName } from "@/ui/icon";
@@ -18,12 +19,12 @@ const places = [
   { to: "/remediation", label: "Remediation", icon: "remediation", exact: false },
   { to: "/validation", label: "Validation", icon: "validation", exact: false },
   { to: "/policies/xid", label: "Policy", icon: "policy", exact: false },
-  { to: "/what-if", label: "What if", icon: "whatIf", exact: false },
+  { to: "/simulation", label: "Simulation", icon: "simulation", exact: false },
 ] as const satisfies readonly { to: string; label: string; icon: IconName; exact: boolean }[];
 
 export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () => void }) {
   const overview = useQuery({ ...overviewQuery(), refetchInterval: usePolling() });
-  const burning = overview.data?.burning.length ?? 0;
+  const active = overview.data?.active_incidents.length ?? 0;
   return (
     <nav
       aria-label="Main"
@@ -47,12 +48,12 @@ export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () =
         >
           <Icon name={place.icon} />
           <span className="hidden lg:inline">{place.label}</span>
-          {place.to === "/incidents" && burning > 0 && (
+          {place.to === "/incidents" && active > 0 && (
             <span
               className="num absolute -top-0.5 right-0 rounded bg-quarantined px-1 font-semibold text-2xs text-surface lg:static lg:ml-auto lg:px-1.5"
-              title={`${burning} burning`}
+              title={plural(active, "active incident")}
             >
-              {burning}
+              {active}
             </span>
           )}
         </Link>
@@ -105,7 +106,7 @@ export function Logo({ size = 24 }: { size?: number }) {
 }
 
 const themes: { value: ThemeChoice; label: string; icon: IconName }[] = [
-  { value: "system", label: "As the system", icon: "system" },
+  { value: "system", label: "System", icon: "system" },
   { value: "light", label: "Light", icon: "sun" },
   { value: "dark", label: "Dark", icon: "moon" },
 ];
@@ -136,13 +137,13 @@ function UserMenu() {
   if (!me.data) return null;
   const leave = () =>
     void signOut()
-      .catch(() => {}) // even if the service is away, this browser is done with the session
+      .catch(() => {}) // without the service, this browser still leaves the session
       .then(() => navigate({ to: "/sign-in", search: {} }));
   return (
     <Menu trigger={<Button kind="ghost" icon="person" aria-label={`Signed in as ${me.data.subject}`} />}>
       <div className="px-2.5 py-1.5">
         <p className="font-medium text-sm">{me.data.subject}</p>
-        <p className="text-ink-3 text-xs">may {me.data.scopes.join(", ")}</p>
+        <p className="text-ink-3 text-xs">Scopes: {me.data.scopes.join(", ")}</p>
       </div>
       <MenuItem onSelect={leave}>
         <Icon name="leave" size={14} />

@@ -3,11 +3,11 @@ import { Page } from "@/ui/page";
 
 export function NotFound() {
   return (
-    <Page title="No such page">
+    <Page title="Page not found">
       <div className="max-w-prose text-ink-2">
         <p>
           <code className="font-mono text-sm">{window.location.pathname}</code> leads nowhere. A closed
-          incident or an old validation keeps its page for good, so the link was probably cut short.
+          incident or validation keeps its page, so the link is probably incomplete.
         </p>
         <p className="mt-3 flex gap-4 font-medium text-accent">
           <Link to="/" className="hover:underline">

@@ -1,11 +1,11 @@
-/** The command palette: every page, node, job and incident by a few letters, and what can be done here. */
+/** The command palette: find pages, nodes, jobs, and incidents by a few letters. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Dialog as Radix } from "radix-ui";
 import { type KeyboardEvent, useId, useMemo, useState } from "react";
 import type { Node } from "@/api/types";
-import { hardwareOf, nameOf } from "@/features/devices/device-words";
-import { titleOf } from "@/features/incidents/life";
+import { hardwareOf, nameOf } from "@/features/devices/device-labels";
+import { titleOf } from "@/features/incidents/lifecycle-model";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { jobsQuery } from "@/features/jobs/queries";
 import { nodesQuery } from "@/features/nodes/queries";
@@ -47,7 +47,7 @@ export function Palette({ open, onOpenChange }: Props) {
 function useCommands(query: string): Command[] {
   const navigate = useNavigate();
   const nodes = useInfiniteQuery(nodesQuery(query.length >= 2 ? { q: query } : {}));
-  const first = useInfiniteQuery(nodesQuery()); // a serial is no part of a node's name
+  const first = useInfiniteQuery(nodesQuery()); // a serial number is not part of a node's name
   const jobs = useQuery(jobsQuery());
   const incidents = useQuery(recentIncidentsQuery());
   return useMemo(() => {
@@ -70,10 +70,11 @@ function useCommands(query: string): Command[] {
       page("/fleet", "Fleet", "fleet"),
       page("/jobs", "Jobs", "jobs"),
       page("/incidents", "Incidents", "incidents"),
-      page("/remediation", "Remediation, proposals", "remediation"),
+      page("/remediation", "Remediation proposals", "remediation"),
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
-      page("/what-if", "What if, simulated failures", "whatIf"),
+      page("/simulation", "Simulation of failures", "simulation"),
+      page("/glossary", "Glossary", "help"),
       ...(jobs.data?.items ?? []).map(
         (job): Command => ({
           id: `job-${job.id}`,
@@ -106,15 +107,15 @@ function useCommands(query: string): Command[] {
       ),
       theme("dark", "Dark theme", "moon"),
       theme("light", "Light theme", "sun"),
-      theme("system", "Theme as the system", "system"),
+      theme("system", "System theme", "system"),
     ];
   }, [navigate, query, nodes.data, first.data, jobs.data, incidents.data]);
 }
 
-/** Serials are looked for by a few of their digits; one that no node shows any more is still asked for by name. */
+/** Find devices by a few digits of their serial. A whole serial that no node shows is offered as a link. */
 function deviceCommands(nodes: Node[], query: string, open: (device: string) => void): Command[] {
   if (query.trim().length < 3) return [];
-  const seated = nodes.flatMap((node) =>
+  const found = nodes.flatMap((node) =>
     node.devices.flatMap((device): Command[] => {
       const key = hardwareOf(device);
       if (!key) return [];
@@ -123,7 +124,7 @@ function deviceCommands(nodes: Node[], query: string, open: (device: string) => 
     }),
   );
   const whole = query.trim();
-  if (!LIKE_HARDWARE.test(whole) || seated.some((command) => command.id.includes(whole))) return seated;
+  if (!LIKE_HARDWARE.test(whole) || found.some((command) => command.id.includes(whole))) return found;
   const asked: Command = {
     id: `device-${whole}`,
     label: `Device ${whole}`,
@@ -131,7 +132,7 @@ function deviceCommands(nodes: Node[], query: string, open: (device: string) => 
     icon: "gpu",
     run: () => open(whole),
   };
-  return [...seated, asked];
+  return [...found, asked];
 }
 
 /** A serial number or a UUID, typed or pasted whole. */
@@ -169,7 +170,7 @@ function PaletteBody({ close }: { close: () => void }) {
           aria-expanded="true"
           aria-controls={list}
           aria-activedescendant={shown[at] ? `${list}-${at}` : undefined}
-          aria-label="Search pages, nodes, devices, jobs and incidents"
+          aria-label="Search pages, nodes, devices, jobs, and incidents"
           placeholder="Page, node, serial, job, incident…"
           value={query}
           onChange={(event) => {
@@ -182,7 +183,7 @@ function PaletteBody({ close }: { close: () => void }) {
       </div>
       <div id={list} role="listbox" aria-label="Results" className="max-h-[50vh] overflow-auto p-1.5">
         {shown.map((command, index) => (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: keys are handled by the combobox, as the pattern asks
+          // biome-ignore lint/a11y/useKeyWithClickEvents: the combobox handles keys, as the ARIA pattern requires
           <div
             key={command.id}
             id={`${list}-${index}`}
@@ -203,7 +204,7 @@ function PaletteBody({ close }: { close: () => void }) {
             <span className="ml-auto whitespace-nowrap text-ink-3 text-xs">{command.kind}</span>
           </div>
         ))}
-        {shown.length === 0 && <p className="px-2.5 py-3 text-ink-3 text-sm">Nothing is called that.</p>}
+        {shown.length === 0 && <p className="px-2.5 py-3 text-ink-3 text-sm">No match. Try another name.</p>}
       </div>
     </>
   );

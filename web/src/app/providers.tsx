@@ -1,4 +1,4 @@
-/** What every page stands on: the query cache, tooltips, confirmations. A refused question leads to sign-in, once. */
+/** Providers of every page: query cache, tooltips, toasts. A 401 response leads to the sign-in page once. */
 import { MutationCache, QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { ProblemError } from "@/api/problem";
@@ -19,7 +19,7 @@ const queryClient = new QueryClient({
     queries: {
       staleTime: 2_000,
       gcTime: 600_000,
-      // An answer of 4xx will not change by asking again; a broken connection may.
+      // A retry does not change a 4xx response; it may repair a broken connection.
       retry: (count, error) => count < 2 && !(error instanceof ProblemError && error.status < 500),
       retryDelay: (attempt) => Math.min(8_000, 800 * 2 ** attempt),
       networkMode: "always",

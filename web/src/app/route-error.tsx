@@ -4,7 +4,7 @@ import { Page } from "@/ui/page";
 
 export function RouteError({ error, reset }: ErrorComponentProps) {
   return (
-    <Page title="This page failed">
+    <Page title="This page could not be shown">
       <ErrorNotice error={error} onRetry={reset} />
     </Page>
   );

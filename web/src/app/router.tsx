@@ -1,4 +1,4 @@
-/** Every view is a URL: routes with typed search parameters, each page loaded when first visited. */
+/** Routes with typed search parameters. Each page is loaded at its first visit. */
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
 import { parseDeviceSearch } from "@/features/devices/search";
 import { parseFleetSearch } from "@/features/fleet/search";
@@ -7,13 +7,13 @@ import { parseJobSearch } from "@/features/jobs/search";
 import { parseNodeSearch } from "@/features/nodes/search";
 import { parsePolicySearch } from "@/features/policies/search";
 import { parseRemediationSearch } from "@/features/remediation/search";
+import { parseSimulationSearch } from "@/features/simulation/search";
 import {
   parseCriterionSearch,
-  parsePastSearch,
+  parseNodeComparisonSearch,
   parseRunSearch,
   parseValidationSearch,
 } from "@/features/validation/search";
-import { parseWhatIfSearch } from "@/features/what-if/search";
 import { localPath, type RawSearch } from "@/lib/search";
 import { NotFound } from "./not-found";
 import { RouteError } from "./route-error";
@@ -110,11 +110,14 @@ const validationResult = createRoute({
   component: lazyRouteComponent(() => import("@/features/validation/result-page"), "ResultPage"),
 });
 
-const validationPast = createRoute({
+const nodeComparison = createRoute({
   getParentRoute: () => shell,
-  path: "/validation/$id/past",
-  validateSearch: parsePastSearch,
-  component: lazyRouteComponent(() => import("@/features/comparison/past-page"), "PastPage"),
+  path: "/validation/$id/comparison",
+  validateSearch: parseNodeComparisonSearch,
+  component: lazyRouteComponent(
+    () => import("@/features/comparison/node-comparison-page"),
+    "NodeComparisonPage",
+  ),
 });
 
 const sweep = createRoute({
@@ -131,20 +134,26 @@ const criterion = createRoute({
   component: lazyRouteComponent(() => import("@/features/validation/criterion-page"), "CriterionPage"),
 });
 
-const localisation = createRoute({
+const localization = createRoute({
   getParentRoute: () => shell,
-  path: "/validation/localisations/$id",
+  path: "/validation/fault-localizations/$id",
   component: lazyRouteComponent(
-    () => import("@/features/localisation/localisation-page"),
-    "LocalisationPage",
+    () => import("@/features/localization/localization-page"),
+    "LocalizationPage",
   ),
 });
 
-const whatIf = createRoute({
+const simulation = createRoute({
   getParentRoute: () => shell,
-  path: "/what-if",
-  validateSearch: parseWhatIfSearch,
-  component: lazyRouteComponent(() => import("@/features/what-if/what-if-page"), "WhatIfPage"),
+  path: "/simulation",
+  validateSearch: parseSimulationSearch,
+  component: lazyRouteComponent(() => import("@/features/simulation/simulation-page"), "SimulationPage"),
+});
+
+const glossary = createRoute({
+  getParentRoute: () => shell,
+  path: "/glossary",
+  component: lazyRouteComponent(() => import("@/features/glossary/glossary-page"), "GlossaryPage"),
 });
 
 const pages = [
@@ -159,12 +168,13 @@ const pages = [
   remediation,
   validation,
   validationResult,
-  validationPast,
+  nodeComparison,
   sweep,
   criterion,
-  localisation,
+  localization,
   policy,
-  whatIf,
+  simulation,
+  glossary,
 ];
 
 export const router = createRouter({

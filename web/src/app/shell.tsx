@@ -1,4 +1,4 @@
-/** The frame of every signed-in page: navigation, live connection, keyboard. */
+/** The frame of every signed-in page: navigation, live connection, keyboard shortcuts. */
 import { Outlet, useRouterState } from "@tanstack/react-router";
 import { type ReactNode, type RefObject, useEffect, useRef, useState } from "react";
 import { useWatch } from "@/api/watch";
@@ -36,7 +36,7 @@ export function Shell({ children }: { children?: ReactNode }) {
   );
 }
 
-/** A new page starts at its beginning for keyboard and screen reader too, not inside the old one's remains. */
+/** Move the focus to the start of a new page, for keyboards and screen readers. */
 function usePageFocus(main: RefObject<HTMLElement | null>) {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const first = useRef(path);

@@ -1,4 +1,4 @@
-/** The keyboard first: jumps by two letters, rows by j and k, everything else through the palette. */
+/** Keyboard shortcuts: two letters open a page, j and k move between rows, and the palette finds the rest. */
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useRef } from "react";
 import { Dialog } from "@/ui/dialog";
@@ -52,20 +52,20 @@ export function useShortcuts({ onPalette, onHelp }: { onPalette: () => void; onH
   }, [navigate, onPalette, onHelp]);
 }
 
-/** From anywhere on the page, j and k go to its first list. */
+/** Outside a list, j and k focus the first row of the page. */
 function enterRows(): void {
   if (document.activeElement?.closest("[data-row]")) return;
   document.querySelector<HTMLElement>("main [data-row]")?.focus();
 }
 
 const rows: [string[], string][] = [
-  [["Ctrl K", "/"], "Search, jump, act"],
+  [["Ctrl K", "/"], "Search and open"],
   ...Object.entries(jumps).map(([key, jump]): [string[], string] => [["g", key], jump.label]),
-  [["j", "k"], "Next and previous row, also with arrow keys"],
+  [["j", "k"], "Next and previous row (also arrow keys)"],
   [["Enter"], "Open the row or the device under the cursor"],
   [["h", "j", "k", "l"], "Move on the fleet map and the rank grid"],
-  [["Esc"], "Close, or clear the cursor"],
-  [["?"], "This list"],
+  [["Esc"], "Close or clear the cursor"],
+  [["?"], "Show this list"],
 ];
 
 export function ShortcutHelp({
@@ -76,7 +76,7 @@ export function ShortcutHelp({
   onOpenChange: (open: boolean) => void;
 }) {
   return (
-    <Dialog open={open} onOpenChange={onOpenChange} title="Keyboard">
+    <Dialog open={open} onOpenChange={onOpenChange} title="Keyboard shortcuts">
       <dl className="grid grid-cols-[max-content_1fr] gap-x-6 gap-y-2 text-sm">
         {rows.map(([keys, about]) => (
           <div key={about} className="contents">

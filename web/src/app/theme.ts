@@ -1,4 +1,4 @@
-/** Light, dark or the system's choice; kept in this browser, applied as an attribute that the tokens read. */
+/** The light, dark, or system theme, stored in this browser and applied as an attribute of the document. */
 import { useSyncExternalStore } from "react";
 
 export type ThemeChoice = "system" | "light" | "dark";
@@ -11,7 +11,7 @@ function read(): ThemeChoice {
     const value = localStorage.getItem(KEY);
     return value === "light" || value === "dark" ? value : "system";
   } catch {
-    return "system"; // storage may be forbidden; the choice then lasts for the page
+    return "system"; // without storage, the choice lasts as long as the page
   }
 }
 
@@ -47,5 +47,5 @@ function subscribe(listener: () => void): () => void {
 }
 
 export const useThemeChoice = () => useSyncExternalStore(subscribe, () => choice);
-/** True in the dark; canvases redraw when it changes. */
+/** Whether the theme is dark; canvases redraw when it changes. */
 export const useDark = () => useSyncExternalStore(subscribe, isDark);

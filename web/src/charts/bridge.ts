@@ -1,12 +1,12 @@
-/** Slow signals between fast columns. A signal read every 10 s is not missing in the seconds between. Pure. */
+/** Slow signals between fast columns: a signal read every 10 s is not missing in the seconds between. */
 
-/** null is a gap that is drawn as one; undefined is a column between two readings, over which the line goes on. */
+/** null is a gap in the line; undefined is a column between two readings, which the line crosses. */
 export type Column = (number | null | undefined)[];
 
-/** How much longer than its usual pace a reading may be late before the line breaks: one lost reading shows. */
+/** How late a reading may be, as a multiple of its usual interval, before the line breaks. */
 const LATE = 1.6;
 
-/** Columns between two readings become undefined where the distance is the signal's own pace. */
+/** Make the columns between two readings undefined where their distance is the signal's own interval. */
 export function bridged(values: readonly (number | null)[]): Column {
   const at = values.flatMap((value, index) => (value === null ? [] : [index]));
   const steps = at.slice(1).map((index, i) => index - (at[i] as number));
@@ -21,7 +21,7 @@ export function bridged(values: readonly (number | null)[]): Column {
   return column;
 }
 
-/** The value that held at a column: its own, or the reading before it where the line goes on. */
+/** Return the value at a column: its own, or the previous reading where the line crosses the column. */
 export function heldAt(column: Column, index: number): number | null {
   let at = index;
   while (at > 0 && column[at] === undefined) at -= 1;

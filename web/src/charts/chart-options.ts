@@ -1,4 +1,4 @@
-/** uPlot's options from our words: axes in our units, marks, threshold, envelope. Imperative, owned by one component. */
+/** uPlot options for the charts: axes with units, marks, threshold, envelope. One component owns each chart. */
 import uPlot from "uplot";
 import { tickLabels } from "@/lib/format";
 import { clock } from "@/lib/time";
@@ -8,12 +8,12 @@ import { lineStyle, token } from "./color";
 export interface Line {
   label: string;
   values: Column;
-  /** Extremes behind each mean, where the service drew many samples into one point. */
+  /** Minimum and maximum behind each mean, where one point covers many samples. */
   low?: Column;
   high?: Column;
-  /** Peers and the like: thin, dashed, behind. */
+  /** Context such as peers: thin, dashed, behind. */
   context?: boolean;
-  /** Drawn strong while the others fade. */
+  /** Drawn strong; the other lines fade. */
   focus?: boolean;
 }
 
@@ -31,7 +31,7 @@ export interface ChartSpec {
   rate?: boolean;
   marks?: Mark[];
   threshold?: number | null;
-  /** Shares are drawn 0 to 1 unless they go beyond. */
+  /** Ratios are drawn from 0 to 1 unless a value is larger. */
   range?: [number, number];
   syncKey?: string;
   height: number;
@@ -113,7 +113,7 @@ export function chartData(spec: ChartSpec): uPlot.AlignedData {
   return [spec.x, ...columns] as uPlot.AlignedData;
 }
 
-/** The column at which each line's mean stands. */
+/** The column of each line's mean. */
 export function columnsOf(lines: Line[]): number[] {
   let at = 1;
   return lines.map((line) => {
@@ -170,7 +170,7 @@ function yRange(spec: ChartSpec): uPlot.Range.Function {
     }
     if (spec.range) return [Math.min(low, spec.range[0]), Math.max(high, spec.range[1])];
     const span = high - low || Math.abs(high) || 1;
-    // Zero is shown where it is near: a line near its maximum must not look like a line near its minimum.
+    // The axis includes zero where it is near, so that a small variation does not fill the chart.
     const floor = low >= 0 && low < span * 1.5 ? 0 : low - span * 0.12;
     return [floor, high + span * 0.12];
   };

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { divergingColor, inkOn, luminance, pack, scaleColor } from "./color";
 
 describe("the scale", () => {
-  it.each([true, false])("grows evenly away from the ground (dark: %s)", (dark) => {
+  it.each([true, false])("increases evenly away from the background (dark: %s)", (dark) => {
     const steps = Array.from({ length: 21 }, (_, i) => luminance(scaleColor(i / 20, dark)));
     for (let i = 1; i < steps.length; i += 1) {
       const change = (steps[i] as number) - (steps[i - 1] as number);
@@ -32,7 +32,7 @@ it("packs as canvas pixels read it", () => {
 });
 
 describe("the diverging scale", () => {
-  it.each([true, false])("stands out more the further from the usual, on both sides (dark: %s)", (dark) => {
+  it.each([true, false])("stands out more with the deviation, on both sides (dark: %s)", (dark) => {
     for (const sign of [1, -1]) {
       const steps = Array.from({ length: 11 }, (_, i) => luminance(divergingColor((sign * i) / 10, dark)));
       for (let i = 1; i < steps.length; i += 1) {
@@ -42,7 +42,7 @@ describe("the diverging scale", () => {
     }
   });
 
-  it("tells above from below without red and green, and clamps", () => {
+  it("separates above from below without red and green, and clamps", () => {
     const [above, below] = [divergingColor(1, true), divergingColor(-1, true)];
     expect(above[0] - above[2]).toBeGreaterThan(100);
     expect(below[2] - below[0]).toBeGreaterThan(100);

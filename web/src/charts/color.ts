@@ -1,8 +1,8 @@
-/** Colours for canvases: tokens resolved for the current theme, and one perceptually even scale for values. */
+/** Colors for canvases: tokens resolved for the current theme, and one perceptually even scale for values. */
 
 export type Rgb = readonly [number, number, number];
 
-// "mako" (seaborn): even in lightness, and readable under every common colour-vision deficiency.
+// "mako" (seaborn): even in lightness, and readable with every common color-vision deficiency.
 const MAKO: readonly Rgb[] = [
   [11, 4, 5],
   [37, 21, 36],
@@ -17,9 +17,9 @@ const MAKO: readonly Rgb[] = [
   [222, 244, 228],
 ];
 
-/** Colour of a share 0..1. In the dark, more is brighter; in the light, more is darker: more always stands out. */
+/** Return the color of a ratio from 0 to 1. More is brighter in the dark theme and darker in the light theme. */
 export function scaleColor(share: number, dark: boolean): Rgb {
-  // The ends are left out: they would vanish into the ground of the page.
+  // The ends of the scale are unused: they are close to the page background.
   const low = 0.2;
   const high = 0.97;
   const clamped = Math.min(1, Math.max(0, share));
@@ -47,14 +47,14 @@ export function luminance(rgb: Rgb): number {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Black or white, whichever reads better on a ground. */
+/** Return black or white, the more readable of both on a background. */
 export function inkOn(ground: Rgb): "#000000" | "#ffffff" {
   const l = luminance(ground);
   return (l + 0.05) / 0.05 > 1.05 / (l + 0.05) ? "#000000" : "#ffffff";
 }
 
-// Blue below, orange above: the pair that every common colour-vision deficiency keeps apart. The middle is grey,
-// near the ground and yet apart from it: what is usual must differ from what is not there.
+// Blue below, orange above: a pair that every common color-vision deficiency separates. The middle is gray, near the
+// background but distinct from it, since a usual value must differ from a missing one.
 const BELOW_TO_ABOVE: Record<"light" | "dark", readonly Rgb[]> = {
   light: [
     [8, 56, 120],
@@ -72,10 +72,10 @@ const BELOW_TO_ABOVE: Record<"light" | "dark", readonly Rgb[]> = {
   ],
 };
 
-/** Colour of a deviation -1..1: what is usual is grey, what is unusual stands out, either side in its hue. */
+/** Return the color of a deviation from -1 to 1: gray for usual values, one hue on each side. */
 export function divergingColor(deviation: number, dark: boolean): Rgb {
   const stops = BELOW_TO_ABOVE[dark ? "dark" : "light"];
-  // Curved, so that small deviations, which are noise, stay quiet.
+  // Curved, so that small deviations, which are noise, stay pale.
   const quiet = Math.sign(deviation) * Math.min(1, Math.abs(deviation)) ** 1.4;
   const at = ((quiet + 1) / 2) * (stops.length - 1);
   const index = Math.min(stops.length - 2, Math.floor(at));
@@ -97,7 +97,7 @@ export function scaleGradient(dark: boolean): string {
 
 let probe: HTMLElement | undefined;
 
-/** A token (without its dashes) as the browser resolves it now, for canvases, which know no variables. */
+/** Return a token (without its dashes) as the browser resolves it now: canvases cannot read variables. */
 export function token(name: string): string {
   if (!probe) {
     probe = document.createElement("span");
@@ -118,7 +118,7 @@ const LINES_LIGHT = ["#0b5f7a", "#c2560c", "#88428a", "#1a63b8", "#8a6a00", "#a3
 const LINES_DARK = ["#7cc7db", "#ff9a5c", "#d693d3", "#6fb1f7", "#f0cf5a", "#f38ba3", "#7fcf9c", "#aab8c2"];
 const DASHES: number[][] = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 
-/** Line number n: colour, and beyond the set a dash, so that no two lines look alike. */
+/** Return the style of line n: a color, and beyond the set of colors also a dash. */
 export function lineStyle(n: number, dark: boolean): { stroke: string; dash: number[] } {
   const set = dark ? LINES_DARK : LINES_LIGHT;
   const stroke = set[n % set.length] as string;

@@ -1,5 +1,5 @@
 import type { Verdict } from "@/api/types";
-import { lookOf, verdict as verdicts } from "@/lib/states";
+import { statusStyleOf, verdict as verdicts } from "@/lib/status-styles";
 import { bandGeometry } from "./criterion";
 
 interface Props {
@@ -10,7 +10,7 @@ interface Props {
   label: string;
 }
 
-/** The band of what is accepted, and the tick of what was measured. */
+/** The accepted band and a tick at the measured value. */
 export function CriterionBand({ low, high, value, verdict, label }: Props) {
   const band = bandGeometry(low, high, value);
   if (!band) {
@@ -18,11 +18,11 @@ export function CriterionBand({ low, high, value, verdict, label }: Props) {
       <div
         role="img"
         aria-label={`${label}: no criterion`}
-        className="hatch h-2 w-full rounded-full opacity-50"
+        className="diagonal h-2 w-full rounded-full opacity-50"
       />
     );
   }
-  const tone = lookOf(verdicts, verdict).tone;
+  const tone = statusStyleOf(verdicts, verdict).tone;
   return (
     <svg role="img" aria-label={label} viewBox="0 0 200 16" preserveAspectRatio="none" className="h-4 w-full">
       <path d="M0 8h200" stroke="var(--line-strong)" strokeWidth="1" vectorEffect="non-scaling-stroke" />

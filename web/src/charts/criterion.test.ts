@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { bandGeometry } from "./criterion";
 
-it("shows the band, its surroundings and a value far outside", () => {
+it("shows the band, a margin, and a value far outside", () => {
   const band = bandGeometry(90, 110, 40);
   expect(band).not.toBeNull();
   expect(band?.value).toBeGreaterThan(0);
@@ -9,7 +9,7 @@ it("shows the band, its surroundings and a value far outside", () => {
   expect(band?.to).toBeLessThan(1);
 });
 
-it("reaches the edge on an open side", () => {
+it("extends to the edge on a side without a limit", () => {
   expect(bandGeometry(10, null, 12)).toMatchObject({ to: 1, openHigh: true, openLow: false });
   expect(bandGeometry(null, 10, 12)).toMatchObject({ from: 0, openLow: true });
 });
@@ -19,7 +19,7 @@ it("draws nothing without a criterion, and a band without a value", () => {
   expect(bandGeometry(1, 2, null)).toMatchObject({ value: null });
 });
 
-it("survives limits that are equal", () => {
+it("accepts equal limits", () => {
   const band = bandGeometry(1, 1, 1);
   expect(Number.isFinite(band?.from)).toBe(true);
   expect(band?.from).toBe(band?.to);

@@ -1,7 +1,7 @@
-/** Where a value stands against its criterion, as shares of a small axis. Pure. */
+/** The position of a value relative to its criterion, as ratios of a small axis. */
 
 export interface BandGeometry {
-  /** Shares 0..1 of the axis; the band reaches an edge where it has no limit on that side. */
+  /** Ratios from 0 to 1 of the axis; the band extends to the edge on a side without a limit. */
   from: number;
   to: number;
   value: number | null;
@@ -9,7 +9,7 @@ export interface BandGeometry {
   openHigh: boolean;
 }
 
-/** An axis that shows the band, its surroundings and the value, however far out that is. */
+/** Return an axis that shows the band, a margin, and the value at any distance. */
 export function bandGeometry(
   low: number | null,
   high: number | null,

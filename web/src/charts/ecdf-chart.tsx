@@ -1,23 +1,23 @@
-/** A reference sample as a cumulative curve, runs beside it, and where the limits lie. */
+/** A reference sample as a cumulative curve, with runs and limits. */
 import { plural, quantity, tickLabels } from "@/lib/format";
-import type { Tone } from "@/lib/states";
+import type { Tone } from "@/lib/status-styles";
 import { useWidth } from "@/lib/use-size";
 import { apart, axisOver, beyond, place, refused, stepPath, ticks } from "./ecdf";
 
 export interface EcdfRun {
   key: string;
-  /** Rising. */
+  /** In ascending order. */
   values: readonly number[];
   tone: Tone;
   name: string;
-  /** The run that the page is about; the others stay in the background. */
+  /** The run of the page; the others stay in the background. */
   main?: boolean;
 }
 
 interface Props {
   label: string;
   unit: string;
-  /** Rising; empty where only limits judge. */
+  /** In ascending order; empty where only limits apply. */
   reference: readonly number[];
   runs: readonly EcdfRun[];
   low: number | null;
@@ -26,7 +26,7 @@ interface Props {
 }
 
 const strokeOf = (tone: Tone) => `var(--${tone})`;
-// Beside colour, a dash tells what failed from what passed.
+// A dash separates failed from passed runs without color.
 const dashOf: Partial<Record<Tone, string>> = { quarantined: "6 3", suspect: "3 3", unknown: "1 3" };
 
 export function EcdfChart({ label, unit, reference, runs, low, high, height = 132 }: Props) {
@@ -119,7 +119,7 @@ export function EcdfChart({ label, unit, reference, runs, low, high, height = 13
   );
 }
 
-/** A label at the edge stays inside. */
+/** Keep a label at the edge inside the chart. */
 const anchor = (x: number, width: number) => (x < 40 ? "start" : x > width - 40 ? "end" : "middle");
 
 function about(reference: readonly number[], unit: string): string {
@@ -136,7 +136,7 @@ export function limitText(low: number | null, high: number | null, unit: string)
   return "no limit";
 }
 
-/** What the lines mean, once a panel. */
+/** The legend of the lines, once per panel. */
 export function EcdfLegend({ one }: { one: string }) {
   const item = "inline-flex items-center gap-1.5";
   const line = (stroke: string, dash?: string) => (

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { apart, axisOver, beyond, place, refused, stepPath, ticks } from "./ecdf";
 
 describe("cumulative curves", () => {
-  it("has an axis around everything drawn, also around one value", () => {
+  it("has an axis around all values, also around a single one", () => {
     expect(axisOver([])).toBeNull();
     expect(axisOver([Number.NaN])).toBeNull();
     const one = axisOver([5]);
@@ -16,7 +16,7 @@ describe("cumulative curves", () => {
     expect(stepPath([], axis, 100, 50)).toBe("");
   });
 
-  it("takes a tie in one place", () => {
+  it("draws tied values in one place", () => {
     expect(stepPath([5, 5], { from: 0, to: 10 }, 100, 100)).toBe("M0 100.0H50.0V50.0H50.0V0.0H100");
   });
 
@@ -25,7 +25,7 @@ describe("cumulative curves", () => {
     expect(ticks({ from: 1, to: 1 }, 4)).toEqual([]);
   });
 
-  it("refuses what is beyond a limit, the limit itself not", () => {
+  it("rejects values beyond a limit, but not the limit itself", () => {
     const axis = { from: 0, to: 10 };
     expect(refused(2, null, axis)).toEqual([[0, 0.2]]);
     expect(refused(null, 8, axis)).toEqual([[0.8, 1]]);
@@ -40,7 +40,7 @@ describe("cumulative curves", () => {
     expect(place(5, axis)).toBe(0.5);
   });
 
-  it("draws one mark where several would lie over one another", () => {
+  it("draws one mark instead of several that would overlap", () => {
     expect(apart([5, 1, 1.5, 9, 1], (v) => v, 2)).toEqual([1, 5, 9]);
     expect(apart([], (v) => v, 2)).toEqual([]);
   });

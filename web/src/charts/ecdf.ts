@@ -1,11 +1,11 @@
-/** Cumulative curves of samples on one axis: how much of a sample is at most x. Pure. */
+/** Cumulative curves of samples on one axis: the ratio of a sample that is at most x. */
 
 export interface Axis {
   from: number;
   to: number;
 }
 
-/** An axis over everything that is drawn, with a margin; null where nothing is. */
+/** Return an axis over all drawn values, with a margin; null without values. */
 export function axisOver(values: readonly number[], margin = 0.06): Axis | null {
   const known = values.filter(Number.isFinite);
   if (known.length === 0) return null;
@@ -20,7 +20,7 @@ export const place = (value: number, axis: Axis) => (value - axis.from) / (axis.
 /**
  * The steps of the empirical distribution function as an SVG path, in a box of `width` by `height`.
  *
- * `rising`: the sample in rising order. It starts at 0 on the left edge of the axis and ends at 1 on the right one.
+ * `rising`: the sample in ascending order. The curve starts at 0 on the left edge of the axis and ends at 1 on the right.
  */
 export function stepPath(rising: readonly number[], axis: Axis, width: number, height: number): string {
   if (rising.length === 0) return "";
@@ -43,7 +43,7 @@ export function ticks(axis: Axis, most: number): number[] {
   return found;
 }
 
-/** Where values are refused: beyond the limits, as spans of the axis in shares 0..1. */
+/** Return the spans beyond the limits, as ratios from 0 to 1 of the axis. */
 export function refused(low: number | null, high: number | null, axis: Axis): [number, number][] {
   const spans: [number, number][] = [];
   const clamp = (share: number) => Math.min(1, Math.max(0, share));
@@ -55,7 +55,7 @@ export function refused(low: number | null, high: number | null, axis: Axis): [n
 export const beyond = (value: number, low: number | null, high: number | null) =>
   (low !== null && value < low) || (high !== null && value > high);
 
-/** Of marks that would lie over one another, one: those left are at least `gap` apart, in rising order. */
+/** Thin out marks that would overlap: the remaining ones are at least `gap` apart, in ascending order. */
 export function apart(values: readonly number[], at: (value: number) => number, gap: number): number[] {
   const kept: number[] = [];
   for (const value of [...values].sort((a, b) => a - b)) {

@@ -6,7 +6,7 @@ import {
   type HeatNode,
   hit,
   layoutHeat,
-  neighbour,
+  neighbor,
   nodeOf,
 } from "./heat-layout";
 
@@ -24,7 +24,7 @@ const shapes: [string, HeatNode[], number, number][] = [
 describe.each(shapes)("%s", (_, nodes, width, height) => {
   const layout = layoutHeat(nodes, width, height);
 
-  it("finds every cell at its own place, corners included", () => {
+  it("finds every cell at its own position, corners included", () => {
     layout.nodes.forEach((node, index) => {
       for (let offset = 0; offset < node.count; offset += 1) {
         const { x, y } = cellAt(layout, index, offset);
@@ -59,28 +59,28 @@ describe("hit", () => {
   });
 });
 
-describe("neighbour", () => {
+describe("neighbor", () => {
   const layout: HeatLayout = layoutHeat(fleet(24, 8), 990, 460);
 
   it("walks cells in order and stops at the ends", () => {
-    expect(neighbour(layout, 0, "left")).toBe(0);
-    expect(neighbour(layout, 0, "right")).toBe(1);
-    expect(neighbour(layout, 191, "right")).toBe(191);
+    expect(neighbor(layout, 0, "left")).toBe(0);
+    expect(neighbor(layout, 0, "right")).toBe(1);
+    expect(neighbor(layout, 191, "right")).toBe(191);
   });
 
-  it("goes down inside a node, then into the node below", () => {
-    const inside = neighbour(layout, 1, "down");
+  it("moves down inside a node, then into the node below", () => {
+    const inside = neighbor(layout, 1, "down");
     expect(inside).toBe(1 + layout.blockColumns);
-    const below = neighbour(layout, inside, "down");
+    const below = neighbor(layout, inside, "down");
     expect(nodeOf(layout, below)).toBe(layout.perRow);
-    expect(neighbour(layout, below, "up")).toBe(inside);
+    expect(neighbor(layout, below, "up")).toBe(inside);
   });
 
-  it("always comes to an existing cell", () => {
+  it("always reaches an existing cell", () => {
     const uneven = layoutHeat(groupByNode(["a", "a", "a", "b", "c", "c", "c", "c", "c"]), 150, 300);
     for (let index = 0; index < 9; index += 1) {
       for (const direction of ["left", "right", "up", "down"] as const) {
-        const next = neighbour(uneven, index, direction);
+        const next = neighbor(uneven, index, direction);
         expect(next).toBeGreaterThanOrEqual(0);
         expect(next).toBeLessThan(9);
       }

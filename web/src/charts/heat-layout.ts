@@ -1,8 +1,8 @@
 /**
- * Where every slot of the fleet stands, and which slot stands at a point. Pure integer arithmetic, no DOM.
+ * The position of every cell of the fleet, and the cell at a point. Integer arithmetic without the DOM.
  *
- * A node is a block of cells (its devices), blocks flow left to right in fleet order, so what shares a rack shares a
- * neighbourhood and a bad switch is a visible shape.
+ * A node is a block of cells (its devices). Blocks flow left to right in fleet order, so nodes of one rack are close
+ * together and a bad switch is a visible shape.
  */
 export interface HeatNode {
   name: string;
@@ -28,12 +28,12 @@ export interface HeatLayout {
 }
 
 const MAX_CELL = 34;
-/** A handful of nodes may be large. */
+/** The largest cell, for few nodes. */
 const FEW_NODES = 12;
 const MAX_CELL_FEW = 52;
 const MIN_CELL = 2;
 const LABEL = 20;
-const LABELLED_NODES = 96; // more names than this is noise, not help
+const MAX_LABELED_NODES = 96; // more names than this is noise, not help
 const LABEL_WIDTH = 112;
 
 /** Groups drawing order by node. Slots of one node are adjacent in a fleet layout. */
@@ -47,26 +47,26 @@ export function groupByNode(nodes: readonly string[]): HeatNode[] {
   return groups;
 }
 
-function attempt(nodes: HeatNode[], width: number, cell: number, labelled: boolean): HeatLayout {
+function attempt(nodes: HeatNode[], width: number, cell: number, hasLabels: boolean): HeatLayout {
   const most = nodes.reduce((max, node) => Math.max(max, node.count), 1);
   const blockColumns = most <= 2 ? most : most <= 9 ? Math.ceil(most / 2) : Math.ceil(Math.sqrt(most));
   const blockRows = Math.ceil(most / blockColumns);
   const gap = cell >= 12 ? 2 : cell >= 5 ? 1 : 0;
-  const between = labelled ? 14 : Math.max(1, Math.min(6, cell >> 1));
-  const label = labelled ? LABEL : 0;
+  const between = hasLabels ? 14 : Math.max(1, Math.min(6, cell >> 1));
+  const label = hasLabels ? LABEL : 0;
   const blockWidth = blockColumns * cell + (blockColumns - 1) * gap;
-  const stepX = Math.max(blockWidth, labelled ? LABEL_WIDTH : 0) + between;
+  const stepX = Math.max(blockWidth, hasLabels ? LABEL_WIDTH : 0) + between;
   const stepY = blockRows * cell + (blockRows - 1) * gap + label + between;
   const perRow = Math.max(1, Math.floor((width + between) / stepX));
   const height = Math.ceil(nodes.length / perRow) * stepY - between;
   return { nodes, cell, gap, blockColumns, stepX, stepY, label, perRow, width, height: Math.max(0, height) };
 }
 
-/** The largest cells with which the whole fleet fits; a fleet too large for the smallest cell simply scrolls. */
+/** Return the largest cells with which the whole fleet fits; a fleet too large for the smallest cell scrolls. */
 export function layoutHeat(nodes: HeatNode[], width: number, maxHeight: number): HeatLayout {
-  const labelled = nodes.length <= LABELLED_NODES;
+  const hasLabels = nodes.length <= MAX_LABELED_NODES;
   for (let cell = nodes.length <= FEW_NODES ? MAX_CELL_FEW : MAX_CELL; cell > MIN_CELL; cell -= 1) {
-    const layout = attempt(nodes, width, cell, labelled);
+    const layout = attempt(nodes, width, cell, hasLabels);
     const fitsWidth = layout.perRow > 1 || layout.stepX <= width || cell <= 4;
     if (layout.height <= maxHeight && fitsWidth) return layout;
   }
@@ -118,8 +118,8 @@ export function nodeOf(layout: HeatLayout, index: number): number {
 
 export type Direction = "left" | "right" | "up" | "down";
 
-/** The cell that an arrow key leads to; the same cell at the edge. */
-export function neighbour(layout: HeatLayout, index: number, direction: Direction): number {
+/** Return the cell in the direction of an arrow key; the same cell at the edge. */
+export function neighbor(layout: HeatLayout, index: number, direction: Direction): number {
   const total = layout.nodes.reduce((sum, node) => sum + node.count, 0);
   if (direction === "left") return Math.max(0, index - 1);
   if (direction === "right") return Math.min(total - 1, index + 1);

@@ -1,4 +1,4 @@
-/** The fleet as one picture: a canvas of cells, read by mouse or by arrow keys. Knows layout and bytes, not meaning. */
+/** The fleet as one picture: a canvas of cells, read with the mouse or the arrow keys. */
 import { type KeyboardEvent, type MouseEvent, useEffect, useMemo, useRef } from "react";
 import { useWidth } from "@/lib/use-size";
 import {
@@ -8,7 +8,7 @@ import {
   type HeatNode,
   hit,
   layoutHeat,
-  neighbour,
+  neighbor,
   nodeOf,
 } from "./heat-layout";
 import { type Ink, paintHeat } from "./heat-paint";
@@ -20,9 +20,9 @@ interface Props {
   values: Uint8Array;
   inks: (value: number) => Ink;
   label: string;
-  /** The value of a cell in words; stands beside a node that is one cell. */
+  /** The value of a cell as text; shown beside a node that has one cell. */
   read: (index: number) => string;
-  /** Said for the cell under the cursor. */
+  /** The text for the cell under the cursor. */
   describe: (index: number) => string;
   cursor: number | null;
   onCursor: (index: number | null) => void;
@@ -79,7 +79,7 @@ export function HeatMap(props: Props) {
   function onKey(event: KeyboardEvent) {
     if (event.metaKey || event.ctrlKey || event.altKey) return;
     const direction = arrows[event.key];
-    if (direction) onCursor(cursor === null ? 0 : neighbour(layout, cursor, direction));
+    if (direction) onCursor(cursor === null ? 0 : neighbor(layout, cursor, direction));
     else if (event.key === "Enter" && cursor !== null) onOpen(cursor);
     else if (event.key === "Escape") onCursor(null);
     else return;
@@ -96,7 +96,7 @@ export function HeatMap(props: Props) {
       <div
         role="application"
         aria-label={`${label}. Arrow keys move between devices, Enter opens the node.`}
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: the map is operated by keys
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: arrow keys operate the map
         tabIndex={0}
         onKeyDown={onKey}
         onMouseMove={(event) => onCursor(at(event))}

@@ -4,7 +4,7 @@ import { type Ink, inked, NO_DATA, type Pattern, paintHeat } from "./heat-paint"
 
 const inks = (value: number): Ink =>
   value === NO_DATA
-    ? { color: 0xff888888, pattern: "hatch" }
+    ? { color: 0xff888888, pattern: "diagonal" }
     : { color: 0xff000000 + value, pattern: "solid" };
 
 function paint(nodes: HeatNode[], values: Uint8Array, scale = 1) {
@@ -22,7 +22,7 @@ describe("paintHeat", () => {
     { name: "b", first: 4, count: 4 },
   ];
 
-  it("inks a known cell full, and an unknown one only in part", () => {
+  it("fills a known cell, and an unknown one only in part", () => {
     const { layout, pixels, width } = paint(nodes, Uint8Array.from([7, NO_DATA, 1, 2, 3, 4, 5, 6]));
     const area = layout.cell * layout.cell;
     expect(pixels.filter((p) => p === 0xff000007)).toHaveLength(area);
@@ -32,7 +32,7 @@ describe("paintHeat", () => {
     expect(pixels[layout.label * width]).toBe(0xff000007);
   });
 
-  it("takes a missing byte as no data, not as zero", () => {
+  it("reads a missing byte as no data, not as zero", () => {
     const { pixels } = paint(nodes, Uint8Array.from([1]));
     expect(pixels.filter((p) => p === 0xff000000)).toHaveLength(0);
     expect(pixels.filter((p) => p === 0xff888888).length).toBeGreaterThan(0);
@@ -44,7 +44,7 @@ describe("paintHeat", () => {
 });
 
 describe("patterns", () => {
-  const patterns: Pattern[] = ["solid", "hatch", "cross", "split", "stripes", "dots"];
+  const patterns: Pattern[] = ["solid", "diagonal", "cross", "split", "stripes", "dots"];
   const picture = (pattern: Pattern, n: number) =>
     Array.from({ length: n * n }, (_, i) => (inked(pattern, i % n, Math.floor(i / n), n) ? "#" : ".")).join(
       "",
@@ -54,7 +54,7 @@ describe("patterns", () => {
     expect(new Set(patterns.map((p) => picture(p, 12))).size).toBe(patterns.length);
   });
 
-  it("always ink something", () => {
+  it("always draw some pixels", () => {
     for (const pattern of patterns) for (const n of [2, 3, 5, 34]) expect(picture(pattern, n)).toContain("#");
   });
 });

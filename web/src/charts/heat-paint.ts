@@ -3,7 +3,7 @@ import { cellAt, type HeatLayout } from "./heat-layout";
 
 export const NO_DATA = 255;
 
-export type Pattern = "solid" | "hatch" | "cross" | "split" | "stripes" | "dots";
+export type Pattern = "solid" | "diagonal" | "cross" | "split" | "stripes" | "dots";
 
 export interface Ink {
   /** ABGR, as a little-endian Uint32 view of canvas pixels reads it. */
@@ -11,12 +11,12 @@ export interface Ink {
   pattern: Pattern;
 }
 
-/** Is this pixel of an n×n cell inked? The patterns keep states apart where colour cannot. */
+/** Return whether a pixel of an n×n cell is drawn. The patterns separate states without color. */
 export function inked(pattern: Pattern, x: number, y: number, n: number): boolean {
   switch (pattern) {
     case "solid":
       return true;
-    case "hatch":
+    case "diagonal":
       return (x + y) % 4 === 0;
     case "cross": {
       if (n < 5) return true;

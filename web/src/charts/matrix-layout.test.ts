@@ -1,5 +1,14 @@
 import { describe, expect, it } from "vitest";
-import { binsFor, breaks, evenBins, labelled, layoutMatrix, moved, placeAt, runs } from "./matrix-layout";
+import {
+  binsFor,
+  breaks,
+  evenBins,
+  labeledIndices,
+  layoutMatrix,
+  moved,
+  placeAt,
+  runs,
+} from "./matrix-layout";
 
 describe("layoutMatrix", () => {
   it("fills the width, and keeps rows to a line's height", () => {
@@ -7,7 +16,7 @@ describe("layoutMatrix", () => {
     expect(layout).toMatchObject({ cellWidth: 2.5, cellHeight: 22, width: 1000, height: 88 });
   });
 
-  it.each([4, 64, 512, 2048])("fits %d by as many squares", (n) => {
+  it.each([4, 64, 512, 2048])("fits %d × %d squares", (n) => {
     const layout = layoutMatrix(n, n, { width: 900, maxHeight: 560, square: true });
     expect(layout.cellWidth).toBe(layout.cellHeight);
     expect(layout.width).toBeLessThanOrEqual(900);
@@ -32,7 +41,7 @@ describe("placeAt", () => {
 
 describe("keys", () => {
   const size = { rows: 3, columns: 5 };
-  it("begin at the corner, move, and stay at the edge", () => {
+  it("start at the corner, move, and stop at the edge", () => {
     expect(moved(size, null, "ArrowDown")).toEqual({ row: 0, column: 0 });
     expect(moved(size, { row: 1, column: 1 }, "l")).toEqual({ row: 1, column: 2 });
     expect(moved(size, { row: 2, column: 4 }, "ArrowRight")).toEqual({ row: 2, column: 4 });
@@ -40,16 +49,16 @@ describe("keys", () => {
     expect(moved(size, { row: 1, column: 2 }, "End")).toEqual({ row: 1, column: 4 });
     expect(moved(size, { row: 1, column: 2 }, "Home")).toEqual({ row: 1, column: 0 });
   });
-  it("leave other keys alone", () => {
+  it("ignore other keys", () => {
     expect(moved(size, { row: 1, column: 1 }, "Enter")).toBeNull();
   });
 });
 
 describe("labels and bins", () => {
   it("label as many as fit", () => {
-    expect(labelled(8, 20, 14)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
-    expect(labelled(8, 5, 14)).toEqual([0, 4]);
-    expect(labelled(0, 5, 14)).toEqual([]);
+    expect(labeledIndices(8, 20, 14)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+    expect(labeledIndices(8, 5, 14)).toEqual([0, 4]);
+    expect(labeledIndices(0, 5, 14)).toEqual([]);
   });
   it("cover everything once", () => {
     for (const [n, most] of [
@@ -68,7 +77,7 @@ describe("labels and bins", () => {
     }
     expect(evenBins(0, 10)).toEqual([]);
   });
-  it("are parted where a node ends, unless every one is a node or the lines would crowd", () => {
+  it("have a line where a node ends, unless each row is a node or the lines would be too close", () => {
     const single = [0, 1, 2, 3].map((i) => [i, i + 1] as const);
     expect(breaks(["a", "a", "b", "b"], single, 10)).toEqual([2]);
     expect(breaks(["a", "a", "b", "b"], single, 2)).toEqual([]);

@@ -1,4 +1,4 @@
-/** A matrix of cells on a canvas: where each stands, which stands at a point, and what shares a pixel. Pure. */
+/** A matrix of cells on a canvas: the position of each cell, the cell at a point, and cells that share a pixel. */
 
 export interface MatrixLayout {
   rows: number;
@@ -18,13 +18,13 @@ interface Room {
 }
 
 const MOST_SIDE = 28;
-/** A handful may be large. */
+/** The largest cell. */
 const FEW = 12;
 const MOST_SIDE_FEW = 52;
-/** A row of a wide picture need not be higher than a line of text. */
+/** A row of a wide picture is at most as high as a line of text. */
 const MOST_ROW = 22;
 
-/** The largest cells with which all of it fits. */
+/** Return the largest cells with which the whole matrix fits. */
 export function layoutMatrix(rows: number, columns: number, room: Room): MatrixLayout {
   const across = room.width / Math.max(1, columns);
   const down = room.maxHeight / Math.max(1, rows);
@@ -61,7 +61,7 @@ const MOVES: Record<string, [number, number]> = {
   End: [0, Number.POSITIVE_INFINITY],
 };
 
-/** Where a key leads from a place; null when the key is none of ours. The edge holds. */
+/** Return the position after a key, stopped at the edges; null for a key without meaning here. */
 export function moved(
   layout: Pick<MatrixLayout, "rows" | "columns">,
   from: Place | null,
@@ -77,8 +77,8 @@ export function moved(
   };
 }
 
-/** Which of n things get a label when labels need `apart` pixels and the things stand `pitch` pixels apart. */
-export function labelled(n: number, pitch: number, apart: number): number[] {
+/** Return which of n rows get a label, when labels need `apart` pixels and rows are `pitch` pixels apart. */
+export function labeledIndices(n: number, pitch: number, apart: number): number[] {
   const least = apart / Math.max(pitch, 1e-9);
   const nice = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048].find((s) => s >= least) ?? n;
   return Array.from({ length: Math.ceil(n / nice) }, (_, i) => i * nice);
@@ -87,7 +87,7 @@ export function labelled(n: number, pitch: number, apart: number): number[] {
 /** Consecutive indices that share one cell: [from, to). */
 export type Bin = readonly [number, number];
 
-/** n things in at most `most` bins of equal size. */
+/** Return n indices in at most `most` bins of equal size. */
 export function evenBins(n: number, most: number): Bin[] {
   const size = Math.max(1, Math.ceil(n / Math.max(1, most)));
   return Array.from(
@@ -107,7 +107,7 @@ export function runs(labels: readonly string[]): Bin[] {
   return found;
 }
 
-/** A row each while they fit; then what shares a label (a node) shares a row; then several of these. */
+/** Return one row per index while they fit; then one row per label (a node); then several labels per row. */
 export function binsFor(labels: readonly string[], most: number): Bin[] {
   if (labels.length <= most) return labels.map((_, index) => [index, index + 1] as const);
   const groups = runs(labels);
@@ -116,7 +116,7 @@ export function binsFor(labels: readonly string[], most: number): Bin[] {
   );
 }
 
-/** Where the groups of binned things begin, but for the first; none where lines would stand closer than a few pixels. */
+/** Return where groups of bins start, except the first; none where the lines would be too close. */
 export function breaks(labels: readonly string[], bins: readonly Bin[], pitch: number, apart = 8): number[] {
   const found = bins
     .map(([from], index) => ({ index, label: labels[from], before: labels[from - 1] }))

@@ -1,15 +1,15 @@
-/** A matrix as one picture, read by mouse or by arrow keys. Knows cells and labels, not what they mean. */
+/** A matrix as one picture, read with the mouse or the arrow keys. */
 import { type KeyboardEvent, type MouseEvent, useEffect, useMemo, useRef } from "react";
 import { cx } from "@/lib/cx";
 import { useWidth } from "@/lib/use-size";
-import { labelled, layoutMatrix, type MatrixLayout, moved, type Place, placeAt } from "./matrix-layout";
+import { labeledIndices, layoutMatrix, type MatrixLayout, moved, type Place, placeAt } from "./matrix-layout";
 import { paintMatrix } from "./matrix-paint";
 
 export interface Axis {
   title: string;
-  /** Label of a row or column; called for those that have room. */
+  /** Label of a row or column; called where a label has room. */
   label: (index: number) => string;
-  /** Indices marked as being spoken of, with what is said. */
+  /** Marked indices, each with its text. */
   flags?: ReadonlyMap<number, string>;
 }
 
@@ -24,16 +24,16 @@ interface Props {
   onCursor: (place: Place | null) => void;
   onOpen?: (place: Place) => void;
   describe: (place: Place) => string;
-  /** Where the width is known already; else the matrix measures its own. */
+  /** The width, if known; else the matrix measures its own. */
   width?: number;
   square?: boolean;
   maxHeight?: number;
   /** Pixels for the rows' labels. */
   gutter?: number;
-  /** Where a new group begins: a line is drawn before these rows and columns. */
+  /** Starts of groups: a line is drawn before these rows and columns. */
   rowBreaks?: readonly number[];
   columnBreaks?: readonly number[];
-  /** Missing cells are missing data (a texture), not merely empty. */
+  /** Missing cells are missing data (drawn with a texture), not empty. */
   missing?: boolean;
 }
 
@@ -95,7 +95,7 @@ export function MatrixMap(props: Props) {
         <div
           role="application"
           aria-label={`${props.label}. Arrow keys move the cursor, Escape clears it.`}
-          // biome-ignore lint/a11y/noNoninteractiveTabindex: the matrix is operated by keys
+          // biome-ignore lint/a11y/noNoninteractiveTabindex: arrow keys operate the matrix
           tabIndex={0}
           onKeyDown={onKey}
           onMouseMove={(event) => onCursor(at(event))}
@@ -104,7 +104,7 @@ export function MatrixMap(props: Props) {
             const place = at(event);
             if (place) onOpen?.(place);
           }}
-          className={cx("relative cursor-crosshair rounded-[2px]", missing ? "hatch" : "bg-sunken")}
+          className={cx("relative cursor-crosshair rounded-[2px]", missing ? "diagonal" : "bg-sunken")}
           style={{ width: layout.width, height: layout.height }}
         >
           <canvas ref={canvas} className="block" style={{ width: layout.width, height: layout.height }} />
@@ -119,7 +119,7 @@ export function MatrixMap(props: Props) {
   );
 }
 
-/** Lines between groups, where they do not crowd. */
+/** Lines between groups, where they are not too close. */
 function Breaks({ layout, rows = [], columns = [] }: BreaksProps) {
   const line = "pointer-events-none absolute bg-ink/20";
   return (
@@ -176,8 +176,8 @@ function Labels({ axis, layout, gutter, full, side }: LabelsProps) {
   const row = side === "row";
   const [count, pitch] = row ? [layout.rows, layout.cellHeight] : [layout.columns, layout.cellWidth];
   const widest = Math.max(axis.label(0)?.length ?? 0, axis.label(Math.max(0, count - 1))?.length ?? 0);
-  const shown = labelled(count, pitch, row ? 15 : 14 + widest * 7);
-  // The axis' title stands beside a small picture, and inside the last label's place of one that fills the width.
+  const shown = labeledIndices(count, pitch, row ? 15 : 14 + widest * 7);
+  // The axis title is beside a small picture, and in the place of the last label of one that fills the width.
   const beside = gutter + layout.width + TITLE < full;
   const middle = (index: number) => (index + 0.5) * pitch;
   return (

@@ -2,11 +2,11 @@ import { expect, it } from "vitest";
 import { layoutMatrix } from "./matrix-layout";
 import { CLEAR, edges, paintMatrix } from "./matrix-paint";
 
-it("gives neighbours one edge", () => {
+it("shares an edge between neighbors", () => {
   expect([...edges(4, 2.5, 1)]).toEqual([0, 3, 5, 8, 10]);
 });
 
-it("paints every cell and leaves what is missing clear", () => {
+it("paints every cell and leaves missing ones clear", () => {
   const layout = layoutMatrix(2, 3, { width: 6, maxHeight: 4, square: false });
   const pixels = new Uint32Array(6 * 4);
   paintMatrix(pixels, 6, 1, layout, (row, column) =>
@@ -15,7 +15,7 @@ it("paints every cell and leaves what is missing clear", () => {
   expect([...pixels]).toEqual([1, 1, 0, 0, 3, 3, 1, 1, 0, 0, 3, 3, 4, 4, 5, 5, 6, 6, 4, 4, 5, 5, 6, 6]);
 });
 
-it("sets large cells apart", () => {
+it("separates large cells", () => {
   const layout = layoutMatrix(1, 2, { width: 20, maxHeight: 10, square: false });
   const pixels = new Uint32Array(20 * 10);
   paintMatrix(pixels, 20, 1, layout, () => 9);

@@ -1,19 +1,19 @@
-/** Cells to pixels: one pass over an RGBA buffer. What is missing stays clear, so the ground behind shows. */
+/** Cells to pixels: one pass over an RGBA buffer. Missing cells stay clear, so the background shows. */
 import type { MatrixLayout } from "./matrix-layout";
 
 /** Clear: no cell at all. */
 export const CLEAR = 0;
-/** Cells of at least this side (CSS pixels) stand apart by a pixel. */
+/** Cells of at least this side (CSS pixels) are one pixel apart. */
 const ROOMY = 7;
 
-/** Edges of n cells in whole device pixels: neighbours share an edge, so no seam and no overlap. */
+/** Edges of n cells in whole device pixels: neighbors share an edge, without a seam or an overlap. */
 export function edges(n: number, side: number, scale: number): Int32Array {
   return Int32Array.from({ length: n + 1 }, (_, i) => Math.round(i * side * scale));
 }
 
 /**
  * `color(row, column)` is ABGR, as a little-endian Uint32 view of canvas pixels reads it. Without `gaps` large cells
- * touch: where the ground has a texture it must show for what is missing only.
+ * touch, so that a textured background shows only in place of missing cells.
  */
 export function paintMatrix(
   pixels: Uint32Array,

@@ -2,7 +2,7 @@
 import { cx } from "@/lib/cx";
 import { duration, humanize } from "@/lib/format";
 
-// In the order in which a recovery passes through them; what a strategy adds later comes after.
+// In the order of a recovery; phases that only one strategy has follow.
 const ORDER = [
   "detect",
   "decide",
@@ -27,7 +27,7 @@ export function phaseOrder(names: Iterable<string>): string[] {
 }
 
 function style(index: number) {
-  return { background: `var(--phase-${(index % HUES) + 1})`, hatched: index >= HUES };
+  return { background: `var(--phase-${(index % HUES) + 1})`, striped: index >= HUES };
 }
 
 interface BarProps {
@@ -40,7 +40,7 @@ interface BarProps {
 }
 
 export function PhaseBar({ parts, phases, scale, label, thin = false }: BarProps) {
-  // Growth factors are shares, which add up to 1: a sum below 1, as of half a second, would not fill the bar.
+  // Growth factors are ratios of the sum: with a sum below 1 the bar would not be full.
   const total = Object.values(parts).reduce((sum, s) => sum + s, 0);
   return (
     <div
@@ -55,12 +55,12 @@ export function PhaseBar({ parts, phases, scale, label, thin = false }: BarProps
       {phases.map((phase, index) => {
         const seconds = parts[phase] ?? 0;
         if (seconds <= 0) return null;
-        const { background, hatched } = style(index);
+        const { background, striped } = style(index);
         return (
           <span
             key={phase}
             title={`${humanize(phase)}: ${duration(seconds)}`}
-            className={cx("h-full border-surface border-r last:border-r-0", hatched && "bar-hatch")}
+            className={cx("h-full border-surface border-r last:border-r-0", striped && "bar-stripes")}
             style={{ backgroundColor: background, flexGrow: seconds / total, flexBasis: 0 }}
           />
         );
@@ -73,11 +73,11 @@ export function PhaseLegend({ phases }: { phases: string[] }) {
   return (
     <ul className="flex flex-wrap gap-x-4 gap-y-1 text-ink-2 text-xs">
       {phases.map((phase, index) => {
-        const { background, hatched } = style(index);
+        const { background, striped } = style(index);
         return (
           <li key={phase} className="inline-flex items-center gap-1.5">
             <span
-              className={cx("size-2.5 rounded-[2px]", hatched && "bar-hatch")}
+              className={cx("size-2.5 rounded-[2px]", striped && "bar-stripes")}
               style={{ backgroundColor: background }}
             />
             {humanize(phase)}

@@ -1,9 +1,9 @@
-/** The job as its topology: every rank a cell, coloured by a number, its state a glyph. */
+/** The job as its topology: every rank is a cell, its number a color, its state a glyph. */
 import type { KeyboardEvent } from "react";
 import type { TopologyRank } from "@/api/types";
 import { useDark } from "@/app/theme";
 import { cx } from "@/lib/cx";
-import { lookOf, rank as rankLooks } from "@/lib/states";
+import { rank as rankLooks, statusStyleOf } from "@/lib/status-styles";
 import { Glyph } from "@/ui/glyph";
 import { css, inkOn, scaleColor } from "./color";
 import { rankGrid } from "./rank-layout";
@@ -92,7 +92,7 @@ export function RankGrid({ ranks, size, values, range, format, selected, onSelec
             />
           ) : (
             // biome-ignore lint/suspicious/noArrayIndexKey: a hole is its place
-            <span key={`hole${index}`} className="hatch rounded opacity-40" />
+            <span key={`hole${index}`} className="diagonal rounded opacity-40" />
           );
           return [head, cell];
         })}
@@ -119,7 +119,7 @@ interface CellProps {
 }
 
 function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect, onKey, index }: CellProps) {
-  const look = lookOf(rankLooks, rank.state);
+  const look = statusStyleOf(rankLooks, rank.state);
   const well = rank.state === "running" && at !== null;
   const ground = well ? scaleColor(at, dark) : null;
   const shown = value === null ? "no data" : format(value);
@@ -140,7 +140,7 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
       )}
       style={ground ? { background: css(ground), color: inkOn(ground) } : undefined}
     >
-      {!ground && <span className="hatch absolute inset-0 opacity-35" aria-hidden="true" />}
+      {!ground && <span className="diagonal absolute inset-0 opacity-35" aria-hidden="true" />}
       {roomy && (
         <span className="relative flex w-full items-center justify-between gap-1 text-2xs">
           <span className="num whitespace-nowrap">rank {rank.rank}</span>
@@ -165,7 +165,7 @@ function Cell({ rank, value, share: at, dark, roomy, format, selected, onSelect,
   );
 }
 
-/** The same picture at the size of a word, for lists. */
+/** The same picture in a small size, for lists. */
 export function RankMini({ ranks, size }: Pick<Props, "ranks" | "size">) {
   const grid = rankGrid(ranks, size);
   const columns = Math.min(grid.columns, 32);
@@ -184,7 +184,7 @@ export function RankMini({ ranks, size }: Pick<Props, "ranks" | "size">) {
           key={index}
           className={cx(
             "size-[9px] rounded-[2px]",
-            !rank && "hatch",
+            !rank && "diagonal",
             rank?.state === "running" && "bg-healthy",
             rank?.state === "lost" && "border-[2.5px] border-quarantined",
             rank?.state === "restoring" && "border-[2.5px] border-suspect",

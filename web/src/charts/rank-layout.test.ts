@@ -20,20 +20,20 @@ describe("rankGrid", () => {
     expect(grid.cells.map((c) => c?.rank ?? null)).toEqual([null, null, null, 5]);
   });
 
-  it("leaves a hole where a rank is missing, and survives a rank out of bounds", () => {
+  it("leaves a hole for a missing rank, and ignores a rank out of bounds", () => {
     const grid = rankGrid([place(0, 0, 0), place(9, 7, 7)], { dp: 1, pp: 2, tp: 1 });
     expect(grid.cells.map((c) => c?.rank ?? null)).toEqual([0, null]);
   });
 });
 
 describe("comparing ranks", () => {
-  it("takes the newest known value", () => {
+  it("uses the newest known value", () => {
     expect(newest([1, 2, null, null])).toEqual({ value: 2, stepsAgo: 2 });
     expect(newest([null])).toBeNull();
     expect(newest(undefined)).toBeNull();
   });
 
-  it("compares like with like: only ranks of the same stage", () => {
+  it("compares only ranks of the same stage", () => {
     const ratios = ratioToPeers([1, 10, 1.2, 10, 1, 12], [0, 1, 0, 1, 0, 1]);
     expect(ratios[2]).toBeCloseTo(1.2);
     expect(ratios[5]).toBeCloseTo(1.2);
@@ -45,7 +45,7 @@ describe("comparing ranks", () => {
     expect(ratioToPeers([null, 2], [0, 0])).toEqual([null, null]);
   });
 
-  it("does not blow noise up to a full scale of colours", () => {
+  it("does not spread noise over the full color scale", () => {
     const range = colorRange([1, 1.01, 0.99, 1.005]);
     expect((range as [number, number])[1] - (range as [number, number])[0]).toBeGreaterThanOrEqual(0.25);
     expect(colorRange([1, 2, null])).toEqual([1, 2]);

@@ -6,7 +6,7 @@ export interface RankGrid<T> {
   columns: number;
   /** Row-major; null where a topology has a hole. */
   cells: (T | null)[];
-  /** Columns of one stage stand together. */
+  /** Columns of one stage are adjacent. */
   stageWidth: number;
 }
 
@@ -49,8 +49,8 @@ export function newest(
 }
 
 /**
- * Each value over the median of its role peers (the ranks of the same stage). Like is compared with like: the last
- * stage has the loss to compute and may rightly be slower than the first. A rank without peers has no ratio.
+ * Return each value over the median of its peers (the ranks of the same stage). Stages differ: the last one also
+ * computes the loss and may be slower than the first. A rank without peers has no ratio.
  */
 export function ratioToPeers(
   values: readonly (number | null)[],
@@ -65,8 +65,8 @@ export function ratioToPeers(
 }
 
 /**
- * The range that colours are spread over. Never narrower than a quarter of the median: the noise of an even job must
- * not look like a fault.
+ * Return the range of the color scale. It spans at least a quarter of the median, so that noise does not look like a
+ * fault.
  */
 export function colorRange(values: readonly (number | null)[]): [number, number] | null {
   const known = values.filter((v): v is number => v !== null);

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { niceTicks, placeSpans } from "./strip";
 
 describe("placeSpans", () => {
-  it("cuts spans to the window and leaves out what is outside", () => {
+  it("cuts spans to the window and drops those outside", () => {
     const placed = placeSpans(
       [
         { id: "before", from: 0, to: 50 },
@@ -44,7 +44,7 @@ describe("placeSpans", () => {
 });
 
 describe("niceTicks", () => {
-  it("gives at most what was asked, on round instants", () => {
+  it("returns at most the requested number of round times", () => {
     const ticks = niceTicks(1003, 1003 + 86_400, 8);
     expect(ticks.length).toBeLessThanOrEqual(8);
     for (const tick of ticks) expect(tick % 10_800).toBe(0);

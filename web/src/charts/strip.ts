@@ -1,9 +1,9 @@
-/** Spans of time laid on one line: who overlaps goes to another lane. Pure. */
+/** Spans of time on one line: overlapping spans get different lanes. */
 
 export interface Span {
   id: string;
   from: number;
-  /** null: still going on. */
+  /** null: not ended. */
   to: number | null;
 }
 
@@ -15,7 +15,7 @@ export interface Placed<T extends Span> {
   lane: number;
 }
 
-/** Spans cut to the window [start, end], in lanes such that none overlaps another; the narrowest is still visible. */
+/** Return spans cut to the window [start, end], in lanes without overlap; the narrowest stays visible. */
 export function placeSpans<T extends Span>(
   spans: readonly T[],
   start: number,
@@ -42,7 +42,7 @@ const STEPS = [
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800,
 ];
 
-/** Round instants for an axis: at most `most` of them, on local-time boundaries. */
+/** Return at most `most` round times for an axis, on local-time boundaries. */
 export function niceTicks(start: number, end: number, most: number, offsetSeconds = 0): number[] {
   const step =
     STEPS.find((s) => (end - start) / s <= most) ?? Math.ceil((end - start) / most / 86_400) * 86_400;

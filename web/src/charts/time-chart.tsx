@@ -1,4 +1,4 @@
-/** A line chart over time or steps. The number under the crosshair stands beside the title, not in a floating box. */
+/** A line chart over time or steps. The value under the crosshair is shown beside the title. */
 import { type ReactNode, useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -19,7 +19,7 @@ interface Props extends ChartSpec {
   legend?: boolean;
 }
 
-/** What makes a new chart necessary; anything else is new data for the same chart. */
+/** The properties that need a new chart; all others are new data for the same chart. */
 function shapeOf(spec: ChartSpec, dark: boolean): string {
   const lines = spec.lines.map(
     (l) => `${l.label}${l.low ? "~" : ""}${l.context ? "c" : ""}${l.focus ? "f" : ""}`,
@@ -39,7 +39,7 @@ export function TimeChart(props: Props) {
   const dark = useDark();
   const shape = shapeOf(spec, dark);
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for everything that needs a new chart
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` covers all that needs a new chart
   useEffect(() => {
     const host = frame.current;
     if (!host || width === 0) return;

@@ -1,9 +1,9 @@
-/** The watch line: a stretch of time up to now, with what happened on it. A quiet line is the best news there is. */
+/** A time line of incidents up to now. */
 import { Link } from "@tanstack/react-router";
 import type { Incident } from "@/api/types";
 import { cx } from "@/lib/cx";
 import { age } from "@/lib/format";
-import { lookOf, severity, type Tone } from "@/lib/states";
+import { severity, statusStyleOf, type Tone } from "@/lib/status-styles";
 import { clock } from "@/lib/time";
 import { niceTicks, placeSpans, type Span } from "./strip";
 
@@ -17,7 +17,7 @@ const fill: Record<Tone, string> = {
 };
 
 const LANE = 14;
-/** Severity is height as well as colour. */
+/** Severity is shown by height and by color. */
 const tall: Record<string, number> = { critical: 13, warning: 9, info: 5 };
 
 interface IncidentSpan extends Span {
@@ -29,7 +29,7 @@ interface Props {
   start: number;
   end: number;
   label: string;
-  /** Instants worth a tick of their own: generations of a job, for example. */
+  /** Times with a tick of their own, such as generations of a job. */
   points?: { at: number; label: string }[];
 }
 
@@ -52,7 +52,7 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
     <section aria-label={label}>
       <div className="relative" style={{ height }}>
         <div className="absolute inset-x-0 bottom-0 h-px bg-line-strong" />
-        {/* What was told late may lie outside of the line. */}
+        {/* A late report may be outside the line. */}
         {points
           .filter((point) => point.at >= start && point.at <= end)
           .map((point) => (
@@ -64,7 +64,7 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
             />
           ))}
         {placed.map(({ span, left, width, lane }) => {
-          const look = lookOf(severity, span.incident.severity);
+          const look = statusStyleOf(severity, span.incident.severity);
           const lasted = (span.to ?? end) - span.from;
           return (
             <Link
@@ -87,11 +87,11 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
       <div className="relative h-5" aria-hidden="true">
         {niceTicks(start, end, 8, offset).map((tick) => {
           const at = (tick - start) / (end - start);
-          if (at > 0.94 || at < 0.015) return null;
+          if (at > 0.9 || at < 0.015) return null;
           return (
             <span
               key={tick}
-              className="num absolute top-1.5 -translate-x-1/2 text-2xs text-ink-3"
+              className="num absolute top-1.5 -translate-x-1/2 text-2xs text-ink-3 max-sm:even:hidden"
               style={{ left: `${at * 100}%` }}
             >
               {end - start < 1200 ? clock(tick) : clock(tick).slice(0, 5)}

@@ -47,7 +47,7 @@ describe("quantity", () => {
     expect(quantity(1.83e9, "Hz")).toBe("1.83 GHz");
     expect(quantity(610, "W")).toBe("610 W");
     expect(quantity(61.24, "C")).toBe("61.2 °C");
-    expect(quantity(0.9812, "ratio")).toBe("98.1 %");
+    expect(quantity(0.9812, "ratio")).toBe("98.1%");
     expect(quantity(6, "bitmask")).toBe("0x6");
     expect(quantity(4_500_000_000, "B", true)).toBe("4.19 GiB/s");
     expect(quantity(1, "1")).toBe("1");
@@ -56,22 +56,22 @@ describe("quantity", () => {
     expect(quantity(5.1e13, "FLOP/s")).toBe("51.0 TFLOP/s");
   });
 
-  it("keeps three figures across magnitudes", () => {
+  it("keeps three digits across magnitudes", () => {
     expect(bytes(999)).toBe("999 B");
     expect(bytes(1024)).toBe("1.00 KiB");
     expect(bytes(16.4 * 2 ** 30)).toBe("16.4 GiB");
     expect(bytes(301 * 2 ** 20)).toBe("301 MiB");
   });
 
-  it("knows a share by its name", () => {
+  it("reads a ratio from its name", () => {
     expect(unitOf("cpu_utilization_ratio", "1")).toBe("ratio");
     expect(unitOf("load_1m", "1")).toBe("1");
   });
 });
 
 describe("tickLabels", () => {
-  it("is short where it can be", () => {
-    expect(tickLabels([0, 0.5, 1], "ratio")).toEqual(["0", "50 %", "100 %"]);
+  it("is as short as possible", () => {
+    expect(tickLabels([0, 0.5, 1], "ratio")).toEqual(["0", "50%", "100%"]);
     expect(tickLabels([0, 5, 10], "s")).toEqual(["0", "5 s", "10 s"]);
     expect(tickLabels([100, 200], "W")).toEqual(["100 W", "200 W"]);
   });
@@ -81,7 +81,7 @@ describe("tickLabels", () => {
     expect(new Set(labels).size).toBe(3);
   });
 
-  it("ends even where the values really are equal", () => {
+  it("terminates for equal values", () => {
     expect(tickLabels([1, 1], "W")).toEqual(["1 W", "1 W"]);
   });
 });
@@ -95,7 +95,7 @@ describe("words", () => {
     expect(humanize("xid")).toBe("XID");
   });
 
-  it("tells ages in the steps a person cares about", () => {
+  it("shows ages in coarse steps", () => {
     expect(age(0.4)).toBe("0 s");
     expect(age(-3)).toBe("0 s");
     expect(age(59.9)).toBe("59 s");
@@ -103,7 +103,7 @@ describe("words", () => {
     expect(age(null)).toBe("never");
   });
 
-  it("shortens ids at the end that tells them apart", () => {
+  it("shortens IDs to the end that differs", () => {
     expect(shortId("01a1fb21-d64e-7ddc-8a3f-5ab91fd70e4a")).toBe("…1fd70e4a");
     expect(shortId("demo")).toBe("demo");
     expect(integer(18240)).toBe("18\u202f240");
@@ -111,8 +111,8 @@ describe("words", () => {
 });
 
 describe("signals of node health", () => {
-  it("read time spent throttled as a share of time", () => {
-    expect(quantity(2.5e8, "ns", true)).toBe("25.0 %");
+  it("read throttled time as a ratio of time", () => {
+    expect(quantity(2.5e8, "ns", true)).toBe("25.0%");
     expect(quantity(2.5e8, "ns")).toBe("250 ms");
     expect(signalLabel("gpu_throttle_thermal_nanoseconds_total")).toBe("GPU throttle thermal");
   });
@@ -125,16 +125,16 @@ describe("signals of node health", () => {
   });
 });
 
-it("cuts UUIDs in sentences to their ends, and nothing else", () => {
+it("shortens only UUIDs in sentences", () => {
   expect(readable("GPU-5c2f7a10-0000-0000-0000-00000000c0de on n1: the GPU-heavy job")).toBe(
     "GPU\u00a0…\u206000c0de on n1: the GPU-heavy job",
   );
 });
 
-it("reads the unit of a detector's number from its name", () => {
+it("reads the unit of a detector number from its name", () => {
   expect(namedNumber("limit_seconds", 9.4)).toBe("9.40 s");
-  expect(namedNumber("noise", 0.013)).toBe("1.3 %");
-  expect(namedNumber("wait_ratio", 0.021)).toBe("2.1 %");
+  expect(namedNumber("noise", 0.013)).toBe("1.3%");
+  expect(namedNumber("wait_ratio", 0.021)).toBe("2.1%");
   expect(namedNumber("ratio", 1.24)).toBe("1.24");
   expect(namedNumber("pid", 41_189)).toBe("41189");
   expect(namedNumber("state_bytes", 2048)).toBe("2.00 KiB");

@@ -1,13 +1,13 @@
-/** Numbers as people read them. A missing number is an en dash, never a zero. */
+/** Formats of numbers. A missing number is an en dash, never a zero. */
 
 export const MISSING = "–";
 
 const SI = ["", "k", "M", "G", "T", "P"];
 const IEC = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** Three figures unless asked for more: what a person compares, no more. */
+/** Round to a number of digits. */
 function trim(value: number, figures: number): string {
-  // Rounded first: 9.9999 is "10.0", not "10.00".
+  // Round first: 9.9999 is "10.0", not "10.00".
   const abs = Math.abs(Number(value.toPrecision(figures)));
   const whole = abs < 1 ? 1 : Math.floor(Math.log10(abs) + 1e-9) + 1;
   return value.toFixed(Math.max(0, figures - whole));
@@ -37,10 +37,10 @@ export function integer(value: number | null | undefined): string {
 export function percent(ratio: number | null | undefined, digits = 1): string {
   if (ratio == null || !Number.isFinite(ratio)) return MISSING;
   const text = (ratio * 100).toFixed(digits);
-  return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text} %`;
+  return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text}%`;
 }
 
-/** A measured length of time: 840 µs, 12.4 ms, 1.62 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
+/** Format a measured time: 840 µs, 12.4 ms, 1.62 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
 export function duration(seconds: number | null | undefined, figures = 3): string {
   if (seconds == null || !Number.isFinite(seconds)) return MISSING;
   const s = Math.abs(seconds);
@@ -68,14 +68,14 @@ function coarse(s: number): string {
   return next && rest > 0 && big < 10 ? `${big} ${name} ${rest} ${next[1]}` : `${big} ${name}`;
 }
 
-/** How old something is, in the steps a person cares about. */
+/** Format an age in coarse steps. */
 export function age(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return "never";
   const s = Math.max(0, seconds);
   return s < 60 ? `${Math.floor(s)} s` : coarse(s);
 }
 
-/** A value with its unit as the signal table names it; `rate` for counters, which are drawn per second. */
+/** Format a value with the unit of the signal table; `rate` for counters, which are shown per second. */
 export function quantity(value: number | null | undefined, unit: string, rate = false, figures = 3): string {
   if (value == null || !Number.isFinite(value)) return MISSING;
   return plain(value, unit, figures, rate) + (rate && unit !== "ns" ? "/s" : "");
@@ -87,7 +87,7 @@ function plain(value: number, unit: string, figures: number, rate: boolean): str
       return bytes(value, figures);
     case "s":
       return duration(value, figures);
-    case "ns": // a counter of nanoseconds a second is a share of time
+    case "ns": // nanoseconds per second are a ratio of time
       return rate ? percent(value / 1e9) : duration(value / 1e9, figures);
     case "1/s":
       return `${plain(value, "1", figures, false)}/s`;
@@ -99,7 +99,7 @@ function plain(value: number, unit: string, figures: number, rate: boolean): str
       return `0x${Math.round(value).toString(16)}`;
     case "ratio":
       return percent(value, Math.max(0, figures - 2));
-    case "": // a fingerprint or an index: a name, not an amount
+    case "": // a fingerprint or an index, not a quantity
       return Number.isInteger(value) ? String(value) : trim(value, figures);
     case "1": {
       const [v, prefix] = scaled(value, 1000, SI);
@@ -112,7 +112,7 @@ function plain(value: number, unit: string, figures: number, rate: boolean): str
   }
 }
 
-/** Labels of an axis: as short as they can be while no two of them read the same. */
+/** Return labels of an axis: as short as possible, but distinct. */
 export function tickLabels(values: readonly number[], unit: string, rate = false): string[] {
   for (let figures = 3; ; figures += 1) {
     const labels = values.map((v) => (v === 0 ? "0" : tidy(quantity(v, unit, rate, figures))));
@@ -123,17 +123,17 @@ export function tickLabels(values: readonly number[], unit: string, rate = false
 /** "5.00 s" is "5 s" on an axis. */
 const tidy = (label: string) => label.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 
-/** Signals named `*_ratio` have unit 1 but are read as shares. */
+/** Return the unit of a signal; `*_ratio` signals have unit 1 and are shown in percent. */
 export function unitOf(signal: string, unit: string): string {
   return unit === "1" && signal.endsWith("_ratio") ? "ratio" : unit;
 }
 
-/** A detector's number: its unit is in its name, as everywhere in the house. Noise and shares are parts of a whole. */
+/** Format a number of a detector by the unit in its name. */
 export function namedNumber(name: string, value: number | null | undefined): string {
   if (/_(seconds|s)$/.test(name)) return quantity(value, "s");
   if (/(^|_)bytes$/.test(name)) return quantity(value, "B");
   if (/(^|_)(share|noise|slowdown)$|_ratio$/.test(name)) return quantity(value, "ratio");
-  // A process id or a step is a name, not an amount.
+  // A process ID or a step is a name, not a quantity.
   return Number.isInteger(value) ? String(value) : quantity(value, "1");
 }
 
@@ -171,19 +171,19 @@ const ACRONYMS: Record<string, string> = {
 const UNIT_SUFFIX =
   /_(bytes|ratio|celsius|watts|hertz|seconds|nanoseconds|millijoules|bits_per_second|per_second)(_total)?$|_total$/;
 
-/** `gpu_memory_temperature_celsius` reads "GPU memory temperature"; the unit stands beside the number instead. */
+/** Return the label of a signal: `gpu_memory_temperature_celsius` is "GPU memory temperature". */
 export function signalLabel(name: string): string {
   return humanize(name.replace(UNIT_SUFFIX, ""));
 }
 
-/** An enum value or identifier as words: `parity_rebuild` → "Parity rebuild". */
+/** Format an enum value or identifier: `parity_rebuild` is "Parity rebuild". */
 export function humanize(name: string): string {
   const words = name.split(/[_\s]+/).map((word) => ACRONYMS[word] ?? word);
   const text = words.join(" ");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** The first characters of an id, enough to tell rows apart; UUIDv7 differs at its end, so that end is shown. */
+/** Shorten an ID to its end, where UUIDv7 values differ. */
 export function shortId(id: string): string {
   return id.length > 20 ? `…${id.slice(-8)}` : id;
 }
@@ -194,10 +194,10 @@ export function plural(count: number, one: string, many = `${one}s`): string {
 
 const UUIDS = /\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{6}([0-9a-f]{6})\b/gi;
 
-/** A sentence of the service with its UUIDs cut to their ends, unbroken: whole ones are for copying, not for reading. */
+/** Shorten the UUIDs in a sentence to their ends. */
 export const readable = (text: string) => text.replaceAll(UUIDS, "$1\u00a0…\u2060$2");
 
-/** How ranks are laid out: `2 × 3`, or `3 + 2` stages where pipelines are of unlike depth. */
+/** Return the shape of a job: `2 × 3`, or `3 + 2` stages for pipelines of different depths. */
 export function shapeOf(topology: { dp: number; pp: number; tp: number; stages?: number[] | null }): string {
   if (topology.stages) return topology.stages.join(" + ");
   return `${topology.dp} × ${topology.pp}${topology.tp > 1 ? ` × ${topology.tp}` : ""}`;

@@ -12,6 +12,6 @@ it("puts word starts and runs first", () => {
   expect(fuzzyFilter(names, "v", (n) => n, 1)).toEqual(["validation"]);
 });
 
-it("gives everything, in order, while nothing is typed", () => {
+it("returns all items in order for an empty query", () => {
   expect(fuzzyFilter(["b", "a", "c"], " ", (n) => n, 2)).toEqual(["b", "a"]);
 });

@@ -1,4 +1,4 @@
-/** Ranks candidates against what was typed: all letters in order, better at word starts and when adjacent. */
+/** Rank candidates by a query: all letters in order, better at word starts and when adjacent. */
 export function fuzzyScore(query: string, text: string): number {
   const q = query.toLowerCase().replaceAll(/\s+/g, "");
   const t = text.toLowerCase();

@@ -1,4 +1,4 @@
-/** How often to ask when nobody tells: the stream is the news, polling only its safety net. */
+/** The polling interval. Events trigger refetches; polling covers missed events. */
 import { createContext, useContext } from "react";
 import { initialWatch, type WatchState } from "@/api/watch-state";
 

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { localPath, natural, number, oneOf, text } from "./search";
 
 describe("search parameters from anywhere", () => {
-  it("keeps what is well formed and drops the rest", () => {
+  it("keeps well-formed values and drops the rest", () => {
     expect(text({ q: "rack01" }, "q")).toBe("rack01");
     expect(text({ q: 7 }, "q")).toBe("7");
     expect(text({ q: { a: 1 } }, "q")).toBeUndefined();

@@ -1,4 +1,4 @@
-/** Typed search parameters: every view is a URL, and a URL from elsewhere may hold anything. */
+/** Typed search parameters: a URL from another site may contain any value. */
 
 export type RawSearch = Record<string, unknown>;
 
@@ -22,7 +22,7 @@ export function natural(raw: RawSearch, key: string): number | undefined {
   return value !== undefined && Number.isInteger(value) && value >= 0 ? value : undefined;
 }
 
-/** Only paths of this site: a sign-in link must not lead elsewhere. */
+/** Return the path if it belongs to this site: a sign-in link must not lead to another site. */
 export function localPath(raw: RawSearch, key: string): string | undefined {
   const value = text(raw, key);
   return value?.startsWith("/") && !value.startsWith("//") && !value.startsWith("/\\") ? value : undefined;

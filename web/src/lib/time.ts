@@ -1,4 +1,4 @@
-/** Clock times, and one ticking "now" shared by everything that shows an age. */
+/** Clock times, and one ticking "now" that all ages share. */
 import { useSyncExternalStore } from "react";
 
 const pad = (n: number, width = 2) => String(n).padStart(width, "0");
@@ -10,7 +10,7 @@ export function clock(time: number | null | undefined, millis = false): string {
   return millis ? `${base}.${pad(d.getMilliseconds(), 3)}` : base;
 }
 
-/** Today as a time, another day with its date. */
+/** Format a time; other days than today include the date. */
 export function when(time: number | null | undefined, now: number): string {
   if (time == null) return "–";
   const d = new Date(time * 1000);
@@ -22,7 +22,7 @@ export function when(time: number | null | undefined, now: number): string {
 
 export const iso = (time: number) => new Date(time * 1000).toISOString();
 
-// The service's clock is the one that ages refer to; a laptop a minute off must not show a minute of staleness.
+// Ages refer to the service's clock: a laptop clock that is a minute off must not add a minute.
 let offset = 0;
 export function learnServerTime(serverNow: number): void {
   offset = serverNow - Date.now() / 1000;

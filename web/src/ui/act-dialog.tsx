@@ -1,4 +1,4 @@
-/** A person's change always comes with a reason; what the service refuses stays in the dialog, in its own words. */
+/** A dialog for an action with a reason. If the service rejects it, the dialog shows the problem. */
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { idempotencyKey } from "@/api/client";
@@ -26,7 +26,7 @@ interface Props {
 
 export function ActDialog({ title, about, verb, hint, danger, run, onDone, onClose, children }: Props) {
   const [reason, setReason] = useState("");
-  const [headers] = useState(idempotencyKey); // one dialog is one act, however often the button is pressed
+  const [headers] = useState(idempotencyKey); // one dialog is one action, for any number of clicks
   const act = useMutation({
     mutationFn: () => run({ reason: reason.trim(), headers }),
     onSuccess: () => {
@@ -43,7 +43,7 @@ export function ActDialog({ title, about, verb, hint, danger, run, onDone, onClo
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title={title} about={about}>
       <form onSubmit={submit} className="flex flex-col gap-4">
-        <Field label="Reason" hint={hint ?? "Kept in the history, with your name."}>
+        <Field label="Reason" hint={hint ?? "Stored in the history with your name."}>
           {(id) => (
             <TextArea
               id={id}

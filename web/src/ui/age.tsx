@@ -1,4 +1,4 @@
-/** How old a thing is, ticking, by the service's clock; the exact time on hover. */
+/** A ticking age by the service's clock, with the exact time on hover. */
 import { age } from "@/lib/format";
 import { clock, iso, useNow, when } from "@/lib/time";
 
@@ -13,7 +13,7 @@ export function Age({ at, suffix = " ago" }: { at: number | null | undefined; su
   );
 }
 
-/** Time until something planned; past due is said, not hidden. */
+/** The time until a planned event, or how long it is overdue. */
 export function Until({ at }: { at: number | null | undefined }) {
   const now = useNow();
   if (at == null) return <span className="text-ink-3">not scheduled</span>;

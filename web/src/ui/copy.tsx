@@ -1,4 +1,4 @@
-/** Copy-as-command on every object: what the page shows, a shell can have too. */
+/** Copy the request behind a page as a shell command. */
 
 import { Button } from "./button";
 import { Icon } from "./icon";
@@ -19,7 +19,7 @@ export function curl(path: string, body?: unknown): Command {
 
 async function copyText(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  // Plain HTTP inside a site's network has no clipboard API; the old way still works there.
+  // Plain HTTP has no clipboard API; document.execCommand still works there.
   const area = document.createElement("textarea");
   area.value = text;
   document.body.append(area);
@@ -29,7 +29,7 @@ async function copyText(text: string): Promise<void> {
 }
 
 export function CopyMenu({ commands }: { commands: Command[] }) {
-  const say = useToast();
+  const toast = useToast();
   return (
     <Menu
       trigger={
@@ -42,7 +42,7 @@ export function CopyMenu({ commands }: { commands: Command[] }) {
       {commands.map((command) => (
         <MenuItem
           key={command.label}
-          onSelect={() => void copyText(command.text).then(() => say(`Copied as ${command.label}`))}
+          onSelect={() => void copyText(command.text).then(() => toast(`Copied as ${command.label}`))}
         >
           {command.label}
         </MenuItem>
@@ -53,12 +53,12 @@ export function CopyMenu({ commands }: { commands: Command[] }) {
 
 /** An identifier that copies itself. */
 export function CopyText({ text, shown }: { text: string; shown?: string }) {
-  const say = useToast();
+  const toast = useToast();
   return (
     <button
       type="button"
       title={`Copy ${text}`}
-      onClick={() => void copyText(text).then(() => say("Copied"))}
+      onClick={() => void copyText(text).then(() => toast("Copied"))}
       className="group inline-flex max-w-full items-center gap-1 rounded font-mono text-ink-2 text-xs hover:text-ink"
     >
       <span className="truncate">{shown ?? text}</span>
@@ -69,11 +69,11 @@ export function CopyText({ text, shown }: { text: string; shown?: string }) {
   );
 }
 
-/** A button that copies what is too long to show as its own label. */
+/** A button that copies a long text. */
 export function CopyButton({ text, label }: { text: string; label: string }) {
-  const say = useToast();
+  const toast = useToast();
   return (
-    <Button icon="copy" onClick={() => void copyText(text).then(() => say("Copied"))}>
+    <Button icon="copy" onClick={() => void copyText(text).then(() => toast("Copied"))}>
       {label}
     </Button>
   );

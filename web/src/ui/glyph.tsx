@@ -1,6 +1,6 @@
-/** The shape half of a state: readable without colour, at 10 pixels, in print. */
+/** The shape of a state: readable without color, at 10 pixels, in print. */
 import type { ReactNode } from "react";
-import type { GlyphName, Tone } from "@/lib/states";
+import type { GlyphName, Tone } from "@/lib/status-styles";
 
 export const toneText: Record<Tone, string> = {
   healthy: "text-healthy",

@@ -1,4 +1,4 @@
-/** What stands where data cannot: empty, failed, stale. Each says what is known and what to do. */
+/** Notices in place of data: empty, failed, stale. Each states what is known and what to do. */
 import type { ReactNode } from "react";
 import { problemOf } from "@/api/problem";
 import { Age } from "./age";
@@ -44,7 +44,7 @@ export function ErrorNotice({ error, onRetry }: { error: unknown; onRetry?: () =
   );
 }
 
-/** Over data that could not be renewed: it stays, labelled with its age. */
+/** A notice over data that could not be refreshed: the data stays, labeled with its age. */
 export function StaleStrip({
   since,
   error,

@@ -1,4 +1,4 @@
-/** The head of every page: where one is, what it is, how old it is, what one may do. */
+/** The head of every page: title, description, age, actions. */
 import { type ReactNode, useEffect } from "react";
 
 interface Props {

@@ -1,9 +1,13 @@
-/** A titled region. Panels are the only boxes: nothing nests a box inside a box. */
+/** A titled region. Panels are not nested. */
 import { type ReactNode, useId } from "react";
 import { cx } from "@/lib/cx";
+import type { TermName } from "@/lib/glossary";
+import { Term } from "./term";
 
 interface Props {
   title?: ReactNode;
+  /** The glossary term that the title stands for. */
+  term?: TermName;
   about?: ReactNode;
   aside?: ReactNode;
   children: ReactNode;
@@ -11,7 +15,7 @@ interface Props {
   flush?: boolean;
 }
 
-export function Panel({ title, about, aside, children, className, flush = false }: Props) {
+export function Panel({ title, term, about, aside, children, className, flush = false }: Props) {
   const id = useId();
   return (
     <section
@@ -21,7 +25,7 @@ export function Panel({ title, about, aside, children, className, flush = false 
       {title && (
         <header className="flex min-h-11 flex-wrap items-center gap-x-3 gap-y-1 px-4 pt-2.5 pb-1.5">
           <h2 id={id} className="font-semibold text-base text-ink">
-            {title}
+            {term ? <Term name={term}>{title}</Term> : title}
           </h2>
           {about && <p className="text-ink-3 text-xs">{about}</p>}
           {aside && (

@@ -1,4 +1,4 @@
-/** One of many, found by typing: a button that opens a list with a search field, grouped. */
+/** A button that opens a grouped list with a search field. */
 import { Popover as Radix } from "radix-ui";
 import { type KeyboardEvent, useEffect, useId, useRef, useState } from "react";
 import { cx } from "@/lib/cx";
@@ -8,7 +8,7 @@ import { Icon } from "./icon";
 export interface PickerOption {
   value: string;
   label: string;
-  /** The group's name; options of a group stand together. */
+  /** The group's name; options of a group are adjacent. */
   group: string;
   about?: string;
 }
@@ -119,7 +119,7 @@ function Options({ label, value, options, placeholder, onChoose }: OptionsProps)
             onChoose={() => onChoose(option.value)}
           />
         ))}
-        {shown.length === 0 && <p className="px-2.5 py-2 text-ink-3 text-sm">Nothing is called that.</p>}
+        {shown.length === 0 && <p className="px-2.5 py-2 text-ink-3 text-sm">No match. Try another name.</p>}
       </div>
     </>
   );
@@ -148,7 +148,7 @@ function Row({ id, option, head, aside, active, chosen, onPoint, onChoose }: Row
           {head}
         </div>
       )}
-      {/* biome-ignore lint/a11y/useKeyWithClickEvents: keys are handled by the combobox, as the pattern asks */}
+      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the combobox handles keys, as the ARIA pattern requires */}
       <div
         ref={row}
         id={id}

@@ -1,4 +1,4 @@
-/** How far along. Without a total it says so by texture, not by a guess. */
+/** A progress bar; without a known total it shows a texture. */
 import { cx } from "@/lib/cx";
 
 interface Props {
@@ -16,7 +16,11 @@ export function Progress({ value, label, className }: Props) {
       aria-valuemin={0}
       aria-valuemax={100}
       aria-valuenow={known ? Math.round(value * 100) : undefined}
-      className={cx("h-1.5 overflow-hidden rounded-full bg-sunken", !known && "hatch opacity-60", className)}
+      className={cx(
+        "h-1.5 overflow-hidden rounded-full bg-sunken",
+        !known && "diagonal opacity-60",
+        className,
+      )}
     >
       {known && (
         <div

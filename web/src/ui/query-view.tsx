@@ -1,4 +1,4 @@
-/** The four faces of a question: loading, failed, answered, and answered once but not renewed. */
+/** The states of a query: loading, failed, loaded, and loaded but not refreshed. */
 import type { UseQueryResult } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { ErrorNotice, StaleStrip } from "./notice";

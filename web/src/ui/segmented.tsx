@@ -1,4 +1,4 @@
-/** One of a few, all visible. */
+/** A choice between a few visible options. */
 import { ToggleGroup } from "radix-ui";
 
 interface Props<T extends string> {

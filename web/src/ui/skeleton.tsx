@@ -1,4 +1,4 @@
-/** The shape of what is coming. Announced once as loading, never read out bar by bar. */
+/** A placeholder while data loads, announced once as "Loading". */
 import { cx } from "@/lib/cx";
 
 export function Skeleton({ className }: { className?: string }) {

@@ -1,6 +1,6 @@
-/** A state as word, glyph and tone. `quiet` drops the ground where many stand together. */
+/** A state as word, glyph, and tone. `quiet` omits the background, for lists. */
 import { cx } from "@/lib/cx";
-import type { Look, Tone } from "@/lib/states";
+import type { StatusStyle, Tone } from "@/lib/status-styles";
 import { Glyph, toneText } from "./glyph";
 
 const ground: Record<Tone, string> = {
@@ -12,7 +12,15 @@ const ground: Record<Tone, string> = {
   unknown: "bg-unknown-soft",
 };
 
-export function StatePill({ look, quiet = false, text }: { look: Look; quiet?: boolean; text?: string }) {
+export function StatePill({
+  look,
+  quiet = false,
+  text,
+}: {
+  look: StatusStyle;
+  quiet?: boolean;
+  text?: string;
+}) {
   return (
     <span
       title={look.about}

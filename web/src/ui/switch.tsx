@@ -1,4 +1,4 @@
-/** On or off, at once: no form around it. The word beside it says the state, not the colour alone. */
+/** A switch that takes effect immediately. A word shows its state, in addition to the color. */
 import { Switch as Radix } from "radix-ui";
 import { cx } from "@/lib/cx";
 

@@ -1,6 +1,6 @@
 /**
- * Tables with one manner everywhere: sort by header, move by j/k or arrows, open with Enter.
- * Rows keep their place while data renews (stable ids), and numbers are right-aligned and tabular.
+ * Tables: sort by header, move with j and k or the arrow keys, open with Enter.
+ * Rows keep their identity while data is refreshed, and numbers are right-aligned.
  */
 import {
   type ColumnDef,
@@ -35,14 +35,14 @@ interface Props<T extends RowData> {
   columns: Column<T>[];
   rowId: (row: T) => string;
   onOpen?: (row: T) => void;
-  /** `name` or `-name`, as it stands in the URL. */
+  /** `name` or `-name`, as in the URL. */
   sort?: string;
   onSort?: (sort: string) => void;
-  /** Columns whose numbers stand to the right. */
+  /** Right-aligned columns. */
   right?: readonly string[];
-  /** The one column that takes what room is left and is cut where there is none. */
+  /** The column that takes the remaining width and is truncated first. */
   grow?: string;
-  /** Extra classes by column: which give way on narrow screens. */
+  /** Extra classes by column, such as those that hide it on narrow screens. */
   columnClass?: Record<string, string>;
   selected?: string;
 }
@@ -50,7 +50,7 @@ interface Props<T extends RowData> {
 const parseSort = (sort: string | undefined): SortingState =>
   sort ? [{ id: sort.replace(/^-/, ""), desc: sort.startsWith("-") }] : [];
 
-/** Moves focus between the rows of a table body; true if the key was ours. */
+/** Move the focus between the rows of a table body; return whether the key was handled. */
 export function moveRow(row: HTMLElement, key: string): boolean {
   const down = key === "j" || key === "ArrowDown";
   if (!down && key !== "k" && key !== "ArrowUp") return false;
@@ -87,7 +87,11 @@ export function DataTable<T extends RowData>(props: Props<T>) {
     },
   });
   const side = (id: string) =>
-    cx(right.includes(id) ? "text-right num" : "text-left", id === grow && "w-full", columnClass[id]);
+    cx(
+      right.includes(id) ? "text-right num" : "text-left",
+      id === grow && "w-full min-w-44",
+      columnClass[id],
+    );
 
   function onKey(event: KeyboardEvent<HTMLTableRowElement>, row: T) {
     if (event.target !== event.currentTarget || event.metaKey || event.ctrlKey || event.altKey) return;

@@ -1,4 +1,4 @@
-/** Short confirmations. Errors stay in place beside what failed; a toast only says what worked. */
+/** Short confirmations of actions that succeeded. Errors are shown beside the failed action. */
 import { Toast as Radix } from "radix-ui";
 import { createContext, type ReactNode, useCallback, useContext, useState } from "react";
 import { Glyph } from "./glyph";

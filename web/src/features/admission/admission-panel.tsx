@@ -1,4 +1,4 @@
-/** May this job start on these nodes? The question that a scheduler asks, for a person. Asking changes nothing. */
+/** The admission check of a scheduler as a form. It changes nothing. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { client, unwrap } from "@/api/client";
@@ -12,7 +12,7 @@ import { Field, Input, TextArea } from "@/ui/field";
 import { Empty, ErrorNotice } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { Select } from "@/ui/select";
-import { Answer } from "./answer";
+import { Answer } from "./admission-results";
 
 const USUAL = "usual";
 
@@ -42,12 +42,12 @@ export function AdmissionPanel() {
 
   return (
     <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,2fr)_minmax(0,3fr)]">
-      <Panel title="May this job start?" about="answered from what is stored; asking changes nothing">
+      <Panel title="Admission check" about="uses stored results and changes nothing">
         <form onSubmit={submit} className="flex flex-col gap-4">
           <Field label="Job">
             {(id) => <Input id={id} required value={job} onChange={(event) => setJob(event.target.value)} />}
           </Field>
-          <Field label="Nodes" hint="Names, separated by spaces, commas or lines.">
+          <Field label="Nodes" hint="Names, separated by spaces, commas, or lines.">
             {(id) => (
               <TextArea
                 id={id}
@@ -59,7 +59,7 @@ export function AdmissionPanel() {
             )}
           </Field>
           <div className="flex flex-wrap items-end gap-4">
-            <Field label="GPUs a node">
+            <Field label="GPUs per node">
               {(id) => (
                 <Input
                   id={id}
@@ -74,13 +74,13 @@ export function AdmissionPanel() {
               )}
             </Field>
             <Select
-              label="Weakest suite that counts"
+              label="Minimum suite"
               value={suite}
               onChange={setSuite}
               groups={[
                 {
                   options: [
-                    { value: USUAL, label: "Checked as configured" },
+                    { value: USUAL, label: "As configured" },
                     ...(suites.data ?? []).map((s) => ({
                       value: s.name,
                       label: `At least ${humanize(s.name).toLowerCase()}`,
@@ -99,7 +99,7 @@ export function AdmissionPanel() {
               busy={ask.isPending}
               disabled={!body.job || asked.length === 0}
             >
-              Ask
+              Check admission
             </Button>
           </div>
         </form>
@@ -107,9 +107,9 @@ export function AdmissionPanel() {
       {ask.data ? (
         <Answer answer={ask.data} />
       ) : (
-        <Panel title="Answer">
-          <Empty title="Nothing was asked yet.">
-            Nodes that were never validated, or whose last check is unknown, are denied: unknown is not fit.
+        <Panel title="Result">
+          <Empty title="No result yet.">
+            Enter nodes and run the check. Nodes without a validation, or with an UNKNOWN verdict, are denied.
           </Empty>
         </Panel>
       )}

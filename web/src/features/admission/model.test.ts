@@ -17,7 +17,7 @@ const node = (decision: NodeAdmission["decision"], ...codes: Reason["code"][]): 
   validated_at: null,
 });
 
-it("tells those that are only unknown from those known to be bad", () => {
+it("separates unknown nodes from bad ones", () => {
   expect(
     deniedUnknown([
       node("deny", "never_validated"),

@@ -1,20 +1,20 @@
-/** The gate's answer in looks and words. */
+/** Styles and texts of the admission result. */
 import type { Admission, NodeAdmission } from "@/api/types";
-import type { Look } from "@/lib/states";
+import type { StatusStyle } from "@/lib/status-styles";
 
-export const decisionLook: Record<Admission["decision"], Look> = {
-  allow: { label: "Allow", tone: "healthy", glyph: "check", about: "Nothing is said against it" },
+export const decisionLook: Record<Admission["decision"], StatusStyle> = {
+  allow: { label: "Allow", tone: "healthy", glyph: "check", about: "No reason against it" },
   allow_degraded: {
     label: "Allow, degraded",
     tone: "suspect",
     glyph: "triangle",
-    about: "Known, but weaker or older than wished for",
+    about: "Validated, but with a weaker or older suite than requested",
   },
   deny: {
     label: "Deny",
     tone: "quarantined",
     glyph: "cross",
-    about: "Known to be bad, or not known to be fit",
+    about: "A fault is known, or the health is unknown",
   },
 };
 
@@ -26,7 +26,7 @@ const ignorance = new Set([
   "being_validated",
 ]);
 
-/** Of denied nodes, how many are denied only because nothing is known: a check may mend that, a repair need not. */
+/** Count the nodes that are denied only for missing data, which a validation may provide. */
 export function deniedUnknown(nodes: readonly NodeAdmission[]): number {
   return nodes.filter(
     (node) =>

@@ -1,4 +1,4 @@
-/** Sign-in: the link that the service printed carries the token in its fragment, which no server or log ever sees. */
+/** The sign-in page. The sign-in link has the token in its fragment, which no server or log receives. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useRouter } from "@tanstack/react-router";
 import { type FormEvent, useEffect, useRef, useState } from "react";
@@ -11,7 +11,7 @@ import { signIn } from "./queries";
 
 const route = getRouteApi("/sign-in");
 
-/** Takes the token out of the address bar, so that it is neither bookmarked nor shared by accident. */
+/** Remove the token from the address bar, so that it is not bookmarked or shared by accident. */
 function takeFragmentToken(): string | null {
   const token = new URLSearchParams(window.location.hash.slice(1)).get("token");
   if (token)
@@ -35,7 +35,7 @@ export function SignIn() {
 
   useEffect(() => {
     document.title = "Sign in · Mainstay";
-    if (tried.current) return; // StrictMode mounts twice; a one-time link must be used once
+    if (tried.current) return; // StrictMode mounts twice; a one-time link works once
     tried.current = true;
     const fromLink = takeFragmentToken();
     if (fromLink) exchange.mutate(fromLink);
@@ -59,8 +59,8 @@ export function SignIn() {
             label="Access token"
             hint={
               <>
-                The service printed a sign-in link on its first start.{" "}
-                <code className="font-mono">mainstay token</code> makes another.
+                The service printed a sign-in link at its first start. Create another with{" "}
+                <code className="font-mono">mainstay token</code>.
               </>
             }
           >
@@ -79,7 +79,8 @@ export function SignIn() {
           {exchange.isError &&
             (refused ? (
               <p role="alert" className="rounded-md bg-quarantined-soft px-3 py-2.5 text-sm">
-                This token is not valid: it is unknown, expired or revoked. {problemOf(exchange.error).detail}
+                This token is not valid: it is unknown, expired, or revoked. Create another one.{" "}
+                {problemOf(exchange.error).detail}
               </p>
             ) : (
               <ErrorNotice error={exchange.error} />

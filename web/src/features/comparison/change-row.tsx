@@ -1,28 +1,28 @@
-/** One metric before and after: how far it moved, how sure that is, and both distributions over one another. */
+/** One metric before and after: its change with an interval, and both distributions. */
 import { type ReactNode, useState } from "react";
 import type { Verdict } from "@/api/types";
 import { EcdfChart } from "@/charts/ecdf-chart";
 import { plural, signalLabel } from "@/lib/format";
-import { lookOf, verdict as verdicts } from "@/lib/states";
+import { statusStyleOf, verdict as verdicts } from "@/lib/status-styles";
 import { Icon } from "@/ui/icon";
 import { StatePill } from "@/ui/state-pill";
 
 interface Props {
   benchmark: string;
   metric: string;
-  /** Beside the name, where rows are of several devices. */
+  /** The device, where rows show several devices. */
   device?: string;
   unit: string;
   verdict: Verdict;
   change: string;
   sure?: string;
   reason: ReactNode;
-  /** Both rising. */
+  /** Both in ascending order. */
   before: readonly number[];
   after: readonly number[];
-  /** What one value stands for: "device", "repetition". */
+  /** The unit of one value: "device" or "repetition". */
   one: string;
-  /** Drawn from the start. */
+  /** Whether the row is open at first. */
   shown?: boolean;
   children?: ReactNode;
 }
@@ -31,7 +31,7 @@ export function ChangeRow(props: Props) {
   const { benchmark, metric, device, unit, verdict, change, sure, reason, before, after, one, children } =
     props;
   const [open, setOpen] = useState(props.shown ?? false);
-  const look = lookOf(verdicts, verdict);
+  const look = statusStyleOf(verdicts, verdict);
   const drawn = before.length > 0 || after.length > 0;
   const name = `${benchmark} ${signalLabel(metric)}${device ? ` of ${device}` : ""}`;
   return (
@@ -81,8 +81,8 @@ export function ChangeRow(props: Props) {
             high={null}
           />
           <p className="text-ink-3 text-xs">
-            Grey: before, {plural(before.length, one)}. Coloured: after, {plural(after.length, one)}. Height:
-            the share at most x.
+            Gray: before, {plural(before.length, one)}. Colored: after, {plural(after.length, one)}. Height:
+            the ratio of values up to x.
           </p>
           {children}
         </div>

@@ -1,10 +1,10 @@
-/** A cohort before and after an update or a moment: is the update to blame, or a device? */
+/** A cohort before and after an update or a time: which caused a slowdown, the update or a device? */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { DeviceShift, UpdateComparison, UpdateShift } from "@/api/types";
 import { plural, quantity, signalLabel } from "@/lib/format";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Empty } from "@/ui/notice";
@@ -13,9 +13,9 @@ import { QueryView } from "@/ui/query-view";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { ChangeRow } from "./change-row";
-import { ChooseSides } from "./choose-sides";
 import { blameText, changeText, headline, intervalText, lastUpdate, type Standout, standouts } from "./model";
 import { comparisonQuery, measuredCohortsQuery, type Sides } from "./queries";
+import { ChooseSides } from "./run-selection";
 
 interface Props {
   sides: Partial<Sides>;
@@ -32,8 +32,8 @@ export function Comparison({ sides, onSides }: Props) {
         if (known.length === 0)
           return (
             <Panel title="Before and after">
-              <Empty title="Nothing was measured yet.">
-                Run a suite over the nodes before an update and once more after it.
+              <Empty title="No measurements yet.">
+                Run a suite on the nodes before an update and again after it.
               </Empty>
             </Panel>
           );
@@ -52,33 +52,33 @@ function Compared({ sides }: { sides: Sides }) {
   const query = useQuery(comparisonQuery(sides));
   return (
     <QueryView query={query} loading={<SkeletonRows />}>
-      {(told) => (
+      {(reported) => (
         <>
-          <Said told={told} sides={sides} />
-          <Metrics told={told} />
+          <ComparisonSummary reported={reported} sides={sides} />
+          <Metrics reported={reported} />
         </>
       )}
     </QueryView>
   );
 }
 
-function Said({ told, sides }: { told: UpdateComparison; sides: Sides }) {
-  const found = standouts(told.metrics);
+function ComparisonSummary({ reported, sides }: { reported: UpdateComparison; sides: Sides }) {
+  const found = standouts(reported.metrics);
   const query = new URLSearchParams(
     Object.entries(sides).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]])),
   );
   return (
     <Panel
-      title="What happened"
-      about={`${plural(told.nodes_before, "node")} before, ${told.nodes_after} after`}
+      title="Result"
+      about={`${plural(reported.nodes_before, "node")} before, ${reported.nodes_after} after`}
       aside={
         <>
-          <StatePill look={lookOf(verdict, told.verdict)} />
-          <CopyMenu commands={[curl(`/v1/comparisons?${query.toString()}`)]} />
+          <StatePill look={statusStyleOf(verdict, reported.verdict)} />
+          <CopyMenu commands={[curl(`/v1/cohort-comparisons?${query.toString()}`)]} />
         </>
       }
     >
-      <p className="max-w-4xl font-medium text-ink text-sm">{headline(told)}</p>
+      <p className="max-w-4xl font-medium text-ink text-sm">{headline(reported)}</p>
       {found.length > 0 && (
         <ul aria-label="Devices that stand out" className="mt-2 flex flex-col gap-1 text-sm">
           {found.slice(0, 12).map((one) => (
@@ -116,21 +116,21 @@ function NodeLink({ node, device }: { node: string; device: string }) {
   );
 }
 
-/** Rows at first: the worst come first. */
+/** The number of rows shown at first, worst first. */
 const FIRST_ROWS = 40;
 
-function Metrics({ told }: { told: UpdateComparison }) {
+function Metrics({ reported }: { reported: UpdateComparison }) {
   const [all, setAll] = useState(false);
   return (
-    <Panel title="Metrics" about="the worst first; the change of the median device, with its interval" flush>
+    <Panel title="Metrics" about="worst first; change of the median device with its interval" flush>
       <ul aria-label="Metrics before and after">
-        {told.metrics.slice(0, all ? undefined : FIRST_ROWS).map((one, i) => (
+        {reported.metrics.slice(0, all ? undefined : FIRST_ROWS).map((one, i) => (
           <Row key={`${one.benchmark}/${one.metric}`} one={one} shown={i === 0 && one.verdict === "fail"} />
         ))}
       </ul>
-      {!all && told.metrics.length > FIRST_ROWS && (
+      {!all && reported.metrics.length > FIRST_ROWS && (
         <div className="border-line border-t px-4 py-3">
-          <Button onClick={() => setAll(true)}>Show all {told.metrics.length}</Button>
+          <Button onClick={() => setAll(true)}>Show all {reported.metrics.length}</Button>
         </div>
       )}
     </Panel>
@@ -168,9 +168,9 @@ function Row({ one, shown }: { one: UpdateShift; shown: boolean }) {
   );
 }
 
-const saidText: Record<DeviceShift["said"], string> = {
+const saidText: Record<DeviceShift["assessment"], string> = {
   slower: "stands out",
-  explained: "as the update explains",
+  explained: "explained by the update",
   unremarkable: "",
 };
 
@@ -184,7 +184,7 @@ function DeviceLine({ device, unit }: { device: DeviceShift; unit: string }) {
       <span className="num max-md:order-1 max-md:text-right">
         {device.worse === null ? "new" : changeText(device.worse)}
       </span>
-      <span className="text-ink-3 max-md:order-3 max-md:text-right">{saidText[device.said]}</span>
+      <span className="text-ink-3 max-md:order-3 max-md:text-right">{saidText[device.assessment]}</span>
     </li>
   );
 }

@@ -19,13 +19,13 @@ const cohort = (name: string, first_at: number): MeasuredCohort => ({
   last_at: first_at + 1,
 });
 
-const device = (node: string, said: "slower" | "explained", worse: number) => ({
+const device = (node: string, assessment: "slower" | "explained", worse: number) => ({
   node,
   device: "gpu0",
   before: 1,
   after: 2,
   worse,
-  said,
+  assessment,
 });
 
 const shift = (change: Partial<UpdateShift>): UpdateShift => ({
@@ -48,7 +48,7 @@ const shift = (change: Partial<UpdateShift>): UpdateShift => ({
 });
 
 describe("sides", () => {
-  it("offers the newest version of some hardware and the one before it", () => {
+  it("offers the newest version of a hardware and the previous one", () => {
     const all = [
       cohort("a; driver 1", 10),
       cohort("b; driver 1", 40),
@@ -58,11 +58,11 @@ describe("sides", () => {
     expect(lastUpdate(all)).toEqual({ before: "a; driver 1", after: "a; driver 2" });
     expect(lastUpdate(all.slice(0, 2))).toBeNull();
   });
-  it("names the software apart from the hardware", () => {
+  it("separates the software from the hardware", () => {
     expect(softwareOf("8x H100; driver 550; vbios 96")).toBe("driver 550; vbios 96");
     expect(softwareOf("8x H100")).toBe("any software");
   });
-  it("keeps a moment through a date field", () => {
+  it("keeps a time through a date field", () => {
     expect(secondsOf(localOf(1_700_000_040))).toBe(1_700_000_040);
     expect(secondsOf("")).toBeUndefined();
     expect(localOf(undefined)).toBe("");
@@ -70,28 +70,28 @@ describe("sides", () => {
 });
 
 describe("words", () => {
-  it("says which way and how far", () => {
-    expect(changeText(0.0526)).toBe("5.3 % slower");
-    expect(changeText(-0.01)).toBe("1.0 % faster");
+  it("names the direction and size of a change", () => {
+    expect(changeText(0.0526)).toBe("5.3% slower");
+    expect(changeText(-0.01)).toBe("1.0% faster");
     expect(changeText(0.0001)).toBe("unchanged");
     expect(changeText(null)).toBe("not comparable");
-    expect(intervalText({ worse_low: -0.01, worse_high: 0.02 })).toBe("−1.0 % to +2.0 %");
+    expect(intervalText({ worse_low: -0.01, worse_high: 0.02 })).toBe("−1.0% to +2.0%");
     expect(intervalText({ worse_low: null, worse_high: null })).toContain("too few devices");
   });
-  it("blames the update, the devices, or nobody, and never passes what it cannot know", () => {
+  it("names the update, the devices, or neither, and keeps unknown as unknown", () => {
     const slow = [device("n3", "slower", 0.2), device("n4", "explained", 0.05)];
     expect(headline({ at: null, metrics: [shift({ verdict: "fail", blame: "update" }), shift({})] })).toBe(
-      "The update is to blame: 1 of 2 metrics became slower as a whole.",
+      "The update caused a slowdown: 1 of 2 metrics became slower on all devices.",
     );
     expect(headline({ at: 5, metrics: [shift({ verdict: "fail", blame: "devices", devices: slow })] })).toBe(
-      "No change is to blame: 1 device stands out.",
+      "The change caused no slowdown: 1 device stands out.",
     );
     expect(headline({ at: 5, metrics: [shift({ verdict: "unknown" }), shift({})] })).toMatch(
       /^Unknown for 1 of 2/,
     );
-    expect(headline({ at: 5, metrics: [shift({})] })).toMatch(/^Nothing became slower/);
+    expect(headline({ at: 5, metrics: [shift({})] })).toMatch(/^No metric became slower/);
   });
-  it("lists a device once, slow at most things first", () => {
+  it("lists each device once, slowest first", () => {
     const metrics = [
       shift({ devices: [device("n1", "slower", 0.1), device("n2", "slower", 0.2)] }),
       shift({ metric: "fp8", devices: [device("n2", "slower", 0.3)] }),

@@ -1,14 +1,14 @@
-/** What a comparison says, in words and in order. Pure. */
+/** The result of a comparison, as text and in order. */
 import type { MeasuredCohort, UpdateComparison, UpdateShift, Verdict } from "@/api/types";
 import { percent, plural } from "@/lib/format";
 
 const SEPARATOR = "; ";
 
-/** The driver and firmware of a cohort; its hardware stands before them. */
+/** Return the driver and firmware of a cohort, which follow its hardware. */
 export const softwareOf = (cohort: string): string =>
   cohort.includes(SEPARATOR) ? cohort.slice(cohort.indexOf(SEPARATOR) + SEPARATOR.length) : "any software";
 
-/** Hardware → the software versions that were measured on it, the one that came last first. */
+/** Map hardware to its measured software versions, newest first. */
 export function byHardware(cohorts: readonly MeasuredCohort[]): Map<string, MeasuredCohort[]> {
   const found = new Map<string, MeasuredCohort[]>();
   for (const one of [...cohorts].sort((a, b) => b.first_at - a.first_at)) {
@@ -19,7 +19,7 @@ export function byHardware(cohorts: readonly MeasuredCohort[]): Map<string, Meas
   return found;
 }
 
-/** The update that came last: the newest version of some hardware and the one before it. */
+/** Return the newest update: the newest version of a hardware and the previous one. */
 export function lastUpdate(cohorts: readonly MeasuredCohort[]): { before: string; after: string } | null {
   for (const versions of byHardware(cohorts).values()) {
     const [after, before] = versions;
@@ -28,7 +28,7 @@ export function lastUpdate(cohorts: readonly MeasuredCohort[]): { before: string
   return null;
 }
 
-/** "5.3 % slower", "1.0 % faster", "unchanged". */
+/** "5.3% slower", "1.0% faster", "unchanged". */
 export function changeText(worse: number | null): string {
   if (worse === null) return "not comparable";
   const text = percent(Math.abs(worse));
@@ -38,7 +38,7 @@ export function changeText(worse: number | null): string {
 
 const signed = (share: number) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
 
-/** The interval of the median change; open where devices are too few for one. */
+/** Return the interval of the median change; open if there are too few devices. */
 export function intervalText({
   worse_low,
   worse_high,
@@ -49,40 +49,40 @@ export function intervalText({
   return `${signed(worse_low)} to ${signed(worse_high)}`;
 }
 
-/** Said before the reason, which itself says where the update is to blame. */
+/** A text before the reason. */
 export const blameText = {
-  devices: "Blame the devices that stand out",
-  both: "Blame the update, and these devices besides",
+  devices: "Caused by the devices that stand out",
+  both: "Caused by the update and by these devices",
 } as const;
 
-/** The one sentence of a comparison. */
+/** Return the result of a comparison in one sentence. */
 export function headline({ metrics, at }: Pick<UpdateComparison, "metrics" | "at">): string {
   const what = at === null ? "update" : "change";
   const all = metrics.filter((one) => one.blame === "update" || one.blame === "both").length;
   const some = new Set(standouts(metrics).map((one) => `${one.node}/${one.device}`)).size;
   const slow = some > 0 ? `${plural(some, "device")} ${some === 1 ? "stands" : "stand"} out` : "";
   if (all > 0)
-    return `The ${what} is to blame: ${all} of ${plural(metrics.length, "metric")} became slower as a whole${slow && `; ${slow} besides`}.`;
-  if (slow) return `No ${what} is to blame: ${slow}.`;
+    return `The ${what} caused a slowdown: ${all} of ${plural(metrics.length, "metric")} became slower on all devices${slow && `; ${slow} in addition`}.`;
+  if (slow) return `The ${what} caused no slowdown: ${slow}.`;
   const unknown = metrics.filter((one) => one.verdict === "unknown").length;
   if (unknown > 0)
-    return `Unknown for ${unknown} of ${plural(metrics.length, "metric")}: a slowdown of 5 % could hide.`;
-  return "Nothing became slower: a slowdown of 5 % is ruled out.";
+    return `Unknown for ${unknown} of ${plural(metrics.length, "metric")}: a slowdown of 5% is possible.`;
+  return "No metric became slower. A slowdown of 5% is ruled out.";
 }
 
 export interface Standout {
   node: string;
   device: string;
-  /** What it is slow at, the worst first. */
+  /** The slow metrics of the device, worst first. */
   of: { benchmark: string; metric: string; worse: number | null }[];
 }
 
-/** Devices that are slower by themselves, those slow at most things first. */
+/** Return devices that are slower than their peers, those with most slow metrics first. */
 export function standouts(metrics: readonly UpdateShift[]): Standout[] {
   const found = new Map<string, Standout>();
   for (const { benchmark, metric, devices } of metrics)
-    for (const { node, device, worse, said } of devices) {
-      if (said !== "slower") continue;
+    for (const { node, device, worse, assessment } of devices) {
+      if (assessment !== "slower") continue;
       const key = `${node}/${device}`;
       const known = found.get(key) ?? { node, device, of: [] };
       known.of.push({ benchmark, metric, worse });
@@ -92,17 +92,17 @@ export function standouts(metrics: readonly UpdateShift[]): Standout[] {
   return [...found.values()].sort((a, b) => b.of.length - a.of.length || a.node.localeCompare(b.node, "en"));
 }
 
-/** How many of each verdict. */
+/** Count the verdicts. */
 export const counted = (items: readonly { verdict: Verdict }[], verdict: Verdict): number =>
   items.filter((one) => one.verdict === verdict).length;
 
-/** What a date field holds, as Unix seconds; undefined where it is empty or no date. */
+/** Return the value of a date field in Unix seconds; undefined if it is empty or invalid. */
 export function secondsOf(local: string): number | undefined {
   const time = new Date(local).getTime() / 1000;
   return Number.isFinite(time) ? time : undefined;
 }
 
-/** Unix seconds as a date field wants them: local, to the minute. */
+/** Format Unix seconds for a date field: local time, to the minute. */
 export function localOf(seconds: number | undefined): string {
   if (seconds === undefined) return "";
   const date = new Date(seconds * 1000);

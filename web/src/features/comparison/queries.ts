@@ -18,19 +18,20 @@ export const measuredCohortsQuery = () =>
   queryOptions({
     queryKey: comparisonKeys.cohorts,
     staleTime: 60_000,
-    queryFn: async ({ signal }) => (await unwrap(client.GET("/v1/comparisons/cohorts", { signal }))).items,
+    queryFn: async ({ signal }) =>
+      (await unwrap(client.GET("/v1/cohort-comparisons/cohorts", { signal }))).items,
   });
 
 export const comparisonQuery = (sides: Sides) =>
   queryOptions({
     queryKey: comparisonKeys.sides(sides),
     staleTime: 60_000,
-    retry: false, // what cannot be compared stays so
+    retry: false, // a failed comparison fails again
     queryFn: ({ signal }) =>
-      unwrap(client.GET("/v1/comparisons", { signal, params: { query: { ...sides } } })),
+      unwrap(client.GET("/v1/cohort-comparisons", { signal, params: { query: { ...sides } } })),
   });
 
-/** A validation against an earlier one of its node; without `before`, the last that measured something. */
+/** A validation compared with an earlier one of its node; by default the last one with results. */
 export const pastQuery = (id: string, before?: string) =>
   queryOptions({
     queryKey: comparisonKeys.past(id, before),

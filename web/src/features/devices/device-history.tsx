@@ -1,4 +1,4 @@
-/** Everything that happened to one piece of hardware, wherever it sat, newest first. */
+/** The history of one device across nodes, newest first. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { DeviceDetail, HistoryEntry } from "@/api/types";
@@ -17,7 +17,13 @@ import { type DeviceSearch, type Topic, topics } from "./search";
 
 const route = getRouteApi("/shell/devices/$device");
 
-export function DeviceHistory({ device, homes }: { device: string; homes: DeviceDetail["homes"] }) {
+export function DeviceHistory({
+  device,
+  locations,
+}: {
+  device: string;
+  locations: DeviceDetail["locations"];
+}) {
   const search = route.useSearch();
   const navigate = route.useNavigate();
   const query = useInfiniteQuery({ ...deviceHistoryQuery(device), refetchInterval: usePolling(20_000) });
@@ -30,7 +36,7 @@ export function DeviceHistory({ device, homes }: { device: string; homes: Device
       title="History"
       about="newest first"
       flush
-      aside={<Filters items={items ?? []} homes={homes} search={search} onChange={set} />}
+      aside={<Filters items={items ?? []} locations={locations} search={search} onChange={set} />}
     >
       {query.isPending && <SkeletonRows className="px-4 pb-4" />}
       {query.isError && (
@@ -45,11 +51,11 @@ export function DeviceHistory({ device, homes }: { device: string; homes: Device
       {shown?.length === 0 && (
         <div className="px-4 pb-3">
           {items?.length === 0 ? (
-            <Empty title="Nothing has happened to it yet.">
-              Findings, driver events, moves between nodes and verdicts are kept under its serial number.
+            <Empty title="No history yet.">
+              Findings, driver events, moves between nodes, and verdicts of this device appear here.
             </Empty>
           ) : (
-            <Empty title="Nothing of that kind is among the entries read so far." />
+            <Empty title="No matching entries among those loaded." />
           )}
         </div>
       )}
@@ -58,7 +64,7 @@ export function DeviceHistory({ device, homes }: { device: string; homes: Device
           <h3 className="num border-line border-t bg-sunken px-4 py-1 text-ink-2 text-xs">{day}</h3>
           <ol>
             {entries.map((entry, index) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: entries of one day have no identity of their own
+              // biome-ignore lint/suspicious/noArrayIndexKey: entries have no ID
               <Entry key={`${entry.time}${entry.kind}${index}`} entry={entry} />
             ))}
           </ol>
@@ -107,7 +113,7 @@ function Entry({ entry }: { entry: HistoryEntry }) {
   );
 }
 
-/** The way to what the entry tells of, where that has a page of its own. */
+/** The link to the page of an entry, if it has one. */
 function Reference({ entry }: { entry: HistoryEntry }) {
   if (entry.ref === null) return null;
   const look = "block text-accent hover:underline";
@@ -128,24 +134,24 @@ function Reference({ entry }: { entry: HistoryEntry }) {
 
 interface FilterProps {
   items: HistoryEntry[];
-  homes: DeviceDetail["homes"];
+  locations: DeviceDetail["locations"];
   search: DeviceSearch;
   onChange: (change: DeviceSearch) => void;
 }
 
-function Filters({ items, homes, search, onChange }: FilterProps) {
+function Filters({ items, locations, search, onChange }: FilterProps) {
   const counts = topicCounts(items);
-  const nodes = [...new Set(homes.map((home) => home.node))];
+  const nodes = [...new Set(locations.map((home) => home.node))];
   return (
     <>
       <Select
-        label="What to show"
+        label="Kind"
         value={search.show ?? "all"}
         onChange={(value) => onChange({ show: value === "all" ? undefined : (value as Topic) })}
         groups={[
           {
             options: [
-              { value: "all", label: "Everything" },
+              { value: "all", label: "All kinds" },
               ...topics.map((topic) => ({
                 value: topic,
                 label: `${topicLabels[topic]} (${counts.get(topic) ?? 0})`,
@@ -157,13 +163,13 @@ function Filters({ items, homes, search, onChange }: FilterProps) {
       />
       {nodes.length > 1 && (
         <Select
-          label="Where"
+          label="Node"
           value={search.node ?? "any"}
           onChange={(value) => onChange({ node: value === "any" ? undefined : value })}
           groups={[
             {
               options: [
-                { value: "any", label: "Anywhere" },
+                { value: "any", label: "All nodes" },
                 ...nodes.map((node) => ({ value: node, label: node })),
               ],
             },

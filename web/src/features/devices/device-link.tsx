@@ -1,9 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { nodeQuery } from "@/features/nodes/queries";
-import { deviceName, hardwareOf, nameOf } from "./device-words";
+import { deviceName, hardwareOf, nameOf } from "./device-labels";
 
-/** The way from a place to what sits in it: only the hardware has a history, so it is looked up by its node. */
+/** A link to the page of the device at a position of a node. */
 export function DeviceLink({ node, device }: { node: string; device: string }) {
   const query = useQuery({ ...nodeQuery(node), enabled: device !== "host" });
   const found = query.data?.devices.find((candidate) => candidate.id === device);
@@ -15,7 +15,7 @@ export function DeviceLink({ node, device }: { node: string; device: string }) {
       to="/devices/$device"
       params={{ device: key }}
       search={{}}
-      title={`Everything known about ${key}`}
+      title={`Facts and history of ${key}`}
       className="font-medium text-accent hover:underline"
     >
       {name}

@@ -1,4 +1,4 @@
-/** The biography of one piece of hardware: it keeps its serial number, whatever node it is put into. */
+/** One device: its facts, locations, and history. Its serial number identifies it in every node. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { DeviceDetail } from "@/api/types";
@@ -13,8 +13,8 @@ import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
 import { SkeletonRows } from "@/ui/skeleton";
 import { DeviceHistory } from "./device-history";
-import { factsOf, hardwareOf, nameOf, shortModel } from "./device-words";
-import { Homes } from "./homes";
+import { factsOf, hardwareOf, nameOf, shortModel } from "./device-labels";
+import { LocationHistory } from "./location-history";
 import { deviceQuery } from "./queries";
 
 const route = getRouteApi("/shell/devices/$device");
@@ -32,7 +32,7 @@ export function DevicePage() {
           Fleet
         </Link>
       }
-      mark={detail && <Standing detail={detail} />}
+      mark={detail && <ValidationProgress detail={detail} />}
       meta={detail && <Meta detail={detail} />}
       actions={<CopyMenu commands={[curl(path), { ...curl(`${path}/history`), label: "curl history" }]} />}
     >
@@ -49,9 +49,9 @@ export function DevicePage() {
       {query.isPending && <SkeletonRows rows={8} />}
       {detail && (
         <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_24rem]">
-          <DeviceHistory device={key} homes={detail.homes} />
+          <DeviceHistory device={key} locations={detail.locations} />
           <div className="flex min-w-0 flex-col gap-4 max-xl:order-first">
-            <Homes homes={detail.homes} />
+            <LocationHistory locations={detail.locations} />
             <Panel title="Facts">
               <Facts facts={factsOf(detail.device).map((fact) => ({ ...fact, mono: true }))} />
             </Panel>
@@ -62,18 +62,18 @@ export function DevicePage() {
   );
 }
 
-function Standing({ detail }: { detail: DeviceDetail }) {
+function ValidationProgress({ detail }: { detail: DeviceDetail }) {
   const { findings_active: active } = detail;
   return (
     <span className="inline-flex items-center gap-1.5 font-medium text-xs">
       <Glyph name={active > 0 ? "bang" : "dot"} tone={active > 0 ? "quarantined" : "healthy"} size={11} />
-      {active > 0 ? `${plural(active, "finding")} against it` : "nothing stands against it"}
+      {active > 0 ? `${plural(active, "finding")} active` : "no active findings"}
     </span>
   );
 }
 
 function Meta({ detail }: { detail: DeviceDetail }) {
-  const home = detail.homes.find((candidate) => candidate.present);
+  const home = detail.locations.find((candidate) => candidate.present);
   return (
     <>
       {home ? (
@@ -89,12 +89,12 @@ function Meta({ detail }: { detail: DeviceDetail }) {
           </Link>
         </span>
       ) : (
-        <span>in no node now</span>
+        <span>not in a node now</span>
       )}
-      <span>{plural(detail.findings_total, "finding")} in its life</span>
-      {detail.homes[0] && (
+      <span>{plural(detail.findings_total, "finding")} in total</span>
+      {detail.locations[0] && (
         <span>
-          known <Age at={Math.min(...detail.homes.map((h) => h.first_seen_at))} suffix="" />
+          first seen <Age at={Math.min(...detail.locations.map((h) => h.first_seen_at))} />
         </span>
       )}
       {hardwareOf(detail.device) && <CopyText text={hardwareOf(detail.device) ?? ""} />}

@@ -16,12 +16,12 @@ const entry = (kind: Topic, change: Partial<HistoryEntry> = {}): HistoryEntry =>
 
 describe("filters", () => {
   const entries = [entry("finding"), entry("finding", { node: "b" }), entry("move")];
-  it("narrow by topic and by home", () => {
+  it("are filtered by topic and by node", () => {
     expect(chosenEntries(entries, { show: "finding" })).toHaveLength(2);
     expect(chosenEntries(entries, { show: "finding", node: "b" })).toHaveLength(1);
     expect(chosenEntries(entries, {})).toHaveLength(3);
   });
-  it("know what there is", () => {
+  it("count entries by topic", () => {
     expect([...topicCounts(entries)]).toEqual([
       ["finding", 2],
       ["move", 1],
@@ -29,13 +29,13 @@ describe("filters", () => {
   });
 });
 
-it("looks as severe as it was, and a verdict as it fell", () => {
+it("has a tone by severity, or by verdict", () => {
   expect(entryLook(entry("finding", { severity: "critical" })).tone).toBe("quarantined");
   expect(entryLook(entry("verdict", { title: "Suite deep: pass" })).tone).toBe("healthy");
   expect(entryLook(entry("verdict", { title: "?" })).tone).toBe("unknown");
 });
 
-it("gathers days in the order of the entries", () => {
+it("groups days in the order of the entries", () => {
   const days = byDay([
     entry("move", { time: 200_000 }),
     entry("event", { time: 199_999 }),
@@ -44,7 +44,7 @@ it("gathers days in the order of the entries", () => {
   expect(days.map((day) => day.entries.length)).toEqual([2, 1]);
 });
 
-it("speaks of kinds in words and leaves names alone", () => {
+it("formats kinds and keeps names", () => {
   expect(entryTitle(entry("finding", { title: "ecc_uncorrectable" }))).toBe("ECC uncorrectable");
   expect(entryTitle(entry("event", { title: "xid 79" }))).toBe("XID 79");
   expect(entryTitle(entry("move", { title: "moved from gpu_a to gpu_b" }))).toBe("Moved from gpu_a to gpu_b");

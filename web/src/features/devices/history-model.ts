@@ -1,7 +1,7 @@
-/** A device's history as topics to filter by, as looks, and as days. Pure. */
+/** The history of a device by topic, style, and day. */
 import type { HistoryEntry } from "@/api/types";
 import { humanize } from "@/lib/format";
-import { type GlyphName, lookOf, severity, type Tone, verdict } from "@/lib/states";
+import { type GlyphName, severity, statusStyleOf, type Tone, verdict } from "@/lib/status-styles";
 import type { DeviceSearch, Topic } from "./search";
 
 export const topicLabels: Record<Topic, string> = {
@@ -19,18 +19,20 @@ export function entryLook(entry: HistoryEntry): { tone: Tone; glyph: GlyphName }
       return { tone: "validating", glyph: "ring" };
     case "verdict": {
       const word = /\b(pass|warn|fail|unknown)\b/i.exec(`${entry.title} ${entry.text}`)?.[1]?.toLowerCase();
-      return word ? lookOf(verdict, word) : { tone: "unknown", glyph: "question" };
+      return word ? statusStyleOf(verdict, word) : { tone: "unknown", glyph: "question" };
     }
     case "remediation":
       return { tone: "draining", glyph: "half" };
     case "transition":
       return { tone: "draining", glyph: "down" };
     default:
-      return entry.severity === null ? { tone: "unknown", glyph: "dot" } : lookOf(severity, entry.severity);
+      return entry.severity === null
+        ? { tone: "unknown", glyph: "dot" }
+        : statusStyleOf(severity, entry.severity);
   }
 }
 
-/** How many entries of each topic, so that an empty filter is not offered. */
+/** Count the entries of each topic, so that empty topics are not offered. */
 export function topicCounts(entries: readonly HistoryEntry[]): Map<Topic, number> {
   const counts = new Map<Topic, number>();
   for (const { kind } of entries) counts.set(kind, (counts.get(kind) ?? 0) + 1);
@@ -54,7 +56,7 @@ const dayOf = (time: number) => {
   return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
 };
 
-/** Newest day first, as the entries come. */
+/** Group entries by day, newest first. */
 export function byDay(entries: readonly HistoryEntry[]): Day[] {
   const days: Day[] = [];
   for (const entry of entries) {
@@ -66,7 +68,7 @@ export function byDay(entries: readonly HistoryEntry[]): Day[] {
   return days;
 }
 
-/** What happened, as a heading: kinds are identifiers, everything else is text with names in it. */
+/** Return the heading of an entry: identifiers are formatted, other titles are text. */
 export function entryTitle(entry: Pick<HistoryEntry, "kind" | "title">): string {
   if (entry.title === "") return humanize(entry.kind);
   if (["finding", "event", "remediation"].includes(entry.kind)) return humanize(entry.title);

@@ -1,7 +1,7 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { client, unwrap } from "@/api/client";
 
-// Under "nodes": what a node hears is what changes its devices' histories.
+// Under "nodes": events of a node also change the histories of its devices.
 export const deviceKeys = {
   one: (device: string) => ["nodes", "device", device] as const,
   history: (device: string) => ["nodes", "device", device, "history"] as const,

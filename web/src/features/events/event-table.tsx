@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { FleetEvent } from "@/api/types";
-import { deviceName } from "@/features/devices/device-words";
+import { deviceName } from "@/features/devices/device-labels";
 import { humanize } from "@/lib/format";
 import { Age, Clock } from "@/ui/age";
 import { Button } from "@/ui/button";
@@ -89,7 +89,7 @@ function EventTable({ events, label }: { events: FleetEvent[]; label: string }) 
 
 const FEW = 16;
 
-/** The newest first; a long history opens on demand. */
+/** Events, newest first; a long history opens on demand. */
 export function EventHistory({ events, label }: { events: FleetEvent[]; label: string }) {
   const [all, setAll] = useState(false);
   return (

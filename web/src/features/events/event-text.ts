@@ -1,7 +1,7 @@
-/** An event as one sentence. Whatever is not known by name is shown as its data, not hidden. */
+/** An event as one sentence. Unknown kinds of events show their data. */
 import type { FleetEvent } from "@/api/types";
 import { duration, humanize } from "@/lib/format";
-import type { GlyphName, Tone } from "@/lib/states";
+import type { GlyphName, Tone } from "@/lib/status-styles";
 import { nodeEventText } from "./node-event-text";
 
 const SIGNALS: Record<number, string> = {
@@ -27,7 +27,7 @@ function exitText(data: Record<string, unknown>): string {
         ? `exited with code ${code}`
         : "ended";
   const pid = num(data.pid);
-  return `Process${pid === null ? "" : ` ${pid}`} ${how}${data.expected === true ? ", as asked" : ""}`;
+  return `Process${pid === null ? "" : ` ${pid}`} ${how}${data.expected === true ? ", as requested" : ""}`;
 }
 
 function secondsText(seconds: unknown): string {
@@ -39,7 +39,7 @@ function secondsText(seconds: unknown): string {
   return ` in ${duration("total" in seconds && typeof seconds.total === "number" ? seconds.total : total)}`;
 }
 
-/** Stacks are for their own panel; a line names the innermost frame. */
+/** Stacks have their own panel; the sentence names the innermost frame. */
 function stacksText(data: Record<string, unknown>): string {
   const threads: unknown[] = Array.isArray(data.stacks) ? data.stacks : [];
   if (threads.length === 0) return `No stacks${str(data.problem) ? `: ${data.problem}` : ""}`;
@@ -54,10 +54,10 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
   switch (kind) {
     case "process_exit":
       return exitText(data);
-    case "plan_chosen": {
+    case "recovery_planned": {
       const plan = data.plan as { chosen?: unknown; explanation?: unknown } | undefined;
       const chosen = str(plan?.chosen);
-      return `Plan: ${chosen ? humanize(chosen).toLowerCase() : "nothing feasible"}${str(plan?.explanation) ? `. ${plan?.explanation}` : ""}`;
+      return `Plan: ${chosen ? humanize(chosen).toLowerCase() : "no feasible strategy"}${str(plan?.explanation) ? `. ${plan?.explanation}` : ""}`;
     }
     case "action_started":
       return `${humanize(str(data.action) ?? "action")} started${str(data.detail) ? `: ${data.detail}` : ""}`;
@@ -65,13 +65,13 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
       const how = data.ok === false ? "failed" : "done";
       return `${humanize(str(data.action) ?? "action")} ${how}${secondsText(data.seconds)}${str(data.detail) ? `: ${data.detail}` : ""}`;
     }
-    case "recovered": {
+    case "recovery_completed": {
       const lost = num(data.steps_lost);
       return `Recovered${secondsText(data.seconds)}${lost === null ? "" : `, ${lost} ${lost === 1 ? "step" : "steps"} lost`}`;
     }
     case "recovery_failed":
       return `Recovery failed${str(data.reason) ? `: ${data.reason}` : ""}`;
-    case "verified": {
+    case "recovery_verified": {
       const steps = num(data.steps_committed);
       const digests =
         data.digest_match === true
@@ -91,21 +91,21 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
     }
     case "stack_dump":
       return stacksText(data);
-    case "replayed":
-      return str(data.sentence) ?? "Replayed";
-    case "snapshot_damage":
-      return `Snapshot memory: ${str(data.what) ?? "damage was found"}`;
+    case "step_replay_finished":
+      return str(data.sentence) ?? "Step replay finished";
+    case "snapshot_corrupted":
+      return `Snapshot memory: ${str(data.what) ?? "corruption found"}`;
     case "xid":
     case "sxid":
     case "gpu_lost":
-    case "gpu_notice":
+    case "gpu_event":
     case "kernel_fault":
     case "link_down":
     case "link_up":
     case "node_stopping":
     case "node_started":
     case "health_report":
-    case "probe_silent":
+    case "probe_unresponsive":
       return nodeEventText(kind, data);
     default: {
       const rest = Object.entries(data).map(
@@ -123,7 +123,7 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
         ? { tone: "unknown", glyph: "dot" }
         : { tone: "quarantined", glyph: "cross" };
     case "gpu_lost":
-    case "probe_silent":
+    case "probe_unresponsive":
       if (event.data.cleared === true) return { tone: "healthy", glyph: "check" };
       return event.kind === "gpu_lost"
         ? { tone: "quarantined", glyph: "cross" }
@@ -146,8 +146,8 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
         ? { tone: "quarantined", glyph: "cross" }
         : { tone: "suspect", glyph: "triangle" };
     case "link_down":
-    case "gpu_notice":
-    case "snapshot_damage":
+    case "gpu_event":
+    case "snapshot_corrupted":
       return { tone: "suspect", glyph: "triangle" };
     case "link_up":
       return { tone: "healthy", glyph: "check" };
@@ -156,17 +156,17 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
       return { tone: "validating", glyph: "ring" };
     case "stack_dump":
       return { tone: "validating", glyph: "bars" };
-    case "replayed":
+    case "step_replay_finished":
       return event.data.outcome === "found"
         ? { tone: "quarantined", glyph: "cross" }
         : { tone: "validating", glyph: "bars" };
-    case "plan_chosen":
+    case "recovery_planned":
       return { tone: "draining", glyph: "half" };
     case "action_started":
     case "action_finished":
       return { tone: "validating", glyph: "ring" };
-    case "recovered":
-    case "verified":
+    case "recovery_completed":
+    case "recovery_verified":
       return { tone: "healthy", glyph: "check" };
     default:
       return { tone: "unknown", glyph: "dot" };

@@ -1,4 +1,4 @@
-/** What happened to a node's hardware, as one sentence. */
+/** An event of a node's hardware, as one sentence. */
 import type { FleetEvent } from "@/api/types";
 import { age, humanize } from "@/lib/format";
 
@@ -7,15 +7,15 @@ const str = (value: unknown): string | null => (typeof value === "string" && val
 const tail = (before: string, value: unknown) => (str(value) ? `${before}${value}` : "");
 
 const NOTICES: Record<string, string> = {
-  ecc_storm: "A storm of ECC errors",
-  dram_retirement: "Memory of the GPU was retired",
-  poison: "Poisoned memory was contained",
+  ecc_storm: "Burst of ECC errors",
+  dram_retirement: "GPU memory retired",
+  poison: "Poisoned memory contained",
 };
 
 export function nodeEventText(kind: FleetEvent["kind"], data: Record<string, unknown>): string {
   switch (kind) {
     case "xid":
-      return `XID ${data.code ?? "?"}${data.source === "kernel" ? ", told by the kernel" : ""}${tail(": ", data.text)}`;
+      return `XID ${data.code ?? "?"}${data.source === "kernel" ? ", reported by the kernel" : ""}${tail(": ", data.text)}`;
     case "sxid": {
       const fatal = data.fatal === true ? "fatal " : data.fatal === false ? "non-fatal " : "";
       const link = num(data.link) === null ? "" : ` on link ${data.link}`;
@@ -23,9 +23,9 @@ export function nodeEventText(kind: FleetEvent["kind"], data: Record<string, unk
     }
     case "gpu_lost":
       return data.cleared === true
-        ? "The GPU answers again"
-        : `The GPU does not answer${tail(": ", data.reason)}`;
-    case "gpu_notice": {
+        ? "The GPU responds again"
+        : `The GPU does not respond${tail(": ", data.reason)}`;
+    case "gpu_event": {
       const what = str(data.what) ?? "notice";
       return NOTICES[what] ?? humanize(what);
     }
@@ -36,15 +36,16 @@ export function nodeEventText(kind: FleetEvent["kind"], data: Record<string, unk
     case "link_up":
       return `Link up${num(data.since_down) === null ? "" : ` after ${age(num(data.since_down))} down`}`;
     case "node_stopping":
-      return data.reason === "shutdown" ? "The node shuts down" : "The probe was stopped in order";
+      return data.reason === "shutdown" ? "Node shutting down" : "Node daemon stopped";
     case "node_started":
-      return `The probe began${num(data.uptime) === null ? "" : `, ${age(num(data.uptime))} after boot`}`;
+      return `Node daemon started${num(data.uptime) === null ? "" : `, ${age(num(data.uptime))} after boot`}`;
     case "health_report": {
       const said = data.healthy === true ? "healthy again" : (str(data.message) ?? "unhealthy");
       return `${str(data.source) ?? "Another monitor"}${tail(", ", data.check)}: ${said}`;
     }
     default:
-      if (data.cleared === true) return `The probe${tail(" for ", data.sampler)} speaks again`;
-      return `The probe${tail(" for ", data.sampler)} is silent${tail(": ", data.reason)}`;
+      if (data.cleared === true)
+        return `The ${data.sampler ? "sampler" : "node daemon"}${tail(" ", data.sampler)} responds again`;
+      return `The ${data.sampler ? "sampler" : "node daemon"}${tail(" ", data.sampler)} does not respond${tail(": ", data.reason)}`;
   }
 }

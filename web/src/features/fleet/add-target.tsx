@@ -14,7 +14,7 @@ export function AddTarget({ onClose }: { onClose: () => void }) {
   const [interval, setPause] = useState("15");
   const [headers] = useState(idempotencyKey);
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const add = useMutation({
     mutationFn: () =>
       unwrap<unknown>(
@@ -30,7 +30,7 @@ export function AddTarget({ onClose }: { onClose: () => void }) {
       ),
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: fleetKeys.targets });
-      say("Target added");
+      toast("Target added");
       onClose();
     },
   });
@@ -45,10 +45,10 @@ export function AddTarget({ onClose }: { onClose: () => void }) {
       open
       onOpenChange={(open) => !open && onClose()}
       title="Add a dcgm-exporter target"
-      about="This service fetches its metrics and takes them as the node's own."
+      about="The service fetches its metrics and stores them for the node."
     >
       <form onSubmit={submit} className="flex flex-col gap-4">
-        <Field label="Address" hint="As Prometheus would read it.">
+        <Field label="Address" hint="The URL that Prometheus would scrape.">
           {(id) => (
             <Input
               id={id}
@@ -61,10 +61,13 @@ export function AddTarget({ onClose }: { onClose: () => void }) {
             />
           )}
         </Field>
-        <Field label="Node" hint="Whose values these are. Empty: the exporter's own host label says.">
+        <Field
+          label="Node"
+          hint="The node of the metrics. Leave empty to use the host label of the exporter."
+        >
           {(id) => <Input id={id} value={node} onChange={(event) => setNode(event.target.value)} />}
         </Field>
-        <Field label="Seconds between readings">
+        <Field label="Interval (seconds)">
           {(id) => (
             <Input
               id={id}

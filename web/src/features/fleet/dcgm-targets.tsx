@@ -1,4 +1,4 @@
-/** Exporters of NVIDIA's that this service reads itself, for nodes where no probe of ours runs. */
+/** The dcgm-exporter targets that the service reads, for nodes without a node daemon. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { client, unwrap } from "@/api/client";
@@ -23,7 +23,7 @@ export function DcgmTargets() {
   return (
     <Panel
       title="dcgm-exporter targets"
-      about="read by this service, for nodes without a probe"
+      about="read by the service, for nodes without a node daemon"
       flush
       aside={<Button onClick={() => setAdding(true)}>Add target</Button>}
     >
@@ -35,9 +35,9 @@ export function DcgmTargets() {
       )}
       {query.data?.length === 0 && (
         <div className="px-4 pb-3">
-          <Empty title="No exporter is read.">
-            Nodes that already run dcgm-exporter can be watched through it. Our own probe sees more, and sees
-            it sooner.
+          <Empty title="No targets.">
+            Add a target to monitor a node that runs dcgm-exporter. The node daemon collects more signals and
+            reports faults sooner.
           </Empty>
         </div>
       )}
@@ -52,8 +52,8 @@ export function DcgmTargets() {
   );
 }
 
-/** Working, failing, switched off, or not yet read: never shown as working before it has. */
-function look(target: DcgmTarget) {
+/** The state of a target: working, failing, disabled, or not read yet. */
+function style(target: DcgmTarget) {
   if (!target.enabled) return { glyph: "ring", tone: "unknown", word: "off" } as const;
   if (target.last_error) return { glyph: "cross", tone: "quarantined", word: "failing, last read" } as const;
   if (target.last_scrape_at === null)
@@ -62,7 +62,7 @@ function look(target: DcgmTarget) {
 }
 
 function Row({ target, onDelete }: { target: DcgmTarget; onDelete: () => void }) {
-  const state = look(target);
+  const state = style(target);
   return (
     <li className="grid grid-cols-[minmax(0,1fr)_auto] items-center gap-x-4 border-line border-t px-4 py-2 text-sm">
       <div className="min-w-0">
@@ -89,13 +89,13 @@ function Row({ target, onDelete }: { target: DcgmTarget; onDelete: () => void })
 
 function Remove({ target, onClose }: { target: DcgmTarget; onClose: () => void }) {
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const remove = useMutation({
     mutationFn: () =>
       unwrap<unknown>(client.DELETE("/v1/ingest/dcgm-targets/{id}", { params: { path: { id: target.id } } })),
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: fleetKeys.targets });
-      say("Target removed");
+      toast("Target removed");
       onClose();
     },
   });
@@ -104,7 +104,7 @@ function Remove({ target, onClose }: { target: DcgmTarget; onClose: () => void }
       open
       onOpenChange={(open) => !open && onClose()}
       title="Remove the target"
-      about={`${target.url} is read no more. What it told is kept.`}
+      about={`The service stops reading ${target.url}. Stored data is kept.`}
     >
       {remove.isError && <ErrorNotice error={remove.error} />}
       <div className="mt-3 flex justify-end gap-2">

@@ -1,4 +1,4 @@
-/** The heat-map with its choice of signal, its legend and the value under the cursor. */
+/** The heatmap with its signal, its legend, and the value under the cursor. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useCallback, useMemo, useState } from "react";
@@ -7,11 +7,11 @@ import { useDark } from "@/app/theme";
 import { pack, scaleColor, tokenRgb } from "@/charts/color";
 import { HeatMap } from "@/charts/heat-map";
 import { type Ink, NO_DATA } from "@/charts/heat-paint";
-import { deviceName } from "@/features/devices/device-words";
+import { deviceName } from "@/features/devices/device-labels";
 import { families, inFamilies, signalTitle } from "@/features/signals/families";
 import { plural, signalLabel } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { health, healthOrder } from "@/lib/states";
+import { health, healthOrder } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
@@ -28,11 +28,11 @@ interface Props {
   keep: Set<string> | null;
 }
 
-/** Byte to ink, for states or for values, in the colours of the theme. */
+/** Map a byte to the color of a state or value in the current theme. */
 function useInks(signal: Signal | null): (byte: number) => Ink {
   const dark = useDark();
   return useMemo(() => {
-    const unknown: Ink = { color: pack(tokenRgb("unknown")), pattern: "hatch" };
+    const unknown: Ink = { color: pack(tokenRgb("unknown")), pattern: "diagonal" };
     const table: Ink[] = Array.from({ length: 256 }, (_, byte): Ink => {
       if (byte === NO_DATA) return unknown;
       if (signal) return { color: pack(scaleColor(byte / FULL_SCALE, dark)), pattern: "solid" };
@@ -43,8 +43,8 @@ function useInks(signal: Signal | null): (byte: number) => Ink {
   }, [signal, dark]);
 }
 
-/** What the wall may be coloured by: a port has no cell there, so its signals are not offered. */
-function colourings(signals: readonly Signal[] = []): PickerOption[] {
+/** The signals of the heatmap. Ports have no cells, so their signals are not offered. */
+function signalOptions(signals: readonly Signal[] = []): PickerOption[] {
   const onWall = signals.filter((s) => s.source === "host" || s.source === "gpu");
   return [
     { value: "state", label: "State", group: "Life cycle" },
@@ -73,7 +73,7 @@ export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
       mapModel(layout.data.slots, signal?.source ?? "all", keep ? (n) => keep.has(n) : undefined),
     [layout.data, signal, keep],
   );
-  const options = useMemo(() => colourings(signals.data), [signals.data]);
+  const options = useMemo(() => signalOptions(signals.data), [signals.data]);
   const title = signal ? signalLabel(signal.name) : "State";
   return (
     <Panel
@@ -118,12 +118,9 @@ export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
 }
 
 function NothingToDraw({ any, title, filtered }: { any: boolean; title: string; filtered: boolean }) {
-  if (!any)
-    return (
-      <Empty title="There is nothing to draw yet.">Enrolled nodes appear here with all their devices.</Empty>
-    );
-  if (filtered) return <Empty title="No node matches the filter." />;
-  return <Empty title="No device in this fleet measures this.">{title} exists on GPUs only.</Empty>;
+  if (!any) return <Empty title="No devices yet.">Enrolled nodes appear here with their devices.</Empty>;
+  if (filtered) return <Empty title="No matching nodes." />;
+  return <Empty title="No devices with this signal.">{title} exists only on GPUs.</Empty>;
 }
 
 interface BodyProps {
@@ -170,7 +167,7 @@ function MapBody({ model, snapshot, signal, title }: BodyProps) {
               <b className="font-semibold text-ink">{cellText(snapshot.values[at.slot], signal, snapshot)}</b>
             </>
           ) : (
-            <span className="text-ink-3 text-xs">Point at a device, or use the arrow keys</span>
+            <span className="text-ink-3 text-xs">Point at a device or use the arrow keys</span>
           )}
         </p>
       </div>

@@ -1,4 +1,4 @@
-/** The fleet: one picture by the signal you choose, the node table below it, both filtered by the same URL. */
+/** The fleet: a heatmap of one signal and the node table, both filtered by the URL. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
@@ -6,7 +6,7 @@ import type { HealthState } from "@/api/types";
 import { nodesQuery } from "@/features/nodes/queries";
 import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { health, healthUrgency } from "@/lib/states";
+import { health, healthUrgency } from "@/lib/status-styles";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Input } from "@/ui/field";
@@ -35,7 +35,9 @@ export function FleetPage() {
     <Page
       title="Fleet"
       actions={
-        <CopyMenu commands={[curl("/v1/nodes"), { ...curl("/v1/fleet/layout"), label: "curl layout" }]} />
+        <CopyMenu
+          commands={[curl("/v1/nodes"), { ...curl("/v1/fleet/heatmap-layout"), label: "curl layout" }]}
+        />
       }
     >
       <FleetMap

@@ -3,7 +3,7 @@ import { useDark } from "@/app/theme";
 import { scaleGradient } from "@/charts/color";
 import { namedValue } from "@/features/signals/named";
 import { integer, quantity, unitOf } from "@/lib/format";
-import { health, healthUrgency } from "@/lib/states";
+import { health, healthUrgency } from "@/lib/status-styles";
 import { Glyph } from "@/ui/glyph";
 import type { Snapshot } from "./queries";
 
@@ -24,13 +24,13 @@ export function MapLegend({ signal, snapshot, counts }: Props) {
       <span>{text(snapshot.low)}</span>
       <span
         role="img"
-        aria-label={`Colour scale from ${text(snapshot.low)} to ${text(snapshot.high)}`}
+        aria-label={`Color scale from ${text(snapshot.low)} to ${text(snapshot.high)}`}
         className="h-2.5 w-44 rounded-[3px]"
         style={{ background: scaleGradient(dark) }}
       />
       <span>{text(snapshot.high)}</span>
       <span className="ml-3 inline-flex items-center gap-1.5">
-        <span className="hatch size-3 rounded-[2px]" /> no data
+        <span className="diagonal size-3 rounded-[2px]" /> no data
       </span>
       <span className="ml-3 text-ink-3">{signal.about}</span>
     </div>

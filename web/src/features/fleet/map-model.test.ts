@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Signal } from "@/api/types";
-import { healthOrder } from "@/lib/states";
+import { healthOrder } from "@/lib/status-styles";
 import { byteValue, cellText, mapModel, stateOf, statePatterns } from "./map-model";
 
 const slots = [
@@ -18,7 +18,7 @@ describe("mapModel", () => {
     expect(mapModel(slots, "host").slots.map((s) => s.node)).toEqual(["a", "b"]);
   });
 
-  it("lets GPUs stand for their node's state, and a host where there are none", () => {
+  it("shows the state of a node on its GPUs, or on the host if it has none", () => {
     const model = mapModel(slots, "all");
     expect([...model.bytes]).toEqual([1, 2, 3]);
     expect(model.nodes).toEqual([
@@ -46,7 +46,7 @@ describe("bytes", () => {
     expect(new Set(Object.values(statePatterns)).size).toBe(healthOrder.length);
   });
 
-  it("are told in words", () => {
+  it("are formatted as text", () => {
     expect(cellText(1, null, { low: null, high: null })).toBe("Healthy");
     expect(cellText(255, null, { low: null, high: null })).toBe("Unknown");
     expect(cellText(250, power, { low: 0, high: 700 })).toBe("700 W");

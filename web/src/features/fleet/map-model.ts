@@ -1,10 +1,10 @@
-/** From layout and snapshot to what the map draws and says. Pure apart from the colours it is given. */
+/** The cells and texts of the heatmap. */
 import type { HealthState, Signal, Slot } from "@/api/types";
 import { groupByNode, type HeatNode } from "@/charts/heat-layout";
 import { NO_DATA, type Pattern } from "@/charts/heat-paint";
 import { namedValue } from "@/features/signals/named";
 import { quantity, unitOf } from "@/lib/format";
-import { health, healthOrder } from "@/lib/states";
+import { health, healthOrder } from "@/lib/status-styles";
 
 export const FULL_SCALE = 250;
 
@@ -16,15 +16,15 @@ export interface MapModel {
 }
 
 /**
- * For states a node's GPUs stand for it, and its host only where it has none: nine equal cells say no more than eight.
- * Ports are left out: a node has as many as its maker liked, and their state stands on its page.
+ * For states, the GPUs of a node represent it, and the host only if it has no GPUs. Ports are omitted; the node page
+ * shows them.
  */
 function standIns(slots: readonly Slot[]): Slot[] {
   const withGpu = new Set(slots.filter((slot) => slot.kind === "gpu").map((slot) => slot.node));
   return slots.filter((slot) => slot.kind === "gpu" || (slot.kind === "host" && !withGpu.has(slot.node)));
 }
 
-/** Only the slots that can have the signal: a GPU's temperature is not missing on a host, it does not exist there. */
+/** Return the cells that can have the signal; a host, for example, has no GPU temperature. */
 export function mapModel(
   slots: readonly Slot[],
   source: Signal["source"] | "all",
@@ -48,12 +48,12 @@ export const statePatterns: Record<HealthState, Pattern> = {
   draining: "stripes",
   quarantined: "cross",
   validating: "dots",
-  unknown: "hatch",
+  unknown: "diagonal",
 };
 
 export const stateOf = (byte: number): HealthState => healthOrder[byte] ?? "unknown";
 
-/** A byte back to its value; null is no data. */
+/** Convert a byte to its value; null is no data. */
 export function byteValue(byte: number | undefined, low: number | null, high: number | null): number | null {
   if (byte === undefined || byte === NO_DATA || low === null || high === null) return null;
   return low + ((high - low) * Math.min(byte, FULL_SCALE)) / FULL_SCALE;

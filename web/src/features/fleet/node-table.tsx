@@ -1,7 +1,7 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import type { Node } from "@/api/types";
 import { plural, readable } from "@/lib/format";
-import { health, healthUrgency, lookOf, verdict } from "@/lib/states";
+import { health, healthUrgency, statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Empty } from "@/ui/notice";
 import { StatePill } from "@/ui/state-pill";
@@ -9,7 +9,7 @@ import { type Column, columnsFor, DataTable } from "@/ui/table";
 
 const column = columnsFor<Node>();
 
-/** "8 × NVIDIA H100" rather than eight lines. */
+/** "8 × NVIDIA H100" instead of eight lines. */
 export function devicesText(node: Node): string {
   const counts = new Map<string, number>();
   for (const device of node.devices) {
@@ -39,7 +39,7 @@ const columns: Column<Node>[] = column.columns([
     header: "State",
     cell: ({ row }) => (
       <span className="flex min-w-0 items-center gap-2">
-        <StatePill look={lookOf(health, row.original.state)} quiet />
+        <StatePill look={statusStyleOf(health, row.original.state)} quiet />
         <span className="truncate text-ink-3 text-xs" title={row.original.state_reason}>
           {readable(row.original.state_reason)}
         </span>
@@ -48,7 +48,7 @@ const columns: Column<Node>[] = column.columns([
   }),
   column.accessor((node) => node.last_seen_at ?? 0, {
     id: "seen",
-    header: "Last heard",
+    header: "Last report",
     cell: ({ row }) => (
       <span className="text-ink-2">
         <Age at={row.original.last_seen_at} />
@@ -94,7 +94,7 @@ const columns: Column<Node>[] = column.columns([
       if (last_verdict === null) return <span className="text-ink-3">never validated</span>;
       return (
         <span className="flex items-center gap-2">
-          <StatePill look={lookOf(verdict, last_verdict)} quiet />
+          <StatePill look={statusStyleOf(verdict, last_verdict)} quiet />
           <span className="text-ink-3 text-xs">
             <Age at={last_validation_at} />
           </span>
@@ -138,11 +138,11 @@ export function NodeTable({ nodes, filtered, sort, onSort }: Props) {
     return (
       <div className="px-4 pb-4">
         {filtered ? (
-          <Empty title="No node matches.">Clear the filter to see all.</Empty>
+          <Empty title="No matching nodes.">Clear the filters to see all nodes.</Empty>
         ) : (
-          <Empty title="No node has enrolled.">
-            Make a join token with <code className="font-mono text-xs">mainstay token</code>, then start{" "}
-            <code className="font-mono text-xs">mainstay node</code> on the machine.
+          <Empty title="No nodes enrolled.">
+            Create a join token with <code className="font-mono text-xs">mainstay token</code>, then start{" "}
+            <code className="font-mono text-xs">mainstay node</code> on the node.
           </Empty>
         )}
       </div>
@@ -158,7 +158,7 @@ export function NodeTable({ nodes, filtered, sort, onSort }: Props) {
       onSort={onSort}
       right={["incidents"]}
       grow="state"
-      columnClass={{ cohort: "max-[1600px]:hidden", devices: "max-[1100px]:hidden" }}
+      columnClass={{ cohort: "max-[1600px]:hidden", devices: "max-[1100px]:hidden", seen: "max-sm:hidden" }}
       onOpen={(node) => void navigate({ to: "/nodes/$name", params: { name: node.name }, search: {} })}
     />
   );

@@ -20,7 +20,7 @@ export const layoutQuery = () =>
     queryFn: async ({ signal, client: queryClient }): Promise<Layout> => {
       const known = queryClient.getQueryData<Layout>(fleetKeys.layout);
       const headers: Record<string, string> = known?.etag ? { "If-None-Match": known.etag } : {};
-      const response = await fetchRaw("/v1/fleet/layout", { signal, headers });
+      const response = await fetchRaw("/v1/fleet/heatmap-layout", { signal, headers });
       if (response.status === 304 && known) return known;
       return { ...((await response.json()) as FleetLayout), etag: response.headers.get("ETag") };
     },
@@ -28,7 +28,7 @@ export const layoutQuery = () =>
 
 export interface Snapshot {
   values: Uint8Array;
-  /** What bytes 0 and 250 stand for; null where the signal has no range (states, or nobody reports it). */
+  /** The values of bytes 0 and 250; null for a signal without a range (states, or no reports). */
   low: number | null;
   high: number | null;
   layout: string | null;
@@ -45,12 +45,12 @@ export const snapshotQuery = (name: string) =>
   queryOptions({
     queryKey: fleetKeys.snapshot(name),
     queryFn: async ({ signal }): Promise<Snapshot> => {
-      const response = await fetchRaw(`/v1/fleet/snapshot?signal=${encodeURIComponent(name)}`, { signal });
+      const response = await fetchRaw(`/v1/fleet/heatmap?signal=${encodeURIComponent(name)}`, { signal });
       return {
         values: new Uint8Array(await response.arrayBuffer()),
         low: headerNumber(response, "X-Mainstay-Low"),
         high: headerNumber(response, "X-Mainstay-High"),
-        layout: response.headers.get("X-Mainstay-Layout"),
+        layout: response.headers.get("X-Mainstay-Heatmap-Layout"),
         time: headerNumber(response, "X-Mainstay-Time"),
       };
     },

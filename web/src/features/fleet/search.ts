@@ -1,6 +1,6 @@
 import type { HealthState } from "@/api/types";
 import { oneOf, type RawSearch, text } from "@/lib/search";
-import { healthOrder } from "@/lib/states";
+import { healthOrder } from "@/lib/status-styles";
 
 export interface FleetSearch {
   signal?: string;

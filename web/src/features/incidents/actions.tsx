@@ -1,13 +1,13 @@
 import type { Action } from "@/api/types";
 import { duration, humanize } from "@/lib/format";
-import type { Look } from "@/lib/states";
+import type { StatusStyle } from "@/lib/status-styles";
 import { Clock } from "@/ui/age";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { StatePill } from "@/ui/state-pill";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
 
-function look(state: string): Look {
+function style(state: string): StatusStyle {
   if (/done|finished|succeeded|ok/.test(state))
     return { label: humanize(state), tone: "healthy", glyph: "check", about: "" };
   if (/fail|error/.test(state))
@@ -26,7 +26,7 @@ const columns: Column<Action>[] = column.columns([
   }),
   column.accessor("state", {
     header: "State",
-    cell: ({ row }) => <StatePill look={look(row.original.state)} quiet />,
+    cell: ({ row }) => <StatePill look={style(row.original.state)} quiet />,
   }),
   column.accessor("started_at", {
     id: "started",
@@ -37,7 +37,7 @@ const columns: Column<Action>[] = column.columns([
       </span>
     ),
   }),
-  column.accessor("seconds", { header: "Took", cell: ({ row }) => duration(row.original.seconds) }),
+  column.accessor("seconds", { header: "Duration", cell: ({ row }) => duration(row.original.seconds) }),
   column.accessor("detail", {
     header: "Detail",
     cell: ({ row }) => (
@@ -53,7 +53,7 @@ export function Actions({ actions }: { actions: Action[] }) {
     <Panel title="Actions" flush>
       {actions.length === 0 ? (
         <div className="px-4 pb-3">
-          <Empty title="Nothing was done yet." />
+          <Empty title="No actions yet." />
         </div>
       ) : (
         <DataTable

@@ -2,8 +2,8 @@ import { useMemo } from "react";
 import type { EvidenceSeries, Finding, IncidentDetail } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { TimeChart } from "@/charts/time-chart";
-import { deviceName } from "@/features/devices/device-words";
-import { ownStep } from "@/features/judged/findings-model";
+import { deviceName } from "@/features/devices/device-labels";
+import { ownStep } from "@/features/run-analysis/findings-model";
 import {
   humanize,
   namedNumber,
@@ -14,14 +14,14 @@ import {
   signalLabel,
   unitOf,
 } from "@/lib/format";
-import { lookOf, remedy, severity } from "@/lib/states";
+import { recommendedAction, severity, statusStyleOf } from "@/lib/status-styles";
 import { Clock } from "@/ui/age";
 import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
-import { causeWords, rankedFindings } from "./cause";
+import { causeLabel, rankedFindings } from "./cause";
 
-/** Why: the likeliest root cause first, each finding with the numbers and the line that a person would have looked at. */
+/** The findings, most likely root cause first, each with its numbers and its chart. */
 export function Evidence({ incident }: { incident: IncidentDetail }) {
   const findings = rankedFindings(incident, incident.findings);
   const root = findings[0];
@@ -29,15 +29,15 @@ export function Evidence({ incident }: { incident: IncidentDetail }) {
     <Panel
       title="Evidence"
       about={
-        findings.length > 1 ? `${plural(findings.length, "finding")}, likeliest root cause first` : undefined
+        findings.length > 1
+          ? `${plural(findings.length, "finding")}, most likely root cause first`
+          : undefined
       }
       flush
     >
       {findings.length === 0 ? (
         <div className="px-4 pb-3">
-          <Empty title="No finding is attached.">
-            The incident was opened from an event alone; see its history.
-          </Empty>
+          <Empty title="No findings.">An event opened this incident. See its history.</Empty>
         </div>
       ) : (
         findings.map((finding, index) => (
@@ -52,10 +52,10 @@ export function Evidence({ incident }: { incident: IncidentDetail }) {
   );
 }
 
-/** What a finding is in the story: its root, more of the same, or what follows from it. */
+/** The role of a finding: the root cause, the same kind, or a consequence. */
 function placeOf(finding: Finding, index: number, root: Finding | undefined): string {
-  if (index === 0) return "Likeliest root cause";
-  return finding.kind === root?.kind ? "The same" : "Follows from it";
+  if (index === 0) return "Most likely root cause";
+  return finding.kind === root?.kind ? "Same kind" : "Consequence";
 }
 
 function about(finding: Finding): string {
@@ -65,7 +65,7 @@ function about(finding: Finding): string {
 }
 
 function FindingView({ finding, place }: { finding: Finding; place: string }) {
-  const look = lookOf(severity, finding.severity);
+  const look = statusStyleOf(severity, finding.severity);
   const numbers = Object.entries(finding.evidence.numbers);
   return (
     <article className="border-line border-t px-4 py-3">
@@ -76,7 +76,7 @@ function FindingView({ finding, place }: { finding: Finding; place: string }) {
         {place && (
           <span
             className={
-              place === "Likeliest root cause"
+              place === "Most likely root cause"
                 ? "rounded bg-accent-soft px-1.5 font-medium text-ink text-xs leading-5"
                 : "text-ink-3 text-xs"
             }
@@ -84,7 +84,7 @@ function FindingView({ finding, place }: { finding: Finding; place: string }) {
             {place}
           </span>
         )}
-        {!finding.active && <span className="text-ink-3 text-xs">no longer holds</span>}
+        {!finding.active && <span className="text-ink-3 text-xs">cleared</span>}
         <span className="ml-auto text-ink-3 text-xs">
           <Clock at={finding.time} millis />
         </span>
@@ -98,13 +98,16 @@ function FindingView({ finding, place }: { finding: Finding; place: string }) {
           confidence <b className="font-medium text-ink-2">{percent(finding.confidence, 0)}</b>
         </span>
         {finding.cause && (
-          <span title={causeWords(finding.cause).about}>
-            cause <b className="font-medium text-ink-2">{causeWords(finding.cause).label}</b>
+          <span title={causeLabel(finding.cause).about}>
+            cause <b className="font-medium text-ink-2">{causeLabel(finding.cause).label}</b>
           </span>
         )}
-        {finding.remedy !== "none" && (
-          <span title={lookOf(remedy, finding.remedy).about}>
-            would mend it <b className="font-medium text-ink-2">{lookOf(remedy, finding.remedy).label}</b>
+        {finding.recommended_action !== "none" && (
+          <span title={statusStyleOf(recommendedAction, finding.recommended_action).about}>
+            recommended action{" "}
+            <b className="font-medium text-ink-2">
+              {statusStyleOf(recommendedAction, finding.recommended_action).label}
+            </b>
           </span>
         )}
         {numbers.map(([name, value]) => (

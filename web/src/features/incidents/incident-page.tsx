@@ -1,4 +1,4 @@
-/** An incident: its history is the page; beside it the evidence, the plan with its prices, and what was done. */
+/** An incident: its history, evidence, plan, and actions. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
@@ -7,7 +7,7 @@ import { DeviceLink } from "@/features/devices/device-link";
 import { IncidentProposals } from "@/features/remediation/proposals";
 import { humanize, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { lookOf, incident as looks, severity } from "@/lib/states";
+import { incident as looks, severity, statusStyleOf } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { CopyMenu, CopyText, curl } from "@/ui/copy";
@@ -17,16 +17,16 @@ import { Page } from "@/ui/page";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { Actions } from "./actions";
-import { causeWords } from "./cause";
+import { causeLabel } from "./cause";
 import { Evidence } from "./evidence";
-import { ranksText, summaryOf, titleOf } from "./life";
-import { LifeTrack } from "./life-track";
+import { LifecycleBar } from "./lifecycle-bar";
+import { ranksText, summaryOf, titleOf } from "./lifecycle-model";
 import { PlanView } from "./plan-view";
 import { incidentQuery } from "./queries";
 import { ReasonDialog, type Transition } from "./reason-dialog";
+import { RecommendedActionLine } from "./recommended-action";
 import { Stacks } from "./stacks";
 import { Timeline } from "./timeline";
-import { WouldMend } from "./would-mend";
 
 const route = getRouteApi("/shell/incidents/$id");
 
@@ -47,11 +47,11 @@ export function IncidentPage() {
       mark={
         incident && (
           <>
-            <StatePill look={lookOf(severity, incident.severity)} />
-            <StatePill look={lookOf(looks, incident.state)} />
-            {incident.needs_human && (
+            <StatePill look={statusStyleOf(severity, incident.severity)} />
+            <StatePill look={statusStyleOf(looks, incident.state)} />
+            {incident.needs_operator && (
               <span className="inline-flex items-center gap-1.5 font-medium text-draining text-xs">
-                <Glyph name="down" size={10} /> needs a human
+                <Glyph name="down" size={10} /> needs an operator
               </span>
             )}
           </>
@@ -63,7 +63,7 @@ export function IncidentPage() {
           <CopyMenu
             commands={[
               curl(`/v1/incidents/${id}`),
-              { ...curl(`/v1/incidents/${id}:close`, { reason: "…" }), label: "curl, to close" },
+              { ...curl(`/v1/incidents/${id}:close`, { reason: "…" }), label: "curl to close" },
             ]}
           />
           {open && <Button onClick={() => setTransition("acknowledge")}>Acknowledge</Button>}
@@ -91,11 +91,11 @@ export function IncidentPage() {
 function Body({ incident }: { incident: IncidentDetail }) {
   return (
     <>
-      <section aria-label="Life" className="rounded-lg border border-line bg-surface px-5 py-4">
+      <section aria-label="Life cycle" className="rounded-lg border border-line bg-surface px-5 py-4">
         {summaryOf(incident) && <p className="mb-4 max-w-4xl text-ink">{summaryOf(incident)}</p>}
         <CauseLine incident={incident} />
-        <WouldMend findings={incident.findings} />
-        <LifeTrack incident={incident} />
+        <RecommendedActionLine findings={incident.findings} />
+        <LifecycleBar incident={incident} />
       </section>
       <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,5fr)_minmax(0,7fr)]">
         <Timeline incident={incident} />
@@ -113,7 +113,7 @@ function Body({ incident }: { incident: IncidentDetail }) {
 
 function CauseLine({ incident }: { incident: IncidentDetail }) {
   if (!incident.cause) return null;
-  const words = causeWords(incident.cause);
+  const words = causeLabel(incident.cause);
   return (
     <p className="mb-2 text-sm">
       <span className="text-ink-3">Cause: </span>

@@ -4,7 +4,7 @@ import { useMemo } from "react";
 import type { Incident, IncidentState } from "@/api/types";
 import { duration, humanize } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { incidentOrder, lookOf, incident as looks, severity } from "@/lib/states";
+import { incidentOrder, incident as looks, severity, statusStyleOf } from "@/lib/status-styles";
 import { serverNow } from "@/lib/time";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
@@ -17,9 +17,9 @@ import { Select } from "@/ui/select";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
-import { type Cause, causeNames, causeWords } from "./cause";
-import { burned, isBurning, subject, summaryOf, titleOf } from "./life";
-import { LifeMini } from "./life-track";
+import { type Cause, causeLabel, causeNames } from "./cause";
+import { LifeMini } from "./lifecycle-bar";
+import { incidentDuration, isActive, subject, summaryOf, titleOf } from "./lifecycle-model";
 import { incidentsQuery } from "./queries";
 
 const route = getRouteApi("/shell/incidents");
@@ -31,7 +31,7 @@ const columns: Column<Incident>[] = column.columns([
     id: "incident",
     header: "Incident",
     cell: ({ row }) => {
-      const look = lookOf(severity, row.original.severity);
+      const look = statusStyleOf(severity, row.original.severity);
       return (
         <span className="flex min-w-0 items-center gap-2.5 py-1.5">
           <span title={look.label}>
@@ -59,8 +59,8 @@ const columns: Column<Incident>[] = column.columns([
       <span className="block whitespace-nowrap text-ink-2">
         {subject(row.original)}
         {row.original.cause && (
-          <span className="block text-ink-3 text-xs" title={causeWords(row.original.cause).about}>
-            cause: {causeWords(row.original.cause).label}
+          <span className="block text-ink-3 text-xs" title={causeLabel(row.original.cause).about}>
+            cause: {causeLabel(row.original.cause).label}
           </span>
         )}
       </span>
@@ -77,29 +77,29 @@ const columns: Column<Incident>[] = column.columns([
     cell: ({ row }) => (
       <span className="flex items-center gap-3">
         <span className="w-22">
-          <StatePill look={lookOf(looks, row.original.state)} quiet />
+          <StatePill look={statusStyleOf(looks, row.original.state)} quiet />
         </span>
         <span className="max-[1500px]:hidden">
           <LifeMini incident={row.original} />
         </span>
-        {row.original.needs_human && (
+        {row.original.needs_operator && (
           <span className="inline-flex items-center gap-1 whitespace-nowrap text-draining text-xs">
-            <Glyph name="down" size={9} /> needs a human
+            <Glyph name="down" size={9} /> needs an operator
           </span>
         )}
       </span>
     ),
   }),
-  column.accessor((incident) => burned(incident, serverNow()), {
-    id: "burned",
-    header: "Burned",
+  column.accessor((incident) => incidentDuration(incident, serverNow()), {
+    id: "duration",
+    header: "Duration",
     cell: ({ row }) =>
-      isBurning(row.original) ? (
+      isActive(row.original) ? (
         <span className="text-quarantined">
           <Age at={row.original.opened_at} suffix="" />
         </span>
       ) : (
-        duration(burned(row.original, 0))
+        duration(incidentDuration(row.original, 0))
       ),
   }),
   column.accessor("opened_at", {
@@ -137,7 +137,7 @@ export function IncidentsPage() {
               {
                 options: [
                   { value: "any", label: "Any cause" },
-                  ...causeNames.map((value) => ({ value, label: causeWords(value).label })),
+                  ...causeNames.map((value) => ({ value, label: causeLabel(value).label })),
                 ],
               },
             ]}
@@ -164,11 +164,10 @@ export function IncidentsPage() {
       {items?.length === 0 && (
         <Panel>
           {narrowed ? (
-            <Empty title="No incident matches.">Clear the filter to see all.</Empty>
+            <Empty title="No matching incidents.">Clear the filters to see all incidents.</Empty>
           ) : (
-            <Empty title="No incident is on record.">
-              A finding that is a fault opens one; what was found, decided and done is then kept here for
-              good.
+            <Empty title="No incidents recorded.">
+              Incidents appear here when a finding shows a fault, with their evidence, decisions, and actions.
             </Empty>
           )}
         </Panel>
@@ -182,9 +181,9 @@ export function IncidentsPage() {
             rowId={(incident) => incident.id}
             sort={sort ?? "-opened"}
             onSort={(next) => set({ sort: next })}
-            right={["burned", "opened"]}
+            right={["duration", "opened"]}
             grow="incident"
-            columnClass={{ kinds: "max-[1700px]:hidden" }}
+            columnClass={{ kinds: "max-[1700px]:hidden", subject: "max-md:hidden" }}
             onOpen={(incident) => void navigate({ to: "/incidents/$id", params: { id: incident.id } })}
           />
           {query.hasNextPage && (

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Incident, Plan } from "@/api/types";
-import { burned, lifeSteps, ranksText, subject } from "./life";
+import { incidentDuration, lifecycleSteps, ranksText, subject } from "./lifecycle-model";
 import { measuredParts, planTable, restoreLines } from "./plan-model";
 import { detailPairs, offsetText, timelineRows } from "./timeline-model";
 
@@ -10,7 +10,7 @@ const incident: Incident = {
   state: "recovered",
   severity: "critical",
   opened_at: 100,
-  acting_at: null,
+  recovering_at: null,
   recovered_at: 103,
   verified_at: null,
   closed_at: null,
@@ -20,21 +20,21 @@ const incident: Incident = {
   ranks: [3],
   kinds: ["process_exit"],
   cause: null,
-  needs_human: false,
+  needs_operator: false,
   summary: "",
 };
 
-describe("the life of an incident", () => {
-  it("measures each stretch from the last step that happened", () => {
-    expect(lifeSteps(incident).map((s) => s.after)).toEqual([null, null, 3, null, null]);
+describe("the life cycle of an incident", () => {
+  it("measures each stage from the last one with a time", () => {
+    expect(lifecycleSteps(incident).map((s) => s.after)).toEqual([null, null, 3, null, null]);
   });
 
-  it("burned until recovery, or until now", () => {
-    expect(burned(incident, 500)).toBe(3);
-    expect(burned({ ...incident, recovered_at: null }, 500)).toBe(400);
+  it("lasts until recovery, or until now", () => {
+    expect(incidentDuration(incident, 500)).toBe(3);
+    expect(incidentDuration({ ...incident, recovered_at: null }, 500)).toBe(400);
   });
 
-  it("says what it is about", () => {
+  it("names its subject", () => {
     expect(subject(incident)).toBe("demo · rank 3 · n0");
     expect(ranksText([0, 1, 2, 3, 7])).toBe("ranks 0–3, 7");
     expect(ranksText([5, 4])).toBe("ranks 4, 5");
@@ -43,7 +43,7 @@ describe("the life of an incident", () => {
 });
 
 describe("the history", () => {
-  it("is told in order of time, ties in order of arrival", () => {
+  it("is ordered by time, ties by arrival", () => {
     const entry = (time: number, kind: string) => ({ time, kind, text: "", data: {} });
     const rows = timelineRows({
       opened_at: 10,
@@ -55,7 +55,7 @@ describe("the history", () => {
     expect(offsetText(0, String)).toBe("0");
   });
 
-  it("shows small data and leaves the plan to the plan", () => {
+  it("shows small data and omits the plan", () => {
     expect(detailPairs({ pid: 7, plan: {}, none: null, nested: { a: 1 } })).toEqual([
       ["pid", "7"],
       ["nested", '{"a":1}'],
@@ -96,7 +96,7 @@ describe("the plan", () => {
     actual_parts: { fence: 1, regroup: 3, total: 4 },
   };
 
-  it("puts the chosen first, then by cost, the impossible last", () => {
+  it("puts the chosen strategy first, then by cost, infeasible ones last", () => {
     expect(planTable(plan).rows.map((r) => r.alternative.strategy)).toEqual([
       "peer_copy",
       "local_slot",
@@ -105,7 +105,7 @@ describe("the plan", () => {
     ]);
   });
 
-  it("compares on one scale and does not count a total twice", () => {
+  it("uses one scale and counts no total twice", () => {
     const table = planTable(plan);
     expect(table.scale).toBe(20);
     expect(table.phases).toEqual(["fence", "regroup"]);
@@ -113,15 +113,15 @@ describe("the plan", () => {
     expect(table.accuracy).toBe(2);
   });
 
-  it("says how many restores of a large job are not listed", () => {
+  it("counts the restores that are not listed", () => {
     const moved = { rank: 7, node: "n1", source: "peer_copy" as const, from_rank: 3, from_nodes: ["n0"] };
     expect(restoreLines({ ...alternative("peer_copy", 2), restores: [moved], left_out: 16_383 })).toEqual([
-      "Rank 7 from a data-parallel peer on n0",
+      "Rank 7 from a peer copy on n0",
       "16\u202f383 more are not listed",
     ]);
   });
 
-  it("has something to draw where only a total is known", () => {
+  it("draws one part where only the total is known", () => {
     expect(measuredParts({}, 4)).toEqual({ total: 4 });
     expect(measuredParts({}, null)).toEqual({});
   });

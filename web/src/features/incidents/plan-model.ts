@@ -1,13 +1,13 @@
-/** A plan as rows to compare: predicted and actual on one scale. Pure. */
+/** A plan as rows to compare: predicted and actual times on one scale. */
 import type { Alternative, Plan } from "@/api/types";
 import { phaseOrder } from "@/charts/phase-bar";
 import { humanize, integer } from "@/lib/format";
-import { ranksText } from "./life";
+import { ranksText } from "./lifecycle-model";
 
 export interface PlanRow {
   alternative: Alternative;
   chosen: boolean;
-  /** Prediction by phase; one nameless phase where only the total is known. */
+  /** The prediction by phase; one unnamed phase where only the total is known. */
   parts: Record<string, number>;
 }
 
@@ -23,7 +23,7 @@ export interface PlanTable {
 
 const sum = (parts: Record<string, number>) => Object.values(parts).reduce((a, b) => a + b, 0);
 
-/** Phases of a measured recovery without sums that would count twice. */
+/** Return the phases of a measured recovery without totals. */
 export function measuredParts(parts: Record<string, number>, total: number | null): Record<string, number> {
   const { total: _total, ...rest } = parts;
   const known = Object.fromEntries(Object.entries(rest).filter(([, s]) => Number.isFinite(s) && s > 0));
@@ -41,7 +41,7 @@ export function planTable(plan: Plan): PlanTable {
           : { total: alternative.seconds };
     return { alternative, chosen: alternative.strategy === plan.chosen, parts };
   });
-  // The chosen one first, then by cost; what cannot work comes last.
+  // The chosen strategy first, then by cost; infeasible ones last.
   rows.sort(
     (a, b) =>
       Number(b.chosen) - Number(a.chosen) ||
@@ -65,14 +65,14 @@ export function planTable(plan: Plan): PlanTable {
 }
 
 const SOURCES: Partial<Record<Alternative["restores"][number]["source"], string>> = {
-  live: "keep what they hold",
-  local_slot: "from the slot on their own node",
-  peer_copy: "from a data-parallel peer",
+  live: "keep their state",
+  local_slot: "from the local slot on their own node",
+  peer_copy: "from a peer copy",
   parity: "rebuilt from parity",
   disk: "from disk",
 };
 
-/** Where every rank's state comes from, ranks with the same source together, the moved ones first. */
+/** The restore source of every rank, grouped by source, moved ranks first. */
 export function restoreLines(alternative: Alternative): string[] {
   const groups = new Map<string, Alternative["restores"]>();
   for (const restore of alternative.restores) {
@@ -86,7 +86,7 @@ export function restoreLines(alternative: Alternative): string[] {
       const text = ranksText(restores.map((restore) => restore.rank));
       const one = restores.length === 1;
       const words = one
-        ? source.replace("keep what they hold", "keeps what it holds").replace("their own", "its own")
+        ? source.replace("keep their state", "keeps its state").replace("their own", "its own")
         : source;
       return `${text.charAt(0).toUpperCase()}${text.slice(1)} ${words}`;
     });

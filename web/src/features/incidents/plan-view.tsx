@@ -5,18 +5,18 @@ import { duration, humanize, plural } from "@/lib/format";
 import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
-import { ranksText } from "./life";
+import { ranksText } from "./lifecycle-model";
 import { type PlanRow, type PlanTable, planTable, restoreLines } from "./plan-model";
 
-/** Every way back with its price; the chosen one with what it really took beneath what was promised. */
+/** Every recovery strategy with its cost; for the chosen one also the actual time. */
 export function PlanView({ plan, incident }: { plan: Plan | null; incident: Incident }) {
   if (!plan) {
     return (
-      <Panel title="Plan">
-        <Empty title="No plan was made.">
+      <Panel title="Recovery plan" term="recovery plan">
+        <Empty title="No recovery plan.">
           {incident.job
-            ? "The job's coordinator has not reported one."
-            : "No job is affected, so there is nothing to bring back."}
+            ? "The coordinator of the job has not reported one."
+            : "No job is affected, so no recovery is needed."}
         </Empty>
       </Panel>
     );
@@ -24,11 +24,12 @@ export function PlanView({ plan, incident }: { plan: Plan | null; incident: Inci
   const table = planTable(plan);
   return (
     <Panel
-      title={<span id="plan">Plan</span>}
-      about={`for ${ranksText(plan.failed_ranks)}, making generation ${plan.generation}`}
+      title={<span id="plan">Recovery plan</span>}
+      term="recovery plan"
+      about={`for ${ranksText(plan.failed_ranks)}, generation ${plan.generation}`}
     >
       <p className="mb-3 max-w-prose text-ink-2 text-sm">{plan.explanation}</p>
-      <ol aria-label="Alternatives, best first">
+      <ol aria-label="Strategies, best first">
         {table.rows.map((row) => (
           <Row key={row.alternative.strategy} row={row} table={table} plan={plan} />
         ))}
@@ -101,7 +102,7 @@ function Row({ row, table, plan }: { row: PlanRow; table: PlanTable; plan: Plan 
             <p className="font-semibold text-ink">{duration(alternative.seconds)}</p>
             <p className="text-ink-3 text-xs">
               {alternative.steps_lost === 0
-                ? "no step lost"
+                ? "no steps lost"
                 : `${plural(alternative.steps_lost ?? 0, "step")} lost`}
             </p>
             {alternative.cost_seconds !== null && alternative.cost_seconds !== alternative.seconds && (
@@ -119,7 +120,10 @@ function Row({ row, table, plan }: { row: PlanRow; table: PlanTable; plan: Plan 
 
 function Actual({ table, plan }: { table: PlanTable; plan: Plan }) {
   return (
-    <p className="mt-1 border-line-strong border-t pt-1 text-xs" title="Actual time over predicted time">
+    <p
+      className="mt-1 border-line-strong border-t pt-1 text-xs"
+      title="Actual time divided by predicted time"
+    >
       <b className="font-semibold text-ink">{duration(table.actual?.seconds)}</b>{" "}
       <span className="text-ink-3">actual</span>
       <br />

@@ -33,7 +33,7 @@ export const incidentsQuery = (filter: IncidentFilter) =>
     placeholderData: keepPreviousData,
   });
 
-/** The newest incidents in one page: enough for a time line. */
+/** The newest incidents in one page, for a time line. */
 export const recentIncidentsQuery = (filter: IncidentFilter = {}) =>
   queryOptions({
     queryKey: incidentKeys.recent(filter),
@@ -48,7 +48,7 @@ export const incidentQuery = (id: string) =>
     queryFn: ({ signal }) => unwrap(client.GET("/v1/incidents/{id}", { signal, params: { path: { id } } })),
   });
 
-/** The newest stack dumps of a job; they are asked for of suspects only, so there are few. */
+/** The newest stack dumps of a job. Only suspect ranks are dumped, so there are few. */
 export const stackEventsQuery = (job: string) =>
   queryOptions({
     queryKey: incidentKeys.stacks(job),

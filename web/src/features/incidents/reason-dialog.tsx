@@ -9,13 +9,13 @@ export type Transition = "acknowledge" | "close";
 const words: Record<Transition, { title: string; about: string; done: string; verb: string }> = {
   acknowledge: {
     title: "Acknowledge the incident",
-    about: "Says that a person has taken it up. It stays open.",
+    about: "Shows that an operator is working on it. The incident stays open.",
     done: "Acknowledged",
     verb: "Acknowledge",
   },
   close: {
     title: "Close the incident",
-    about: "Its history is kept. If the fault is found again, a new incident opens.",
+    about: "The history is kept. If the fault is found again, a new incident opens.",
     done: "Closed",
     verb: "Close incident",
   },
@@ -29,7 +29,7 @@ interface Props {
 
 export function ReasonDialog({ id, transition, onClose }: Props) {
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const word = words[transition];
   const run = ({ reason, headers }: Act) => {
     const options = { params: { path: { id } }, body: { reason }, headers };
@@ -44,13 +44,13 @@ export function ReasonDialog({ id, transition, onClose }: Props) {
       title={word.title}
       about={word.about}
       verb={word.verb}
-      hint="Part of the incident's history, with your name."
+      hint="Stored in the incident's history with your name."
       run={run}
       onClose={onClose}
       onDone={() => {
         void queryClient.invalidateQueries({ queryKey: incidentKeys.all });
         void queryClient.invalidateQueries({ queryKey: ["overview"] });
-        say(word.done);
+        toast(word.done);
       }}
     />
   );

@@ -1,6 +1,6 @@
 import type { IncidentState } from "@/api/types";
 import { oneOf, type RawSearch, text } from "@/lib/search";
-import { incidentOrder } from "@/lib/states";
+import { incidentOrder } from "@/lib/status-styles";
 import { type Cause, causeNames } from "./cause";
 
 export interface IncidentsSearch {

@@ -1,4 +1,4 @@
-/** Stack dumps of suspect ranks, as their events carry them. Events may hold anything, so everything is checked. Pure. */
+/** Stack dumps of suspect ranks, read from events. Event data has no schema, so every field is checked. */
 import type { FleetEvent, IncidentDetail, TimelineEntry } from "@/api/types";
 
 export interface ThreadStack {
@@ -14,7 +14,7 @@ export interface StackDump {
   node: string | null;
   reason: string;
   tool: string;
-  /** A suspect, rather than a rank asked for comparison. */
+  /** Whether the rank is a suspect, not one dumped for comparison. */
   suspect: boolean;
   process: string;
   problem: string;
@@ -33,9 +33,9 @@ function threads(value: unknown): ThreadStack[] {
   });
 }
 
-type Told = Pick<FleetEvent, "time" | "rank" | "node" | "data">;
+type DumpSource = Pick<FleetEvent, "time" | "rank" | "node" | "data">;
 
-export function stackDump(id: string, { time, rank, node, data }: Told): StackDump {
+export function stackDump(id: string, { time, rank, node, data }: DumpSource): StackDump {
   return {
     id,
     time,
@@ -50,8 +50,8 @@ export function stackDump(id: string, { time, rank, node, data }: Told): StackDu
   };
 }
 
-/** The history keeps what matters of a dump. */
-function fromEntry({ time, data }: TimelineEntry): Told {
+/** The history contains the main fields of a dump. */
+function fromEntry({ time, data }: TimelineEntry): DumpSource {
   const rank = typeof data.rank === "number" ? data.rank : null;
   return { time, rank, node: text(data.node) || null, data };
 }
@@ -59,8 +59,8 @@ function fromEntry({ time, data }: TimelineEntry): Told {
 export const isDump = (entry: Pick<TimelineEntry, "kind">) => entry.kind === "stack_dump";
 
 /**
- * The dumps in an incident's history, suspects first. The service decides which belong to it; their events, where they
- * are still kept, say more: who was suspected, and why there may be no stacks.
+ * Return the dumps in an incident's history, suspects first. Their events, while they are kept, add which rank was a
+ * suspect and why stacks may be missing.
  */
 export function dumpsOf(
   incident: Pick<IncidentDetail, "timeline">,

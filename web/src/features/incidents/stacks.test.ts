@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Finding, FleetEvent } from "@/api/types";
 import { eventText } from "@/features/events/event-text";
-import { causeNames, causes, causeWords, rankedFindings } from "./cause";
+import { causeLabel, causeNames, causes, rankedFindings } from "./cause";
 import { asText, dumpsOf, stackDump } from "./stacks-model";
 
 const event = (time: number, rank: number, data: Record<string, unknown>): FleetEvent => ({
@@ -19,7 +19,7 @@ const event = (time: number, rank: number, data: Record<string, unknown>): Fleet
 const stacks = [{ thread: "MainThread", frames: ["wait (c10d.py:9)", "step (train.py:40)"] }];
 
 describe("stack dumps", () => {
-  it("are those of the incident's history, suspects first, with what their events add", () => {
+  it("are those of the incident's history, suspects first, with the data of their events", () => {
     const entry = (time: number, data: Record<string, unknown>, kind = "stack_dump") => ({
       time,
       kind,
@@ -42,13 +42,13 @@ describe("stack dumps", () => {
     ]);
   });
 
-  it("survive data of any shape", () => {
+  it("accept data of any shape", () => {
     const of = (data: Record<string, unknown>) => stackDump("x", event(1, 0, data)).stacks;
     expect(of({ stacks: "no" })).toEqual([]);
     expect(of({ stacks: [null, 3, { frames: ["a", 7] }] })).toEqual([{ thread: "a thread", frames: ["a"] }]);
   });
 
-  it("copy as plain text, innermost first", () => {
+  it("are copied as plain text, innermost frame first", () => {
     const dump = stackDump("x", event(1, 3, { stacks, reason: "hung" }));
     expect(asText(dump)).toBe("rank 3 on n0: hung\n\nMainThread\n  wait (c10d.py:9)\n  step (train.py:40)");
   });
@@ -64,26 +64,26 @@ describe("stack dumps", () => {
 });
 
 describe("causes", () => {
-  it("are all in plain English", () => {
+  it("all have labels", () => {
     for (const name of causeNames) expect(causes[name].label).not.toContain("_");
-    expect(causeWords("new_cause")).toEqual({ label: "new cause", about: "" });
+    expect(causeLabel("new_cause")).toEqual({ label: "new cause", about: "" });
   });
 
-  it("rank findings as the service ranked their kinds", () => {
+  it("order findings by the service's ranking of kinds", () => {
     const finding = (kind: Finding["kind"], time: number, active = true, severity = "warning") =>
       ({ id: `${kind}${time}`, kind, time, active, severity }) as Finding;
     const list = [
-      finding("compute_slow", 1),
+      finding("straggler", 1),
       finding("thermal_throttle", 5, false),
       finding("thermal_throttle", 9),
       finding("thermal_throttle", 8, true, "critical"),
       finding("xid", 0),
     ];
-    expect(rankedFindings({ kinds: ["thermal_throttle", "compute_slow"] }, list).map((f) => f.id)).toEqual([
+    expect(rankedFindings({ kinds: ["thermal_throttle", "straggler"] }, list).map((f) => f.id)).toEqual([
       "thermal_throttle8",
       "thermal_throttle9",
       "thermal_throttle5",
-      "compute_slow1",
+      "straggler1",
       "xid0",
     ]);
   });

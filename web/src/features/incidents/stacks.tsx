@@ -9,7 +9,7 @@ import { Panel } from "@/ui/panel";
 import { stackEventsQuery } from "./queries";
 import { asText, dumpsOf, isDump, type StackDump, type ThreadStack } from "./stacks-model";
 
-/** Where the suspects stood: one fold a rank, in it its threads, the innermost frame first. */
+/** Stacks of the suspect ranks: per rank its threads, innermost frame first. */
 export function Stacks({ incident }: { incident: IncidentDetail }) {
   const job = incident.job ?? "";
   const query = useQuery({
@@ -82,7 +82,7 @@ function Thread({ stack, open }: { stack: ThreadStack; open: boolean }) {
         <span className="font-medium">{stack.thread}</span>
         <span className="ml-auto text-ink-3">{plural(stack.frames.length, "frame")}</span>
       </summary>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reachable by keys */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling region must be reachable by keyboard */}
       <section tabIndex={0} aria-label={`Frames of ${stack.thread}`} className="overflow-x-auto px-2.5 pb-2">
         <ol className="num font-mono text-xs leading-5">
           {stack.frames.map((frame, depth) => (

@@ -1,11 +1,11 @@
-/** The history as rows: when, how long after the opening, what. Pure. */
+/** The history as rows: time, offset from the opening, text. */
 import type { IncidentDetail, TimelineEntry } from "@/api/types";
-import type { GlyphName, Tone } from "@/lib/states";
+import type { GlyphName, Tone } from "@/lib/status-styles";
 
 export interface TimelineRow {
   key: string;
   entry: TimelineEntry;
-  /** Seconds after the incident opened; negative for what led to it. */
+  /** Seconds after the incident opened; negative for earlier events. */
   offset: number;
   tone: Tone;
   glyph: GlyphName;
@@ -31,8 +31,9 @@ export function entryLook(
   return found ? { tone: found[1], glyph: found[2] } : { tone: "unknown", glyph: "dot" };
 }
 
-/** The entries that change the incident's state carry the story; the rest is detail. */
-const TURNING = /^(opened|plan_chosen|acting|recovered|recovery_failed|verified|closed|quiet|acknowledged)$/;
+/** The kinds of entries that change the incident's state. */
+const TURNING =
+  /^(opened|recovery_planned|acting|recovered|recovery_failed|verified|closed|quiet|acknowledged)$/;
 
 export function timelineRows(incident: Pick<IncidentDetail, "timeline" | "opened_at">): TimelineRow[] {
   return [...incident.timeline]
@@ -47,13 +48,13 @@ export function timelineRows(incident: Pick<IncidentDetail, "timeline" | "opened
     }));
 }
 
-/** `+0.42 s`, `−120 ms`: how the story is told, relative to its beginning. */
+/** Format an offset from the opening: `+0.42 s`, `−120 ms`. */
 export function offsetText(offset: number, format: (seconds: number) => string): string {
   if (Math.abs(offset) < 0.0005) return "0";
   return `${offset < 0 ? "−" : "+"}${format(Math.abs(offset))}`;
 }
 
-/** The data of an entry worth showing: plain values, without what the text or a panel of its own carries. */
+/** Return the data of an entry as pairs, without the data that another panel shows. */
 export function detailPairs(data: Record<string, unknown>): [string, string][] {
   return Object.entries(data)
     .filter(([key, value]) => key !== "plan" && key !== "stacks" && value !== null && value !== "")

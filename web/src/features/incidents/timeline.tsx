@@ -9,7 +9,7 @@ import { Panel } from "@/ui/panel";
 import { Segmented } from "@/ui/segmented";
 import { detailPairs, offsetText, type TimelineRow, timelineRows } from "./timeline-model";
 
-/** The event history, oldest first: it reads as the story it is. */
+/** The history of the incident, oldest first. */
 export function Timeline({ incident }: { incident: IncidentDetail }) {
   const [times, setTimes] = useState<"offset" | "clock">("offset");
   const rows = timelineRows(incident);

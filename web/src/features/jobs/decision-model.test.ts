@@ -1,12 +1,18 @@
 import { describe, expect, it } from "vitest";
 import type { Recovery } from "@/api/types";
 import { duration } from "@/lib/format";
-import { explanationText, promiseText, regretText, wayText, weighedTable } from "./decision-model";
+import {
+  evaluationTable,
+  excessCostText,
+  explanationText,
+  predictionText,
+  strategyText,
+} from "./decision-model";
 
 type Decision = NonNullable<Recovery["decision"]>;
 
-const option = (ways: string[], seconds: number | null, parts: Record<string, number> = {}) => ({
-  ways,
+const option = (strategies: string[], seconds: number | null, parts: Record<string, number> = {}) => ({
+  strategies,
   feasible: seconds !== null,
   executable: true,
   reason: "A sentence.",
@@ -29,9 +35,9 @@ const decision: Decision = {
   ],
 };
 
-describe("what was weighed", () => {
-  it("tells possible ways from impossible ones, on one scale", () => {
-    const table = weighedTable(decision, "local_slot");
+describe("evaluated strategies", () => {
+  it("separates feasible from infeasible strategies, on one scale", () => {
+    const table = evaluationTable(decision, "local_slot");
     expect(table.possible.map((row) => row.name)).toEqual([
       "Drop and heal",
       "Drop and heal, then standby swap",
@@ -42,33 +48,37 @@ describe("what was weighed", () => {
     expect(table.phases).toEqual(["downtime", "degraded"]);
   });
 
-  it("marks what was chosen and what was done, each once", () => {
-    const table = weighedTable(decision, "local_slot");
+  it("marks the chosen and the executed strategy once each", () => {
+    const table = evaluationTable(decision, "local_slot");
     expect(table.possible.map((row) => row.chosen)).toEqual([true, false, false]);
     expect(table.possible.map((row) => row.done)).toEqual([false, false, true]);
-    expect(weighedTable(decision, "drop_and_heal").possible.map((row) => row.done)).toEqual([
+    expect(evaluationTable(decision, "drop_and_heal").possible.map((row) => row.done)).toEqual([
       true,
       false,
       false,
     ]);
-    expect(weighedTable(decision, null).possible.some((row) => row.done)).toBe(false);
+    expect(evaluationTable(decision, null).possible.some((row) => row.done)).toBe(false);
   });
 
-  it("calls ways by their names in sentences too", () => {
+  it("formats strategy names in sentences", () => {
     const explanation = "drop_and_heal: it costs least. Next best: drop_and_heal, then standby_swap.";
     expect(explanationText({ ...decision, explanation })).toBe(
       "Drop and heal: it costs least. Next best: drop and heal, then standby swap.",
     );
   });
 
-  it("says how the prediction fared", () => {
-    expect(promiseText({ promised_seconds: 2, seconds: 2.4 })).toContain("1.20 times as long, within");
-    expect(promiseText({ promised_seconds: 2, seconds: 3 })).toContain("1.50 times as long, beyond");
-    expect(promiseText({ promised_seconds: null, seconds: 3 })).toBeNull();
-    expect(promiseText({ promised_seconds: 2, seconds: null })).toBeNull();
-    expect(regretText({ regret_seconds: 0 })).toBe("none");
-    expect(regretText({ regret_seconds: null })).toBe("–");
-    expect(regretText({ regret_seconds: 12 })).toBe(duration(12));
-    expect(wayText(["local_slot"])).toBe("Local slot");
+  it("compares the prediction with the measurement", () => {
+    expect(predictionText({ predicted_seconds: 2, seconds: 2.4 })).toContain(
+      "1.20 times the prediction, within",
+    );
+    expect(predictionText({ predicted_seconds: 2, seconds: 3 })).toContain(
+      "1.50 times the prediction, outside",
+    );
+    expect(predictionText({ predicted_seconds: null, seconds: 3 })).toBeNull();
+    expect(predictionText({ predicted_seconds: 2, seconds: null })).toBeNull();
+    expect(excessCostText({ excess_cost_seconds: 0 })).toBe("none");
+    expect(excessCostText({ excess_cost_seconds: null })).toBe("–");
+    expect(excessCostText({ excess_cost_seconds: 12 })).toBe(duration(12));
+    expect(strategyText(["local_slot"])).toBe("Local slot");
   });
 });

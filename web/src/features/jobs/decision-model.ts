@@ -1,56 +1,60 @@
-/** What was weighed at a failure as rows to compare, and how the prediction fared in words. Pure. */
+/** The strategies evaluated at a failure as rows to compare, and the accuracy of the prediction as text. */
 import type { Recovery } from "@/api/types";
 import { duration, humanize } from "@/lib/format";
 
-/** In the order in which they are paid. */
-const PARTS = ["downtime", "repeated", "degraded", "rejoin", "risk", "standing"];
+/** In the order in which they occur. */
+const PARTS = ["downtime", "repeated", "degraded", "rejoin", "risk", "readiness"];
 
 type Decision = NonNullable<Recovery["decision"]>;
-export type WeighedOption = Decision["options"][number];
+export type StrategyOption = Decision["options"][number];
 
-export interface WeighedRow {
+export interface OptionRow {
   name: string;
-  option: WeighedOption;
-  /** Of what the job carries out, what costs least. */
+  option: StrategyOption;
+  /** The cheapest strategy that the job can execute. */
   chosen: boolean;
-  /** What was done. */
+  /** The executed strategy. */
   done: boolean;
 }
 
-export interface WeighedTable {
-  possible: WeighedRow[];
-  impossible: WeighedRow[];
+export interface EvaluationTable {
+  possible: OptionRow[];
+  impossible: OptionRow[];
   phases: string[];
   /** Seconds of a full-width bar. */
   scale: number;
 }
 
-export function wayText(ways: readonly string[]): string {
-  const [first, ...then] = ways;
-  return [humanize(first ?? "nothing"), ...then.map((way) => humanize(way).toLowerCase())].join(", then ");
+export function strategyText(strategies: readonly string[]): string {
+  const [first, ...then] = strategies;
+  return [humanize(first ?? "none"), ...then.map((strategy) => humanize(strategy).toLowerCase())].join(
+    ", then ",
+  );
 }
 
-/** The coordinator's sentence, in which ways stand by the names that they have in data. */
+/** Return the coordinator's explanation with formatted strategy names. */
 export function explanationText(decision: Decision): string {
-  const ways = new Set(decision.options.flatMap((option) => option.ways));
-  // The longest first: one name may be part of another.
-  const sorted = [...ways].sort((a, b) => b.length - a.length);
+  const strategies = new Set(decision.options.flatMap((option) => option.strategies));
+  // Longest names first: one name may be part of another.
+  const sorted = [...strategies].sort((a, b) => b.length - a.length);
   const text = sorted.reduce(
-    (said, way) => said.replaceAll(way, way.replaceAll("_", " ")),
+    (sentence, strategy) => sentence.replaceAll(strategy, strategy.replaceAll("_", " ")),
     decision.explanation,
   );
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-export function weighedTable(decision: Decision, way: string | null): WeighedTable {
-  const rows = decision.options.map((option): WeighedRow => {
-    const chosen = decision.chosen !== null && option.ways.join() === decision.chosen.join();
-    const alone = decision.options.some((other) => other.feasible && other.ways.join() === way);
+export function evaluationTable(decision: Decision, strategy: string | null): EvaluationTable {
+  const rows = decision.options.map((option): OptionRow => {
+    const chosen = decision.chosen !== null && option.strategies.join() === decision.chosen.join();
+    const alone = decision.options.some((other) => other.feasible && other.strategies.join() === strategy);
     return {
-      name: wayText(option.ways),
+      name: strategyText(option.strategies),
       option,
       chosen,
-      done: way !== null && (alone ? option.ways.join() === way : option.ways[0] === way),
+      done:
+        strategy !== null &&
+        (alone ? option.strategies.join() === strategy : option.strategies[0] === strategy),
     };
   });
   const possible = rows.filter((row) => row.option.feasible);
@@ -62,18 +66,18 @@ export function weighedTable(decision: Decision, way: string | null): WeighedTab
   };
 }
 
-/** Nothing better was at hand, or so much better. */
-export function regretText(recovery: Pick<Recovery, "regret_seconds">): string {
-  const regret = recovery.regret_seconds;
-  if (regret === null) return "–";
-  return regret === 0 ? "none" : duration(regret);
+/** Return the excess cost as text; "none" if no alternative was cheaper. */
+export function excessCostText(recovery: Pick<Recovery, "excess_cost_seconds">): string {
+  const excessCost = recovery.excess_cost_seconds;
+  if (excessCost === null) return "–";
+  return excessCost === 0 ? "none" : duration(excessCost);
 }
 
-/** Both from the failure to the first committed step; null before that, or where nothing was predicted. */
-export function promiseText(recovery: Pick<Recovery, "promised_seconds" | "seconds">): string | null {
-  const { promised_seconds: promised, seconds } = recovery;
-  if (!promised || seconds === null) return null;
-  const times = seconds / promised;
-  const kept = times <= 1.25 && times >= 0.8;
-  return `Training went on after ${duration(seconds)}, predicted were ${duration(promised)}: ${times.toFixed(2)} times as long, ${kept ? "within" : "beyond"} the quarter that is promised.`;
+/** Compare prediction and measurement, both from the failure to the first committed step; null without either. */
+export function predictionText(recovery: Pick<Recovery, "predicted_seconds" | "seconds">): string | null {
+  const { predicted_seconds: predicted, seconds } = recovery;
+  if (!predicted || seconds === null) return null;
+  const times = seconds / predicted;
+  const within = times <= 1.25 && times >= 0.8;
+  return `Training resumed after ${duration(seconds)}; the prediction was ${duration(predicted)}. The recovery took ${times.toFixed(2)} times the prediction, ${within ? "within" : "outside"} the tolerance of 25%.`;
 }

@@ -1,61 +1,61 @@
-/** Every way of recovering that was weighed at one failure, with its price or the reason why it was none. */
+/** The strategies evaluated at one failure, each with its cost or the reason why it was infeasible. */
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Recovery } from "@/api/types";
 import { PhaseBar, PhaseLegend } from "@/charts/phase-bar";
-import { ranksText } from "@/features/incidents/life";
+import { ranksText } from "@/features/incidents/lifecycle-model";
 import { cx } from "@/lib/cx";
 import { duration, percent, plural } from "@/lib/format";
 import { Button } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { Glyph } from "@/ui/glyph";
 import {
+  type EvaluationTable,
+  evaluationTable,
+  excessCostText,
   explanationText,
-  promiseText,
-  regretText,
-  type WeighedRow,
-  type WeighedTable,
-  weighedTable,
+  type OptionRow,
+  predictionText,
 } from "./decision-model";
 
 export function JobDecision({ recovery }: { recovery: Recovery }) {
   const [open, setOpen] = useState(false);
   const count = recovery.decision?.options.filter((option) => option.feasible).length ?? 0;
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: it only keeps what happens in the dialog from the row
+    // biome-ignore lint/a11y/noStaticElementInteractions: it only stops dialog events from reaching the row
     <span onClick={(event) => event.stopPropagation()} onKeyDown={(event) => event.stopPropagation()}>
       <Button
         kind="ghost"
-        aria-label={`${plural(count, "way")} weighed for ${ranksText(recovery.failed_ranks)}`}
+        aria-label={`${plural(count, "strategy", "strategies")} evaluated for ${ranksText(recovery.failed_ranks)}`}
         onClick={() => setOpen(true)}
       >
-        {plural(count, "way")}
+        {plural(count, "strategy", "strategies")}
       </Button>
-      {open && <Weighed recovery={recovery} onClose={() => setOpen(false)} />}
+      {open && <StrategyEvaluation recovery={recovery} onClose={() => setOpen(false)} />}
     </span>
   );
 }
 
-function Weighed({ recovery, onClose }: { recovery: Recovery; onClose: () => void }) {
+function StrategyEvaluation({ recovery, onClose }: { recovery: Recovery; onClose: () => void }) {
   const { decision } = recovery;
   if (!decision) return null;
-  const table = weighedTable(decision, recovery.way);
-  const promise = promiseText(recovery);
+  const table = evaluationTable(decision, recovery.strategy);
+  const prediction = predictionText(recovery);
   return (
     <Dialog
       open
       onOpenChange={(next) => !next && onClose()}
-      title="What was weighed"
-      about={`When ${ranksText(recovery.failed_ranks)} was lost (${decision.fault})`}
+      title="Strategies evaluated"
+      about={`Loss of ${ranksText(recovery.failed_ranks)} (${decision.fault})`}
       className="top-[6vh] max-h-[88vh] w-[min(54rem,calc(100vw-2rem))]"
     >
       <p className="mb-2 max-w-prose text-ink-2 text-sm">{explanationText(decision)}</p>
-      {promise && (
+      {prediction && (
         <p className="mb-3 text-ink text-sm">
-          {promise} Regret: {regretText(recovery)}.
+          {prediction} Excess cost: {excessCostText(recovery)}.
         </p>
       )}
-      <ol aria-label="Possible ways, best first">
+      <ol aria-label="Feasible strategies, best first">
         {table.possible.map((row) => (
           <Possible key={row.name} row={row} table={table} />
         ))}
@@ -65,7 +65,7 @@ function Weighed({ recovery, onClose }: { recovery: Recovery; onClose: () => voi
       </div>
       <details className="text-sm">
         <summary className="cursor-pointer text-ink-2">
-          {plural(table.impossible.length, "way")} that could not be taken
+          {plural(table.impossible.length, "infeasible strategy", "infeasible strategies")}
         </summary>
         <dl className="mt-2 grid gap-x-4 gap-y-1 text-xs sm:grid-cols-[11rem_minmax(0,1fr)]">
           {table.impossible.map((row) => (
@@ -77,15 +77,15 @@ function Weighed({ recovery, onClose }: { recovery: Recovery; onClose: () => voi
         </dl>
       </details>
       <p className="mt-4 text-sm">
-        <Link to="/what-if" search={{ job: recovery.job }} className="text-accent hover:underline">
-          What if this job's failures were met otherwise?
+        <Link to="/simulation" search={{ job: recovery.job }} className="text-accent hover:underline">
+          Simulate other recovery policies for this job
         </Link>
       </p>
     </Dialog>
   );
 }
 
-function Possible({ row, table }: { row: WeighedRow; table: WeighedTable }) {
+function Possible({ row, table }: { row: OptionRow; table: EvaluationTable }) {
   const { option, name } = row;
   return (
     <li
@@ -112,17 +112,17 @@ function Possible({ row, table }: { row: WeighedRow; table: WeighedTable }) {
   );
 }
 
-function Marks({ row }: { row: WeighedRow }) {
+function Marks({ row }: { row: OptionRow }) {
   return (
     <>
       {row.done && (
         <p className="mt-0.5 inline-flex items-center gap-1 font-medium text-accent text-xs">
-          <Glyph name="check" size={10} /> carried out
+          <Glyph name="check" size={10} /> executed
         </p>
       )}
-      {row.chosen && !row.done && <p className="mt-0.5 text-ink-2 text-xs">would cost least here</p>}
+      {row.chosen && !row.done && <p className="mt-0.5 text-ink-2 text-xs">lowest cost</p>}
       {!row.option.executable && (
-        <p className="mt-0.5 text-ink-3 text-xs">for comparison: no job chooses it</p>
+        <p className="mt-0.5 text-ink-3 text-xs">for comparison only: jobs cannot execute it</p>
       )}
     </>
   );

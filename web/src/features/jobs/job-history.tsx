@@ -11,10 +11,10 @@ import { QueryView } from "@/ui/query-view";
 import { SkeletonRows } from "@/ui/skeleton";
 import { jobEventsQuery } from "./queries";
 
-/** Every recovery made a generation; where it began is a tick on the line. */
+/** Each generation starts with a tick on the time line. */
 function generations(events: readonly FleetEvent[]): { at: number; label: string }[] {
   return events
-    .filter((event) => event.kind === "recovered")
+    .filter((event) => event.kind === "recovery_completed")
     .map((event) => ({ at: event.time, label: `generation ${event.generation ?? "?"}` }));
 }
 
@@ -26,7 +26,7 @@ export function JobHistory({ job }: { job: Job }) {
   return (
     <Panel
       title="Failures and recoveries"
-      about="from the start of the job; each bar is an incident until recovery"
+      about="since the start of the job; each bar is an incident until its recovery"
       flush
     >
       <div className="px-5 pt-2 pb-3">
@@ -42,7 +42,7 @@ export function JobHistory({ job }: { job: Job }) {
         {(page) =>
           page.items.length === 0 ? (
             <div className="px-4 pb-3">
-              <Empty title="Nothing has happened to this job." />
+              <Empty title="No failures or recoveries yet." />
             </div>
           ) : (
             <EventHistory events={page.items} label={`Events of ${job.name}`} />

@@ -1,17 +1,17 @@
-/** What the job was advised to move, and what became of it; nothing is shown where nobody advised anything. */
+/** The migration requests of the job and their results; hidden without requests. */
 import { useQuery } from "@tanstack/react-query";
-import type { JobAdvice } from "@/api/types";
+import type { MigrationRequest } from "@/api/types";
 import { duration, humanize, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { Age } from "@/ui/age";
 import { Panel } from "@/ui/panel";
-import { jobAdviceQuery } from "./queries";
+import { migrationRequestsQuery } from "./queries";
 
 export function JobMigrations({ id }: { id: string }) {
-  const { data } = useQuery({ ...jobAdviceQuery(id), refetchInterval: usePolling(8_000, 4_000) });
+  const { data } = useQuery({ ...migrationRequestsQuery(id), refetchInterval: usePolling(8_000, 4_000) });
   if (!data || data.length === 0) return null;
   return (
-    <Panel title="Migrations" about="Ranks that were to leave a node, newest first">
+    <Panel title="Migrations" term="migration" about="newest first">
       <ul className="flex flex-col gap-2 px-4 pb-3">
         {data.map((one) => (
           <li key={one.id} className="text-sm">
@@ -30,10 +30,10 @@ export function JobMigrations({ id }: { id: string }) {
   );
 }
 
-function outcome(one: JobAdvice): string {
-  const why = `${one.actor}: ${one.reason}`;
-  if (one.state === "given") return `${why}. The job has not answered yet.`;
+function outcome(one: MigrationRequest): string {
+  const request = `${one.actor}: ${one.reason}`;
+  if (one.state === "pending") return `${request}. The coordinator has not answered yet.`;
   const lost = one.steps_lost === null ? "" : `, ${plural(one.steps_lost, "step")} repeated`;
-  const stood = one.seconds === null ? "" : ` Training stood still for ${duration(one.seconds)}${lost}.`;
-  return `${one.detail}.${stood} Asked by ${why}`;
+  const paused = one.seconds === null ? "" : ` Training paused for ${duration(one.seconds)}${lost}.`;
+  return `${one.detail}.${paused} Requested by ${request}`;
 }

@@ -25,7 +25,7 @@ const job: Job = {
   last_seen_at: 0,
   open_incidents: 0,
   recoveries: 0,
-  effective_ratio: null,
+  ettr: null,
   topology: { dp: 2, pp: 2, tp: 1, world_size: 4, ranks: [0, 1, 2, 3].map(rank) },
   protection: { slots: 2, parity_every: null, parity_group: null, disk_every: 1, state_bytes: [1, 2, 3, 4] },
 };
@@ -48,7 +48,7 @@ const steps: Steps = {
 };
 
 describe("ranks", () => {
-  it("have their newest value, and none where nothing was measured", () => {
+  it("have their newest value, and none without a measurement", () => {
     expect([...rankValues(job, steps, "compute").values()]).toEqual([0.5, 0.8, 0.75, null]);
     expect(rankValues(job, steps, "step").get(2)).toBe(1);
     expect(rankValues(job, undefined, "step").size).toBe(0);
@@ -61,7 +61,7 @@ describe("ranks", () => {
     expect(rankFacts(job, steps, 2)).toMatchObject({ compute: 0.75, typicalCompute: 0.6 });
   });
 
-  it("are one line each while they can be told apart, else the spread and the chosen one", () => {
+  it("are one line each for few ranks, else the spread and the selected rank", () => {
     expect(
       rankLines(steps, "compute", 2)
         .filter((l) => l.focus)
@@ -70,28 +70,28 @@ describe("ranks", () => {
     const ranks = Array.from({ length: 64 }, (_, i) => i);
     const many = { ...steps, ranks, compute_time_seconds: ranks.map((r) => [r, null, r]) };
     const lines = rankLines(many, "compute", 5);
-    expect(lines.map((l) => l.label)).toEqual(["median, least and most", "rank 5"]);
+    expect(lines.map((l) => l.label)).toEqual(["median, minimum, maximum", "rank 5"]);
     expect(lines[0]).toMatchObject({ values: [31.5, null, 31.5], low: [0, null, 0], high: [63, null, 63] });
   });
 });
 
-it("says what would survive in words", () => {
+it("describes the protection", () => {
   const text = Object.fromEntries(protectionFacts(job).map((f) => [f.name, f.value]));
   expect(text["Local memory"]).toContain("2 snapshot slots");
   expect(text.Parity).toContain("off");
-  expect(text.Disk).toBe("every step");
+  expect(text.Checkpoints).toBe("every step");
 });
 
-it("names the run on disk, and what the scheme does not cover", () => {
+it("names the run, and what the protection does not cover", () => {
   const protection = {
     ...job.protection,
     run: "0199-7c1e",
-    warnings: ["the loss of domain rack-7 would take 2 ranks"],
+    warnings: ["the loss of failure domain rack-7 affects 2 ranks"],
   };
   const facts = protectionFacts({ ...job, protection });
   expect(facts.slice(3)).toEqual([
     { name: "Run", value: "0199-7c1e" },
-    { name: "Not covered", value: "the loss of domain rack-7 would take 2 ranks" },
+    { name: "Not covered", value: "the loss of failure domain rack-7 affects 2 ranks" },
   ]);
 });
 
@@ -102,18 +102,18 @@ const scrub = {
   drills_failed: 1,
   found: 3,
   flipped: 2,
-  mended: 2,
+  repaired: 2,
   lost: 1,
-  nodes: [{ node: "a", found: 3, flipped: 2, mended: 2, lost: 1, last: "rank 0 was mended" }],
+  nodes: [{ node: "a", found: 3, flipped: 2, repaired: 2, lost: 1, last: "rank 0 was repaired" }],
 };
 
-const told = {
+const reported = {
   time: 0,
   survival_hour: 0.99983,
   survival_hour_with_disk: 1,
   exact: true,
-  words: "Memory outlives the loss of any one node, not of a with b.",
-  least: 2,
+  description: "Memory survives the loss of any one node, but not of a and b.",
+  min_fatal_nodes: 2,
   fatal: [["a", "b"]],
   newest: 40,
   parity_epoch: 30,
@@ -122,48 +122,48 @@ const told = {
   suspects: [
     { node: "a", reason: "hot", factor: 10, since: 0, ranks: [0, 1], copies_wanted: [0, 1], copies: [0] },
   ],
-  taints: [{ node: "b", since: 0, reason: "wrong bits", clean: 35, tainted: true }],
+  corrupt_steps: [{ node: "b", since: 0, reason: "wrong bits", clean: 35, corrupt: true }],
 };
-const withFigure = (changes: Partial<typeof told> | { survival_hour: null; parity_epoch: null }) =>
+const withFigure = (changes: Partial<typeof reported> | { survival_hour: null; parity_epoch: null }) =>
   durabilityFacts({
     ...job,
-    protection: { ...job.protection, durability: { ...told, ...changes } },
+    protection: { ...job.protection, durability: { ...reported, ...changes } },
   });
 
-describe("durability in words", () => {
-  it("says what may die now, and what is done about it", () => {
+describe("durability", () => {
+  it("describes which losses memory survives, and the extra copies", () => {
     expect(withFigure({}).map((fact) => fact.value)).toEqual([
-      "99.983 % to lose nothing, from memory alone",
-      "Memory outlives the loss of any one node, not of a with b.",
+      "99.983% probability that memory can restore the job",
+      "Memory survives the loss of any one node, but not of a and b.",
       "10 steps behind",
-      "no whole step yet",
-      "hot; extra copies of 1 of 2 ranks are in place",
-      "wrong bits; steps after 35 are tainted",
+      "no complete checkpoint yet",
+      "hot; extra copies of 1 of 2 ranks",
+      "wrong bits; steps after 35 are corrupt",
       "a: slow disk",
     ]);
   });
-  it("claims nothing that is not known", () => {
+  it("shows unknown values as unknown", () => {
     expect(durabilityFacts(job)).toEqual([]);
     const values = withFigure({ survival_hour: null, parity_epoch: null }).map((fact) => fact.value);
-    expect(values[0]).toBe("not known, from memory alone");
-    expect(values[2]).toBe("no step is protected over the nodes");
+    expect(values[0]).toBe("unknown");
+    expect(values[2]).toBe("no step is protected by parity");
   });
-  it("says what scrubbing has found", () => {
+  it("describes the results of scrubbing", () => {
     const facts = (changes: Partial<typeof scrub>) =>
       durabilityFacts({
         ...job,
-        protection: { ...job.protection, durability: { ...told, scrub: { ...scrub, ...changes } } },
-      }).filter((fact) => /Scrubbing|Damaged/.test(fact.name));
+        protection: { ...job.protection, durability: { ...reported, scrub: { ...scrub, ...changes } } },
+      }).filter((fact) => /Scrubbing|Corruption/.test(fact.name));
     expect(facts({})).toEqual([
       {
         name: "Scrubbing",
-        value: "2 of 3 damages mended, 1 beyond mending; 1 restore drill gave back other bytes",
+        value: "2 of 3 corruptions repaired, 1 not repairable; 1 restore drill returned wrong bytes",
       },
-      { name: "Damaged: a", value: "rank 0 was mended" },
+      { name: "Corruption on a", value: "rank 0 was repaired" },
     ]);
-    expect(facts({ found: 0, nodes: [] })[0]?.value).toBe("nothing found in 1.00 GiB read again");
+    expect(facts({ found: 0, nodes: [] })[0]?.value).toBe("no corruption in 1.00 GiB");
   });
-  it("says at least where it is a lower bound", () => {
-    expect(withFigure({ exact: false })[0]?.value).toMatch(/^at least 99.983 %/);
+  it("marks a lower bound with 'at least'", () => {
+    expect(withFigure({ exact: false })[0]?.value).toMatch(/^at least 99.983%/);
   });
 });

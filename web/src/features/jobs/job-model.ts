@@ -1,4 +1,4 @@
-/** A job's steps as numbers per rank and as chart lines. Pure. */
+/** A job's steps as numbers per rank and as chart lines. */
 import type { Job, Steps } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { median, newest, ratioToPeers } from "@/charts/rank-layout";
@@ -40,7 +40,7 @@ function across(table: (number | null)[][], count: number) {
   return { mid, low, high };
 }
 
-/** A line per rank while they can be told apart; beyond that the median with the extremes, and the chosen rank. */
+/** Return one line per rank for few ranks; else the median with the extremes, and the selected rank. */
 export function rankLines(steps: Steps, metric: RankMetric, selected: number | undefined): Line[] {
   const table = metric === "step" ? steps.step_time_seconds : steps.compute_time_seconds;
   if (steps.ranks.length <= MANY) {
@@ -51,7 +51,7 @@ export function rankLines(steps: Steps, metric: RankMetric, selected: number | u
     }));
   }
   const { mid, low, high } = across(table, steps.steps.length);
-  const lines: Line[] = [{ label: "median, least and most", values: mid, low, high }];
+  const lines: Line[] = [{ label: "median, minimum, maximum", values: mid, low, high }];
   const row = selected === undefined ? -1 : steps.ranks.indexOf(selected);
   if (row >= 0) lines.push({ label: `rank ${selected}`, values: table[row] ?? [], focus: true });
   return lines;
@@ -79,23 +79,23 @@ export function rankFacts(job: Job, steps: Steps | undefined, rank: number): Ran
   };
 }
 
-/** The protection of a job as sentences that say what would survive. */
+/** Return the protection of a job as names and values. */
 export function protectionFacts(job: Job): { name: string; value: string }[] {
   const { slots, parity_every, parity_group, disk_every, run, warnings } = job.protection;
   return [
     {
       name: "Local memory",
-      value: slots > 0 ? `${slots} snapshot slots on every rank, outside its process` : "off",
+      value: slots > 0 ? `${slots} snapshot slots per rank, outside its process` : "off",
     },
     {
       name: "Parity",
       value:
         parity_every === null
-          ? "off: a lost node needs a data-parallel peer or the disk"
+          ? "off: recovery from a node loss needs a data-parallel peer or a checkpoint"
           : `every ${parity_every === 1 ? "step" : `${parity_every} steps`}, across groups of ${parity_group ?? "?"} nodes`,
     },
     {
-      name: "Disk",
+      name: "Checkpoints",
       value: disk_every === null ? "off" : `every ${disk_every === 1 ? "step" : `${disk_every} steps`}`,
     },
     ...(run ? [{ name: "Run", value: run }] : []),
@@ -103,65 +103,70 @@ export function protectionFacts(job: Job): { name: string; value: string }[] {
   ];
 }
 
-/** How safe memory is now, as sentences; empty where the coordinator does not say. Unknown is never good. */
+/** Return the durability of memory as names and values; empty without a report of the coordinator. */
 export function durabilityFacts(job: Job): { name: string; value: string }[] {
-  const told = job.protection.durability;
-  if (!told) return [];
+  const reported = job.protection.durability;
+  if (!reported) return [];
   const behind =
-    told.newest === null || told.parity_epoch === null ? null : Math.max(0, told.newest - told.parity_epoch);
-  const chance = told.survival_hour === null ? "not known" : survival(told.survival_hour, told.exact);
-  const disk = told.disk_epoch === null ? "no whole step yet" : `step ${told.disk_epoch}`;
+    reported.newest === null || reported.parity_epoch === null
+      ? null
+      : Math.max(0, reported.newest - reported.parity_epoch);
+  const chance =
+    reported.survival_hour === null ? "unknown" : survival(reported.survival_hour, reported.exact);
+  const disk = reported.disk_epoch === null ? "no complete checkpoint yet" : `step ${reported.disk_epoch}`;
   return [
-    { name: "Next hour", value: `${chance}, from memory alone` },
-    { name: "May die", value: told.words },
+    { name: "Next hour", value: chance },
+    { name: "Survives", value: reported.description },
     {
       name: "Parity",
-      value: behind === null ? "no step is protected over the nodes" : `${plural(behind, "step")} behind`,
+      value: behind === null ? "no step is protected by parity" : `${plural(behind, "step")} behind`,
     },
-    { name: "On disk", value: disk },
-    ...scrubFacts(told.scrub ?? null),
-    ...told.suspects.map((one) => ({
-      name: `Distrusted: ${one.node}`,
+    { name: "Checkpoint", value: disk },
+    ...scrubFacts(reported.scrub ?? null),
+    ...reported.suspects.map((one) => ({
+      name: `Warning on ${one.node}`,
       value: `${one.reason}; ${kept(one)}`,
     })),
-    ...told.taints
-      .filter((one) => one.tainted)
+    ...reported.corrupt_steps
+      .filter((one) => one.corrupt)
       .map((one) => ({
-        name: `Tainted by ${one.node}`,
+        name: `Corrupt steps of ${one.node}`,
         value:
           one.clean === null
-            ? `${one.reason}; no step is known to be clean`
-            : `${one.reason}; steps after ${one.clean} are tainted`,
+            ? `${one.reason}; no clean step is known`
+            : `${one.reason}; steps after ${one.clean} are corrupt`,
       })),
-    ...told.degraded.map((line) => ({ name: "Degraded", value: line })),
+    ...reported.degraded.map((line) => ({ name: "Degraded", value: line })),
   ];
 }
 
-/** What reading all snapshot memory again has found. */
-function scrubFacts(told: Scrubbing | null): { name: string; value: string }[] {
-  if (told === null) return [];
+/** Return the results of scrubbing and restore drills. */
+function scrubFacts(reported: Scrubbing | null): { name: string; value: string }[] {
+  if (reported === null) return [];
   const drills =
-    told.drills_failed > 0 ? `; ${plural(told.drills_failed, "restore drill")} gave back other bytes` : "";
-  if (told.found === 0)
-    return [{ name: "Scrubbing", value: `nothing found in ${bytes(told.bytes)} read again` }];
-  const mended = `${told.mended} of ${plural(told.found, "damage")} mended`;
-  const lost = told.lost > 0 ? `, ${told.lost} beyond mending` : "";
+    reported.drills_failed > 0
+      ? `; ${plural(reported.drills_failed, "restore drill")} returned wrong bytes`
+      : "";
+  if (reported.found === 0)
+    return [{ name: "Scrubbing", value: `no corruption in ${bytes(reported.bytes)}` }];
+  const repaired = `${reported.repaired} of ${plural(reported.found, "corruption")} repaired`;
+  const lost = reported.lost > 0 ? `, ${reported.lost} not repairable` : "";
   return [
-    { name: "Scrubbing", value: `${mended}${lost}${drills}` },
-    ...told.nodes.map((one) => ({ name: `Damaged: ${one.node}`, value: one.last })),
+    { name: "Scrubbing", value: `${repaired}${lost}${drills}` },
+    ...reported.nodes.map((one) => ({ name: `Corruption on ${one.node}`, value: one.last })),
   ];
 }
 
 function kept(one: { copies: number[]; copies_wanted: number[] }): string {
-  if (one.copies_wanted.length === 0) return "no extra copy is needed, or there is no room for one";
-  return `extra copies of ${one.copies.length} of ${plural(one.copies_wanted.length, "rank")} are in place`;
+  if (one.copies_wanted.length === 0) return "no extra copies needed, or not enough memory for them";
+  return `extra copies of ${one.copies.length} of ${plural(one.copies_wanted.length, "rank")}`;
 }
 
-/** 0.99983 reads as a loss of 0.017 %: near one the difference is what counts. */
+/** Format a probability near 1: round its difference from 1 to two digits. */
 function survival(value: number, exact: boolean): string {
   const risk = (1 - value) * 100;
   const digits = Number(risk.toPrecision(2));
-  return `${exact ? "" : "at least "}${Number((100 - digits).toFixed(8))} % to lose nothing`;
+  return `${exact ? "" : "at least "}${Number((100 - digits).toFixed(8))}% probability that memory can restore the job`;
 }
 
 export function stateBytes(job: Job): { total: number; most: number } {

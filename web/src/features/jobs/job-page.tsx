@@ -1,19 +1,19 @@
-/** One job: its ranks as the topology they form, its pace, what broke it and what brought it back. */
+/** One job: its ranks, step time, protection, failures, and recoveries. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Job } from "@/api/types";
-import { AdvicePanel } from "@/features/judged/advice";
-import { DelayPanel } from "@/features/judged/delay-panel";
-import { JudgementPanel } from "@/features/judged/judgement-panel";
-import { ProgressPanel } from "@/features/judged/progress-panel";
-import { ProgressTable } from "@/features/judged/progress-table";
-import { SignalCharts } from "@/features/judged/signal-charts";
-import { SignalMap } from "@/features/judged/signal-map";
 import { progressOf } from "@/features/overview/jobs-strip";
+import { DelayPanel } from "@/features/run-analysis/delay-panel";
+import { DetectorStatusPanel } from "@/features/run-analysis/detector-status-panel";
+import { ProgressPanel } from "@/features/run-analysis/progress-panel";
+import { ProgressTable } from "@/features/run-analysis/progress-table";
+import { AdvicePanel } from "@/features/run-analysis/recommendations";
+import { SignalCharts } from "@/features/run-analysis/signal-charts";
+import { SignalMap } from "@/features/run-analysis/signal-map";
 import { cx } from "@/lib/cx";
 import { integer, percent, plural, shapeOf } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { lookOf, job as looks } from "@/lib/states";
+import { job as looks, statusStyleOf } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Stat } from "@/ui/facts";
@@ -35,10 +35,10 @@ import type { JobTab } from "./search";
 
 const route = getRouteApi("/shell/jobs/$id");
 const tabs: { value: JobTab; label: string; title: string }[] = [
-  { value: "overview", label: "Overview", title: "Pace, protection, recoveries, and who judges the job" },
-  { value: "progress", label: "Progress", title: "Every rank now: step, call, collectives" },
-  { value: "signals", label: "Signals", title: "Any signal of the ranks over steps, against their peers" },
-  { value: "transfers", label: "Transfers", title: "How long every rank's sending takes" },
+  { value: "overview", label: "Overview", title: "Step time, protection, recoveries, and detectors" },
+  { value: "progress", label: "Progress", title: "The current step and collectives of every rank" },
+  { value: "signals", label: "Signals", title: "Signals of ranks over steps, compared with peers" },
+  { value: "transfers", label: "Transfers", title: "Transfer times between ranks" },
 ];
 
 export function JobPage() {
@@ -55,7 +55,7 @@ export function JobPage() {
           Jobs
         </Link>
       }
-      mark={job && <StatePill look={lookOf(looks, job.state)} />}
+      mark={job && <StatePill look={statusStyleOf(looks, job.state)} />}
       meta={job && <Meta job={job} />}
       actions={
         <CopyMenu
@@ -128,7 +128,7 @@ function Overview({ job, rank }: { job: Job; rank: number | undefined }) {
         </div>
         <div className="flex min-w-0 flex-col gap-4">
           {rank !== undefined && <RankDetail job={job} rank={rank} />}
-          <JudgementPanel job={job} />
+          <DetectorStatusPanel job={job} />
           <AdvicePanel job={job} />
           <JobProtection job={job} />
           <JobMigrations id={job.id} />
@@ -148,7 +148,7 @@ function Meta({ job }: { job: Job }) {
         started <Age at={job.started_at} />
       </span>
       <span>
-        {job.finished_at === null ? "heard " : "finished "}
+        {job.finished_at === null ? "last report " : "finished "}
         <Age at={job.finished_at ?? job.last_seen_at} />
       </span>
       {job.open_incidents > 0 && (
@@ -174,13 +174,13 @@ function Numbers({ job }: { job: Job }) {
           name="last committed step"
           note={job.steps_total === null ? undefined : `of ${integer(job.steps_total)}`}
         />
-        <Stat value={percent(job.effective_ratio)} name="effective training time" />
+        <Stat value={percent(job.ettr)} name="ETTR" term="ETTR" />
         <Stat value={integer(job.recoveries)} name={job.recoveries === 1 ? "recovery" : "recoveries"} />
         <Stat value={integer(job.generation)} name="generation" />
         <Stat
           value={shapeOf(topology)}
           name={
-            topology.stages
+            topology.pipeline_depths
               ? "stages of each pipeline"
               : `data × pipeline${topology.tp > 1 ? " × tensor" : ""}`
           }

@@ -4,7 +4,7 @@ import { Facts } from "@/ui/facts";
 import { Panel } from "@/ui/panel";
 import { durabilityFacts, protectionFacts, stateBytes } from "./job-model";
 
-/** What would survive, in words. */
+/** The protection and durability of the job. */
 export function JobProtection({ job }: { job: Job }) {
   const { total, most } = stateBytes(job);
   const durability = durabilityFacts(job);
@@ -15,16 +15,16 @@ export function JobProtection({ job }: { job: Job }) {
         <Facts
           facts={[
             ...protectionFacts(job),
-            { name: "State", value: `${bytes(total)} in all, at most ${bytes(most)} a rank` },
+            { name: "State", value: `${bytes(total)} total, at most ${bytes(most)} per rank` },
             {
-              name: "Spread",
+              name: "Placement",
               value: `${job.topology.world_size} ranks on ${nodes} ${nodes === 1 ? "node" : "nodes"}`,
             },
           ]}
         />
       </Panel>
       {durability.length > 0 && (
-        <Panel title="Durability">
+        <Panel title="Durability" term="durability">
           <Facts facts={durability} />
         </Panel>
       )}

@@ -18,16 +18,16 @@ import type { RankMetric } from "./search";
 
 const route = getRouteApi("/shell/jobs/$id");
 const metrics: { value: RankMetric; label: string; title: string }[] = [
-  { value: "compute", label: "Compute", title: "The rank's own compute in the newest step" },
-  { value: "step", label: "Step", title: "Wall time of the newest step, commit to commit" },
+  { value: "compute", label: "Compute", title: "Compute time of the rank in the newest step" },
+  { value: "step", label: "Step", title: "Wall time of the newest step, from commit to commit" },
   {
     value: "peers",
-    label: "Against peers",
-    title: "Compute over the median of the same stage's other ranks",
+    label: "Relative to peers",
+    title: "Compute time divided by the median of the other ranks of its stage",
   },
 ];
 
-/** The topology, coloured; a rank that is chosen opens beside it and in the chart below. */
+/** The topology, colored by a metric; a selected rank opens beside it and in the chart below. */
 export function JobRanks({ job }: { job: Job }) {
   const { by = "compute", rank } = route.useSearch();
   const navigate = route.useNavigate();
@@ -42,7 +42,7 @@ export function JobRanks({ job }: { job: Job }) {
       title="Ranks"
       about={metrics.find((m) => m.value === by)?.title}
       aside={
-        <Segmented label="Colour by" value={by} onChange={(value) => set({ by: value })} options={metrics} />
+        <Segmented label="Color by" value={by} onChange={(value) => set({ by: value })} options={metrics} />
       }
     >
       {steps.isError && <StaleStrip since={steps.dataUpdatedAt / 1000} error={steps.error} />}

@@ -2,14 +2,15 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import type { Job, Recovery } from "@/api/types";
 import { PhaseBar, PhaseLegend, phaseOrder } from "@/charts/phase-bar";
-import { ranksText } from "@/features/incidents/life";
+import { ranksText } from "@/features/incidents/lifecycle-model";
 import { measuredParts } from "@/features/incidents/plan-model";
 import { duration, humanize, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { Age } from "@/ui/age";
 import { Panel } from "@/ui/panel";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
-import { regretText } from "./decision-model";
+import { Term } from "@/ui/term";
+import { excessCostText } from "./decision-model";
 import { JobDecision } from "./job-decision";
 import { recoveriesQuery } from "./queries";
 
@@ -51,15 +52,15 @@ const columns: Column<Row>[] = column.columns([
     },
   }),
   column.accessor("strategy", {
-    header: "Brought back by",
+    header: "Strategy",
     cell: ({ row }) => {
-      const { way, strategy } = row.original;
-      return way || strategy ? humanize(way ?? strategy ?? "") : "nothing";
+      const strategy = row.original.strategy ?? row.original.restore_strategy;
+      return strategy ? humanize(strategy) : "none";
     },
   }),
   column.accessor("parts", {
     id: "phases",
-    header: "Where the time went",
+    header: "Time by phase",
     cell: ({ row }) => (
       <PhaseBar
         parts={row.original.measured}
@@ -71,32 +72,32 @@ const columns: Column<Row>[] = column.columns([
   }),
   column.accessor("seconds", {
     id: "took",
-    header: "Took",
+    header: "Duration",
     cell: ({ row }) => duration(row.original.seconds),
   }),
-  column.accessor("predicted_seconds", {
+  column.accessor("planned_seconds", {
     id: "predicted",
     header: "Predicted",
     cell: ({ row }) => (
       <span className="text-ink-2">
-        {duration(row.original.promised_seconds ?? row.original.predicted_seconds)}
+        {duration(row.original.predicted_seconds ?? row.original.planned_seconds)}
       </span>
     ),
   }),
-  column.accessor("regret_seconds", {
-    id: "regret",
-    header: "Regret",
-    cell: ({ row }) => <span className="text-ink-2">{regretText(row.original)}</span>,
+  column.accessor("excess_cost_seconds", {
+    id: "excess",
+    header: () => <Term name="excess cost">Excess cost</Term>,
+    cell: ({ row }) => <span className="text-ink-2">{excessCostText(row.original)}</span>,
   }),
   column.accessor("steps_lost", {
     id: "lost",
-    header: "Steps lost",
+    header: () => <Term name="steps lost">Steps lost</Term>,
     cell: ({ row }) => row.original.steps_lost ?? "–",
   }),
   column.accessor("outcome", { header: "Outcome", cell: ({ row }) => humanize(row.original.outcome) }),
   column.accessor("decision", {
-    id: "weighed",
-    header: "Weighed",
+    id: "evaluated",
+    header: "Strategies evaluated",
     cell: ({ row }) => row.original.decision && <JobDecision recovery={row.original} />,
   }),
 ]) as Column<Row>[];
@@ -109,21 +110,21 @@ function rowsOf(recoveries: Recovery[]): Row[] {
   return recoveries.map((recovery, i) => ({ ...recovery, measured: measured[i] ?? {}, phases, scale }));
 }
 
-/** Every way back that was taken: what it cost against what had been promised. */
+/** The recoveries of the job with their predicted and actual costs. */
 export function JobRecoveries({ job }: { job: Job }) {
   const query = useQuery({ ...recoveriesQuery(job.id), refetchInterval: usePolling(15_000) });
   const navigate = useNavigate();
-  if (!query.data || query.data.length === 0) return null; // the line below says that nothing happened
+  if (!query.data || query.data.length === 0) return null; // the time line below shows an empty state
   const rows = rowsOf(query.data);
   return (
-    <Panel title="Recoveries" about={plural(rows.length, "way back", "ways back")} flush>
+    <Panel title="Recoveries" term="recovery" about={plural(rows.length, "recovery", "recoveries")} flush>
       <DataTable
         label="Recoveries"
         data={rows}
         columns={columns}
         rowId={(row) => row.id}
         grow="phases"
-        right={["took", "predicted", "regret", "lost"]}
+        right={["took", "predicted", "excess", "lost"]}
         onOpen={(row) =>
           row.incident && void navigate({ to: "/incidents/$id", params: { id: row.incident } })
         }

@@ -3,8 +3,8 @@ import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
 import type { Job, Steps } from "@/api/types";
 import { TimeChart } from "@/charts/time-chart";
-import { marksOf, onAxis } from "@/features/judged/findings-model";
-import { findingsQuery } from "@/features/judged/queries";
+import { marksOf, onAxis } from "@/features/run-analysis/findings-model";
+import { findingsQuery } from "@/features/run-analysis/queries";
 import { usePolling } from "@/lib/live";
 import { Button } from "@/ui/button";
 import { Empty } from "@/ui/notice";
@@ -16,7 +16,7 @@ import { stepsQuery } from "./queries";
 
 const route = getRouteApi("/shell/jobs/$id");
 
-/** The pace, step by step; a recovery is a spike with its price in seconds. */
+/** Step time by step; a recovery is a spike. */
 export function JobSteps({ job }: { job: Job }) {
   const { rank, from, to } = route.useSearch();
   const navigate = route.useNavigate();
@@ -30,8 +30,8 @@ export function JobSteps({ job }: { job: Job }) {
     void navigate({ search: (old) => ({ ...old, from: a, to: b }), replace: true });
   return (
     <Panel
-      title="Pace"
-      about={zoomed ? `steps ${from ?? 0} to ${to ?? "now"}` : "drag to zoom"}
+      title="Step time"
+      about={zoomed ? `steps ${from ?? 0} to ${to ?? "now"}` : "drag to zoom in"}
       aside={
         zoomed && (
           <Button icon="reset" onClick={() => zoom()}>
@@ -43,8 +43,8 @@ export function JobSteps({ job }: { job: Job }) {
       <QueryView query={query} loading={<Skeleton className="h-48" />}>
         {(steps) =>
           steps.steps.length === 0 ? (
-            <Empty title="No step has been committed yet.">
-              The first report comes with the first committed step.
+            <Empty title="No committed steps yet.">
+              The first report arrives with the first committed step.
             </Empty>
           ) : (
             <Charts

@@ -5,7 +5,7 @@ import { RankMini } from "@/charts/rank-grid";
 import { progressOf } from "@/features/overview/jobs-strip";
 import { integer, percent } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { lookOf, job as looks } from "@/lib/states";
+import { job as looks, statusStyleOf } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Empty } from "@/ui/notice";
@@ -37,7 +37,7 @@ const columns: Column<Job>[] = column.columns([
   }),
   column.accessor("state", {
     header: "State",
-    cell: ({ row }) => <StatePill look={lookOf(looks, row.original.state)} quiet />,
+    cell: ({ row }) => <StatePill look={statusStyleOf(looks, row.original.state)} quiet />,
   }),
   column.accessor((job) => job.topology.world_size, {
     id: "ranks",
@@ -61,10 +61,10 @@ const columns: Column<Job>[] = column.columns([
       </span>
     ),
   }),
-  column.accessor((job) => job.effective_ratio ?? -1, {
+  column.accessor((job) => job.ettr ?? -1, {
     id: "effective",
-    header: "Effective time",
-    cell: ({ row }) => percent(row.original.effective_ratio),
+    header: "ETTR",
+    cell: ({ row }) => percent(row.original.ettr),
   }),
   column.accessor("recoveries", { header: "Recoveries" }),
   column.accessor("generation", { header: "Generation" }),
@@ -78,8 +78,8 @@ const columns: Column<Job>[] = column.columns([
     ),
   }),
   column.accessor("last_seen_at", {
-    id: "heard",
-    header: "Last heard",
+    id: "seen",
+    header: "Last report",
     cell: ({ row }) => (
       <span className="text-ink-2">
         <Age at={row.original.last_seen_at} />
@@ -98,8 +98,8 @@ export function JobsPage() {
           {(page) =>
             page.items.length === 0 ? (
               <div className="p-4">
-                <Empty title="No job is under protection.">
-                  Five lines in the training script, then{" "}
+                <Empty title="No jobs.">
+                  Add Mainstay to the training script, then run{" "}
                   <code className="font-mono text-xs">mainstay run --nproc-per-node 4 train.py</code>.
                 </Empty>
               </div>

@@ -6,7 +6,7 @@ export const jobKeys = {
   list: ["jobs", "list"] as const,
   one: (id: string) => ["jobs", "one", id] as const,
   steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
-  advice: (id: string) => ["jobs", "advice", id] as const,
+  migration_requests: (id: string) => ["jobs", "advice", id] as const,
   recoveries: (id: string) => ["jobs", "recoveries", id] as const,
   events: (id: string) => ["events", "job", id] as const,
 };
@@ -54,13 +54,16 @@ export const recoveriesQuery = (id: string) =>
       ).items,
   });
 
-export const jobAdviceQuery = (id: string) =>
+export const migrationRequestsQuery = (id: string) =>
   queryOptions({
-    queryKey: jobKeys.advice(id),
+    queryKey: jobKeys.migration_requests(id),
     queryFn: async ({ signal }) =>
       (
         await unwrap(
-          client.GET("/v1/jobs/{id}/advice", { signal, params: { path: { id }, query: { limit: 20 } } }),
+          client.GET("/v1/jobs/{id}/migration-requests", {
+            signal,
+            params: { path: { id }, query: { limit: 20 } },
+          }),
         )
       ).items,
   });

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Job } from "@/api/types";
 import { bytes, duration } from "@/lib/format";
-import { lookOf, rank as rankLooks } from "@/lib/states";
+import { rank as rankLooks, statusStyleOf } from "@/lib/status-styles";
 import { Button } from "@/ui/button";
 import { Facts } from "@/ui/facts";
 import { Panel } from "@/ui/panel";
@@ -13,7 +13,7 @@ import { stepsQuery } from "./queries";
 const route = getRouteApi("/shell/jobs/$id");
 export const ratio = (value: number) => `${value.toFixed(2)} ×`;
 
-/** One rank: where it runs and how its pace compares. */
+/** One rank: where it runs and how its step time compares. */
 export function RankDetail({ job, rank }: { job: Job; rank: number }) {
   const navigate = route.useNavigate();
   const steps = useQuery(stepsQuery(job.id));
@@ -24,8 +24,10 @@ export function RankDetail({ job, rank }: { job: Job; rank: number }) {
       title={`Rank ${rank}`}
       aside={
         <>
-          {/* A job that ended has no running ranks, whatever was last said of them. */}
-          {place && job.finished_at === null && <StatePill look={lookOf(rankLooks, place.state)} quiet />}
+          {/* A job that ended has no running ranks, even if the last report listed some. */}
+          {place && job.finished_at === null && (
+            <StatePill look={statusStyleOf(rankLooks, place.state)} quiet />
+          )}
           <Button
             kind="ghost"
             icon="close"
@@ -36,7 +38,7 @@ export function RankDetail({ job, rank }: { job: Job; rank: number }) {
       }
     >
       {!place ? (
-        <p className="text-ink-2 text-sm">This generation has no such rank.</p>
+        <p className="text-ink-2 text-sm">This generation does not have this rank.</p>
       ) : (
         <Facts
           facts={[
@@ -56,7 +58,7 @@ export function RankDetail({ job, rank }: { job: Job; rank: number }) {
             { name: "Device", value: place.device ?? "host" },
             { name: "Process", value: place.pid ?? "–" },
             {
-              name: "Place",
+              name: "Mesh position",
               value: `replica ${place.dp}, stage ${place.pp}${job.topology.tp > 1 ? `, shard ${place.tp}` : ""}`,
             },
             {
@@ -77,7 +79,7 @@ export function RankDetail({ job, rank }: { job: Job; rank: number }) {
             },
             {
               name: "Peers",
-              value: facts?.vsPeers == null ? "no peers to compare" : `${ratio(facts.vsPeers)} their median`,
+              value: facts?.vsPeers == null ? "no peers" : `${ratio(facts.vsPeers)} their median`,
             },
             { name: "State", value: bytes(job.protection.state_bytes[rank]) },
           ]}

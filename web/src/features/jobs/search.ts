@@ -1,4 +1,4 @@
-import { rankSignalNames } from "@/features/judged/rank-signals";
+import { rankSignalNames } from "@/features/run-analysis/rank-signals";
 import { natural, oneOf, type RawSearch } from "@/lib/search";
 
 export const jobTabs = ["overview", "progress", "signals", "transfers"] as const;

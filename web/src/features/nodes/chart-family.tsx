@@ -1,10 +1,10 @@
-/** One family of a node's charts: folded away until somebody asks, because each family is a question of its own. */
+/** One family of a node's charts. It is closed at first, because each family needs its own query. */
 import { useQuery } from "@tanstack/react-query";
 import { useId, useMemo } from "react";
 import type { Node, Signal, Telemetry } from "@/api/types";
 import type { Line, Mark } from "@/charts/chart-options";
 import { Legend, TimeChart } from "@/charts/time-chart";
-import { namesOf } from "@/features/devices/device-words";
+import { namesOf } from "@/features/devices/device-labels";
 import { type FamilySignals, families } from "@/features/signals/families";
 import { cx } from "@/lib/cx";
 import { plural, signalLabel } from "@/lib/format";
@@ -101,7 +101,7 @@ function Body({ family, node, device, window, marks, onZoom }: BodyProps) {
 interface MultiplesProps {
   signals: Signal[];
   telemetry: Telemetry;
-  /** A chosen GPU narrows the GPU families only, a chosen port the port families only. */
+  /** A selected GPU filters only the GPU families, a selected port only the port families. */
   device: string | undefined;
   devices: Node["devices"];
   marks: Mark[];
@@ -118,7 +118,7 @@ function Multiples({ signals, telemetry, device, devices, marks, onZoom }: Multi
   if (drawn.length === 0) {
     return (
       <p className="text-ink-3 text-sm">
-        Nothing of it was measured in this window: the probe is silent, or these devices do not offer it.
+        No data in this window. The node daemon does not report, or these devices do not have these signals.
       </p>
     );
   }

@@ -17,15 +17,15 @@ const all = [
 ];
 const devices = (...kinds: string[]) => kinds.map((kind) => ({ kind })) as Node["devices"];
 
-describe("the families of a node's charts", () => {
-  it("are those of its devices, without what no line can show", () => {
+describe("families of charts", () => {
+  it("match the devices of the node, without signals that a line cannot show", () => {
     expect(chartFamilies(all, devices("host")).map((f) => f.id)).toEqual(["host"]);
     const full = chartFamilies(all, devices("host", "gpu", "nic"));
     expect(full.map((f) => f.id)).toEqual(["heat", "host", "port_traffic"]);
     expect(full.flatMap((f) => f.signals.map((s) => s.name))).not.toContain("gpu_throttle_reasons");
   });
 
-  it("open by what the node has, or by what the URL says", () => {
+  it("open by the devices of the node, or by the URL", () => {
     const full = chartFamilies(all, devices("host", "gpu", "nic"));
     expect([...openFamilies(undefined, full)]).toEqual(["heat"]);
     expect([...openFamilies(undefined, chartFamilies(all, devices("host")))]).toEqual(["host"]);
@@ -33,13 +33,13 @@ describe("the families of a node's charts", () => {
     expect(openFamilies("none", full).size).toBe(0);
   });
 
-  it("toggle into a URL that can be read back", () => {
+  it("toggle in the URL", () => {
     expect(toggledFamilies(new Set(["heat"]), "pcie")).toBe("heat,pcie");
     expect(toggledFamilies(new Set(["heat"]), "heat")).toBe("none");
   });
 });
 
-it("draws time spent throttled as a share", () => {
+it("draws throttled time as a ratio", () => {
   expect(rangeFor(signal("gpu_throttle_thermal_nanoseconds_total", "gpu", "ns", "counter"))).toEqual([
     0, 1e9,
   ]);
@@ -47,7 +47,7 @@ it("draws time spent throttled as a share", () => {
   expect(rangeFor(signal("gpu_power_watts", "gpu", "W"))).toBeUndefined();
 });
 
-it("marks faults, and not what was asked for", () => {
+it("marks faults, not requested exits", () => {
   const event = (kind: string, data = {}) => ({ kind, time: 1, data }) as FleetEvent;
   expect(eventMarks([event("xid"), event("process_exit", { expected: true }), event("job_started")])).toEqual(
     [{ x: 1, tone: "quarantined", label: "xid" }],

@@ -1,4 +1,4 @@
-/** Which charts a node has, and its telemetry as chart columns. Pure. */
+/** The charts of a node, and its telemetry as chart columns. */
 
 import type { FleetEvent, Node, Signal, Telemetry } from "@/api/types";
 import { bridged } from "@/charts/bridge";
@@ -6,7 +6,7 @@ import type { ChartSpec, Line } from "@/charts/chart-options";
 import { type FamilyId, type FamilySignals, inFamilies } from "@/features/signals/families";
 import { signalLabel, unitOf } from "@/lib/format";
 
-/** Constant by nature or unreadable as a line; they stay available through the API. */
+/** Signals that are constant or unreadable as a line; the API still provides them. */
 const NOT_CHARTED = new Set([
   "memory_used_bytes",
   "gpu_throttle_reasons",
@@ -15,13 +15,13 @@ const NOT_CHARTED = new Set([
   "uptime_seconds",
 ]);
 
-/** The families of charts that this node can have: a host without GPUs or ports has none of theirs. */
+/** Return the families of charts that match the devices of the node. */
 export function chartFamilies(signals: readonly Signal[], devices: Node["devices"]): FamilySignals[] {
   const kinds = new Set(["host", ...devices.map((device) => device.kind)]);
   return inFamilies(signals.filter((s) => kinds.has(s.source) && !NOT_CHARTED.has(s.name)));
 }
 
-/** Open unless the URL says otherwise: what a person looks at first, and no more than a page can carry. */
+/** The families that are open unless the URL lists others. */
 export function openFamilies(wanted: string | undefined, present: readonly FamilySignals[]): Set<FamilyId> {
   const ids = present.map((family) => family.id);
   if (wanted !== undefined) return new Set(ids.filter((id) => wanted.split(",").includes(id)));
@@ -29,13 +29,13 @@ export function openFamilies(wanted: string | undefined, present: readonly Famil
   return new Set(ids.filter((id) => first.includes(id)));
 }
 
-/** The URL after one family was opened or closed; "none" when nothing is left open. */
+/** Return the URL parameter after opening or closing a family; "none" if all are closed. */
 export function toggledFamilies(open: ReadonlySet<FamilyId>, id: FamilyId): string {
   const next = open.has(id) ? [...open].filter((other) => other !== id) : [...open, id];
   return next.length === 0 ? "none" : next.join(",");
 }
 
-/** Points enough for the pixels, and no more samples than the span has seconds. */
+/** Return the number of points: enough for the pixels, at most one per second. */
 export function pointsFor(spanSeconds: number): number {
   return Math.min(300, Math.max(30, Math.round(spanSeconds)));
 }
@@ -52,7 +52,7 @@ export function linesFor(
     .filter((series) => series.signal === signal && (!device || series.device === device))
     .sort((a, b) => name(a.device).localeCompare(name(b.device), "en", { numeric: true }))
     .map((series) => {
-      // Where every point is one sample there is no envelope to draw.
+      // With one sample per point there is no envelope.
       const enveloped = !(same(series.low, series.mean) && same(series.high, series.mean));
       return {
         label: name(series.device),
@@ -86,11 +86,11 @@ const MARKED: Partial<Record<FleetEvent["kind"], string>> = {
   kernel_fault: "quarantined",
   health_report: "suspect",
   link_down: "suspect",
-  probe_silent: "suspect",
+  probe_unresponsive: "suspect",
   node_stopping: "unknown",
   node_started: "validating",
   link_up: "healthy",
-  recovered: "healthy",
+  recovery_completed: "healthy",
 };
 
 export function eventMarks(events: readonly FleetEvent[] | undefined) {

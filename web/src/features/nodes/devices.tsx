@@ -1,8 +1,8 @@
-/** What sits in the node: each device with the way to its own history, and its facts on demand. */
+/** The devices of the node, each with a link to its history, and its facts on demand. */
 import { Link } from "@tanstack/react-router";
 import { useId, useState } from "react";
 import type { Device } from "@/api/types";
-import { deviceGroups, factsOf, hardwareOf, nameOf, shortModel } from "@/features/devices/device-words";
+import { deviceGroups, factsOf, hardwareOf, nameOf, shortModel } from "@/features/devices/device-labels";
 import { cx } from "@/lib/cx";
 import { plural } from "@/lib/format";
 import { Facts } from "@/ui/facts";
@@ -16,7 +16,9 @@ export function Devices({ devices }: { devices: Device[] }) {
     <Panel title="Devices" flush>
       {groups.length === 0 && (
         <div className="px-4 pb-3">
-          <Empty title="No GPU and no port was found.">The node's probe lists what its drivers show.</Empty>
+          <Empty title="No GPUs or ports found.">
+            Check the drivers on the node: the node daemon lists their devices.
+          </Empty>
         </div>
       )}
       {groups.map((group) => (
@@ -61,13 +63,13 @@ function Row({ device }: { device: Device }) {
         <span className="truncate text-ink-3" title={device.model}>
           {shortModel(device.model)}
         </span>
-        {!device.present && <span className="text-quarantined text-xs">gone</span>}
+        {!device.present && <span className="text-quarantined text-xs">removed</span>}
         {key && (
           <Link
             to="/devices/$device"
             params={{ device: key }}
             search={{}}
-            title={`Everything known about ${key}`}
+            title={`Facts and history of ${key}`}
             className="ml-auto shrink-0 text-accent text-xs hover:underline"
           >
             History

@@ -15,11 +15,11 @@ export function Identity({ node }: { node: Node }) {
           { name: "System", value: node.os },
           { name: "Kernel", value: node.kernel, mono: true },
           { name: "Processor", value: `${node.cpu_count} cores, ${bytes(node.memory_bytes)}` },
-          { name: "Cohort", value: node.cohort },
-          { name: "Probe", value: node.version, mono: true },
+          { name: "Cohort", value: node.cohort, term: "cohort" },
+          { name: "Node daemon", value: node.version, mono: true },
           { name: "Boot", value: <CopyText text={node.boot_id} shown={node.boot_id.slice(0, 13)} /> },
-          ...(node.booted_at ? [{ name: "Up for", value: <Age at={node.booted_at} suffix="" /> }] : []),
-          { name: "Known", value: <Age at={node.first_seen_at} suffix="" /> },
+          ...(node.booted_at ? [{ name: "Uptime", value: <Age at={node.booted_at} suffix="" /> }] : []),
+          { name: "First seen", value: <Age at={node.first_seen_at} suffix=" ago" /> },
         ]}
       />
     </Panel>

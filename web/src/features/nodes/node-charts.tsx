@@ -1,9 +1,9 @@
-/** Small multiples under one crosshair and one window, family by family; dragging over any of them narrows all. */
+/** Charts by family with one crosshair and one window; dragging over a chart zooms all of them. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
 import type { Node } from "@/api/types";
-import { deviceGroups, nameOf } from "@/features/devices/device-words";
+import { deviceGroups, nameOf } from "@/features/devices/device-labels";
 import { signalsQuery } from "@/features/fleet/queries";
 import { clock } from "@/lib/time";
 import { Button } from "@/ui/button";
@@ -37,13 +37,13 @@ export function NodeCharts({ node }: { node: Node }) {
   return (
     <Panel
       title="Measurements"
-      about={fixed ? `${clock(from)} to ${clock(to)}` : "drag over a chart to zoom"}
+      about={fixed ? `${clock(from)} to ${clock(to)}` : "drag over a chart to zoom in"}
       aside={
         <>
           <DeviceChoice node={node} device={device} onChange={(next) => set({ device: next })} />
           {fixed && (
             <Button icon="reset" onClick={() => set({ from: undefined, to: undefined })}>
-              Follow now
+              Show live data
             </Button>
           )}
           <Segmented
@@ -82,7 +82,7 @@ interface ChoiceProps {
   onChange: (device: string | undefined) => void;
 }
 
-/** One GPU or port alone, where there are several. */
+/** The filter by GPU or port, if there are several. */
 function DeviceChoice({ node, device, onChange }: ChoiceProps) {
   const of = (kind: string, label: string) => ({
     label,

@@ -10,14 +10,12 @@ import { nodeEventsQuery } from "./queries";
 export function NodeEvents({ node }: { node: string }) {
   const query = useQuery({ ...nodeEventsQuery(node), refetchInterval: usePolling(20_000) });
   return (
-    <Panel title="Events" about="what happened on this node, newest first" flush>
+    <Panel title="Events" about="newest first" flush>
       <QueryView query={query} loading={<SkeletonRows className="px-4 pb-4" />}>
         {(page) =>
           page.items.length === 0 ? (
             <div className="px-4 pb-3">
-              <Empty title="Nothing has happened here.">
-                Exits, kernel reports and recoveries would be listed.
-              </Empty>
+              <Empty title="No events.">Process exits, kernel reports, and recoveries appear here.</Empty>
             </div>
           ) : (
             <EventHistory events={page.items} label={`Events of ${node}`} />

@@ -1,15 +1,15 @@
-/** One node: who it is, how it does now, what happened to it, what was proved about it. */
+/** One node: identity, measurements, events, validations. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Node } from "@/api/types";
-import { summaryOf, titleOf } from "@/features/incidents/life";
+import { summaryOf, titleOf } from "@/features/incidents/lifecycle-model";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { Proposals } from "@/features/remediation/proposals";
 import { RunValidation } from "@/features/validation/run-validation";
 import { cx } from "@/lib/cx";
 import { usePolling } from "@/lib/live";
-import { health, lookOf, severity } from "@/lib/states";
+import { health, severity, statusStyleOf } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
@@ -20,7 +20,7 @@ import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { Devices } from "./devices";
 import { Identity } from "./identity";
-import { LifeCycle } from "./life-cycle";
+import { NodeLifecycle } from "./lifecycle";
 import { NodeCharts } from "./node-charts";
 import { NodeEvents } from "./node-events";
 import { NodeValidations } from "./node-validations";
@@ -41,7 +41,7 @@ export function NodePage() {
           Fleet
         </Link>
       }
-      mark={node && <StatePill look={lookOf(health, node.state)} />}
+      mark={node && <StatePill look={statusStyleOf(health, node.state)} />}
       meta={node && <Meta node={node} />}
       actions={
         <>
@@ -72,7 +72,7 @@ export function NodePage() {
         <>
           {node.open_incidents > 0 && <OpenIncidents node={name} />}
           <Proposals node={name} />
-          <LifeCycle node={node} />
+          <NodeLifecycle node={node} />
           <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
             <NodeCharts node={node} />
             <div className="flex flex-col gap-4">
@@ -93,7 +93,7 @@ function Meta({ node }: { node: Node }) {
   return (
     <>
       <span>
-        heard <Age at={node.last_seen_at} />
+        last report <Age at={node.last_seen_at} />
       </span>
       {node.jobs.map((job) => (
         <span key={job}>
@@ -116,7 +116,7 @@ function OpenIncidents({ node }: { node: string }) {
   const incidents = useQuery(recentIncidentsQuery({ node }));
   const open = incidents.data?.filter((incident) => incident.closed_at === null) ?? [];
   return open.map((incident) => {
-    const look = lookOf(severity, incident.severity);
+    const look = statusStyleOf(severity, incident.severity);
     return (
       <p
         key={incident.id}

@@ -1,9 +1,9 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
+import { progressText } from "@/features/validation/labels";
 import { validationsQuery } from "@/features/validation/queries";
-import { standingText } from "@/features/validation/words";
 import { usePolling } from "@/lib/live";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { Empty, ErrorNotice } from "@/ui/notice";
@@ -32,8 +32,8 @@ export function NodeValidations({ node, onRun }: { node: string; onRun: () => vo
       )}
       {items?.length === 0 && (
         <div className="px-4 pb-3">
-          <Empty title="Never validated." action={<Button onClick={onRun}>Run the first</Button>}>
-            Until a suite passes, this node is not known to be fit.
+          <Empty title="No validations." action={<Button onClick={onRun}>Run validation</Button>}>
+            The condition of this node is unknown until a suite passes.
           </Empty>
         </div>
       )}
@@ -41,9 +41,9 @@ export function NodeValidations({ node, onRun }: { node: string; onRun: () => vo
         {items?.slice(0, 6).map((item) => (
           <li key={item.id} className="flex items-center gap-3 border-line border-t px-4 py-2 text-sm">
             {item.state === "done" || item.state === "expired" ? (
-              <StatePill look={lookOf(verdict, item.verdict)} quiet />
+              <StatePill look={statusStyleOf(verdict, item.verdict)} quiet />
             ) : (
-              <span className="text-ink-2 text-xs">{standingText(item)}</span>
+              <span className="text-ink-2 text-xs">{progressText(item)}</span>
             )}
             <Link to="/validation/$id" params={{ id: item.id }} className="font-medium hover:underline">
               {item.suite}

@@ -58,7 +58,7 @@ export const nodeEventsQuery = (node: string) =>
 export interface TelemetryQuery {
   node: string;
   signals: string[];
-  /** Either a fixed window, or the last so many seconds, which moves with the clock. */
+  /** A fixed window, or a number of seconds up to now. */
   from?: number;
   to?: number;
   span: number;

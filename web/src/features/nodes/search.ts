@@ -15,11 +15,11 @@ export interface NodeSearch {
   from?: number;
   to?: number;
   device?: string;
-  /** Families of charts that are open, by comma. */
+  /** The open families of charts, separated by commas. */
   charts?: string;
 }
 
-/** The window of the charts: a moving span, or the fixed one that a drag selected. */
+/** The window of the charts: a span up to now, or a fixed one. */
 export const parseNodeSearch = (raw: RawSearch): NodeSearch => ({
   span: oneOf(raw, "span", spans),
   from: number(raw, "from"),

@@ -2,7 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { HealthState } from "@/api/types";
 import { cx } from "@/lib/cx";
 import { integer } from "@/lib/format";
-import { health, healthUrgency, type Tone } from "@/lib/states";
+import { health, healthUrgency, type Tone } from "@/lib/status-styles";
 import { Glyph } from "@/ui/glyph";
 import { Empty } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
@@ -11,12 +11,12 @@ const fill: Record<Tone, string> = {
   healthy: "bg-healthy",
   suspect: "bg-suspect",
   draining: "bg-draining",
-  quarantined: "bg-quarantined bar-hatch",
+  quarantined: "bg-quarantined bar-stripes",
   validating: "bg-validating",
-  unknown: "hatch",
+  unknown: "diagonal",
 };
 
-/** The fleet as one bar; every part of it is a filtered view. */
+/** The fleet as one bar; every part links to a filtered view. */
 export function FleetStates({ nodes, devices }: { nodes: Record<string, number>; devices: number }) {
   const present = healthUrgency.filter((state) => (nodes[state] ?? 0) > 0);
   return (
@@ -30,9 +30,9 @@ export function FleetStates({ nodes, devices }: { nodes: Record<string, number>;
       }
     >
       {present.length === 0 ? (
-        <Empty title="No node has enrolled.">
-          <code className="font-mono text-xs">mainstay token</code> makes a join token;{" "}
-          <code className="font-mono text-xs">mainstay node</code> on the machine uses it.
+        <Empty title="No nodes enrolled.">
+          Create a join token with <code className="font-mono text-xs">mainstay token</code>, then start{" "}
+          <code className="font-mono text-xs">mainstay node</code> on the node.
         </Empty>
       ) : (
         <>

@@ -10,11 +10,11 @@ import { Glyph } from "@/ui/glyph";
 
 const DAY = 86_400;
 
-/** One sentence that a tired person can act on, and the day that led to it. */
+/** The state of the fleet in one sentence, and the incidents of the last day. */
 export function Headline({ overview, proposals }: { overview: Overview; proposals: number | null }) {
   const incidents = useQuery({ ...recentIncidentsQuery(), refetchInterval: usePolling(30_000) });
   const now = useNow();
-  const burning = overview.burning.length;
+  const active = overview.active_incidents.length;
   const known = incidents.data ?? [];
   const last = known.find((incident) => incident.recovered_at !== null || incident.closed_at !== null);
   const lastEnd = last ? (last.recovered_at ?? last.closed_at) : null;
@@ -27,8 +27,8 @@ export function Headline({ overview, proposals }: { overview: Overview; proposal
             className="flex items-center gap-3 font-semibold text-3xl text-ink tracking-[-0.025em]"
           >
             <Glyph
-              name={burning > 0 ? "bang" : overview.data_age_seconds === null ? "question" : "check"}
-              tone={burning > 0 ? "quarantined" : overview.data_age_seconds === null ? "unknown" : "healthy"}
+              name={active > 0 ? "bang" : overview.data_age_seconds === null ? "question" : "check"}
+              tone={active > 0 ? "quarantined" : overview.data_age_seconds === null ? "unknown" : "healthy"}
               size={24}
             />
             {sentence(overview)}
@@ -46,39 +46,38 @@ export function Headline({ overview, proposals }: { overview: Overview; proposal
   );
 }
 
-function sentence({ burning, data_age_seconds, nodes }: Overview): string {
-  if (burning.length > 0)
-    return burning.length === 1 ? "One incident burns." : `${integer(burning.length)} incidents burn.`;
-  if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0) return "Nothing is watched yet.";
-  if (data_age_seconds === null) return "No measurements arrive.";
-  return "Nothing burns.";
+function sentence({ active_incidents: active, data_age_seconds, nodes }: Overview): string {
+  if (active.length > 0) return `${plural(active.length, "active incident")}.`;
+  if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0) return "No nodes yet.";
+  if (data_age_seconds === null) return "No measurements received.";
+  return "No active incidents.";
 }
 
-/** "2 incidents and 1 proposal wait for a human." */
+/** "Action required: 2 incidents and 1 proposal." */
 function waitingText(incidents: number, proposals: number | null): string {
   const parts = [
     incidents > 0 ? plural(incidents, "incident") : null,
     proposals ? plural(proposals, "proposal") : null,
   ].filter((part) => part !== null);
-  // Not known is not none.
-  if (parts.length === 0) return proposals === null ? "" : "Nobody is needed.";
-  return `${parts.join(" and ")} ${incidents + (proposals ?? 0) === 1 ? "waits" : "wait"} for a human.`;
+  // Unknown proposals are not the same as no proposals.
+  if (parts.length === 0) return proposals === null ? "" : "No action required.";
+  return `Action required: ${parts.join(" and ")}.`;
 }
 
 function subline(overview: Overview, proposals: number | null, quiet: number | null): ReactNode {
-  const { burning, needs_human, nodes } = overview;
+  const { active_incidents: active, needs_operator, nodes } = overview;
   if (Object.values(nodes).reduce((a, b) => a + b, 0) === 0)
     return (
       <>
-        Start a node daemon with <code className="font-mono text-sm">mainstay node</code>, and what it
-        measures appears here.
+        Start a node daemon with <code className="font-mono text-sm">mainstay node</code>. Its measurements
+        appear here.
       </>
     );
-  const human = waitingText(needs_human.length, proposals);
-  if (burning.length > 0) return human;
+  const action = waitingText(needs_operator.length, proposals);
+  if (active.length > 0) return action;
   return quiet === null
-    ? `No incident is on record. ${human}`
-    : `The last one ended ${age(quiet)} ago. ${human}`;
+    ? `No incidents recorded. ${action}`
+    : `The last incident ended ${age(quiet)} ago. ${action}`;
 }
 
 function Counts({ overview, now }: { overview: Overview; now: number }) {
@@ -89,8 +88,8 @@ function Counts({ overview, now }: { overview: Overview; now: number }) {
   const counts: [string, string, boolean][] = [
     [integer(nodes), nodes === 1 ? "node" : "nodes", false],
     [integer(overview.devices), overview.devices === 1 ? "device" : "devices", false],
-    [integer(running), running === 1 ? "job runs" : "jobs run", false],
-    [dataAge === null ? "none" : age(dataAge), "age of data", dataAge === null || dataAge > 15],
+    [integer(running), running === 1 ? "job running" : "jobs running", false],
+    [dataAge === null ? "none" : age(dataAge), "data age", dataAge === null || dataAge > 15],
   ];
   return (
     <dl className="flex gap-7">

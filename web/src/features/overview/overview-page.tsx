@@ -1,4 +1,4 @@
-/** The first screen: what burns, what was decided by itself, what needs a human. In that order. */
+/** The first page: active incidents, required actions, automated actions. */
 import { useQuery } from "@tanstack/react-query";
 import { isWaiting } from "@/features/remediation/model";
 import { recentRemediationsQuery } from "@/features/remediation/queries";
@@ -6,12 +6,12 @@ import { usePolling } from "@/lib/live";
 import { ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Page } from "@/ui/page";
 import { SkeletonRows } from "@/ui/skeleton";
-import { Burning } from "./burning";
-import { Decided } from "./decided";
+import { ActionRequired } from "./action-required";
+import { ActiveIncidents } from "./active-incidents";
+import { AutomatedActions } from "./automated-actions";
 import { FleetStates } from "./fleet-states";
 import { Headline } from "./headline";
 import { JobsStrip } from "./jobs-strip";
-import { NeedsHuman } from "./needs-human";
 import { overviewQuery } from "./queries";
 
 export function OverviewPage() {
@@ -32,15 +32,15 @@ export function OverviewPage() {
       {overview && (
         <>
           <Headline overview={overview} proposals={remediations.data ? proposals.length : null} />
-          {overview.burning.length > 0 && <Burning incidents={overview.burning} />}
+          {overview.active_incidents.length > 0 && <ActiveIncidents incidents={overview.active_incidents} />}
           <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,3fr)_minmax(0,2fr)]">
             <div className="flex min-w-0 flex-col gap-4">
-              <Decided decisions={overview.decided} />
+              <AutomatedActions decisions={overview.automated_actions} />
               <JobsStrip jobs={overview.jobs} />
             </div>
             <div className="flex min-w-0 flex-col gap-4">
-              <NeedsHuman
-                incidents={overview.needs_human}
+              <ActionRequired
+                incidents={overview.needs_operator}
                 proposals={proposals}
                 error={remediations.data ? null : remediations.error}
               />

@@ -8,7 +8,7 @@ const rule = (code: number, change: Partial<PolicyRule> = {}): PolicyRule => ({
   title: "the GPU fell off the bus",
   group: "bus",
   severity: "critical",
-  remedy: "reboot_node",
+  recommended_action: "reboot_node",
   repeat: null,
   note: "",
   overridden: false,
@@ -16,7 +16,7 @@ const rule = (code: number, change: Partial<PolicyRule> = {}): PolicyRule => ({
 });
 
 describe("matches", () => {
-  it("finds a code by its beginning and a title by its words", () => {
+  it("finds a code by its prefix and a title by its words", () => {
     expect(matches(rule(79), "79")).toBe(true);
     expect(matches(rule(179), "79")).toBe(false);
     expect(matches(rule(79), "bus fell")).toBe(true);
@@ -25,9 +25,9 @@ describe("matches", () => {
   });
 });
 
-it("narrows to what is asked for", () => {
+it("filters rules", () => {
   const rules = [
-    rule(13, { remedy: "restart_app", overridden: true }),
+    rule(13, { recommended_action: "restart_job", overridden: true }),
     rule(79),
     rule(12028, { family: "sxid" }),
   ];
@@ -38,16 +38,17 @@ it("narrows to what is asked for", () => {
   expect(chosenRules(rules, {})).toHaveLength(3);
 });
 
-it("leaves numbers without meaning to the search", () => {
-  const rules = [rule(79), rule(7, { severity: "info", remedy: "none", title: "unused" })];
+it("hides numbers without meaning", () => {
+  const rules = [rule(79), rule(7, { severity: "info", recommended_action: "none", title: "unused" })];
   expect(chosenRules(rules, {}).map((r) => r.code)).toEqual([79]);
   expect(chosenRules(rules, { only: "all" })).toHaveLength(2);
   expect(chosenRules(rules, { q: "7" })).toHaveLength(2);
 });
 
 describe("rulesIn", () => {
-  it("reads single codes, lists, ranges and what is no code", () => {
-    const toml = '[xid.79]\nremedy = "inspect"\n[xid."11,25"]\n[sxid."11021-11023".says]\n[xid.unknown]\n';
+  it("reads single codes, lists, ranges, and names", () => {
+    const toml =
+      '[xid.79]\nrecommended_action = "inspect_node"\n[xid."11,25"]\n[sxid."11021-11023".says]\n[xid.unknown]\n';
     expect([...rulesIn(toml)]).toEqual([
       "xid.79",
       "xid.11",
@@ -59,21 +60,21 @@ describe("rulesIn", () => {
     ]);
   });
 
-  it("is not fooled by comments and values", () => {
+  it("ignores comments and values", () => {
     expect(rulesIn('# [xid.79]\nnote = "[xid.80]"\n').size).toBe(0);
   });
 });
 
 describe("withStanza", () => {
-  it("begins as the rule stands, once", () => {
+  it("starts from the current rule, once", () => {
     const once = withStanza("", rule(79));
     expect(once).toContain("[xid.79]");
-    expect(once).toContain('remedy = "reboot_node"');
+    expect(once).toContain('recommended_action = "reboot_node"');
     expect(withStanza(once, rule(79))).toBe(once);
     expect([...rulesIn(withStanza(once, rule(48)))]).toEqual(["xid.79", "xid.48"]);
   });
 });
 
-it("says how a count would change", () => {
+it("formats the change of a count", () => {
   expect([changeText(1, 3), changeText(3, 1), changeText(2, 2)]).toEqual(["+2", "−2", "no change"]);
 });

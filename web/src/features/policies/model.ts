@@ -1,11 +1,11 @@
-/** Rules as a person finds and changes them. Pure. */
+/** Search and changes of rules. */
 import type { PolicyRule } from "@/api/types";
-import { evicts } from "@/features/incidents/remedy-model";
+import { evicts } from "@/features/incidents/recommended-action-model";
 import type { PolicySearch } from "./search";
 
 export const ruleKey = (rule: Pick<PolicyRule, "family" | "code">) => `${rule.family}.${rule.code}`;
 
-/** A number finds that code first and codes that begin with it; words find titles, groups and notes. */
+/** Whether a rule matches a search: a number by code prefix, words by title, group, and note. */
 export function matches(rule: PolicyRule, query: string): boolean {
   const q = query.trim().toLowerCase();
   if (q === "") return true;
@@ -14,9 +14,9 @@ export function matches(rule: PolicyRule, query: string): boolean {
   return q.split(/\s+/).every((word) => text.includes(word));
 }
 
-/** Many numbers are unused or only for the record; they are found by search. */
+/** Whether a rule has a meaning; others are found by search only. */
 const saysSomething = (rule: PolicyRule) =>
-  rule.overridden || rule.remedy !== "none" || rule.severity !== "info" || rule.note !== "";
+  rule.overridden || rule.recommended_action !== "none" || rule.severity !== "info" || rule.note !== "";
 
 export function chosenRules(
   rules: readonly PolicyRule[],
@@ -28,7 +28,7 @@ export function chosenRules(
       case "overridden":
         return rule.overridden;
       case "evicts":
-        return evicts(rule.remedy);
+        return evicts(rule.recommended_action);
       case "xid":
       case "sxid":
         return rule.family === search.only;
@@ -42,7 +42,7 @@ export function chosenRules(
 
 const HEADING = /^\s*\[\s*(xid|sxid)\s*\.\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z0-9_-]+))/gm;
 
-/** The rules that a TOML text of overrides speaks of: `[xid.79]`, `[xid."11,25"]`, `[sxid."11021-11023"]`. */
+/** Return the rules in a TOML text of overrides: `[xid.79]`, `[xid."11,25"]`, `[sxid."11021-11023"]`. */
 export function rulesIn(toml: string): Set<string> {
   const found = new Set<string>();
   for (const match of toml.matchAll(HEADING)) {
@@ -58,14 +58,14 @@ export function rulesIn(toml: string): Set<string> {
   return found;
 }
 
-/** A stanza that begins as the rule stands, to be changed by hand; a text that has it already is left alone. */
+/** Add a stanza with the current rule to a text, unless it has one. */
 export function withStanza(toml: string, rule: PolicyRule): string {
   if (rulesIn(toml).has(ruleKey(rule))) return toml;
-  const stanza = `# ${rule.title}\n[${rule.family}.${rule.code}]\nseverity = "${rule.severity}"\nremedy = "${rule.remedy}"\n`;
+  const stanza = `# ${rule.title}\n[${rule.family}.${rule.code}]\nseverity = "${rule.severity}"\nrecommended_action = "${rule.recommended_action}"\n`;
   return toml.trim() === "" ? stanza : `${toml.trimEnd()}\n\n${stanza}`;
 }
 
-/** "+2", "−1", "0": how a count would change. */
+/** Format the change of a count: "+2", "−1", "no change". */
 export function changeText(before: number, after: number): string {
   const change = after - before;
   if (change === 0) return "no change";

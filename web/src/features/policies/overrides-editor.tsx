@@ -1,4 +1,4 @@
-/** A site's own rules as text: tried against what happened here before they are allowed to matter. */
+/** The editor of a site's overrides, with a test against stored errors. */
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useId, useState } from "react";
 import { client, unwrap } from "@/api/client";
@@ -7,13 +7,13 @@ import { Button } from "@/ui/button";
 import { ErrorNotice } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { Segmented } from "@/ui/segmented";
-import { PushOverrides } from "./push-overrides";
 import { TestResult } from "./test-result";
+import { PushOverrides } from "./upload-overrides";
 
 const EXAMPLE = `# Only what differs from the built-in rule is written; any field of any code.
 [xid.79]
-remedy = "inspect"
-note = "Riser cables of this site: look at the slot first."`;
+recommended_action = "inspect_node"
+note = "Riser cables of this site: inspect the slot first."`;
 
 const windows = [
   { value: "1", label: "1 day" },
@@ -35,7 +35,7 @@ export function OverridesEditor({ text, changed, onChange }: Props) {
   const test = useMutation({
     mutationFn: (overrides: string) =>
       unwrap(
-        client.POST("/v1/policies/xid/test", {
+        client.POST("/v1/policies/xid:test", {
           body: { overrides, since: Date.now() / 1000 - Number(days) * 86_400 },
         }),
       ),
@@ -49,7 +49,7 @@ export function OverridesEditor({ text, changed, onChange }: Props) {
 
   return (
     <div className="grid items-start gap-4 xl:grid-cols-2">
-      <Panel title="Overrides" about={changed ? "changed here, not pushed" : "as they are in force"}>
+      <Panel title="Overrides" about={changed ? "changed, not uploaded" : "in force"}>
         <form onSubmit={submit} className="flex flex-col gap-3">
           <label htmlFor={field} className="sr-only">
             Overrides in TOML
@@ -66,35 +66,35 @@ export function OverridesEditor({ text, changed, onChange }: Props) {
             className="w-full rounded-md border border-line-strong bg-sunken px-3 py-2 font-mono text-ink text-xs leading-5 placeholder:text-ink-3"
           />
           <p id={hint} className="text-ink-3 text-xs">
-            TOML, laid over the built-in rules field by field. Begin from a rule with its Override button.
+            TOML that overrides fields of the built-in rules. To start from a rule, use its Override button.
           </p>
           <div className="flex flex-wrap items-center gap-2">
             <Segmented label="History" value={days} onChange={setDays} options={windows} />
             <Button type="submit" icon="clock" busy={test.isPending}>
-              Test against history
+              Test on history
             </Button>
             <span className="ml-auto flex flex-wrap justify-end gap-2">
               <Button onClick={() => setPushing("active")} disabled={text.trim() === ""}>
-                Activate at once
+                Activate now
               </Button>
               <Button kind="primary" onClick={() => setPushing("shadow")} disabled={text.trim() === ""}>
-                Push as shadow
+                Upload as shadow
               </Button>
             </span>
           </div>
         </form>
       </Panel>
-      <Panel title="Against history" about="nothing is switched on by a test">
+      <Panel title="Test results" about="a test activates nothing">
         {test.isError && <ErrorNotice error={test.error} />}
         {!test.data && !test.isError && (
           <p className="text-ink-3 text-sm">
-            Tells what these overrides would have changed: findings and drains before and after, over the
-            errors that this service has stored.
+            The test shows the findings and drains that these overrides would have changed, for all stored
+            errors.
           </p>
         )}
         {test.data && !test.isError && (
           <div className={cx(!tested && "opacity-60")}>
-            {!tested && <p className="pb-2 text-suspect text-xs">The text has changed since this test.</p>}
+            {!tested && <p className="pb-2 text-suspect text-xs">The text changed after this test.</p>}
             <TestResult result={test.data} />
           </div>
         )}

@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
-import { deviceName } from "@/features/devices/device-words";
+import { deviceName } from "@/features/devices/device-labels";
 
-/** Where an error code was reported: the node, which leads to its page, and the device. */
+/** The node and device that reported an error code. */
 export function Place({ node, device }: { node: string; device: string | null }) {
   return (
     <span className="whitespace-nowrap">

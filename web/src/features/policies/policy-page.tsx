@@ -1,4 +1,4 @@
-/** What an error code of the driver means for the node: the rules, a site's overrides, and how they were tried. */
+/** The XID policy: rules, overrides, versions, and the shadow version. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useState } from "react";
@@ -111,7 +111,7 @@ function Mode({ policy }: { policy: Policy }) {
           label: active ? `Version ${policy.version}` : "Built-in rules",
           tone: active ? "validating" : "healthy",
           glyph: active ? "ring" : "dot",
-          about: active ? "A site's overrides are in force" : "No override is in force",
+          about: active ? "The site's overrides are in force" : "No overrides are in force",
         }}
       />
       {policy.shadow && (

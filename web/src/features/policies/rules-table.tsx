@@ -1,6 +1,6 @@
 import type { Policy, PolicyRule } from "@/api/types";
 import { humanize, plural } from "@/lib/format";
-import { lookOf, remedy, remedyOrder, severity } from "@/lib/states";
+import { recommendedAction, recommendedActionOrder, severity, statusStyleOf } from "@/lib/status-styles";
 import { Button } from "@/ui/button";
 import { Input } from "@/ui/field";
 import { Glyph } from "@/ui/glyph";
@@ -14,7 +14,7 @@ import type { PolicySearch } from "./search";
 
 interface Props {
   policy: Policy;
-  /** Keys of the rules that the shadow speaks of. */
+  /** Keys of the rules in the shadow version. */
   shadowed: Set<string>;
   search: PolicySearch;
   onSearch: (change: Partial<PolicySearch>) => void;
@@ -47,13 +47,13 @@ function columnsWith(shadowed: Set<string>, onOverride: (rule: PolicyRule) => vo
     column.accessor((rule) => severityOrder.indexOf(rule.severity), {
       id: "severity",
       header: "Severity",
-      cell: ({ row }) => <StatePill look={lookOf(severity, row.original.severity)} quiet />,
+      cell: ({ row }) => <StatePill look={statusStyleOf(severity, row.original.severity)} quiet />,
     }),
-    column.accessor((rule) => remedyOrder.indexOf(rule.remedy), {
-      id: "remedy",
-      header: "What would mend it",
+    column.accessor((rule) => recommendedActionOrder.indexOf(rule.recommended_action), {
+      id: "recommended_action",
+      header: "Recommended action",
       cell: ({ row }) => {
-        const look = lookOf(remedy, row.original.remedy);
+        const look = statusStyleOf(recommendedAction, row.original.recommended_action);
         return <StatePill look={look} quiet />;
       },
     }),
@@ -75,7 +75,7 @@ function Meaning({ rule, shadowed }: { rule: PolicyRule; shadowed: boolean }) {
       <span className="flex items-center gap-2">
         <span className="truncate text-ink first-letter:uppercase">{rule.title}</span>
         {rule.overridden && <Mark text="overridden" about="The site's overrides change this rule" />}
-        {shadowed && <Mark text="shadow" about="The version in shadow speaks of this rule" />}
+        {shadowed && <Mark text="shadow" about="The shadow version changes this rule" />}
       </span>
       {(rule.note || rule.repeat) && (
         <span className="block truncate text-ink-3 text-xs">
@@ -104,10 +104,10 @@ function Mark({ text, about }: { text: string; about: string }) {
 }
 
 const choices = [
-  { value: "telling", label: "Rules that say something" },
+  { value: "meaningful", label: "Rules with a meaning" },
   { value: "all", label: "All rules" },
-  { value: "evicts", label: "Take the node out" },
-  { value: "overridden", label: "Overridden" },
+  { value: "evicts", label: "Rules that drain the node" },
+  { value: "overridden", label: "Overridden rules" },
   { value: "xid", label: "XID (GPU)" },
   { value: "sxid", label: "SXID (switch)" },
 ];
@@ -127,17 +127,17 @@ export function RulesTable({ policy, shadowed, search, onSearch, onOverride }: P
         <>
           <Input
             type="search"
-            aria-label="Search rules by code or words"
-            placeholder="Code or words"
+            aria-label="Search rules by code or text"
+            placeholder="Code or text"
             defaultValue={search.q ?? ""}
             onChange={(event) => onSearch({ q: event.target.value || undefined })}
             className="w-44"
           />
           <Select
-            label="Which rules"
-            value={search.only ?? "telling"}
+            label="Rules"
+            value={search.only ?? "meaningful"}
             onChange={(value) =>
-              onSearch({ only: value === "telling" ? undefined : (value as PolicySearch["only"]) })
+              onSearch({ only: value === "meaningful" ? undefined : (value as PolicySearch["only"]) })
             }
             groups={[{ options: choices }]}
           />
@@ -146,9 +146,8 @@ export function RulesTable({ policy, shadowed, search, onSearch, onOverride }: P
     >
       {rules.length === 0 ? (
         <div className="px-4 pb-4">
-          <Empty title="No rule matches.">
-            A code without a rule is judged by the rule for unknown codes: it warns, and takes nothing out of
-            service.
+          <Empty title="No matching rules.">
+            The rule for unknown codes covers codes without a rule: it warns and takes no node out of service.
           </Empty>
         </div>
       ) : (

@@ -6,7 +6,7 @@ export type PolicyTab = (typeof policyTabs)[number];
 export interface PolicySearch {
   tab?: PolicyTab;
   q?: string;
-  /** Without it: the rules that say something, or all where a search looks for one. */
+  /** The filter; by default rules with a meaning, or all rules during a search. */
   only?: "all" | "xid" | "sxid" | "overridden" | "evicts";
   sort?: string;
 }

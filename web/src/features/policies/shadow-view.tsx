@@ -1,4 +1,4 @@
-/** Where the version in shadow and the live one would part: what a site reads before it activates. */
+/** Errors for which the shadow version and the live version differ. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import type { Policy, ShadowVerdict } from "@/api/types";
 import { usePolling } from "@/lib/live";
@@ -28,11 +28,11 @@ const columns: Column<ShadowVerdict>[] = column.columns([
   }),
   column.accessor("code", { header: "Code" }),
   column.accessor("live", {
-    header: "Live said",
+    header: "Live result",
     cell: ({ row }) => <span className="text-ink-2">{row.original.live || "nothing"}</span>,
   }),
   column.accessor("shadow", {
-    header: "Shadow said",
+    header: "Shadow result",
     cell: ({ row }) => <span className="font-medium">{row.original.shadow || "nothing"}</span>,
   }),
 ]) as Column<ShadowVerdict>[];
@@ -42,7 +42,7 @@ export function ShadowView({ shadow }: { shadow: Policy["shadow"] }) {
   const items = query.data?.pages.flatMap((page) => page.items);
   return (
     <Panel
-      title="Where shadow and live part"
+      title="Shadow and live differences"
       about={shadow ? `version ${shadow.version} in shadow` : undefined}
       flush
     >
@@ -55,19 +55,19 @@ export function ShadowView({ shadow }: { shadow: Policy["shadow"] }) {
       {items?.length === 0 && (
         <div className="px-4 pb-3">
           {shadow ? (
-            <Empty title="They have agreed so far.">
-              Every error that both judge differently stands here, with what each of them said.
+            <Empty title="No differences so far.">
+              Errors with different results of both versions appear here.
             </Empty>
           ) : (
-            <Empty title="No version is in shadow.">
-              Push overrides as shadow, and they judge beside the live rules without any effect.
+            <Empty title="No shadow version.">
+              Upload overrides as shadow to evaluate them beside the live rules without any effect.
             </Empty>
           )}
         </div>
       )}
       {items && items.length > 0 && (
         <DataTable
-          label="Where shadow and live part"
+          label="Shadow and live differences"
           data={items}
           columns={columns}
           rowId={(item) => item.id}

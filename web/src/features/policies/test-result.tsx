@@ -6,21 +6,21 @@ import { type Column, columnsFor, DataTable } from "@/ui/table";
 import { changeText } from "./model";
 import { Place } from "./place";
 
-/** Before and after, and every error that would have been judged otherwise. */
+/** Totals before and after, and every error with a different result. */
 export function TestResult({ result }: { result: PolicyTest }) {
   return (
     <div className="flex flex-col gap-4">
       <p className="text-ink-2 text-sm">
         {plural(result.events, "stored error")} from <Clock at={result.since} /> to{" "}
-        <Clock at={result.until} />.{result.truncated && " Older ones of the time asked for were left out."}
+        <Clock at={result.until} />.{result.truncated && " Older errors in this time are not included."}
       </p>
       <div className="grid max-w-lg grid-cols-2 gap-6">
         <Pair name="findings" before={result.before.findings} after={result.after.findings} />
         <Pair name="drains" before={result.before.drains} after={result.after.drains} heavy />
       </div>
       {result.changes.length === 0 ? (
-        <Empty title="Nothing would have been judged otherwise.">
-          {result.events === 0 && "No error of a driver is stored in this window."}
+        <Empty title="No differences.">
+          {result.events === 0 && "No driver errors are stored for this time."}
         </Empty>
       ) : (
         <div className="-mx-4">
@@ -81,7 +81,7 @@ const columns: Column<Change>[] = column.columns([
   }),
   column.accessor("code", { header: "Code" }),
   column.accessor("after", {
-    header: "Judged",
+    header: "Result",
     cell: ({ row }) => (
       <span className="block truncate" title={`${row.original.before} → ${row.original.after}`}>
         <span className="text-ink-3">{row.original.before}</span>

@@ -3,7 +3,7 @@ import type { Policy } from "@/api/types";
 import { rulesIn } from "./model";
 import { policyVersionsQuery } from "./queries";
 
-/** The overrides that are in force as text, and the rules that the shadow speaks of. */
+/** The overrides in force as text, and the rules of the shadow version. */
 export function useOverridesText(policy: Policy | undefined): { active: string | null; shadow: Set<string> } {
   const query = useInfiniteQuery(policyVersionsQuery());
   const versions = query.data?.pages.flatMap((page) => page.items) ?? [];

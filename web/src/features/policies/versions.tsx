@@ -3,7 +3,7 @@ import { useState } from "react";
 import { client, unwrap } from "@/api/client";
 import type { PolicyVersion } from "@/api/types";
 import { usePolling } from "@/lib/live";
-import { type Look, lookOf } from "@/lib/states";
+import { type StatusStyle, statusStyleOf } from "@/lib/status-styles";
 import { ActDialog } from "@/ui/act-dialog";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
@@ -15,11 +15,11 @@ import { StatePill } from "@/ui/state-pill";
 import { useToast } from "@/ui/toast";
 import { policyKeys, policyVersionsQuery } from "./queries";
 
-const looks: Record<string, Look> = {
-  active: { label: "Active", tone: "healthy", glyph: "check", about: "Judges now" },
-  shadow: { label: "Shadow", tone: "draining", glyph: "half", about: "Judges beside, changes nothing" },
-  draft: { label: "Draft", tone: "unknown", glyph: "ring", about: "Kept, judges nothing" },
-  retired: { label: "Retired", tone: "unknown", glyph: "dot", about: "Judges no more" },
+const looks: Record<string, StatusStyle> = {
+  active: { label: "Active", tone: "healthy", glyph: "check", about: "In force" },
+  shadow: { label: "Shadow", tone: "draining", glyph: "half", about: "Evaluated without effect" },
+  draft: { label: "Draft", tone: "unknown", glyph: "ring", about: "Stored, not evaluated" },
+  retired: { label: "Retired", tone: "unknown", glyph: "dot", about: "No longer evaluated" },
 };
 
 type Step = { version: number; to: "activate" | "retire" };
@@ -29,7 +29,7 @@ export function Versions({ onEdit }: { onEdit: (overrides: string) => void }) {
   const [step, setStep] = useState<Step | null>(null);
   const items = query.data?.pages.flatMap((page) => page.items);
   return (
-    <Panel title="Versions" about="newest first; every one is kept" flush>
+    <Panel title="Versions" about="newest first" flush>
       {query.isPending && <SkeletonRows className="px-4 pb-4" />}
       {query.isError && !items && (
         <div className="px-4 pb-4">
@@ -38,8 +38,8 @@ export function Versions({ onEdit }: { onEdit: (overrides: string) => void }) {
       )}
       {items?.length === 0 && (
         <div className="px-4 pb-3">
-          <Empty title="The built-in rules are in force.">
-            Overrides that are pushed stand here, with who did it and why.
+          <Empty title="No versions. The built-in rules are in force.">
+            Uploaded overrides appear here with their author and reason.
           </Empty>
         </div>
       )}
@@ -71,7 +71,7 @@ function Row({ item, onEdit, onStep }: RowProps) {
     <li className="border-line border-t px-4 py-2.5 text-sm">
       <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
         <span className="num font-semibold">Version {item.version}</span>
-        <StatePill look={lookOf(looks, item.mode)} />
+        <StatePill look={statusStyleOf(looks, item.mode)} />
         <span className="text-ink-3 text-xs">
           {item.actor}, <Age at={item.created_at} />
         </span>
@@ -91,8 +91,8 @@ function Row({ item, onEdit, onStep }: RowProps) {
       <p className="mt-0.5 text-ink-2">{item.reason}</p>
       {item.changed_at !== item.created_at && (
         <p className="text-ink-3 text-xs">
-          {lookOf(looks, item.mode).label} since <Age at={item.changed_at} suffix="" />, {item.changed_by}:{" "}
-          {item.changed_reason}
+          {statusStyleOf(looks, item.mode).label} since <Age at={item.changed_at} suffix="" />,{" "}
+          {item.changed_by}: {item.changed_reason}
         </p>
       )}
       <details className="mt-1">
@@ -109,29 +109,29 @@ function Row({ item, onEdit, onStep }: RowProps) {
 
 function StepDialog({ step, onClose }: { step: Step; onClose: () => void }) {
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const activate = step.to === "activate";
   return (
     <ActDialog
       title={`${activate ? "Activate" : "Retire"} version ${step.version}`}
       about={
         activate
-          ? "It judges from now on, in place of the version before it. It may take nodes out of service."
-          : "It judges no more. Where no other version is active, the built-in rules are in force."
+          ? "It replaces the active version immediately. It may take nodes out of service."
+          : "It is no longer in force. Without another active version, the built-in rules apply."
       }
       verb={activate ? "Activate" : "Retire"}
       run={({ reason, headers }) => {
         const options = { headers, body: { version: step.version, reason } };
         return unwrap<unknown>(
           activate
-            ? client.POST("/v1/policies/xid/activate", options)
-            : client.POST("/v1/policies/xid/retire", options),
+            ? client.POST("/v1/policies/xid:activate", options)
+            : client.POST("/v1/policies/xid:retire", options),
         );
       }}
       onClose={onClose}
       onDone={() => {
         void queryClient.invalidateQueries({ queryKey: policyKeys.all });
-        say(activate ? "Active" : "Retired");
+        toast(activate ? "Active" : "Retired");
       }}
     />
   );

@@ -1,4 +1,4 @@
-/** How much the machine may do by itself, and whether it has reached the limit. */
+/** The mode of remediation, and whether its limit is reached. */
 import { useQuery } from "@tanstack/react-query";
 import type { RemediationStatus } from "@/api/types";
 import { usePolling } from "@/lib/live";
@@ -13,7 +13,7 @@ import { remediationStatusQuery } from "./queries";
 export function BreakerPanel() {
   const query = useQuery({ ...remediationStatusQuery(), refetchInterval: usePolling(15_000) });
   return (
-    <Panel title="What the machine may do">
+    <Panel title="Remediation limits">
       <QueryView query={query} loading={<SkeletonRows rows={2} />}>
         {(status) => <Body status={status} />}
       </QueryView>
@@ -23,7 +23,7 @@ export function BreakerPanel() {
 
 function Body({ status }: { status: RemediationStatus }) {
   const { breaker, mode } = status;
-  const most = Math.max(1, Math.floor(breaker.share_limit * breaker.fleet));
+  const most = Math.max(1, Math.floor(breaker.max_drained_ratio * breaker.fleet));
   return (
     <div className="grid gap-x-10 gap-y-4 md:grid-cols-2">
       <div className="flex items-start gap-2.5 text-sm">
@@ -34,11 +34,11 @@ function Body({ status }: { status: RemediationStatus }) {
           />
         </span>
         <div>
-          <p className="font-medium">{mode === "automatic" ? "Acts by itself" : "Dry run"}</p>
+          <p className="font-medium">{mode === "automatic" ? "Automatic" : "Dry run"}</p>
           <p className="text-ink-2">
             {mode === "automatic"
-              ? "Proposals that every rule allows are carried out at once."
-              : "It proposes and records what it would do. A person accepts, or the site switches automatic action on."}
+              ? "Mainstay carries out proposals that every rule allows."
+              : "Mainstay proposes and records actions. An operator accepts them, or the site enables automatic mode."}
           </p>
         </div>
       </div>
@@ -48,15 +48,15 @@ function Body({ status }: { status: RemediationStatus }) {
         </span>
         <div className="min-w-0 flex-1">
           <p className="font-medium">
-            {breaker.open ? "The breaker is open: nothing more by itself" : "The breaker is closed"}
+            {breaker.open ? "The breaker is open: no further automatic actions" : "The breaker is closed"}
           </p>
           <Progress
             value={Math.min(1, breaker.touched / most)}
-            label="Nodes touched, of those allowed"
+            label="Nodes drained, of the allowed number"
             className="my-1.5 max-w-md"
           />
           <p className="num text-ink-2">{breakerText(breaker)}.</p>
-          {breaker.why && <p className="text-ink-3 text-xs first-letter:uppercase">{breaker.why}.</p>}
+          {breaker.reason && <p className="text-ink-3 text-xs first-letter:uppercase">{breaker.reason}.</p>}
         </div>
       </div>
     </div>

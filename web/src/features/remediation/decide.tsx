@@ -1,10 +1,10 @@
-/** Accept or dismiss what the machine wants to do. */
+/** The dialog that accepts or dismisses a proposal. */
 import { useQueryClient } from "@tanstack/react-query";
 import { client, unwrap } from "@/api/client";
 import type { Remediation } from "@/api/types";
 import { type Act, ActDialog } from "@/ui/act-dialog";
 import { useToast } from "@/ui/toast";
-import { decisiveRule, wantsText } from "./model";
+import { actionText, decisiveRule } from "./model";
 import { remediationKeys } from "./queries";
 
 export type Decision = "accept" | "dismiss";
@@ -17,7 +17,7 @@ interface Props {
 
 export function Decide({ proposal, decision, onClose }: Props) {
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const accept = decision === "accept";
   const against = decisiveRule(proposal.rules);
   const refresh = () => {
@@ -28,8 +28,8 @@ export function Decide({ proposal, decision, onClose }: Props) {
   function run({ reason, headers }: Act) {
     const options = { params: { path: { id: proposal.id } }, body: { reason }, headers };
     const asked = accept
-      ? client.POST("/v1/remediations/{id}/accept", options)
-      : client.POST("/v1/remediations/{id}/dismiss", options);
+      ? client.POST("/v1/remediations/{id}:accept", options)
+      : client.POST("/v1/remediations/{id}:dismiss", options);
     return unwrap<Remediation>(asked).catch((error: unknown) => {
       refresh();
       throw error;
@@ -41,12 +41,12 @@ export function Decide({ proposal, decision, onClose }: Props) {
       title={accept ? "Accept the proposal" : "Dismiss the proposal"}
       about={
         <>
-          {wantsText(proposal)}.{" "}
+          {actionText(proposal)}.{" "}
           {accept
             ? against
-              ? `The rule ${against.name} stands against it: ${against.why}`
-              : "No rule stands against it."
-            : "Nothing is done. If the fault is found again, it may be proposed again."}
+              ? `The rule ${against.name} is against it: ${against.reason}`
+              : "All rules allow it."
+            : "Mainstay does nothing. If the fault is found again, Mainstay may propose it again."}
         </>
       }
       verb={accept ? "Accept" : "Dismiss"}
@@ -54,7 +54,7 @@ export function Decide({ proposal, decision, onClose }: Props) {
       onClose={onClose}
       onDone={() => {
         refresh();
-        say(accept ? "Accepted" : "Dismissed");
+        toast(accept ? "Accepted" : "Dismissed");
       }}
     />
   );

@@ -1,21 +1,26 @@
-/** One proposal: what, why, which rules were asked and what they said, and a person's answer. */
+/** One proposal: its action, its reason, the results of the rules, and the operator's decision. */
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { Remediation, RemediationRule } from "@/api/types";
 import { DeviceLink } from "@/features/devices/device-link";
 import { cx } from "@/lib/cx";
 import { humanize, readable } from "@/lib/format";
-import { lookOf, proposal as proposalLooks, remedy, ruleVerdict } from "@/lib/states";
+import {
+  proposal as proposalLooks,
+  recommendedAction,
+  ruleVerdict,
+  statusStyleOf,
+} from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { Glyph } from "@/ui/glyph";
 import { StatePill } from "@/ui/state-pill";
 import { Decide, type Decision } from "./decide";
-import { isDenied, isWaiting, wantsText } from "./model";
+import { actionText, isDenied, isWaiting } from "./model";
 
 interface Props {
   proposal: Remediation;
-  /** Where the page is about the incident or the node, the way there is left out. */
+  /** On the page of an incident or node, the link to it is omitted. */
   within?: "incident" | "node";
 }
 
@@ -25,8 +30,8 @@ export function ProposalCard({ proposal, within }: Props) {
   return (
     <article className="border-line border-t px-4 py-3 first:border-t-0">
       <header className="flex flex-wrap items-center gap-x-3 gap-y-1.5">
-        <StatePill look={lookOf(proposalLooks, proposal.state)} />
-        <h3 className="font-semibold text-base text-ink">{wantsText(proposal)}</h3>
+        <StatePill look={statusStyleOf(proposalLooks, proposal.state)} />
+        <h3 className="font-semibold text-base text-ink">{actionText(proposal)}</h3>
         {proposal.dry_run && <DryRun />}
         <span className="text-ink-3 text-xs">
           <Age at={proposal.created_at} />
@@ -44,8 +49,11 @@ export function ProposalCard({ proposal, within }: Props) {
       </header>
       <p className="mt-1 max-w-prose text-ink-2 text-sm">{readable(proposal.reason)}</p>
       <p className="mt-1 flex flex-wrap gap-x-4 gap-y-0.5 text-ink-3 text-xs">
-        <span title={lookOf(remedy, proposal.remedy).about}>
-          remedy <b className="font-medium text-ink-2">{lookOf(remedy, proposal.remedy).label}</b>
+        <span title={statusStyleOf(recommendedAction, proposal.recommended_action).about}>
+          recommended action{" "}
+          <b className="font-medium text-ink-2">
+            {statusStyleOf(recommendedAction, proposal.recommended_action).label}
+          </b>
         </span>
         {within !== "node" && (
           <Link
@@ -64,12 +72,12 @@ export function ProposalCard({ proposal, within }: Props) {
             params={{ id: proposal.incident }}
             className="font-medium text-accent hover:underline"
           >
-            its incident
+            incident
           </Link>
         )}
         {proposal.decided_at !== null && (
           <span>
-            decided by {proposal.decided_by ?? "nobody"}, <Age at={proposal.decided_at} />
+            decided by {proposal.decided_by ?? "unknown"}, <Age at={proposal.decided_at} />
           </span>
         )}
       </p>
@@ -82,7 +90,7 @@ export function ProposalCard({ proposal, within }: Props) {
 export function DryRun() {
   return (
     <span
-      title="Nothing happens by itself: the site has not switched automatic action on"
+      title="Mainstay does not act: automatic mode is off"
       className="inline-flex h-5 items-center rounded-[5px] border border-line-strong border-dashed px-1.5 font-medium text-2xs text-ink-2"
     >
       dry run
@@ -90,7 +98,7 @@ export function DryRun() {
   );
 }
 
-/** The rules in the order in which they were asked. */
+/** The rules in the order of their evaluation. */
 function Rules({ rules, open }: { rules: RemediationRule[]; open: boolean }) {
   const [all, setAll] = useState(open);
   const against = rules.filter((rule) => rule.verdict !== "allow");
@@ -99,7 +107,7 @@ function Rules({ rules, open }: { rules: RemediationRule[]; open: boolean }) {
     <div className="mt-2">
       <ol aria-label="Rules" className="flex flex-col gap-1">
         {shown.map((rule) => {
-          const look = lookOf(ruleVerdict, rule.verdict);
+          const look = statusStyleOf(ruleVerdict, rule.verdict);
           return (
             <li
               key={rule.name}
@@ -110,7 +118,7 @@ function Rules({ rules, open }: { rules: RemediationRule[]; open: boolean }) {
                 {humanize(rule.name)}
               </span>
               <span className="block text-ink-2 first-letter:uppercase max-sm:col-span-2">
-                {readable(rule.why)}
+                {readable(rule.reason)}
               </span>
             </li>
           );

@@ -1,4 +1,4 @@
-/** The proposals about one node or one incident, where its page is read. */
+/** The proposals about one node or one incident, on its page. */
 import { useQuery } from "@tanstack/react-query";
 import { usePolling } from "@/lib/live";
 import { ErrorNotice } from "@/ui/notice";
@@ -7,13 +7,13 @@ import { isWaiting } from "./model";
 import { ProposalCard } from "./proposal-card";
 import { recentRemediationsQuery } from "./queries";
 
-/** On a node only what still waits; the rest is history and stands with the remediations. */
+/** The waiting proposals of a node. */
 export function Proposals({ node }: { node: string }) {
   const query = useQuery({ ...recentRemediationsQuery({ node }), refetchInterval: usePolling(15_000) });
   const waiting = query.data?.filter(isWaiting) ?? [];
   if (waiting.length === 0) return null;
   return (
-    <Panel title="The machine proposes" flush>
+    <Panel title="Remediation proposals" term="remediation" flush>
       {waiting.map((proposal) => (
         <ProposalCard key={proposal.id} proposal={proposal} within="node" />
       ))}
@@ -21,7 +21,7 @@ export function Proposals({ node }: { node: string }) {
   );
 }
 
-/** Every proposal that came of an incident, whatever became of it. */
+/** All proposals of an incident. */
 export function IncidentProposals({ incident, node }: { incident: string; node: string | null }) {
   const query = useQuery({
     ...recentRemediationsQuery(node ? { node } : {}),
@@ -31,13 +31,13 @@ export function IncidentProposals({ incident, node }: { incident: string; node: 
   const items = query.data?.filter((item) => item.incident === incident) ?? [];
   if (query.isError && !query.data)
     return (
-      <Panel title="The machine proposes">
+      <Panel title="Remediation proposals" term="remediation">
         <ErrorNotice error={query.error} onRetry={() => void query.refetch()} />
       </Panel>
     );
   if (items.length === 0) return null;
   return (
-    <Panel title="The machine proposes" flush>
+    <Panel title="Remediation proposals" term="remediation" flush>
       {items.map((proposal) => (
         <ProposalCard key={proposal.id} proposal={proposal} within="incident" />
       ))}

@@ -29,7 +29,7 @@ export const remediationsQuery = (filter: RemediationFilter) =>
     placeholderData: keepPreviousData,
   });
 
-/** The newest of them in one page. */
+/** The newest proposals in one page. */
 export const recentRemediationsQuery = (filter: RemediationFilter = {}) =>
   queryOptions({
     queryKey: remediationKeys.recent(filter),
@@ -41,5 +41,5 @@ export const recentRemediationsQuery = (filter: RemediationFilter = {}) =>
 export const remediationStatusQuery = () =>
   queryOptions({
     queryKey: remediationKeys.status,
-    queryFn: ({ signal }) => unwrap(client.GET("/v1/remediation", { signal })),
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/remediation-status", { signal })),
   });

@@ -1,11 +1,11 @@
-/** What the machine wants to do, what it did, and how far it may go. */
+/** Proposals of remediation, their history, and their limits. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
 import type { RemediationState } from "@/api/types";
 import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { proposal as looks, proposalOrder } from "@/lib/states";
+import { proposal as looks, proposalOrder } from "@/lib/status-styles";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
 import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
@@ -48,7 +48,10 @@ export function RemediationPage() {
       actions={
         <>
           <CopyMenu
-            commands={[curl("/v1/remediations"), { ...curl("/v1/remediation"), label: "curl breaker" }]}
+            commands={[
+              curl("/v1/remediations"),
+              { ...curl("/v1/remediation-status"), label: "curl breaker" },
+            ]}
           />
           <Select
             label="State"
@@ -70,7 +73,7 @@ export function RemediationPage() {
       <Panel
         title="Proposals"
         about={
-          waiting.length > 0 ? `${plural(waiting.length, "proposal")} waiting, then the newest` : undefined
+          waiting.length > 0 ? `${plural(waiting.length, "waiting proposal")}, then the newest` : undefined
         }
         flush
       >
@@ -88,11 +91,10 @@ export function RemediationPage() {
         {items?.length === 0 && (
           <div className="px-4 pb-3">
             {filter.state || filter.node ? (
-              <Empty title="No proposal matches.">Clear the filter to see all.</Empty>
+              <Empty title="No matching proposals.">Clear the filters to see all proposals.</Empty>
             ) : (
-              <Empty title="The machine has proposed nothing.">
-                A certain fault whose remedy needs the node empty opens a proposal: what, why, and what every
-                rule says about it.
+              <Empty title="No proposals.">
+                Mainstay proposes a drain if the recommended action for a fault needs an empty node.
               </Empty>
             )}
           </div>

@@ -1,6 +1,6 @@
 import type { RemediationState } from "@/api/types";
 import { oneOf, type RawSearch, text } from "@/lib/search";
-import { proposalOrder } from "@/lib/states";
+import { proposalOrder } from "@/lib/status-styles";
 
 export interface RemediationSearch {
   state?: RemediationState;

@@ -30,13 +30,13 @@ describe("familyOf", () => {
     expect(familyOf({ name, source })).toBe(family);
   });
 
-  it("knows no family for what a rank measures", () => {
+  it("has no family for signals of ranks", () => {
     expect(familyOf({ name: "loss", source: "rank" })).toBeNull();
   });
 });
 
 describe("inFamilies", () => {
-  it("leaves out what has no signal and keeps every signal once", () => {
+  it("omits empty families and keeps every signal once", () => {
     const signals = [make("load_1m", "host"), make("gpu_power_watts"), make("gpu_pcie_width")];
     const found = inFamilies(signals);
     expect(found.map((family) => family.id)).toEqual(["heat", "pcie", "host"]);
@@ -44,15 +44,15 @@ describe("inFamilies", () => {
   });
 });
 
-it("tells twins apart by their unit", () => {
+it("separates signals of the same name by unit", () => {
   const used = make("memory_used_bytes", "host", "B");
   const share = make("memory_used_ratio", "host");
   expect(signalTitle(used, [used, share])).toBe("Memory used, B");
-  expect(signalTitle(share, [used, share])).toBe("Memory used, share");
+  expect(signalTitle(share, [used, share])).toBe("Memory used, ratio");
   expect(signalTitle(used, [used])).toBe("Memory used");
 });
 
-it("names values that are no amounts", () => {
+it("names values that are not quantities", () => {
   expect(namedValue("gpu_recovery_action", 1)).toBe("reset the GPU");
   expect(namedValue("gpu_recovery_action", 0.5)).toBeNull();
   expect(namedValue("gpu_power_watts", 1)).toBeNull();

@@ -1,4 +1,4 @@
-/** Signals in families, as a person looks for them: the charts of a node and the choice of the map share them. Pure. */
+/** Families of signals, for the charts of a node and the signals of the heatmap. */
 import type { Signal } from "@/api/types";
 import { signalLabel } from "@/lib/format";
 
@@ -21,7 +21,7 @@ interface Family {
   label: string;
   source: string;
   about: string;
-  /** The first family of the source whose pattern fits has the signal. */
+  /** A signal belongs to the first family of its source with a matching pattern. */
   pattern: RegExp;
 }
 
@@ -29,7 +29,7 @@ export const families: Record<FamilyId, Family> = {
   throttle: {
     label: "Throttling",
     source: "gpu",
-    about: "share of time with clocks held down, by cause",
+    about: "ratio of time with reduced clocks, by cause",
     pattern: /throttle/,
   },
   heat: {
@@ -52,9 +52,9 @@ export const families: Record<FamilyId, Family> = {
     pattern: /nvlink|fabric/,
   },
   driver: {
-    label: "Driver's advice",
+    label: "Driver recommendation",
     source: "gpu",
-    about: "the recovery action that the driver asks for",
+    about: "the recovery action that the driver recommends",
     pattern: /recovery_action/,
   },
   load: { label: "Load", source: "gpu", about: "utilization, memory, processes", pattern: /./ },
@@ -88,17 +88,17 @@ export interface FamilySignals {
   signals: Signal[];
 }
 
-/** The families that have any of the signals, in the order in which a person asks for them. */
+/** Return the families with any of the signals, in order. */
 export function inFamilies(signals: readonly Signal[]): FamilySignals[] {
   return familyIds
     .map((id) => ({ id, signals: signals.filter((signal) => familyOf(signal) === id) }))
     .filter((family) => family.signals.length > 0);
 }
 
-/** Two signals may measure the same thing in different units; then the unit tells them apart. */
+/** Return the title of a signal, with its unit if another signal has the same label. */
 export function signalTitle(signal: Signal, all: readonly Signal[]): string {
   const label = signalLabel(signal.name);
   const twins = all.filter((other) => signalLabel(other.name) === label);
   if (twins.length < 2) return label;
-  return `${label}, ${signal.name.endsWith("_ratio") ? "share" : signal.unit}`;
+  return `${label}, ${signal.name.endsWith("_ratio") ? "ratio" : signal.unit}`;
 }

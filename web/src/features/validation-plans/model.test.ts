@@ -12,12 +12,12 @@ const considered = (benchmark: string, gain: number): Considered => ({
   risk_after: 0.5 - gain,
   finds: 0,
   alone: 0,
-  why: "",
+  reason: "",
   nodes: 1,
 });
 
-describe("a plan of checks", () => {
-  it("asks in shares what was written in per cent", () => {
+describe("a validation plan", () => {
+  it("converts percent to ratios", () => {
     const fields = {
       nodes: "a b",
       jobHours: "24",
@@ -36,7 +36,7 @@ describe("a plan of checks", () => {
     });
   });
 
-  it("lists what is chosen as it runs, then the rest by gain", () => {
+  it("lists chosen benchmarks in order, then the rest by gain", () => {
     const plan = {
       benchmarks: ["nccl", "gemm"],
       considered: [
@@ -49,29 +49,29 @@ describe("a plan of checks", () => {
     expect(auditOrder(plan).map((one) => one.benchmark)).toEqual(["nccl", "gemm", "copy", "disk"]);
   });
 
-  it("says where to run", () => {
+  it("names the nodes to run on", () => {
     const plan = {
       benchmarks: ["gemm"],
       nodes: ["a", "b"],
       run_on: ["a"],
       seconds: 90,
     } as unknown as ValidationPlan;
-    expect(headline(plan)).toBe("Run 1 benchmark on 1 of 2 nodes, about 1 min 30 s a node.");
+    expect(headline(plan)).toBe("Run 1 benchmark on 1 of 2 nodes, about 1 min 30 s per node.");
     expect(headline({ ...plan, run_on: ["a", "b"] })).toContain("on all 2 nodes");
-    expect(headline({ ...plan, benchmarks: [] })).toBe("No check is needed.");
+    expect(headline({ ...plan, benchmarks: [] })).toBe("No validation needed.");
   });
 
-  it("says what runs on which node", () => {
+  it("names the benchmarks of each node", () => {
     const plan = { per_node: true, sets: { a: ["gemm", "copy"], b: [] } };
     expect(["a", "b", "c"].map((node) => setText(plan, node))).toEqual([
       "gemm, copy",
-      "nothing",
-      "may start as it is",
+      "none",
+      "no validation needed",
     ]);
   });
 
-  it("shows no risk that was not learned", () => {
+  it("hides a risk that was not learned", () => {
     expect(riskText({ learned: false }, 0)).toBe("unknown");
-    expect(riskText({ learned: true }, 0.034)).toBe("3.4 %");
+    expect(riskText({ learned: true }, 0.034)).toBe("3.4%");
   });
 });

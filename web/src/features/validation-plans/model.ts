@@ -1,4 +1,4 @@
-/** A plan of checks in words. Pure. */
+/** Texts of a validation plan. */
 import type { components } from "@/api/schema";
 import type { ValidationPlan } from "@/api/types";
 import { names } from "@/features/validation/sweep-form";
@@ -10,11 +10,11 @@ export type Considered = ValidationPlan["considered"][number];
 export interface PlanFields {
   nodes: string;
   jobHours: string;
-  /** Highest risk that is accepted, in per cent. */
+  /** The highest accepted risk in percent. */
   targetPercent: string;
   worthNodeHours: string;
   suite: string;
-  /** One set for all nodes, where they are to be compared. */
+  /** Use one set for all nodes, so that they can be compared. */
   uniform: boolean;
 }
 
@@ -27,12 +27,12 @@ export function planBody(fields: PlanFields): Create {
     trigger: "manual",
     suite: fields.suite,
     uniform: fields.uniform,
-    order: false, // asking orders nothing
-    again: 0,
+    order: false, // a plan starts no validations
+    remeasure: 0,
   };
 }
 
-/** Chosen ones in the order in which they run, then the others by what they would have gained. */
+/** Order benchmarks: chosen ones as they run, then the others by gain. */
 export function auditOrder(plan: Pick<ValidationPlan, "considered" | "benchmarks">): Considered[] {
   const place = (one: Considered) => {
     const at = plan.benchmarks.indexOf(one.benchmark);
@@ -41,23 +41,23 @@ export function auditOrder(plan: Pick<ValidationPlan, "considered" | "benchmarks
   return [...plan.considered].sort((a, b) => place(a) - place(b) || b.gain - a.gain);
 }
 
-/** What to do, in one sentence. */
+/** Return the plan in one sentence. */
 export function headline(plan: ValidationPlan): string {
-  if (plan.benchmarks.length === 0) return "No check is needed.";
+  if (plan.benchmarks.length === 0) return "No validation needed.";
   const where =
     plan.run_on.length === plan.nodes.length
       ? `on all ${plural(plan.nodes.length, "node")}`
       : `on ${plan.run_on.length} of ${plural(plan.nodes.length, "node")}`;
-  return `Run ${plural(plan.benchmarks.length, "benchmark")} ${where}, about ${age(plan.seconds)} a node.`;
+  return `Run ${plural(plan.benchmarks.length, "benchmark")} ${where}, about ${age(plan.seconds)} per node.`;
 }
 
-/** What runs on a node, in words. */
+/** Return the benchmarks of a node as text. */
 export function setText(plan: Pick<ValidationPlan, "per_node" | "sets">, node: string): string {
   const set = plan.sets[node];
-  if (set === undefined) return "may start as it is";
-  return set.length === 0 ? "nothing" : set.join(", ");
+  if (set === undefined) return "no validation needed";
+  return set.length === 0 ? "none" : set.join(", ");
 }
 
-/** Too little history means that the risk is not known, whatever number stands there. */
+/** Return the risk as text; unknown if there is too little history. */
 export const riskText = (plan: Pick<ValidationPlan, "learned">, risk: number) =>
   plan.learned ? percent(risk) : "unknown";

@@ -15,7 +15,7 @@ export function PlanView({ plan }: { plan: ValidationPlan }) {
         title="Plan"
         about={
           <>
-            made <Age at={plan.created_at} />
+            created <Age at={plan.created_at} />
           </>
         }
         aside={
@@ -28,7 +28,7 @@ export function PlanView({ plan }: { plan: ValidationPlan }) {
         <p className="font-medium text-ink text-sm">{headline(plan)}</p>
         <p className="mt-0.5 flex max-w-4xl items-baseline gap-2 text-ink-2 text-sm">
           {!plan.learned && <Glyph name="question" tone="unknown" />}
-          <span className="first-letter:uppercase">{plan.why}</span>
+          <span className="first-letter:uppercase">{plan.reason}</span>
         </p>
         {plan.learned && !plan.reached && (
           <p className="mt-2 flex items-center gap-2 text-ink-2 text-sm">
@@ -40,12 +40,12 @@ export function PlanView({ plan }: { plan: ValidationPlan }) {
           <Stat value={riskText(plan, plan.risk_before)} name="risk before" />
           <Stat value={riskText(plan, plan.risk_after)} name="after this plan" />
           <Stat value={riskText(plan, plan.risk_full)} name="after the whole suite" />
-          <Stat value={age(plan.seconds)} name="a node" note={`whole suite ${age(plan.full_seconds)}`} />
+          <Stat value={age(plan.seconds)} name="per node" note={`whole suite ${age(plan.full_seconds)}`} />
         </div>
         <p className="mt-3 text-ink-3 text-xs">
           A job of {age(plan.job_hours * 3600)}, {plural(plan.defects, "past defect")}, model: {plan.model}
           {plan.worth_node_hours !== null &&
-            `, an averted incident is worth ${plan.worth_node_hours} node-hours`}
+            `, value of an averted incident: ${plan.worth_node_hours} node-hours`}
           .
         </p>
       </Panel>
@@ -55,15 +55,15 @@ export function PlanView({ plan }: { plan: ValidationPlan }) {
   );
 }
 
-const columns = ["Benchmark", "Takes off", "Costs", "Risk after", "Found", "Alone", "Why"];
+const columns = ["Benchmark", "Risk reduction", "Cost", "Risk after", "Found", "Found alone", "Reason"];
 
-/** Every benchmark that was weighed, chosen or not, with the reason. */
+/** Every evaluated benchmark, chosen or not, with the reason. */
 function Audit({ plan }: { plan: ValidationPlan }) {
   return (
-    <Panel title="What was weighed" about="chosen ones first, in their order" flush>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+    <Panel title="Benchmarks evaluated" about="chosen ones first, in their order" flush>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling region must be reachable by keyboard */}
       <section className="relative overflow-x-auto" tabIndex={0} aria-label="Audit table">
-        <table aria-label="Benchmarks weighed" className="w-full border-collapse text-sm">
+        <table aria-label="Benchmarks evaluated" className="w-full border-collapse text-sm">
           <thead>
             <tr className="border-line border-b text-left text-ink-3 text-xs">
               {columns.map((name) => (
@@ -100,12 +100,12 @@ function AuditRow({ one, learned }: { one: Considered; learned: boolean }) {
       <td className={cell}>{learned ? percent(one.risk_after, 2) : "unknown"}</td>
       <td className={cell}>{one.finds}</td>
       <td className={cell}>{one.alone}</td>
-      <td className="min-w-56 px-2.5 py-1.5 text-ink-2">{one.why}</td>
+      <td className="min-w-56 px-2.5 py-1.5 text-ink-2">{one.reason}</td>
     </tr>
   );
 }
 
-/** Nodes listed: the riskiest; the API has them all. */
+/** The most nodes to list, riskiest first; the API returns all. */
 const SHOWN = 50;
 
 type NodeRisk = ValidationPlan["node_risks"][number];
@@ -114,8 +114,8 @@ function Nodes({ plan }: { plan: ValidationPlan }) {
   const riskiest = [...plan.node_risks].sort((a, b) => b.p - a.p);
   return (
     <Panel
-      title={plan.per_node ? "What runs on each node, and why" : "What each node brings"}
-      about={`${plan.run_on.length} to check, ${plan.nodes.length - plan.run_on.length} may start as they are`}
+      title={plan.per_node ? "Benchmarks by node" : "Risk by node"}
+      about={`${plan.run_on.length} to validate, ${plan.nodes.length - plan.run_on.length} without validation`}
       flush
     >
       <ul aria-label="Nodes of the plan">
@@ -128,7 +128,7 @@ function Nodes({ plan }: { plan: ValidationPlan }) {
 }
 
 function NodeLine({ one, plan }: { one: NodeRisk; plan: ValidationPlan }) {
-  const reasons = Object.entries(one.why ?? {});
+  const reasons = Object.entries(one.reasons ?? {});
   const ordered = plan.validations?.[one.node];
   return (
     <li className="border-line border-t px-4 py-1.5 text-sm">
@@ -153,13 +153,13 @@ function NodeLine({ one, plan }: { one: NodeRisk; plan: ValidationPlan }) {
             : "risk unknown"}
         </span>
         <span className="w-28 text-ink-3 text-xs">
-          {one.checked ? `to be checked, ${age(one.seconds)}` : "as it is"}
+          {one.checked ? `validate, ${age(one.seconds)}` : "no validation"}
         </span>
       </div>
       {reasons.length > 0 && (
         <details className="text-xs">
           <summary className="w-max cursor-pointer text-ink-3 hover:text-ink">
-            Why these <span className="sr-only">on {one.node}</span>
+            Reasons <span className="sr-only">on {one.node}</span>
           </summary>
           <dl className="grid grid-cols-[max-content_minmax(0,1fr)] gap-x-4 gap-y-0.5 py-1">
             {reasons.map(([benchmark, why]) => (

@@ -1,4 +1,4 @@
-/** Which checks do these nodes need before a job, and why: asking orders nothing. */
+/** The form of a validation plan. A plan starts no validations. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
@@ -21,12 +21,12 @@ interface Props {
 export function Plans({ id, onPlan }: Props) {
   return (
     <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_minmax(0,3fr)]">
-      <Ask onPlan={onPlan} />
+      <PlanForm onPlan={onPlan} />
       {id === undefined ? (
         <Panel title="Plan">
-          <Empty title="Nothing was asked yet.">
-            The plan weighs, from the nodes' past, what each benchmark takes off the risk against what it
-            costs. Where too little is known the whole suite runs.
+          <Empty title="No plan yet.">
+            Enter nodes and a job length. The plan compares the risk reduction of each benchmark with its
+            cost, from the history of the nodes. Without enough history it uses the whole suite.
           </Empty>
         </Panel>
       ) : (
@@ -45,7 +45,7 @@ function Shown({ id }: { id: string }) {
   );
 }
 
-function Ask({ onPlan }: { onPlan: (id: string) => void }) {
+function PlanForm({ onPlan }: { onPlan: (id: string) => void }) {
   const suites = useQuery(suitesQuery());
   const queryClient = useQueryClient();
   const [fields, setFields] = useState<PlanFields>({
@@ -98,9 +98,9 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
   }
 
   return (
-    <Panel title="What to check" about="asking orders nothing">
+    <Panel title="Validation plan" about="a plan starts no validations">
       <form onSubmit={submit} className="flex flex-col gap-4">
-        <Field label="Nodes" hint="Names, separated by spaces, commas or lines.">
+        <Field label="Nodes" hint="Names, separated by spaces, commas, or lines.">
           {(id) => (
             <TextArea
               id={id}
@@ -111,12 +111,12 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
             />
           )}
         </Field>
-        {amount("Job, hours", "jobHours", "How long it is to run.", 8760)}
-        {amount("Risk accepted, %", "targetPercent", "Of an incident during the job.", 100)}
+        {amount("Job length (hours)", "jobHours", "Expected length of the job.", 8760)}
+        {amount("Accepted risk (%)", "targetPercent", "Probability of an incident during the job.", 100)}
         {amount(
-          "Worth, node-hours",
+          "Value (node-hours)",
           "worthNodeHours",
-          "What an averted incident is worth. Empty: any cost.",
+          "Value of an averted incident. Leave empty for no cost limit.",
           1e6,
           false,
         )}
@@ -141,12 +141,12 @@ function Ask({ onPlan }: { onPlan: (id: string) => void }) {
             checked={fields.uniform}
             onChange={(event) => set({ uniform: event.target.checked })}
           />
-          One set for all nodes, to compare them
+          Same benchmarks on all nodes
         </label>
         {make.isError && <ErrorNotice error={make.error} />}
         <div className="flex justify-end">
           <Button type="submit" kind="primary" busy={make.isPending} disabled={body.nodes.length === 0}>
-            Plan
+            Create plan
           </Button>
         </div>
       </form>

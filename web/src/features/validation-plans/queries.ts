@@ -3,7 +3,7 @@ import { client, unwrap } from "@/api/client";
 
 export const planKeys = { one: (id: string) => ["validation-plans", id] as const };
 
-/** As it was made: a plan never changes. */
+/** A stored plan; plans never change. */
 export const planQuery = (id: string) =>
   queryOptions({
     queryKey: planKeys.one(id),

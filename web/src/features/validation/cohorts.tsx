@@ -1,7 +1,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { nodesQuery } from "@/features/nodes/queries";
 
-/** The fleet's cohorts, offered while one types. */
+/** The cohorts of the fleet, as suggestions. */
 export function Cohorts({ id }: { id: string }) {
   const nodes = useInfiniteQuery(nodesQuery());
   const known = new Set(nodes.data?.pages.flatMap((page) => page.items.map((node) => node.cohort)));

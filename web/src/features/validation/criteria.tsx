@@ -1,4 +1,4 @@
-/** What a value must be to pass, per cohort, and where that knowledge comes from. */
+/** The criteria by cohort and their source. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
@@ -62,6 +62,7 @@ export function Criteria() {
   return (
     <Panel
       title="Criteria"
+      term="criterion"
       about="learned from results, per cohort"
       flush
       aside={
@@ -82,9 +83,8 @@ export function Criteria() {
         {(criteria) =>
           cohort === undefined ? (
             <div className="px-4 pb-3">
-              <Empty title="There are no criteria yet.">
-                Until there are, every verdict is unknown, never pass. Run a suite on several nodes, then
-                learn.
+              <Empty title="No criteria yet.">
+                Without criteria, every verdict is UNKNOWN. Run a suite on several nodes, then learn.
               </Empty>
             </div>
           ) : (
@@ -107,19 +107,19 @@ export function Criteria() {
 
 function Learn() {
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const learn = useMutation({
     mutationFn: () => unwrap(client.POST("/v1/criteria:learn", { body: {}, headers: idempotencyKey() })),
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.criteria });
-      say("Criteria learned from stored results");
+      toast("Criteria learned from stored results");
     },
   });
   return (
     <>
       {learn.isError && <ErrorNotice error={learn.error} />}
       <Button busy={learn.isPending} onClick={() => learn.mutate()}>
-        Learn now
+        Learn criteria
       </Button>
     </>
   );

@@ -1,11 +1,11 @@
-/** One criterion: the reference that stands for healthy runs, how well it repeats, and the newest runs beside it. */
+/** One criterion: its reference sample, its repeatability, and the newest runs. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import type { CriterionDetail, JudgedRun } from "@/api/types";
+import type { CriterionDetail, CriterionRun } from "@/api/types";
 import { EcdfChart, EcdfLegend, limitText } from "@/charts/ecdf-chart";
 import { cx } from "@/lib/cx";
 import { humanize, percent, plural, quantity, signalLabel } from "@/lib/format";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { CopyMenu, curl } from "@/ui/copy";
 import { type Fact, Facts } from "@/ui/facts";
@@ -61,16 +61,16 @@ function facts(detail: CriterionDetail): Fact[] {
       name: "Repeatability",
       value:
         distribution.repeatability === null ? (
-          <span className="text-ink-2">unknown: too few runs of one device</span>
+          <span className="text-ink-2">unknown: too few runs per device</span>
         ) : (
           percent(distribution.repeatability, 2)
         ),
     },
     {
       name: "Detectable slowdown",
-      value: `${percent(distribution.detectable, 2)}: from there on 95 % of devices fail`,
+      value: `${percent(distribution.detectable, 2)}: 95% of devices with it fail`,
     },
-    { name: "Left out", value: `${plural(distribution.excluded, "run")} that were no examples of health` },
+    { name: "Excluded", value: `${plural(distribution.excluded, "run")} of unhealthy devices` },
   ];
 }
 
@@ -85,8 +85,8 @@ function Body({ detail, about }: { detail: CriterionDetail; about: string | unde
         <div className="flex flex-col gap-2">
           {distribution === null && (
             <p className="text-ink-2 text-sm">
-              Limits alone judge this metric: it does not repeat well enough for a distribution, or somebody
-              stated it.
+              Only limits apply to this metric: it does not repeat well enough for a distribution, or an
+              operator set it.
             </p>
           )}
           <EcdfChart
@@ -95,9 +95,9 @@ function Body({ detail, about }: { detail: CriterionDetail; about: string | unde
             reference={distribution?.reference ?? []}
             runs={[...runs].reverse().map((run) => ({
               key: keyOf(run),
-              name: `${run.node} ${run.device}, ${lookOf(verdict, run.verdict).label.toLowerCase()}`,
+              name: `${run.node} ${run.device}, ${statusStyleOf(verdict, run.verdict).label.toLowerCase()}`,
               values: run.values,
-              tone: lookOf(verdict, run.verdict).tone,
+              tone: statusStyleOf(verdict, run.verdict).tone,
               main: about === undefined ? run.verdict === "fail" : run.validation_id === about,
             }))}
             low={detail.low}
@@ -107,13 +107,13 @@ function Body({ detail, about }: { detail: CriterionDetail; about: string | unde
           <EcdfLegend one="a run" />
         </div>
       </Panel>
-      <Panel title="What it asks">
+      <Panel title="Criterion">
         <Facts facts={facts(detail)} />
       </Panel>
       <Panel title="Newest runs" about="newest first" flush className="lg:col-span-2">
         {runs.length === 0 ? (
           <div className="px-4 pb-3">
-            <Empty title="No run of this cohort is on record." />
+            <Empty title="No runs of this cohort." />
           </div>
         ) : (
           <ul>
@@ -127,9 +127,9 @@ function Body({ detail, about }: { detail: CriterionDetail; about: string | unde
   );
 }
 
-const keyOf = (run: JudgedRun) => `${run.validation_id}/${run.device}`;
+const keyOf = (run: CriterionRun) => `${run.validation_id}/${run.device}`;
 
-function RunRow({ run, unit, about }: { run: JudgedRun; unit: string; about: boolean }) {
+function RunRow({ run, unit, about }: { run: CriterionRun; unit: string; about: boolean }) {
   const first = run.values[0];
   const last = run.values.at(-1);
   return (
@@ -140,7 +140,7 @@ function RunRow({ run, unit, about }: { run: JudgedRun; unit: string; about: boo
         about && "bg-accent-soft",
       )}
     >
-      <StatePill look={lookOf(verdict, run.verdict)} quiet />
+      <StatePill look={statusStyleOf(verdict, run.verdict)} quiet />
       <Link
         to="/validation/$id"
         params={{ id: run.validation_id }}
@@ -150,7 +150,7 @@ function RunRow({ run, unit, about }: { run: JudgedRun; unit: string; about: boo
       </Link>
       <span className="num text-ink-2 max-md:order-last max-md:col-span-3">
         {first === undefined || last === undefined
-          ? "nothing measured"
+          ? "no measurement"
           : first === last
             ? quantity(first, unit)
             : `${quantity(first, unit)} to ${quantity(last, unit)}`}{" "}

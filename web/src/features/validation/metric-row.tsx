@@ -1,4 +1,4 @@
-/** One metric against its criterion; its distribution beside the reference, where one was learned. */
+/** One metric with its criterion, and its distribution beside the learned reference. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
@@ -7,18 +7,18 @@ import { bandGeometry } from "@/charts/criterion";
 import { CriterionBand } from "@/charts/criterion-band";
 import { EcdfChart } from "@/charts/ecdf-chart";
 import { plural, quantity, signalLabel } from "@/lib/format";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Icon } from "@/ui/icon";
 import { QueryView } from "@/ui/query-view";
 import { Skeleton } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
+import { WHOLE } from "./labels";
 import { judgingQuery } from "./queries";
-import { WHOLE } from "./words";
 
 interface Props {
   result: ValidationResult;
   validation: string;
-  /** More than one device was measured, so each row names its own. */
+  /** Whether several devices were measured, so that each row names its device. */
   named: boolean;
 }
 
@@ -52,7 +52,7 @@ export function MetricRow({ result, validation, named }: Props) {
         </div>
         <div className="contents max-lg:order-2 max-lg:flex max-lg:basis-full max-lg:gap-3">
           <span className="shrink-0">
-            <StatePill look={lookOf(verdict, result.verdict)} quiet />
+            <StatePill look={statusStyleOf(verdict, result.verdict)} quiet />
           </span>
           <span className="min-w-0 text-ink-2 text-xs max-lg:pt-0.5">
             {result.reason}
@@ -94,7 +94,7 @@ function Distribution({ result, validation }: { result: ValidationResult; valida
         {(detail) =>
           detail === null ? (
             <p className="text-ink-3 text-xs">
-              The criterion that judged it is not on record any more; its limits stand above.
+              The criterion of this verdict is no longer stored. Its limits are shown above.
             </p>
           ) : (
             <Drawn detail={detail} result={result} validation={validation} />
@@ -115,7 +115,7 @@ function Drawn({ detail, result, validation }: DrawnProps) {
   const run = detail.runs.find((one) => one.validation_id === validation && one.device === result.device);
   const values = run?.values ?? (result.value === null ? [] : [result.value]);
   const { distribution, unit } = detail;
-  const { low, high } = result.criterion ?? detail; // what judged it then, whatever was learned since
+  const { low, high } = result.criterion ?? detail; // the limits at the time of the verdict
   return (
     <>
       <EcdfChart
@@ -123,24 +123,30 @@ function Drawn({ detail, result, validation }: DrawnProps) {
         unit={unit || result.unit}
         reference={distribution?.reference ?? []}
         runs={[
-          { key: "this", name: "this run", values, tone: lookOf(verdict, result.verdict).tone, main: true },
+          {
+            key: "this",
+            name: "this run",
+            values,
+            tone: statusStyleOf(verdict, result.verdict).tone,
+            main: true,
+          },
         ]}
         low={low}
         high={high}
       />
       <p className="mt-1 text-ink-3 text-xs">
         {distribution
-          ? `The grey line is the reference, ${plural(distribution.reference.length, "value")} of a run that stands for healthy ones; a run fails at a similarity of ${distribution.alpha} or less. `
-          : "No reference sample: limits alone judge it. "}
+          ? `The gray line is the reference: ${plural(distribution.reference.length, "value")} of a healthy run. A run fails at a similarity of ${distribution.alpha} or less. `
+          : "No reference sample: only limits apply. "}
         {run === undefined && values.length > 0
-          ? "Its repetitions are not at hand any more, so only what was judged is drawn. "
+          ? "The repetitions are no longer stored, so the chart shows only the evaluated value. "
           : `${plural(values.length, "value")} of this run. `}
         <Link
           to="/validation/criterion"
           search={{ cohort: detail.cohort, benchmark: detail.benchmark, metric: detail.metric, validation }}
           className="text-accent underline"
         >
-          This run among others, and the criterion
+          Compare with other runs
         </Link>
       </p>
     </>
@@ -154,7 +160,7 @@ interface LimitsProps {
   text: (value: number) => string;
 }
 
-/** The limits, each under its edge of the band; one where both are the same. */
+/** The limits under the edges of the band; one if both are equal. */
 function Limits({ low, high, value, text }: LimitsProps) {
   const band = bandGeometry(low, high, value);
   if (!band) return null;

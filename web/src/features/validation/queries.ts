@@ -57,10 +57,10 @@ export const validationQuery = (id: string) =>
     queryFn: ({ signal }) => unwrap(client.GET("/v1/validations/{id}", { signal, params: { path: { id } } })),
   });
 
-/** Most nodes of a run that are listed: outliers first needs them all at hand. */
+/** The most nodes of a run that are listed. */
 export const MOST_OF_RUN = 4000;
 
-/** The validations of one run, without their results. `more`: there are others beyond what is listed. */
+/** The validations of one run, without their results. `more`: the list is incomplete. */
 export const runQuery = (run: string) =>
   queryOptions({
     queryKey: validationKeys.run(run),
@@ -97,7 +97,7 @@ export const criteriaQuery = () =>
       (await unwrap(client.GET("/v1/criteria", { signal, params: { query: { limit: 500 } } }))).items,
   });
 
-/** A criterion with the newest runs, and those of a validation however old. */
+/** A criterion with the newest runs, and with the runs of a validation. */
 export const criterionQuery = (key: CriterionKey, validation?: string) =>
   queryOptions({
     queryKey: validationKeys.criterion(key, validation),
@@ -106,12 +106,12 @@ export const criterionQuery = (key: CriterionKey, validation?: string) =>
   });
 
 /**
- * The criterion that judges a validation: of its cohort, or of its hardware under any driver. Null: there is neither.
- * Its runs are those of the validation too, however old.
+ * The criterion of a validation: of its cohort, or of its hardware with any driver; null without either. It includes
+ * the runs of the validation.
  */
 export const judgingQuery = (key: CriterionKey, validation: string) =>
   queryOptions({
-    queryKey: [...validationKeys.criterion(key, validation), "judging"],
+    queryKey: [...validationKeys.criterion(key, validation), "active"],
     staleTime: 60_000,
     queryFn: async ({ signal }) => {
       const hardware = key.cohort.split("; ")[0] ?? key.cohort;

@@ -1,10 +1,10 @@
-/** One validation: every metric against its criterion, and for each verdict the reason. */
+/** One validation: every metric with its criterion, and the reason for each verdict. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import type { Validation } from "@/api/types";
 import { duration, humanize, plural, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { CopyMenu, CopyText, curl } from "@/ui/copy";
 import { Glyph } from "@/ui/glyph";
@@ -13,11 +13,11 @@ import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { StatePill } from "@/ui/state-pill";
-import { CallOff } from "./call-off";
+import { CancelValidation } from "./cancel-dialog";
+import { byBenchmark, settled, stateText, worst } from "./labels";
 import { MetricRow } from "./metric-row";
 import { validationQuery } from "./queries";
-import { Standing, StandingBar } from "./standing";
-import { byBenchmark, settled, stateText, worst } from "./words";
+import { ValidationProgress, ValidationProgressBar } from "./validation-progress";
 
 const route = getRouteApi("/shell/validation/$id");
 
@@ -41,7 +41,7 @@ export function ResultPage() {
       meta={validation && <Meta validation={validation} />}
       actions={
         <>
-          {validation && <CallOff validation={validation} />}
+          {validation && <CancelValidation validation={validation} />}
           <CopyMenu commands={[curl(`/v1/validations/${id}`)]} />
         </>
       }
@@ -52,7 +52,7 @@ export function ResultPage() {
 }
 
 function Mark({ validation }: { validation: Validation }) {
-  if (settled(validation)) return <StatePill look={lookOf(verdict, validation.verdict)} />;
+  if (settled(validation)) return <StatePill look={statusStyleOf(verdict, validation.verdict)} />;
   return (
     <StatePill
       look={{
@@ -92,17 +92,17 @@ function Meta({ validation }: { validation: Validation }) {
       )}
       {attempt > 1 && <span>attempt {attempt}</span>}
       <span>
-        asked <Age at={validation.created_at} />
+        requested <Age at={validation.created_at} />
       </span>
       {started_at !== null && finished_at !== null && <span>took {duration(finished_at - started_at)}</span>}
       {settled(validation) && validation.results.length > 0 && (
         <Link
-          to="/validation/$id/past"
+          to="/validation/$id/comparison"
           params={{ id: validation.id }}
           search={{}}
           className="text-accent hover:underline"
         >
-          against its past
+          compare with earlier
         </Link>
       )}
       <CopyText text={validation.id} shown={shortId(validation.id)} />
@@ -120,23 +120,19 @@ function Body({ validation }: { validation: Validation }) {
       {groups.length === 0 ? (
         settled(validation) && (
           <Panel>
-            <Empty title="No result came back.">
+            <Empty title="No results.">
               {validation.state === "expired" &&
-                "The node did not fetch or finish the order in time, so nothing is known."}
+                "The node did not fetch or complete the task in time. Run the validation again."}
             </Empty>
           </Panel>
         )
       ) : (
-        <Panel
-          flush
-          title="Metrics"
-          about="the band is what the criterion accepts, the tick what was measured"
-        >
+        <Panel flush title="Metrics" about="band: accepted by the criterion; tick: measured">
           {groups.map((group) => (
             <section key={group.benchmark} className="border-line border-t px-4 py-2">
               <h3 className="flex items-center gap-3 py-1 font-mono text-ink-2 text-xs">
                 {group.benchmark}
-                <StatePill look={lookOf(verdict, worst(group.results))} quiet />
+                <StatePill look={statusStyleOf(verdict, worst(group.results))} quiet />
               </h3>
               {group.results.map((result) => (
                 <MetricRow
@@ -154,7 +150,7 @@ function Body({ validation }: { validation: Validation }) {
   );
 }
 
-/** Why; where nothing could be told, as loudly as a failure: unknown is no pass. */
+/** The reason of the verdict. Unknown is shown like a failure, because it does not pass. */
 function Reason({ validation }: { validation: Validation }) {
   if (!validation.reason) return null;
   if (!settled(validation) || validation.verdict !== "unknown")
@@ -166,7 +162,7 @@ function Reason({ validation }: { validation: Validation }) {
       </span>
       <div>
         <p className="font-medium text-ink">
-          {validation.cancelled_at === null ? "Not known to be fit" : "Called off, so not known to be fit"}
+          {validation.cancelled_at === null ? "Health unknown" : "Canceled: health unknown"}
         </p>
         <p className="text-ink-2 first-letter:uppercase">{validation.reason}</p>
       </div>
@@ -175,9 +171,9 @@ function Reason({ validation }: { validation: Validation }) {
 }
 
 const waits: Record<Validation["state"], string> = {
-  queued: "The node has not fetched the order. It asks every few seconds while it lives.",
-  taken: "The node has the order and is about to start.",
-  running: "Results come all at once at the end.",
+  queued: "The node has not fetched the task. Nodes ask for tasks every few seconds.",
+  taken: "The node has the task and starts it soon.",
+  running: "Results arrive at the end.",
   done: "",
   expired: "",
 };
@@ -185,9 +181,9 @@ const waits: Record<Validation["state"], string> = {
 function Underway({ validation }: { validation: Validation }) {
   const { progress } = validation;
   return (
-    <Panel title="Progress" about={<Standing validation={validation} />}>
+    <Panel title="Progress" about={<ValidationProgress validation={validation} />}>
       <div className="flex flex-col gap-2 text-sm">
-        <StandingBar validation={validation} />
+        <ValidationProgressBar validation={validation} />
         {progress !== null && progress.done.length > 0 && (
           <p className="text-ink-2">
             Ended: <span className="font-mono text-xs">{[...new Set(progress.done)].join(", ")}</span>
@@ -195,12 +191,12 @@ function Underway({ validation }: { validation: Validation }) {
         )}
         <p className="text-ink-3 text-xs">
           {validation.held
-            ? "It is held back until others of its run have ended, so that they do not measure each other."
+            ? "It waits until other nodes of the run have ended, so that they do not disturb each other."
             : waits[validation.state]}
           {validation.cancelled_at !== null && (
             <>
               {" "}
-              Called off <Age at={validation.cancelled_at} />; the node gives up within five seconds.
+              Canceled <Age at={validation.cancelled_at} />; the node stops within 5 s.
             </>
           )}
           {validation.started_at !== null && (

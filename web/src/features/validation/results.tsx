@@ -4,7 +4,7 @@ import { useMemo } from "react";
 import type { Validation } from "@/api/types";
 import { duration } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Button } from "@/ui/button";
 import { Glyph } from "@/ui/glyph";
@@ -12,16 +12,16 @@ import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { SkeletonRows } from "@/ui/skeleton";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
+import { tally } from "./labels";
 import { type ValidationFilter, validationsQuery } from "./queries";
-import { Standing } from "./standing";
-import { tally } from "./words";
+import { ValidationProgress } from "./validation-progress";
 
 const column = columnsFor<Validation>();
 
 const columns: Column<Validation>[] = column.columns([
   column.accessor("verdict", {
     header: "Verdict",
-    cell: ({ row }) => <Standing validation={row.original} />,
+    cell: ({ row }) => <ValidationProgress validation={row.original} />,
   }),
   column.accessor("node", {
     header: "Node",
@@ -44,7 +44,7 @@ const columns: Column<Validation>[] = column.columns([
     cell: ({ row }) => <Tally validation={row.original} />,
   }),
   column.accessor("reason", {
-    header: "Why",
+    header: "Reason",
     cell: ({ row }) => (
       <span className="block truncate text-ink-2" title={row.original.reason}>
         {row.original.reason}
@@ -53,7 +53,7 @@ const columns: Column<Validation>[] = column.columns([
   }),
   column.accessor((v) => (v.finished_at && v.started_at ? v.finished_at - v.started_at : null), {
     id: "took",
-    header: "Took",
+    header: "Duration",
     cell: ({ getValue }) => duration(getValue() as number | null),
   }),
   column.accessor((v) => v.finished_at ?? v.created_at, {
@@ -71,7 +71,7 @@ function Tally({ validation }: { validation: Validation }) {
   return (
     <span className="num inline-flex gap-2.5 text-xs">
       {tally(validation.results).map(([v, count]) => {
-        const look = lookOf(verdict, v);
+        const look = statusStyleOf(verdict, v);
         return (
           <span key={v} title={look.label} className="inline-flex items-center gap-1">
             <Glyph name={look.glyph} tone={look.tone} size={10} />
@@ -104,9 +104,9 @@ export function Results({ filter, onClear }: { filter: ValidationFilter; onClear
       {query.isPending && <SkeletonRows className="px-4 pb-4" />}
       {items?.length === 0 && (
         <div className="px-4 pb-3">
-          <Empty title="Nothing has been validated.">
-            A node without a verdict is not known to be fit. Run a suite now, or make a sweep that does so by
-            schedule.
+          <Empty title="No validations yet.">
+            The health of a node without a verdict is unknown. Run a suite now, or create a sweep that runs
+            one by schedule.
           </Empty>
         </div>
       )}

@@ -1,15 +1,15 @@
 import type { SweepRun } from "@/api/types";
 import { cx } from "@/lib/cx";
-import { lookOf, verdict } from "@/lib/states";
+import { statusStyleOf, verdict } from "@/lib/status-styles";
 import { Glyph } from "@/ui/glyph";
-import { runTotal, worstFirst } from "./words";
+import { runTotal, worstFirst } from "./labels";
 
-/** How many nodes of a run have which verdict, worst first, in words. */
+/** The number of nodes by verdict, worst first. */
 export function RunCounts({ counts }: { counts: SweepRun["counts"] }) {
   return (
     <p className="num flex flex-wrap items-center gap-x-4 gap-y-1">
       {worstFirst.map((kind) => {
-        const look = lookOf(verdict, kind);
+        const look = statusStyleOf(verdict, kind);
         if (counts[kind] === 0) return null;
         return (
           <span key={kind} className="inline-flex items-center gap-1.5">
@@ -28,7 +28,7 @@ export function RunCounts({ counts }: { counts: SweepRun["counts"] }) {
   );
 }
 
-/** The same as one bar; what is unknown has its texture. */
+/** The numbers as one bar; unknown has a texture. */
 export function RunBar({ run }: { run: SweepRun }) {
   const total = runTotal(run);
   const { counts } = run;
@@ -45,10 +45,10 @@ export function RunBar({ run }: { run: SweepRun }) {
       {worstFirst.map((kind) => (
         <span
           key={kind}
-          className={cx("h-full", kind === "unknown" && "hatch")}
+          className={cx("h-full", kind === "unknown" && "diagonal")}
           style={{
             width: `${(counts[kind] / Math.max(1, total)) * 100}%`,
-            backgroundColor: kind === "unknown" ? undefined : `var(--${lookOf(verdict, kind).tone})`,
+            backgroundColor: kind === "unknown" ? undefined : `var(--${statusStyleOf(verdict, kind).tone})`,
           }}
         />
       ))}

@@ -11,10 +11,10 @@ import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { Segmented } from "@/ui/segmented";
 import { SkeletonRows } from "@/ui/skeleton";
-import { CallOff } from "./call-off";
+import { CancelValidation } from "./cancel-dialog";
+import { heldText, runOrder, settled } from "./labels";
 import { MOST_OF_RUN, runQuery } from "./queries";
-import { Standing, StandingBar } from "./standing";
-import { heldText, runOrder, settled } from "./words";
+import { ValidationProgress, ValidationProgressBar } from "./validation-progress";
 
 const shows = [
   { value: "all", label: "All" },
@@ -29,7 +29,7 @@ const wanted: Record<Show, (v: Validation) => boolean> = {
   pending: (v) => !settled(v),
 };
 
-/** Rows at first: a run over thousands of nodes has its outliers on top anyway. */
+/** The number of rows shown at first. */
 const FIRST_ROWS = 100;
 
 export function RunNodes({ sweep, run }: { sweep: Sweep; run: SweepRun }) {
@@ -77,8 +77,8 @@ export function RunNodes({ sweep, run }: { sweep: Sweep; run: SweepRun }) {
 }
 
 function emptyText(count: number, show: Show): string {
-  if (count === 0) return "No node has its order yet.";
-  return show === "pending" ? "Every node has ended." : "No node stands out among those that have ended.";
+  if (count === 0) return "No node has its task yet.";
+  return show === "pending" ? "Every node has ended." : "No outliers among the nodes that have ended.";
 }
 
 function NodeRow({ validation, sweep }: { validation: Validation; sweep: Sweep }) {
@@ -93,8 +93,8 @@ function NodeRow({ validation, sweep }: { validation: Validation; sweep: Sweep }
         {validation.node}
       </Link>
       <div className="flex min-w-0 flex-col gap-1 max-lg:items-end">
-        <Standing validation={validation} />
-        <StandingBar validation={validation} />
+        <ValidationProgress validation={validation} />
+        <ValidationProgressBar validation={validation} />
       </div>
       <span className="min-w-0 text-ink-2 text-xs max-lg:col-span-2">
         {why}
@@ -102,7 +102,7 @@ function NodeRow({ validation, sweep }: { validation: Validation; sweep: Sweep }
       </span>
       <Took validation={validation} />
       <span className="justify-self-end">
-        <CallOff validation={validation} />
+        <CancelValidation validation={validation} />
       </span>
     </li>
   );

@@ -1,4 +1,4 @@
-/** One run of a sweep while it goes on and after: which node stands where, outliers first. */
+/** One run of a sweep: the progress of every node, outliers first. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
@@ -16,12 +16,12 @@ import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { Select } from "@/ui/select";
 import { StatePill } from "@/ui/state-pill";
+import { heldText, remeasureText, runTotal } from "./labels";
 import { sweepQuery, validationKeys } from "./queries";
 import { RunBar, RunCounts } from "./run-counts";
 import { RunNodes } from "./run-nodes";
 import { SweepDialog } from "./sweep-dialog";
 import { SweepSwitch } from "./sweep-switch";
-import { againText, heldText, runTotal } from "./words";
 
 const route = getRouteApi("/shell/validation/sweeps/$id");
 
@@ -66,7 +66,7 @@ export function RunPage() {
             <Body sweep={data} run={run} missing={chosen !== undefined && run.id !== chosen} />
           ) : (
             <Panel>
-              <Empty title="This sweep never ran.">{neverRan(data)}</Empty>
+              <Empty title="No runs yet.">{neverRan(data)}</Empty>
             </Panel>
           )
         }
@@ -76,10 +76,10 @@ export function RunPage() {
 }
 
 function neverRan({ schedule, enabled }: Sweep): string {
-  if (schedule === null) return "It has no schedule: start it by hand.";
+  if (schedule === null) return "This sweep has no schedule. Run it now.";
   return enabled
-    ? "Its schedule starts it, or you do."
-    : "It is switched off: start it by hand, or switch it on.";
+    ? "Wait for its schedule, or run it now."
+    : "Its schedule is off. Switch it on, or run it now.";
 }
 
 const runCommand = (run: string) => ({
@@ -100,22 +100,22 @@ function RunMark({ run }: { run: SweepRun }) {
 }
 
 function Meta({ sweep }: { sweep: Sweep }) {
-  const limits = sweep.at_once !== null || sweep.per_switch !== null;
+  const limits = sweep.max_concurrent !== null || sweep.max_per_switch !== null;
   return (
     <>
       <span>
         suite {sweep.suite}
-        {sweep.benchmarks !== null && `, ${plural(sweep.benchmarks.length, "benchmark")} of it`}
+        {sweep.benchmarks !== null && `, ${plural(sweep.benchmarks.length, "benchmark")}`}
       </span>
       <span>{sweep.nodes === null ? "all nodes" : plural(sweep.nodes.length, "node")}</span>
       {sweep.cohort !== null && <span>of cohort {sweep.cohort}</span>}
       {limits && <span>{heldText(sweep)}</span>}
       {sweep.retries > 0 && <span>{plural(sweep.retries, "further attempt")}</span>}
-      {sweep.again > 0 && <span>{againText(sweep.again)}</span>}
+      {sweep.remeasure > 0 && <span>{remeasureText(sweep.remeasure)}</span>}
       {sweep.timeout_seconds !== null && <span>time-out {duration(sweep.timeout_seconds)}</span>}
       <span>
         {sweep.schedule === null ? (
-          "by hand only"
+          "no schedule"
         ) : (
           <code className="font-mono text-xs">{sweep.schedule}</code>
         )}
@@ -172,7 +172,7 @@ function RunNow({ sweep, onStarted }: { sweep: Sweep; onStarted: () => void }) {
         title={running ? "The last run has not ended" : undefined}
         onClick={() => start.mutate()}
       >
-        Run now
+        Run sweep
       </Button>
       {start.isError && <ErrorNotice error={start.error} />}
     </>
@@ -184,14 +184,12 @@ function Body({ sweep, run, missing }: { sweep: Sweep; run: SweepRun; missing: b
   const done = total - run.counts.pending;
   return (
     <>
-      {missing && (
-        <p className="text-ink-2 text-sm">That run is not on record any more; this is the newest.</p>
-      )}
+      {missing && <p className="text-ink-2 text-sm">That run is no longer stored. This is the newest run.</p>}
       <Panel
         title="Progress"
         about={
           total === 0
-            ? "no node has its order yet"
+            ? "no node has its task yet"
             : `${done} of ${plural(total, "node")} ${done === 1 ? "has" : "have"} ended`
         }
         aside={

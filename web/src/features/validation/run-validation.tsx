@@ -1,4 +1,4 @@
-/** Ask a node to prove itself now. The order waits at the service until the node fetches it. */
+/** The dialog that requests a validation. The task waits at the service until the node fetches it. */
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -12,16 +12,16 @@ import { ErrorNotice } from "@/ui/notice";
 import { Select } from "@/ui/select";
 import { suitesQuery, validationKeys } from "./queries";
 
-/** A machine that others use disturbs itself: what is too slow there is asked again before it fails. */
-const AGAIN = [0, 1, 2, 3, 4, 5].map((times) => ({
+/** How often a failed measurement is repeated; useful on shared machines. */
+const REMEASURE_OPTIONS = [0, 1, 2, 3, 4, 5].map((times) => ({
   value: String(times),
-  label: times === 0 ? "Measured once" : `Too slow: again, ${times} at most`,
+  label: times === 0 ? "No repeats" : `Up to ${plural(times, "repeat")}`,
 }));
 
 interface Props {
   open: boolean;
   onOpenChange: (open: boolean) => void;
-  /** Fixed where the page is about one node. */
+  /** Set on the page of a node. */
   node?: string;
 }
 
@@ -31,7 +31,7 @@ export function RunValidation({ open, onOpenChange, node: fixed }: Props) {
       open={open}
       onOpenChange={onOpenChange}
       title={fixed ? `Validate ${fixed}` : "Run a validation"}
-      about="Benchmarks use the node's devices while they run. Do not start them where a job needs every second."
+      about="Benchmarks use the node's devices and slow down running jobs."
     >
       <Form fixed={fixed} done={() => onOpenChange(false)} />
     </Dialog>
@@ -43,15 +43,15 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
   const nodes = useInfiniteQuery({ ...nodesQuery(), enabled: !fixed });
   const [chosenSuite, setSuite] = useState<string>();
   const [chosenNode, setNode] = useState<string>();
-  const [again, setAgain] = useState(0);
-  const [key] = useState(idempotencyKey); // one dialog is one order, however often the button is pressed
+  const [remeasure, setRemeasure] = useState(0);
+  const [key] = useState(idempotencyKey); // one dialog is one request, for any number of clicks
   const queryClient = useQueryClient();
   const navigate = useNavigate();
   const names = nodes.data?.pages.flatMap((page) => page.items.map((n) => n.name)) ?? [];
   const node = fixed ?? chosenNode ?? names[0];
   const suite = suites.data?.find((s) => s.name === chosenSuite) ?? suites.data?.[0];
   const order = useMutation({
-    mutationFn: (body: { node: string; suite: string; again: number }) =>
+    mutationFn: (body: { node: string; suite: string; remeasure: number }) =>
       unwrap(client.POST("/v1/validations", { body, headers: key })),
     onSuccess: (validation) => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.all });
@@ -80,10 +80,10 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
           />
         )}
         <Select
-          label="Measured again"
-          value={String(again)}
-          onChange={(text) => setAgain(Number(text))}
-          groups={[{ options: AGAIN }]}
+          label="Repeat failed measurements"
+          value={String(remeasure)}
+          onChange={(text) => setRemeasure(Number(text))}
+          groups={[{ options: REMEASURE_OPTIONS }]}
         />
       </div>
       {suite && (
@@ -95,16 +95,16 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
       {order.isError && <ErrorNotice error={order.error} />}
       <div className="flex justify-end gap-2">
         {suite && node && (
-          <CopyMenu commands={[curl("/v1/validations", { node, suite: suite.name, again })]} />
+          <CopyMenu commands={[curl("/v1/validations", { node, suite: suite.name, remeasure })]} />
         )}
         <Button
           kind="primary"
           icon="play"
           busy={order.isPending}
           disabled={!suite || !node}
-          onClick={() => suite && node && order.mutate({ node, suite: suite.name, again })}
+          onClick={() => suite && node && order.mutate({ node, suite: suite.name, remeasure })}
         >
-          Run now
+          Run validation
         </Button>
       </div>
     </div>

@@ -4,7 +4,7 @@ export const validationTabs = [
   "results",
   "sweeps",
   "suites",
-  "localisation",
+  "localization",
   "compare",
   "admission",
   "plans",
@@ -15,9 +15,9 @@ export interface ValidationSearch {
   tab?: ValidationTab;
   node?: string;
   sweep?: string;
-  /** The plan that is shown. */
+  /** The displayed plan. */
   plan?: string;
-  /** Cohorts that are compared, and the moment that parts their runs. */
+  /** The compared cohorts, and the time that separates their runs. */
   before?: string;
   after?: string;
   at?: number;
@@ -33,12 +33,14 @@ export const parseValidationSearch = (raw: RawSearch): ValidationSearch => ({
   at: number(raw, "at"),
 });
 
-export interface PastSearch {
-  /** The earlier validation; without it, the last that measured something. */
+export interface NodeComparisonSearch {
+  /** The earlier validation; by default the last one with results. */
   before?: string;
 }
 
-export const parsePastSearch = (raw: RawSearch): PastSearch => ({ before: text(raw, "before") });
+export const parseNodeComparisonSearch = (raw: RawSearch): NodeComparisonSearch => ({
+  before: text(raw, "before"),
+});
 
 export interface RunSearch {
   run?: string;
@@ -50,7 +52,7 @@ export interface CriterionSearch {
   cohort?: string;
   benchmark?: string;
   metric?: string;
-  /** The run that the page is about. */
+  /** The run of the page. */
   validation?: string;
 }
 

@@ -1,4 +1,4 @@
-/** What can be run: each benchmark, what it finds, and how long it is said to take. */
+/** The suites: their benchmarks, defects, and expected times. */
 import { useQuery } from "@tanstack/react-query";
 import type { Suite } from "@/api/types";
 import { age, humanize, plural, quantity } from "@/lib/format";

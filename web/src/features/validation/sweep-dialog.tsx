@@ -14,7 +14,7 @@ import { emptySweep, type SweepFields, sweepBody, sweepChange, sweepFields } fro
 interface Props {
   open: boolean;
   onOpenChange: (open: boolean) => void;
-  /** The sweep that is edited; without it, a new one is made. */
+  /** The sweep to edit; without it, the dialog creates a new one. */
   sweep?: Sweep;
 }
 
@@ -24,7 +24,7 @@ export function SweepDialog({ open, onOpenChange, sweep }: Props) {
       open={open}
       onOpenChange={onOpenChange}
       title={sweep ? `Edit ${sweep.name}` : "New sweep"}
-      about={sweep ? "A run that goes on keeps its orders." : "Runs a suite over nodes by schedule."}
+      about={sweep ? "A run in progress keeps its tasks." : "Runs a suite on nodes by schedule."}
     >
       <Form sweep={sweep} done={() => onOpenChange(false)} />
     </Dialog>
@@ -33,7 +33,7 @@ export function SweepDialog({ open, onOpenChange, sweep }: Props) {
 
 function Form({ sweep, done }: { sweep: Sweep | undefined; done: () => void }) {
   const suites = useQuery(suitesQuery());
-  const [opened] = useState(sweep); // polling renews the sweep under the form: what was read is what is changed
+  const [opened] = useState(sweep); // polling refreshes the sweep; the form changes the version that it read
   const [fields, setFields] = useState(opened ? sweepFields(opened) : emptySweep);
   const [headers] = useState(idempotencyKey);
   const queryClient = useQueryClient();
@@ -41,10 +41,12 @@ function Form({ sweep, done }: { sweep: Sweep | undefined; done: () => void }) {
   const set = (change: Partial<SweepFields>) => setFields((old) => ({ ...old, ...change }));
   const make = useMutation({
     mutationFn: (suiteName: string) => {
-      const told = { ...fields, suite: suiteName };
-      if (!opened) return unwrap(client.POST("/v1/sweeps", { headers, body: sweepBody(told) }));
+      const reported = { ...fields, suite: suiteName };
+      if (!opened) return unwrap(client.POST("/v1/sweeps", { headers, body: sweepBody(reported) }));
       const path = { id: opened.id };
-      return unwrap(client.PATCH("/v1/sweeps/{id}", { params: { path }, body: sweepChange(opened, told) }));
+      return unwrap(
+        client.PATCH("/v1/sweeps/{id}", { params: { path }, body: sweepChange(opened, reported) }),
+      );
     },
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.sweeps });
@@ -91,23 +93,23 @@ function Form({ sweep, done }: { sweep: Sweep | undefined; done: () => void }) {
           onPart={(benchmarks) => set({ benchmarks })}
         />
       )}
-      {line("Schedule", "schedule", "Cron in UTC, or “every 3600s”. Empty: by hand only.", {
+      {line("Schedule", "schedule", "Cron in UTC, or “every 3600s”. Leave empty for no schedule.", {
         className: "font-mono",
       })}
       {line(
         "Nodes",
         "nodes",
-        "Names, separated by spaces or commas. Empty: all nodes, also those that enrol later.",
+        "Names, separated by spaces or commas. Leave empty for all nodes, including new ones.",
         { className: "font-mono" },
       )}
-      {line("Cohort", "cohort", "Only nodes of this hardware. Empty: any.", { list: "cohorts" })}
+      {line("Cohort", "cohort", "Only nodes of this cohort. Leave empty for all.", { list: "cohorts" })}
       <Cohorts id="cohorts" />
       <div className="grid grid-cols-2 gap-x-4 gap-y-3">
-        {line("At once", "atOnce", "Nodes; empty: no limit.", whole(1))}
-        {line("Under one switch", "perSwitch", "Nodes; empty: no limit.", whole(1))}
-        {line("Further attempts", "retries", "Where nothing was measured.", whole(0, 10))}
-        {line("Measured again", "again", "Where it is too slow: fails if it is every time.", whole(0, 5))}
-        {line("Time-out, minutes", "timeoutMinutes", "Empty: by the suite's stated time.", {
+        {line("Concurrent nodes", "atOnce", "Leave empty for no limit.", whole(1))}
+        {line("Nodes per switch", "perSwitch", "Leave empty for no limit.", whole(1))}
+        {line("Retries", "retries", "If a node measured nothing.", whole(0, 10))}
+        {line("Remeasure", "remeasure", "Repeats of a failed measurement.", whole(0, 5))}
+        {line("Timeout (minutes)", "timeoutMinutes", "Leave empty to use the suite's expected time.", {
           ...whole(1, 240),
           step: "any",
         })}
@@ -117,7 +119,7 @@ function Form({ sweep, done }: { sweep: Sweep | undefined; done: () => void }) {
       <div className="flex justify-end gap-2">
         <Button onClick={done}>Cancel</Button>
         <Button type="submit" kind="primary" busy={make.isPending} disabled={!suite || !fields.name.trim()}>
-          {opened ? "Save" : "Make sweep"}
+          {opened ? "Save sweep" : "Create sweep"}
         </Button>
       </div>
     </form>

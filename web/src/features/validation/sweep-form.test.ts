@@ -3,7 +3,7 @@ import type { Sweep } from "@/api/types";
 import { emptySweep, names, sweepBody, sweepChange, sweepFields } from "./sweep-form";
 
 describe("the form of a sweep", () => {
-  it("leaves out what was left empty", () => {
+  it("omits empty fields", () => {
     expect(sweepBody({ ...emptySweep, name: " nightly ", suite: "quick", schedule: " " })).toEqual({
       name: "nightly",
       suite: "quick",
@@ -12,15 +12,15 @@ describe("the form of a sweep", () => {
       enabled: true,
       cohort: null,
       benchmarks: null,
-      at_once: null,
-      per_switch: null,
+      max_concurrent: null,
+      max_per_switch: null,
       retries: 0,
-      again: 0,
+      remeasure: 0,
       timeout_seconds: null,
     });
   });
 
-  it("sends only what was changed, with the version that was read", () => {
+  it("sends only changes, with the version that was read", () => {
     const sweep = {
       version: 4,
       enabled: false,
@@ -30,27 +30,27 @@ describe("the form of a sweep", () => {
       nodes: ["a", "b"],
       cohort: null,
       benchmarks: ["gemm"],
-      at_once: 2,
-      per_switch: null,
+      max_concurrent: 2,
+      max_per_switch: null,
       retries: 1,
-      again: 0,
+      remeasure: 0,
       timeout_seconds: 90,
     } as Sweep;
     const fields = sweepFields(sweep);
     expect(fields.timeoutMinutes).toBe("1.5");
     expect(sweepChange(sweep, fields)).toEqual({ version: 4 });
     expect(
-      sweepChange(sweep, { ...fields, nodes: "", atOnce: "", again: "3", schedule: "every 60s" }),
+      sweepChange(sweep, { ...fields, nodes: "", atOnce: "", remeasure: "3", schedule: "every 60s" }),
     ).toEqual({
       version: 4,
       nodes: null,
-      at_once: null,
-      again: 3,
+      max_concurrent: null,
+      remeasure: 3,
       schedule: "every 60s",
     });
   });
 
-  it("says minutes as seconds and amounts as numbers", () => {
+  it("converts minutes to seconds and text to numbers", () => {
     const body = sweepBody({
       ...emptySweep,
       suite: "deep",
@@ -66,14 +66,14 @@ describe("the form of a sweep", () => {
       nodes: ["b", "a"],
       cohort: "h100",
       benchmarks: ["gemm"],
-      at_once: 4,
-      per_switch: 1,
+      max_concurrent: 4,
+      max_per_switch: 1,
       retries: 2,
       timeout_seconds: 90,
     });
   });
 
-  it("takes each name once", () => {
+  it("keeps each name once", () => {
     expect(names(" a,b  a\n")).toEqual(["a", "b"]);
   });
 });

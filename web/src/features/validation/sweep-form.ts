@@ -1,4 +1,4 @@
-/** What a person wrote into the form of a sweep, as the service wants it, and back. Pure. */
+/** Conversion between the form of a sweep and the API. */
 import type { components } from "@/api/schema";
 import type { Sweep } from "@/api/types";
 
@@ -8,13 +8,13 @@ export interface SweepFields {
   schedule: string;
   nodes: string;
   cohort: string;
-  /** Chosen benchmarks; empty: the whole suite. */
+  /** Selected benchmarks; empty for the whole suite. */
   benchmarks: readonly string[];
   atOnce: string;
   perSwitch: string;
   retries: string;
-  /** How often what is too slow is measured again. */
-  again: string;
+  /** Repeats of a failed measurement. */
+  remeasure: string;
   timeoutMinutes: string;
 }
 
@@ -28,11 +28,11 @@ export const emptySweep: SweepFields = {
   atOnce: "",
   perSwitch: "",
   retries: "0",
-  again: "0",
+  remeasure: "0",
   timeoutMinutes: "",
 };
 
-/** Names separated by spaces, commas or lines, each once. */
+/** Split names by spaces, commas, or lines, each once. */
 export const names = (text: string): string[] => [...new Set(text.split(/[\s,]+/).filter(Boolean))];
 
 const amount = (text: string): number | null => (text.trim() === "" ? null : Number(text));
@@ -48,17 +48,17 @@ export function sweepBody(fields: SweepFields): components["schemas"]["SweepCrea
     enabled: true,
     cohort: fields.cohort.trim() || null,
     benchmarks: fields.benchmarks.length > 0 ? [...fields.benchmarks] : null,
-    at_once: amount(fields.atOnce),
-    per_switch: amount(fields.perSwitch),
+    max_concurrent: amount(fields.atOnce),
+    max_per_switch: amount(fields.perSwitch),
     retries: amount(fields.retries) ?? 0,
-    again: amount(fields.again) ?? 0,
+    remeasure: amount(fields.remeasure) ?? 0,
     timeout_seconds: minutes === null ? null : minutes * 60,
   };
 }
 
 const written = (value: number | null): string => (value === null ? "" : String(value));
 
-/** A sweep as the form shows it. */
+/** Return the form fields of a sweep. */
 export function sweepFields(sweep: Sweep): SweepFields {
   return {
     name: sweep.name,
@@ -67,20 +67,20 @@ export function sweepFields(sweep: Sweep): SweepFields {
     nodes: sweep.nodes?.join(" ") ?? "",
     cohort: sweep.cohort ?? "",
     benchmarks: sweep.benchmarks ?? [],
-    atOnce: written(sweep.at_once),
-    perSwitch: written(sweep.per_switch),
+    atOnce: written(sweep.max_concurrent),
+    perSwitch: written(sweep.max_per_switch),
     retries: String(sweep.retries),
-    again: String(sweep.again),
+    remeasure: String(sweep.remeasure),
     timeoutMinutes: written(sweep.timeout_seconds === null ? null : sweep.timeout_seconds / 60),
   };
 }
 
-/** Only what the person changed, so that an untouched schedule keeps its next run. */
+/** Return only changed fields, so that an unchanged schedule keeps its next run. */
 export function sweepChange(sweep: Sweep, fields: SweepFields): components["schemas"]["SweepChange"] {
   const before: Record<string, unknown> = sweepBody(sweepFields(sweep));
   const { enabled: _, ...after } = sweepBody(fields);
-  const told = Object.entries(after).filter(
+  const reported = Object.entries(after).filter(
     ([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]),
   );
-  return { version: sweep.version, ...Object.fromEntries(told) };
+  return { version: sweep.version, ...Object.fromEntries(reported) };
 }

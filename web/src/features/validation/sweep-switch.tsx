@@ -1,4 +1,4 @@
-/** Switches a sweep's schedule off and on; a change by somebody else in between is said, not overwritten. */
+/** A switch of a sweep's schedule. It reports a concurrent change instead of overwriting it. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { client, unwrap } from "@/api/client";
 import type { Sweep } from "@/api/types";

@@ -12,11 +12,11 @@ import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { SkeletonRows } from "@/ui/skeleton";
 import { useToast } from "@/ui/toast";
+import { heldText, remeasureText } from "./labels";
 import { sweepsQuery, validationKeys } from "./queries";
 import { RunCounts } from "./run-counts";
 import { SweepDialog } from "./sweep-dialog";
 import { SweepSwitch } from "./sweep-switch";
-import { againText, heldText } from "./words";
 
 export function Sweeps() {
   const query = useQuery({ ...sweepsQuery(), refetchInterval: usePolling(10_000) });
@@ -24,7 +24,7 @@ export function Sweeps() {
   return (
     <Panel
       title="Sweeps"
-      about="a suite over many nodes, by schedule"
+      about="a suite on many nodes, by schedule"
       flush
       aside={<Button onClick={() => setMaking(true)}>New sweep</Button>}
     >
@@ -32,8 +32,8 @@ export function Sweeps() {
         {(sweeps) =>
           sweeps.length === 0 ? (
             <div className="px-4 pb-3">
-              <Empty title="No sweep is scheduled.">
-                A nightly quick suite over all nodes is a good first one: nodes decay silently.
+              <Empty title="No sweeps yet.">
+                Create a sweep, for example a nightly quick suite on all nodes.
               </Empty>
             </div>
           ) : (
@@ -52,7 +52,7 @@ export function Sweeps() {
 
 function SweepRow({ sweep }: { sweep: Sweep }) {
   const queryClient = useQueryClient();
-  const say = useToast();
+  const toast = useToast();
   const navigate = useNavigate();
   const [editing, setEditing] = useState(false);
   const run = useMutation({
@@ -63,7 +63,7 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
     onSuccess: () => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.sweeps });
       void queryClient.invalidateQueries({ queryKey: validationKeys.all });
-      say(`${sweep.name} started`);
+      toast(`${sweep.name} started`);
       void navigate({ to: "/validation/sweeps/$id", params: { id: sweep.id }, search: {} });
     },
   });
@@ -82,8 +82,8 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
           <p className="text-ink-3 text-xs">{scope(sweep)}</p>
         </div>
         <div className="text-ink-2">
-          {sweep.enabled ? <Until at={sweep.next_run_at} /> : "switched off"}
-          <p className="font-mono text-ink-3 text-xs">{sweep.schedule ?? "by hand only"}</p>
+          {sweep.enabled ? <Until at={sweep.next_run_at} /> : "off"}
+          <p className="font-mono text-ink-3 text-xs">{sweep.schedule ?? "no schedule"}</p>
         </div>
         <Runs sweep={sweep} />
         <div className="flex flex-wrap items-center gap-2 lg:justify-end">
@@ -92,7 +92,7 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
             Edit
           </Button>
           <Button icon="play" busy={run.isPending} onClick={() => run.mutate()}>
-            Run now
+            Run sweep
           </Button>
         </div>
       </div>
@@ -108,7 +108,7 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
 
 function Runs({ sweep }: { sweep: Sweep }) {
   const last = sweep.runs[0];
-  if (!last) return <span className="text-ink-3">never ran</span>;
+  if (!last) return <span className="text-ink-3">no runs</span>;
   return (
     <div className="min-w-0">
       <RunCounts counts={last.counts} />
@@ -122,20 +122,20 @@ function Runs({ sweep }: { sweep: Sweep }) {
           {last.finished_at === null ? "running since " : "ran "}
           <Age at={last.finished_at ?? last.started_at} suffix={last.finished_at === null ? "" : undefined} />
         </Link>
-        {sweep.runs.length > 1 && `, ${plural(sweep.runs.length, "run")} on record`}
+        {sweep.runs.length > 1 && `, ${plural(sweep.runs.length, "run")} stored`}
       </p>
     </div>
   );
 }
 
-/** What the schedule leaves open: which part of the suite, on whom, how many at a time. */
+/** The suite, nodes, and limits of a sweep as text. */
 function scope(sweep: Sweep): string {
   const { nodes, cohort, benchmarks, suite } = sweep;
   return [
     benchmarks === null ? `suite ${suite}` : `${plural(benchmarks.length, "benchmark")} of suite ${suite}`,
     `on ${nodes === null ? "all nodes" : plural(nodes.length, "node")}${cohort === null ? "" : ` of ${cohort}`}`,
-    (sweep.at_once !== null || sweep.per_switch !== null) && heldText(sweep),
-    sweep.again > 0 && againText(sweep.again),
+    (sweep.max_concurrent !== null || sweep.max_per_switch !== null) && heldText(sweep),
+    sweep.remeasure > 0 && remeasureText(sweep.remeasure),
   ]
     .filter(Boolean)
     .join(", ");

@@ -1,9 +1,9 @@
-/** Validation: what was proved about the nodes, what will be, and by which suites. */
+/** Validation: results, sweeps, suites, criteria, and related tools. */
 import { getRouteApi } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { AdmissionPanel } from "@/features/admission/admission-panel";
 import { Comparison } from "@/features/comparison/comparison";
-import { Localisations } from "@/features/localisation/localisations";
+import { Localizations } from "@/features/localization/localizations";
 import { Plans } from "@/features/validation-plans/plans";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
@@ -20,10 +20,10 @@ const tabs: { value: ValidationTab; label: string; title?: string }[] = [
   { value: "results", label: "Results" },
   { value: "sweeps", label: "Sweeps" },
   { value: "suites", label: "Suites and criteria" },
-  { value: "localisation", label: "Localisation", title: "Which node, link or switch is slow?" },
-  { value: "compare", label: "Before and after", title: "What did an update do, and to whom?" },
-  { value: "admission", label: "May it start?", title: "May a job start on these nodes?" },
-  { value: "plans", label: "What to check", title: "Which checks do these nodes need before a job?" },
+  { value: "localization", label: "Fault localization", title: "Find a slow node, link, or switch" },
+  { value: "compare", label: "Before and after", title: "Compare results before and after an update" },
+  { value: "admission", label: "Admission check", title: "Check whether a job may start on nodes" },
+  { value: "plans", label: "Validation plan", title: "Choose benchmarks for nodes before a job" },
 ];
 
 export function ValidationPage() {
@@ -31,7 +31,7 @@ export function ValidationPage() {
   const navigate = route.useNavigate();
   const [running, setRunning] = useState(false);
   const strip = useRef<HTMLDivElement>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: where the strip is wider than the screen, follow the tab
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the effect follows the selected tab
   useEffect(() => {
     strip.current?.querySelector("[data-state=on]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [tab]);
@@ -47,7 +47,7 @@ export function ValidationPage() {
             ]}
           />
           <Button kind="primary" icon="play" onClick={() => setRunning(true)}>
-            Run now
+            Run validation
           </Button>
         </>
       }
@@ -68,7 +68,7 @@ export function ValidationPage() {
       )}
       {tab === "sweeps" && <Sweeps />}
       {tab === "suites" && <Suites />}
-      {tab === "localisation" && <Localisations />}
+      {tab === "localization" && <Localizations />}
       {tab === "compare" && (
         <Comparison
           sides={{ before, after, node, at }}

@@ -1,0 +1,34 @@
+"""The cheapest set of all: what the greedy search is measured against."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from mainstay.detectors.selector.set_search import BenchmarkSet, Searchable, _choice, loose
+
+EXACT_LIMIT: Final = 16
+"""Benchmarks up to which all sets can be looked at: 65,536."""
+
+
+def exact(problem: Searchable, *, target: float | None = None, keep: float | None = None) -> BenchmarkSet:
+    """The cheapest set of all 2^n: the oracle that the greedy search is measured against.
+
+    Raises:
+        ValueError: more than ``EXACT_LIMIT`` benchmarks; or see ``Problem.bound``.
+    """
+    n = len(problem.seconds)
+    if n > EXACT_LIMIT:
+        raise ValueError(f"{n} benchmarks have too many sets to look at all of them: {EXACT_LIMIT} at most")
+    bound = problem.bound(target, keep)
+    sets = (np.arange(2**n)[None, :] >> np.arange(n)[:, None] & 1).astype(bool)  # [benchmark, set]
+    cost = problem.seconds @ sets
+    order = np.argsort(cost, kind="stable")
+    for start in range(0, len(order), 1024):
+        some = order[start : start + 1024]
+        hazards = problem.hazards_of(sets[:, some])
+        good = np.flatnonzero(hazards <= loose(bound))
+        if good.size:
+            return _choice(problem, sets[:, some[good[0]]], bound)
+    return _choice(problem, problem.all(), bound)

@@ -1,0 +1,1 @@
+"""Correlates findings into incidents, ranks root causes, and detects lemon nodes."""

@@ -1,0 +1,1 @@
+"""Detects hangs, and finds the rank or group that blocks a job."""

@@ -1,0 +1,1 @@
+"""Detects host faults: lost nodes, failed host checks, memory leaks, and bit flips in host memory."""

@@ -1,0 +1,170 @@
+"""Bit flips in host memory: scrubs find changed snapshots at several times, although no process writes them.
+
+Agents read all that they keep again and again (``mainstay.recovery.agent.scrub``), repair what has changed, and report
+it. One flipped bit a year is what cosmic rays leave of good memory with ECC, and a stray write of the training process
+looks the same: once is no evidence. Damage on a node that comes again is: errors in DRAM come from few machines, again
+and again (Schroeder et al., SIGMETRICS 2009). Whether a drill failed is not asked here: that was wrong when it was
+written.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainstay.detectors.base import EventDetector
+from mainstay.detectors.correlation.root_causes import USUAL
+from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+
+_KEPT = 64  # occasions of a node: by then there is no doubt left
+_TEXT = 160  # characters of what an agent says
+
+
+@dataclass(slots=True)
+class _Occasion:
+    """Damage that was found at about the same time: one cause may have left all of it."""
+
+    first: float
+    last: float
+    flipped: int
+    lost: int
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is known of one node's."""
+
+    occasions: list[_Occasion] = field(default_factory=list)
+    """By time."""
+    said: Finding | None = None
+    """What holds."""
+
+
+class MemoryBitFlipDetector(EventDetector):
+    """Says ``memory_bit_flips`` of a node whose snapshots change by themselves again and again."""
+
+    name = "memory_bit_flips"
+    kinds = frozenset({FindingKind.MEMORY_BIT_FLIPS})
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        remembered: int = 4096
+        """Event ids, and nodes: few are ever in trouble."""
+        apart_seconds: float = 300.0
+        """What is found closer together is one occasion: a pass over all memory takes minutes."""
+        least: int = 2
+        """Occasions within ``window_seconds`` that are no accident."""
+        sure: int = 3
+        """Occasions after which a program that writes where it should not is the less likely reason."""
+        window_seconds: float = 7 * 86_400.0
+        """A node that had one error has the next within days more often than not; what is older counts no more."""
+        maybe: float = 0.8
+        certain: float = 0.95
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config: MemoryBitFlipDetector.Config = config or self.Config()
+        self.reset()
+
+    def reset(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._nodes: OrderedDict[str, _Memory] = OrderedDict()
+
+    def update(self, events: Sequence[Event]) -> list[Finding]:
+        """See ``EventDetector.update``."""
+        found: list[Finding] = []
+        for event in events:
+            if event.kind is not EventKind.SNAPSHOT_CORRUPTED or event.id in self._seen or not event.node:
+                continue
+            self._seen[event.id] = None
+            if len(self._seen) > self.config.remembered:
+                self._seen.popitem(last=False)
+            flipped = _count(event.data.get("flipped"))
+            if flipped:
+                found += self._take(event, event.node, flipped)
+        return found
+
+    def advance_clock(self, now: float) -> list[Finding]:
+        """See ``EventDetector.advance_clock``: a week without damage, with or without further scrubs."""
+        over = [
+            memory
+            for memory in self._nodes.values()
+            if memory.said is not None and now - memory.occasions[-1].last >= self.config.window_seconds
+        ]
+        return [self._end(memory, now) for memory in over]
+
+    def restore_findings(self, findings: Iterable[Finding]) -> None:
+        """See ``EventDetector.adopt``."""
+        for finding in findings:
+            node = finding.entity.node
+            if finding.detector == self.name and finding.active and node is not None and node not in self._nodes:
+                occasion = _Occasion(finding.time, finding.time, 1, 0)
+                self._nodes[node] = _Memory([occasion], finding)
+
+    def _take(self, event: Event, node: str, flipped: int) -> list[Finding]:
+        memory = self._nodes.setdefault(node, _Memory())
+        self._nodes.move_to_end(node)
+        if len(self._nodes) > self.config.remembered:
+            self._nodes.popitem(last=False)
+        fresh = self._note(memory, event.time, flipped, _count(event.data.get("lost")))
+        newest = memory.occasions[-1].last
+        memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]
+        if not fresh or len(memory.occasions) < self.config.least:
+            return []
+        memory.said = self._finding(node, memory, str(event.data.get("what", ""))[:_TEXT])
+        return [memory.said]
+
+    def _note(self, memory: _Memory, time: float, flipped: int, lost: int) -> bool:
+        """Whether it is a new occasion."""
+        for occasion in memory.occasions:
+            if occasion.first - self.config.apart_seconds < time < occasion.last + self.config.apart_seconds:
+                occasion.first, occasion.last = min(occasion.first, time), max(occasion.last, time)
+                occasion.flipped, occasion.lost = occasion.flipped + flipped, occasion.lost + lost
+                return False
+        memory.occasions.append(_Occasion(time, time, flipped, lost))
+        memory.occasions.sort(key=lambda occasion: occasion.first)
+        return True
+
+    def _finding(self, node: str, memory: _Memory, what: str) -> Finding:
+        occasions = memory.occasions
+        times, flipped = len(occasions), sum(o.flipped for o in occasions)
+        hours = (occasions[-1].last - occasions[0].first) / 3600
+        spread = f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+        last = f"; the newest: {what}" if what else ""
+        words = f"Memory of {node} had bit flips at {times} times within {spread}, in {flipped} places{last}."
+        return Finding(
+            kind=FindingKind.MEMORY_BIT_FLIPS,
+            entity=Entity(node=node),
+            time=occasions[-1].last,
+            severity=Severity.WARNING,
+            detector=self.name,
+            confidence=self.config.certain if times >= self.config.sure else self.config.maybe,
+            evidence=Evidence(
+                summary=words,
+                numbers={
+                    "occasions": float(times),
+                    "damages": float(flipped),
+                    "lost": float(sum(o.lost for o in occasions)),
+                    "hours": hours,
+                },
+            ),
+            recommended_action=RecommendedAction.MONITOR,
+            cause=USUAL[FindingKind.MEMORY_BIT_FLIPS],
+        )
+
+    def _end(self, memory: _Memory, now: float) -> Finding:
+        assert memory.said is not None
+        said, memory.said, memory.occasions = memory.said, None, []
+        days = self.config.window_seconds / 86_400
+        return Finding(
+            kind=said.kind, entity=said.entity, time=now, severity=said.severity, detector=self.name,
+            confidence=said.confidence, active=False, cause=said.cause,
+            evidence=Evidence(summary=f"No memory of {said.entity.node} was found changed for {days:g} days."),
+        )  # fmt: skip
+
+
+def _count(value: Any) -> int:
+    """A number from another process: only a whole positive one counts."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,1 @@
+"""Detects faults in the job itself: process exits, numeric anomalies, slowdowns, and silent data corruption."""

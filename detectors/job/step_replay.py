@@ -1,0 +1,120 @@
+"""A device that computed other bits than its replicas from the same state and data: a fact from replays.
+
+The job itself replays and judges (``mainstay.detectors.job.replay_analysis``); its ``replayed`` event says who
+differed, how often and in which steps. Unlike a digest that differs, or a norm, this leaves no doubt about the place:
+nothing but the rank's own device and host was at work. The finding holds until the job ends; a replay that comes out
+clean later does not take it back, since the rank has another device by then.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mainstay.detectors.base import EventDetector
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+
+
+class StepReplayDetector(EventDetector):
+    """Says ``sdc_suspect`` of every culprit that replays named."""
+
+    name = "step_replay"
+    kinds = frozenset({FindingKind.SDC_SUSPECT})
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        remembered: int = 4096
+        """Event ids and findings that hold."""
+        sure: float = 0.99
+        """Of one culprit; of several that groups could not be told apart by, each gets its share."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config: StepReplayDetector.Config = config or self.Config()
+        self.reset()
+
+    def reset(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._open: OrderedDict[str, Finding] = OrderedDict()
+
+    def update(self, events: Sequence[Event]) -> list[Finding]:
+        """See ``EventDetector.update``."""
+        found: list[Finding] = []
+        for event in events:
+            if event.id in self._seen:
+                continue
+            self._seen[event.id] = None
+            if len(self._seen) > self.config.remembered:
+                self._seen.popitem(last=False)
+            if event.kind is EventKind.STEP_REPLAY_FINISHED:
+                found += self._judge(event)
+            elif event.kind is EventKind.JOB_FINISHED:
+                found += self._close(event)
+        return found
+
+    def _judge(self, event: Event) -> list[Finding]:
+        culprits = [c for c in _listed(event.data.get("culprits")) if _count(c.get("rank")) is not None]
+        if event.data.get("outcome") != "found" or event.job is None:
+            return []
+        found = []
+        for culprit in culprits:
+            finding = self._finding(event, culprit, self.config.sure / len(culprits))
+            if finding.key not in self._open:
+                self._open[finding.key] = finding
+                found.append(finding)
+            if len(self._open) > self.config.remembered:
+                self._open.popitem(last=False)
+        return found
+
+    def _finding(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:
+        rank, node = _count(culprit["rank"]), culprit.get("node")
+        where = node if isinstance(node, str) and node else None
+        steps = [step for step in _numbers(culprit.get("steps")) if step is not None]
+        numbers = {
+            "replays": _count(culprit.get("replays")),
+            "shown": _count(culprit.get("shown")),
+            "first_step": min(steps, default=None),
+        }
+        told = {name: float(value) for name, value in numbers.items() if value is not None}
+        place = f"Rank {rank}" + (f" on {where}" if where else "")
+        often = (
+            f" in {told['shown']:.0f} of {told['replays']:.0f} replays" if {"shown", "replays"} <= told.keys() else ""
+        )
+        at = f", first at step {told['first_step']:.0f}" if "first_step" in told else ""
+        summary = (
+            f"{place} computed other bits than its replicas from the same state, data and seeds{often}{at}: its device "
+            f"or host computes wrongly."
+        )
+        return Finding(
+            kind=FindingKind.SDC_SUSPECT,
+            entity=Entity(job=event.job, rank=rank, node=where),
+            time=event.time,
+            severity=Severity.CRITICAL,
+            detector=self.name,
+            confidence=sure,
+            evidence=Evidence(summary=summary, numbers=told),
+            event=event.id,
+            recommended_action=RecommendedAction.INSPECT_NODE,
+            cause=Cause.SILENT_CORRUPTION,
+        )
+
+    def _close(self, event: Event) -> list[Finding]:
+        mine = [key for key, finding in self._open.items() if finding.entity.job == event.job]
+        evidence = Evidence(summary="The job ended.")
+        return [replace(self._open.pop(key), time=event.time, active=False, evidence=evidence) for key in mine]
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _numbers(value: Any) -> list[int | None]:
+    return [_count(entry) for entry in value] if isinstance(value, list) else []
+
+
+def _count(value: Any) -> int | None:
+    """A whole number that can be a rank, a step or a count."""
+    sane = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    return value if sane else None

@@ -1,0 +1,1 @@
+"""Detects slow ranks: stragglers, data stalls, CPU contention, and load imbalance."""

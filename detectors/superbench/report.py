@@ -1,0 +1,133 @@
+"""The diagnosis for people: worst last, next to the sentence that an on-call operator needs.
+
+Pure: a diagnosis in, something that rich can print out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
+from mainstay.detectors.superbench.lint import LintIssue, coverage
+from mainstay.detectors.superbench.names import plain
+from mainstay.detectors.superbench.output import describe_node, not_accepted
+from mainstay.probes.core_types import Verdict
+
+MOST_ROWS: Final = 25
+"""Nodes on a screen; a file has them all."""
+_STYLES: Final = {Verdict.PASS: "green", Verdict.UNKNOWN: "magenta", Verdict.FAIL: "bold red"}
+
+
+def verdict_of(diagnosis: SuperBenchDiagnosis) -> Verdict:
+    """The fleet's: FAIL if a node fails, else UNKNOWN if one is, else PASS."""
+    return next((one for one in (Verdict.FAIL, Verdict.UNKNOWN) if one in diagnosis.verdicts), Verdict.PASS)
+
+
+def render(diagnosis: SuperBenchDiagnosis, findings: Sequence[LintIssue]) -> RenderableType:
+    """Findings, nodes that are not accepted, and the sentence on the whole."""
+    parts: list[RenderableType] = []
+    if findings:
+        parts += [render_findings(findings), Text("")]
+    alone = [node for node in not_accepted(diagnosis) if _own(diagnosis, node)]
+    if alone:
+        parts += [_nodes(diagnosis, alone), Text("")]
+    if diagnosis.unknown_of_all:
+        parts.append(Text("No node could be judged in full: of the rules above some see nothing.", style="magenta"))
+    return Group(*parts, Text(f"{plain(coverage(diagnosis))}.", style="dim"), headline(diagnosis))
+
+
+def _own(diagnosis: SuperBenchDiagnosis, node: int) -> bool:
+    """Whether there is something to say of this node that does not hold for all."""
+    return diagnosis.verdicts[node] is Verdict.FAIL or bool(diagnosis.unknown[node])
+
+
+def _nodes(diagnosis: SuperBenchDiagnosis, places: list[int]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("verdict", "node", "category"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("why", overflow="fold")
+    if len(places) > MOST_ROWS:
+        table.add_row("", f"{len(places) - MOST_ROWS} more", "", "all of them: --output FILE")
+    for place in reversed(places[:MOST_ROWS]):
+        said = describe_node(diagnosis, place)
+        why = _short(said.details) if diagnosis.verdicts[place] is Verdict.FAIL else _few(diagnosis.unknown[place])
+        category = said.category if diagnosis.verdicts[place] is Verdict.FAIL else ""
+        verdict = diagnosis.verdicts[place]
+        table.add_row(
+            Text(verdict.upper(), _STYLES[verdict]),
+            Text(plain(diagnosis.results.nodes[place])),
+            Text(plain(category)),
+            Text(plain(why)),
+        )
+    return table
+
+
+def _short(details: str, most: int = 240) -> str:
+    """Three lines of a terminal."""
+    return details if len(details) <= most else f"{details[:most]}… ({details.count(',') + 1} in all)"
+
+
+def _few(reasons: tuple[str, ...], most: int = 3) -> str:
+    more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
+    return ", ".join(reasons[:most]) + more
+
+
+def render_findings(findings: Sequence[LintIssue]) -> RenderableType:
+    """What is wrong with the rules, one a row."""
+    table = Table(box=None, pad_edge=False, header_style="bold yellow", padding=(0, 2, 0, 0))
+    table.add_column("rules", no_wrap=True)
+    table.add_column("finding", no_wrap=True)
+    table.add_column("what is wrong", overflow="fold")
+    for one in findings:
+        table.add_row(Text(plain(one.rule) or "(file)"), Text(one.code, "yellow"), Text(plain(one.message)))
+    return table
+
+
+def headline(diagnosis: SuperBenchDiagnosis) -> Text:
+    """The sentence on the fleet: how many nodes are defective, unknown, or pass."""
+    counts = {verdict: len(diagnosis.nodes(verdict)) for verdict in _STYLES}
+    total = len(diagnosis.verdicts)
+    verdict = verdict_of(diagnosis)
+    said = {
+        Verdict.FAIL: f"{counts[Verdict.FAIL]} of {_nodes_of(total)} defective, {counts[Verdict.UNKNOWN]} unknown, "
+        f"{counts[Verdict.PASS]} pass.",
+        Verdict.UNKNOWN: f"{counts[Verdict.UNKNOWN]} of {_nodes_of(total)} could not be judged in full; none is "
+        f"labeled defective, {counts[Verdict.PASS]} pass.",
+        Verdict.PASS: f"All of {_nodes_of(total)} pass every rule.",
+    }[verdict]
+    return Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {said}")
+
+
+def _nodes_of(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def as_data(diagnosis: SuperBenchDiagnosis, findings: Sequence[LintIssue]) -> dict[str, Any]:
+    """The same as plain data, for ``--json``."""
+    return {
+        "verdict": verdict_of(diagnosis).value,
+        "counts": {verdict.value: len(diagnosis.nodes(verdict)) for verdict in _STYLES},
+        "nodes": [
+            {
+                "node": diagnosis.results.nodes[place],
+                "verdict": diagnosis.verdicts[place].value,
+                "category": describe_node(diagnosis, place).category,
+                "details": diagnosis.details[place] if diagnosis.verdicts[place] is Verdict.FAIL else "",
+                "unknown": diagnosis.unknown[place],
+            }
+            for place in not_accepted(diagnosis)
+        ],
+        "unknown_of_all": diagnosis.unknown_of_all,
+        "findings": findings_data(findings),
+        "coverage": coverage(diagnosis),
+    }
+
+
+def findings_data(findings: Sequence[LintIssue]) -> list[dict[str, str]]:
+    """Findings as plain data."""
+    return [{"code": one.code, "rule": one.rule, "message": one.message} for one in findings]

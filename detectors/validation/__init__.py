@@ -1,0 +1,1 @@
+"""Judges benchmark results against learned criteria, and detects nodes and cohorts that fail."""

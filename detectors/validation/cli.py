@@ -1,0 +1,398 @@
+"""``mainstay validate`` and ``mainstay criteria``. This module reads and writes the files; the layers below are pure.
+
+Exit codes of every verdict: 0 all PASS or WARN, 1 a metric FAILs, 2 invalid input, 3 torch is missing, 4 a metric is
+UNKNOWN and no metric fails. UNKNOWN is never a zero.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import msgspec
+from cyclopts import App, Parameter
+
+from mainstay.detectors.cli_errors import AsJson, InputError, one_line
+from mainstay.detectors.validation.criteria import (
+    FALSE_ALARMS,
+    Criteria,
+    SuiteVerdict,
+    judge_suite,
+    learn_criteria,
+    samples_of,
+    worst,
+)
+from mainstay.detectors.validation.remeasurement import confirm_failures
+from mainstay.detectors.validation.sessions import ONE_SESSION, by_day, by_time
+from mainstay.probes.benchmarks.result import SuiteResult, contention_note
+from mainstay.probes.core_types import Verdict
+from mainstay.probes.decoding import UNREADABLE
+
+if TYPE_CHECKING:
+    from mainstay.probes.benchmarks.suites import Suite
+
+EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
+Files = Annotated[list[Path], Parameter(consume_multiple=True)]
+
+criteria = App(name="criteria", help="Learn and apply validation criteria.")
+
+_one_line = one_line("mainstay")
+T = TypeVar("T")
+
+
+@_one_line
+def validate(
+    *,
+    suite: str = "quick",
+    criteria: Path | None = None,
+    device: str = "auto",
+    disk_test_dir: Path | None = None,
+    benchmarks: str = "",
+    output: Path | None = None,
+    log: Path | None = None,
+    remeasure: int = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Benchmark this machine and print a verdict per metric.
+
+    SIGTERM or Ctrl-C ends the command within 5 s and keeps completed results.
+
+    Exit code: 0 all PASS or WARN; 1 some FAIL; 2 invalid input; 3 torch is missing; 4 some UNKNOWN and none FAIL.
+
+    Parameters
+    ----------
+    suite
+        Choose the suite: quick (seconds), standard (a minute), or deep (minutes).
+    criteria
+        Read criteria that `mainstay criteria fit` wrote. Without them every verdict is UNKNOWN.
+    device
+        Choose the device: auto (GPUs if present), cpu, or cuda.
+    disk_test_dir
+        Test the disk in this directory; the default is the directory for temporary files.
+    benchmarks
+        Run only these benchmarks of the suite, separated by commas; the default is all.
+    output
+        Write the result, as JSON, to this file.
+    log
+        Append each benchmark result to this file as a JSON line when it is complete.
+    remeasure
+        Repeat a failed measurement up to N times; a metric fails only if every attempt fails. Use on shared machines.
+    as_json
+        Print only JSON on standard output.
+    """
+    from mainstay.probes.benchmarks.runner import BenchmarkForkServerError
+    from mainstay.probes.benchmarks.suites import SUITES
+
+    chosen = _chosen(SUITES, suite)
+    _check_request(device, disk_test_dir, remeasure)
+    known = _load(criteria, Criteria) if criteria else Criteria(criteria=())
+    part = _part(chosen, benchmarks)
+    _check_writable(output)
+    _check_writable(log)
+    options = _Options(device=device, directory=disk_test_dir, part=part, remeasure=remeasure, log=log, quiet=as_json)
+    try:
+        result = _measure(chosen, known, options)
+    except BenchmarkForkServerError as error:
+        print(f"mainstay: no benchmark can run: {error}; pip install 'mainstay[bench]'", file=sys.stderr)
+        return 3
+    judged = judge_suite(result, known)
+    if output is not None:
+        _write(output, judged)
+    _show([judged], as_json=as_json, document=judged)
+    return EXIT_CODES[judged.verdict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """How a suite is to be measured."""
+
+    device: str
+    directory: Path | None
+    part: tuple[str, ...]
+    remeasure: int
+    log: Path | None
+    quiet: bool
+
+
+def _measure(suite: Suite, known: Criteria, options: _Options) -> SuiteResult:
+    """Run the suite, and again what is slower than it may be; SIGTERM or SIGINT ends it with what there is."""
+    from mainstay.probes.benchmarks.cancellation import cancel_on_signals
+    from mainstay.probes.benchmarks.progress import logged, watching
+    from mainstay.probes.benchmarks.runner import run_suite
+
+    with (
+        cancel_on_signals() as interrupt,
+        watching(quiet=options.quiet) as watcher,
+        logged(options.log, watcher) as told,
+    ):
+        run = partial(
+            run_suite,
+            suite,
+            device=options.device,
+            directory=str(options.directory or ""),
+            watcher=told,
+            interrupt=interrupt,
+        )
+        return confirm_failures(run(only=options.part), known, lambda names: run(only=names), options.remeasure)
+
+
+def _chosen(suites: Mapping[str, Suite], name: str) -> Suite:
+    suite = suites.get(name)
+    if suite is None:
+        raise InputError(f"unknown suite {name!r}: choose {', '.join(suites)}")
+    return suite
+
+
+def _check_request(device: str, directory: Path | None, remeasure: int) -> None:
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(f"unknown device {device!r}: choose auto, cpu, or cuda")
+    if directory is not None and not directory.is_dir():
+        raise InputError(f"{directory}: not a directory")
+    if remeasure < 0:
+        raise InputError(f"--remeasure must be at least 0, not {remeasure}")
+
+
+def _part(suite: Suite, benchmarks: str) -> tuple[str, ...]:
+    """The benchmarks named on the command line, checked."""
+    names = tuple(name.strip() for name in benchmarks.split(",") if name.strip())
+    try:
+        suite.benchmarks("cpu", only=names)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return names
+
+
+@criteria.command
+@_one_line
+def fit(
+    files: list[Path],
+    /,
+    *,
+    output: Path,
+    false_alarms: float = FALSE_ALARMS,
+    method: Literal["auto", "cdf", "robust"] = "auto",
+    sessions: Literal["time", "day", "folder", "machine", "none"] = "time",
+    as_json: AsJson = False,
+) -> int:
+    """Learn criteria from result files of trusted machines: at least five runs of each cohort, over several hours.
+
+    Parameters
+    ----------
+    files
+        Read results that `mainstay validate --output` wrote.
+    output
+        Write the criteria to this file.
+    false_alarms
+        Set the probability that a healthy machine fails a run, over all of its metrics together.
+    method
+        Choose cdf (similarity of the distribution to the most typical run; metrics with low repeatability get no
+        criterion), robust (limits on the median), or auto (cdf where a metric is repeatable enough, else robust).
+    sessions
+        Choose which runs of a machine share conditions, so that limits hold for future sessions. time: runs within
+        half an hour of each other, at most one hour; day: runs of one day (UTC); folder: runs in one folder; machine:
+        all runs; none: unknown, all runs count as independent.
+    as_json
+        Print only JSON on standard output.
+    """
+    from mainstay.detectors.validation.criterion_limits import RobustLimits
+    from mainstay.detectors.validation.validator import BestLimits, Validator
+
+    _check_budget(false_alarms)
+    results = [_load(file, SuiteResult) for file in files]
+    samples = (
+        sample
+        for result, session in zip(results, _sessions(sessions, files, results), strict=True)
+        for sample in samples_of(
+            result.benchmarks, cohort=result.cohort, time=result.finished_at, machine=result.host, session=session
+        )
+    )
+    estimator = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}[method]
+    try:
+        learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimator)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if not learned.criteria:
+        reason = learned.refused[0].reason if learned.refused else "the files hold no measurement"
+        raise InputError(f"no criterion can be learned from {len(files)} files: {reason}")
+    _write(output, learned)
+    if as_json:
+        print(msgspec.json.encode(learned).decode())
+    else:
+        busy = sum(any(map(contention_note, result.benchmarks)) for result in results)
+        _show_learned(learned, output, f"{busy} of {len(results)}" if busy else "")
+    return 0
+
+
+def _show_learned(learned: Criteria, output: Path, busy: str) -> None:
+    """Print the table and how good its limits are."""
+    from mainstay.detectors.validation.report import criteria_table
+
+    _print(criteria_table(learned))
+    print(f"\n{len(learned.criteria)} criteria written to {output}; {len(learned.refused)} metrics stay UNKNOWN.")
+    if busy:
+        print(f"{busy} runs were taken on a busy machine: idle runs give tighter limits.")
+    if any(one.sessions is not None and one.sessions.between is None for one in learned.criteria):
+        print(f"WARN: {ONE_SESSION}. Add runs of other hours or days; their spread is unknown.")
+
+
+def _sessions(by: str, files: Sequence[Path], results: Sequence[SuiteResult]) -> list[str]:
+    """The session of each file, by ``--sessions``; empty: unknown."""
+    hosts = [result.host for result in results]
+    if by in ("time", "day"):
+        return (by_time if by == "time" else by_day)(hosts, [result.finished_at for result in results])
+    if by == "folder":
+        return [f"{host}@{file.absolute().parent}" for host, file in zip(hosts, files, strict=True)]
+    return hosts if by == "machine" else [""] * len(files)
+
+
+@criteria.command
+@_one_line
+def check(files: list[Path], /, *, criteria: Path, as_json: AsJson = False) -> int:
+    """Evaluate result files with criteria; the exit codes are those of `mainstay validate`.
+
+    Parameters
+    ----------
+    files
+        Read results that `mainstay validate --output` wrote.
+    criteria
+        Read criteria that `mainstay criteria fit` wrote.
+    as_json
+        Print only a JSON list, one entry per file, on standard output.
+    """
+    known = _load(criteria, Criteria)
+    judged = [judge_suite(_load(file, SuiteResult), known) for file in files]
+    _show(judged, as_json=as_json, document=judged)
+    if len(judged) > 1 and not as_json:
+        from mainstay.detectors.validation.criteria_files import slow_groups
+
+        for shared in slow_groups(judged):
+            if len(shared.devices) > 1:
+                print(f"\n{shared.description}: look for one fault that they share, not for {len(shared.devices)}.")
+    return EXIT_CODES[worst(one.verdict for one in judged)]
+
+
+@criteria.command
+@_one_line
+def repeatability(files: list[Path], /, *, as_json: AsJson = False) -> int:
+    """Compute the repeatability of each metric on the same device; below 0.98 a metric gets no criterion.
+
+    Exit code: 0 all metrics are repeatable; 1 some are not; 2 invalid input; 4 some were not repeated.
+
+    Parameters
+    ----------
+    files
+        Read results of two or more runs on the same machines, as `mainstay validate --output` wrote them.
+    as_json
+        Print only a JSON list, one entry per metric, on standard output.
+    """
+    from mainstay.detectors.validation.criteria_files import repeats
+
+    found = repeats(_load(file, SuiteResult) for file in files)
+    if not found:
+        raise InputError(f"the {len(files)} files hold no measurement")
+    rows = [
+        (one.cohort, one.benchmark, one.metric, str(one.runs), _digits(one.similarity), one.reason) for one in found
+    ]
+    names = ("cohort", "benchmark", "metric", "runs", "similarity", "")
+    _report(names, rows, found, as_json=as_json)
+    return EXIT_CODES[worst(one.verdict for one in found)]
+
+
+@criteria.command
+@_one_line
+def compare(*, before: Files, after: Files, false_alarms: float = FALSE_ALARMS, as_json: AsJson = False) -> int:
+    """Compare results before and after a driver or firmware update: did all devices change, or only some?
+
+    Exit code: 0 no metric became slower; 1 a metric did; 2 invalid input; 4 some metrics cannot be compared.
+
+    Parameters
+    ----------
+    before
+        Read results from before the update, as `mainstay validate --output` wrote them.
+    after
+        Read results from after the update, of the same machines if possible.
+    false_alarms
+        Set the probability that an update without effect is reported, over all metrics together.
+    as_json
+        Print only a JSON list, one entry per metric, on standard output.
+    """
+    from mainstay.detectors.validation.criteria_files import shifts
+
+    _check_budget(false_alarms)
+    early, late = ([_load(file, SuiteResult) for file in files] for files in (before, after))
+    found = shifts(early, late, false_alarms=false_alarms)
+    if not found:
+        raise InputError("the files hold no measurement to compare")
+    rows = [(one.verdict.value.upper(), one.cohort, one.benchmark, one.metric, one.reason) for one in found]
+    _report(("verdict", "cohort", "benchmark", "metric", "why"), rows, found, as_json=as_json)
+    return EXIT_CODES[worst(one.verdict for one in found)]
+
+
+def _check_budget(false_alarms: float) -> None:
+    if not 0 < false_alarms < 0.5:
+        raise InputError(f"--false-alarms must lie between 0 and 0.5, not {false_alarms:g}")
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _report(names: Sequence[str], rows: Sequence[Sequence[str]], document: object, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(document).decode())
+        return
+    from mainstay.detectors.validation.report import rows_table
+
+    _print(rows_table(names, rows))
+
+
+def _load(path: Path, shape: type[T]) -> T:
+    """A JSON file of a known shape.
+
+    Raises:
+        InputError: names the file and, where the content is wrong, the field.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=shape)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}") from error
+    except UNREADABLE as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+
+
+def _check_writable(output: Path | None) -> None:
+    """Check the path before the measurements, which take minutes."""
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise InputError(f"{output}: {'is a directory' if output.is_dir() else 'its directory does not exist'}")
+
+
+def _write(output: Path, document: object) -> None:
+    try:
+        output.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    except OSError as error:
+        raise InputError(f"{output}: {error.strerror}") from error
+
+
+def _show(judged: list[SuiteVerdict], *, as_json: bool, document: object) -> None:
+    if as_json:
+        print(msgspec.json.encode(document).decode())
+        return
+    from mainstay.detectors.validation.report import render
+
+    for one in judged:
+        _print(render(one))
+
+
+def _print(what: object) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160  # a log is not folded to the eighty columns of a terminal that is not there
+    console.print(what)

@@ -1,0 +1,156 @@
+"""Markdown from Python objects: tables, docstrings, and the descriptions of fields."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+GENERATED: Final = "<!-- `make docs` writes this page from the code. Edit the code instead. -->"
+MANY: Final = 40
+"""Keys of a mapping that a table shows; the page counts the keys of a larger one."""
+
+
+def page(title: str, about: str, *parts: str) -> str:
+    """Return a page with a title, an introduction, and its parts."""
+    return "\n\n".join([GENERATED, f"# {title}", about, *(part for part in parts if part)]) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table, or an empty string without rows."""
+    body = [f"| {' | '.join(cell(value) for value in row)} |" for row in rows]
+    rule = f"| {' | '.join('---' for _ in head)} |"
+    return "\n".join([f"| {' | '.join(head)} |", rule, *body]) if body else ""
+
+
+def cell(value: object) -> str:
+    """Return a value as one line in which no character ends the cell."""
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def code(value: object) -> str:
+    """Return a value in backticks, or an empty string for an empty value."""
+    text = str(value)
+    return f"`{text}`" if text else ""
+
+
+def prose(text: str | None) -> str:
+    """Convert a docstring to Markdown.
+
+    Double backticks become single ones, an indented literal block becomes a code block, and HTML is escaped.
+    """
+    lines = re.sub(r"``([^`]+)``", r"`\1`", inspect.cleandoc(text or "")).split("\n")
+    kept: list[str] = []
+    literal = False
+    for line in lines:
+        if literal and line and not line.startswith(" "):
+            kept += ["```", ""]
+            literal = False
+        if not literal and line.endswith("::"):
+            kept += [line[:-1], "", "```text"]
+            literal = True
+            continue
+        kept.append(line if literal else _escape(line))
+    return "\n".join([*kept, "```"] if literal else kept).strip()
+
+
+def _escape(line: str) -> str:
+    """Escape what Markdown or HTML would interpret outside code spans."""
+    parts = re.split(r"(`[^`]*`)", line)
+    return "".join(part if part.startswith("`") else part.replace("<", "&lt;").replace("*", "\\*") for part in parts)
+
+
+def sentence(text: str | None) -> str:
+    """Return the first paragraph of a text on one line."""
+    return " ".join(prose(text).split("\n\n")[0].split())
+
+
+@cache
+def field_descriptions(model: type) -> dict[str, str]:
+    """Return the description of each field or member of a class: the string below it, or the comment behind it."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if base.__module__.startswith("mainstay."):
+            found |= _described(base)
+    return found
+
+
+def _described(model: type) -> dict[str, str]:
+    source = textwrap.dedent(inspect.getsource(model))
+    lines = source.split("\n")
+    body = ast.parse(source).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for node, following in zip(body.body, [*body.body[1:], None], strict=True):
+        name = _assigned(node)
+        if name is None:
+            continue
+        comment = re.search(r"\s#\s+(?!noqa|type:)(.+)$", lines[(node.end_lineno or node.lineno) - 1])
+        found[name] = comment[1] if comment else ""
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            found[name] = inspect.cleandoc(str(following.value.value))
+    return found
+
+
+def _assigned(node: ast.stmt) -> str | None:
+    target = (
+        node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+    )
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def field_table(model: type, head: str = "field", limits: dict[str, str] | None = None) -> str:
+    """Return the fields of a data class with default and description."""
+    assert is_dataclass(model)
+    described = field_descriptions(model)
+    rows = [
+        (
+            code(f.name),
+            default_text(f),
+            *([(limits or {}).get(f.name, "")] if limits else []),
+            sentence(described.get(f.name)),
+        )
+        for f in fields(model)
+    ]
+    return table((head, "default", *(["limits"] if limits else []), "description"), rows)
+
+
+def default_text(field: Field[Any]) -> str:
+    """Return the default of a field, or *required*."""
+    if field.default is not MISSING:
+        return plain(field.default)
+    if field.default_factory is not MISSING:
+        return plain(field.default_factory())
+    return "*required*"
+
+
+def plain(value: Any) -> str:
+    """Return a value as a short code span."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return f"see `{type(value).__name__}`"
+    if isinstance(value, Mapping) and value and not all(isinstance(each, str | int | float) for each in value.values()):
+        keys = [str(key) for key in value]
+        shown = ", ".join(code(key) for key in keys[:MANY])
+        return shown if len(keys) <= MANY else f"{len(keys)} entries"
+    if value is None or (isinstance(value, tuple | list | dict | frozenset | set) and not value):
+        return "*none*"
+    return code(_literal(value))
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, frozenset | set):
+        return ", ".join(sorted(_literal(each) for each in value))
+    if isinstance(value, tuple | list):
+        return ", ".join(f"({_literal(each)})" if isinstance(each, tuple) else _literal(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value.as_posix() if isinstance(value, Path) else str(value)

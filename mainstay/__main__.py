@@ -1,0 +1,5 @@
+"""``python -m mainstay`` is the ``mainstay`` command."""
+
+from mainstay.cli import main
+
+main()

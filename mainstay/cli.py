@@ -1,0 +1,89 @@
+"""The ``mainstay`` command: a table of commands, each imported only when it runs.
+
+``mainstay node`` works without the packages of the service, and ``mainstay serve`` works without torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from mainstay import __version__
+
+# command: (module and object, the extra it needs, one line of help). A test compares ``--help`` with this table.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("mainstay.service.demo.cli:demo", "service,train", "Run a local demo: train, kill a rank, recover."),
+    "up": ("mainstay.service.cli:up", "service", "Run all services locally."),
+    "serve": ("mainstay.service.cli:serve", "service", "Run the control plane."),
+    "worker": ("mainstay.service.cli:worker", "service", "Run a Celery worker."),
+    "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
+    "token": ("mainstay.service.cli:token", "service", "Manage tokens."),
+    "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),
+    "doctor": ("mainstay.probes.cli:doctor", "node", "Check this machine for missing requirements."),
+    "validate": ("mainstay.detectors.validation.cli:validate", "bench", "Benchmark this machine."),
+    "criteria": ("mainstay.detectors.validation.cli:criteria", "analysis", "Learn and apply validation criteria."),
+    "superbench": (
+        "mainstay.detectors.superbench.cli:superbench",
+        "analysis",
+        "Find defective nodes in SuperBench results.",
+    ),
+    "policy": ("mainstay.detectors.policy.cli:policy", "analysis", "Show, test, and upload XID policies."),
+    "record": ("mainstay.detectors.recording.cli:record", "recordings", "Record telemetry."),
+    "replay": ("mainstay.detectors.recording.cli:replay", "recordings", "Run detectors on a recording."),
+    "select": ("mainstay.detectors.selector.cli:select", "analysis", "Choose benchmarks for nodes."),
+    "analyze-hang": (
+        "mainstay.detectors.hang.cli:analyze_hang",
+        "analysis",
+        "Find the ranks that block a job from PyTorch flight-recorder dumps.",
+    ),
+    "localize": (
+        "mainstay.detectors.localize.cli:localize",
+        "analysis",
+        "Find the bad GPU, NIC, node, cable, or switch from pairwise measurements.",
+    ),
+    "run": ("mainstay.recovery.cli:run", "train", "Launch a protected training job."),
+    "agent": ("mainstay.recovery.cli:agent", "train", "Run a snapshot agent."),
+    "reshape": ("mainstay.recovery.cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
+    "migrate": ("mainstay.recovery.migrate_cli:migrate", "cli,train", "Move ranks to other nodes."),
+    "checkpoint": (
+        "mainstay.recovery.checkpoint_cli:checkpoint",
+        "cli,train",
+        "List, verify, export, and import checkpoints.",
+    ),
+    "plan": ("mainstay.recovery.cli:plan", "analysis", "Estimate the cost of each recovery strategy."),
+    "simulate": ("mainstay.recovery.simulate.cli:simulate", "analysis", "Simulate recovery policies."),
+}
+
+
+def build_app() -> Any:
+    """Build the command tree; each command loads when it runs."""
+    from cyclopts import App
+
+    app = App(name="mainstay", help="Monitor, validate, and recover large training clusters.", version=__version__)
+    for name, (path, _extra, about) in COMMANDS.items():
+        app.command(path, name=name, help=about)
+    return app
+
+
+# These commands parse their own arguments with argparse, so a training environment needs no cyclopts.
+_PLAIN = {"run": "mainstay.recovery.launcher.main", "agent": "mainstay.recovery.agent.server"}
+
+
+def main() -> None:
+    """Run one command; a missing extra or invalid input gives one clear line and a non-zero exit code."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        if command in _PLAIN:
+            sys.exit(import_module(_PLAIN[command]).main(sys.argv[2:]))
+        build_app()()
+    except ImportError as error:
+        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__  # cyclopts wraps it
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        extra = COMMANDS.get(command, ("", "cli", ""))[1]
+        fix = "install the build for your driver" if missing.name == "torch" else f"pip install 'mainstay[{extra}]'"
+        print(f"mainstay {command}: {missing.name} is not installed; {fix}", file=sys.stderr)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        sys.exit(130)

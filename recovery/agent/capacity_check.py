@@ -1,0 +1,43 @@
+"""Reports what does not fit into host memory when protection is configured, before the first epoch needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.memory.budget import FreeMemory, redundancy_bytes
+from mainstay.recovery.protection_scheme import SchemeKind, parse
+
+HOST_MEMORY: Final = "host memory"
+"""The subject of a shortage."""
+
+
+def check_capacity(store: ArenaStore, directory: Path, room: FreeMemory | None = None) -> None:
+    """Put on record whether the redundancy that was configured fits beside what is there.
+
+    Args:
+        store: with the groups and the scheme that hold now.
+        directory: of the arenas.
+        room: what is left; looked up by default.
+    """
+    missing = 0
+    for rank, arena in store.all():
+        missing += _needed(store, rank, arena.layout.nbytes)
+    kept = [path for pattern in ("parity-*.arena", "copy-*.arena") for path in directory.glob(pattern)]
+    missing -= sum(path.stat().st_size for path in kept)
+    words = (room or FreeMemory.measure(directory)).shortage(max(0, missing))
+    if words:
+        store.degraded[HOST_MEMORY] = words
+    else:
+        store.degraded.pop(HOST_MEMORY, None)
+
+
+def _needed(store: ArenaStore, rank: int, state: int) -> int:
+    members = len(store.config.group_of(rank))
+    scheme = parse(store.config.scheme).fitted(members) if members else None
+    if scheme is None or scheme.kind is SchemeKind.NONE:
+        return 0
+    if scheme.kind is SchemeKind.COPIES:
+        return redundancy_bytes(state, copies=scheme.copies)
+    return redundancy_bytes(state, parity=scheme.parity, group=members)

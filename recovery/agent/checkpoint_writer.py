@@ -1,0 +1,346 @@
+"""The agent's part of the disk level: it says which slots are to be written, keeps the process that writes, reads back.
+
+``mainstay.recovery.checkpoint`` defines what is written. A slot that waits for a write is pinned. A failed write
+is reported, and training continues.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mainstay.probes.core_types import validate_name
+from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
+from mainstay.recovery.agent.messages import ConfigureDisk, DiskInfo, Fetched, LoadDisk, SaveCheckpoint
+from mainstay.recovery.agent.node import AgentNode
+from mainstay.recovery.agent.periodic_thread import PeriodicThread
+from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
+from mainstay.recovery.checkpoint.load import read_part
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, DiskConfig, holds, write_file
+from mainstay.recovery.checkpoint.writer import WriteRequest, WriteResult
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import digest
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.records import Word
+
+logger = logging.getLogger("mainstay.agent")
+
+SLOW_SECONDS: Final = 30.0
+"""A part that takes longer is reported as late: a slot of 15 GB on the slowest disk that a node is likely to have."""
+LIST_SECONDS: Final = 2.0
+"""For a look at the names in a directory. A parallel file system under load takes a tenth of that."""
+_TRIES: Final = 2
+"""One that was killed begins its part again; what kills two in a row will kill the third."""
+_MAX_LISTED: Final = 4096
+_MAX_RANKS: Final = 1_000_000
+
+
+class WriterGoneError(OSError):
+    """The process that writes has ended without an answer."""
+
+
+class WriterProcess:
+    """The process that writes (``mainstay.recovery.checkpoint.writer``); it starts when there is something to write."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self.ended = False
+        self.busy_since: float | None = None
+        """``time.monotonic()`` of the order under way."""
+
+    def submit(self, order: WriteRequest) -> WriteResult:
+        """Have ``order`` carried out, however long that takes.
+
+        Raises:
+            WriterGoneError: the process was killed; the next order starts another.
+        """
+        with self._lock:
+            self.busy_since = time.monotonic()
+            try:
+                return self._converse(order)
+            except (OSError, msgspec.MsgspecError) as error:
+                self._end()
+                raise WriterGoneError(f"the process that writes checkpoints ended: {error}") from error
+            finally:
+                self.busy_since = None
+
+    def _converse(self, order: WriteRequest) -> WriteResult:
+        if self.ended:
+            raise WriterGoneError("the agent ends")
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mainstay.recovery.checkpoint.writer"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(order) + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise WriterGoneError(f"exit code {process.wait()}")
+        return msgspec.json.decode(line, type=WriteResult)
+
+    def stop(self) -> None:
+        """End it for good at any point: a part that is half written does not count."""
+        self.ended = True
+        self._kill()
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    def _end(self) -> None:
+        self._kill()
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._process = None
+
+
+class CheckpointWriter(PeriodicThread):
+    """Has every pending disk epoch of every rank written, then releases its slot; reports each failed write."""
+
+    def __init__(self, node: AgentNode, directory: Path) -> None:
+        super().__init__("mainstay-disk")
+        self._node = node
+        self._store = node.store
+        self._directory = directory
+        self._writer_process = WriterProcess()
+        self._seen: tuple[DiskInfo, ...] = ()
+        self._looking: threading.Thread | None = None
+        self._begun: DiskConfig | None = None
+        """As the run's directory says it."""
+        self._remembered = node.store.directory / "disk.json"
+        self.config: DiskConfig | None = self._remember()
+        if self.config is not None:
+            self._apply(self.config)
+
+    def _remember(self) -> DiskConfig | None:
+        """What an agent of this node was told before this one."""
+        try:
+            return msgspec.json.decode(self._remembered.read_bytes(), type=DiskConfig)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            self._store.degraded["disk level"] = f"the run was forgotten: {error}"
+            return None
+
+    def forget(self) -> None:
+        """The job's memory is given back."""
+        self.config = None
+        self._remembered.unlink(missing_ok=True)
+
+    def configure(self, order: ConfigureDisk) -> None:
+        """Write for this run, in this shape, from now on.
+
+        Raises:
+            ValueError: an id that may not become a path, or an impossible shape.
+        """
+        config = order.config
+        validate_name(config.run, "run")
+        if min(config.dp, config.pp, config.tp) < 1 or config.dp * config.pp * config.tp > _MAX_RANKS:
+            raise ValueError(f"a job of dp={config.dp} pp={config.pp} tp={config.tp} cannot be")
+        if config.every < 0:
+            raise ValueError("the disk level writes every so many epochs, 0 for never")
+        write_file(self._remembered, msgspec.json.encode(config))
+        self.config = config
+        self._apply(config)
+        self.wake()
+
+    def _apply(self, config: DiskConfig) -> None:
+        self._store.disk_every = config.every
+        for _, arena in self._store.all():
+            arena.set_word(Word.DISK_EVERY, config.every)
+
+    def run_once(self) -> float:
+        config = self.config
+        if config is None:
+            return 0.5
+        if self._begun != config:
+            self._begin(config)
+        writers = config.writers()
+        for rank, arena in self._store.all():
+            discards = self._store.discards
+            for epoch in _pending(arena):
+                if rank in writers:
+                    self._persist(config, rank, arena, epoch)
+                if not self._settle(rank, arena, epoch, discards):
+                    break
+        return 0.5
+
+    def stop(self) -> None:
+        self._writer_process.stop()
+        super().stop()
+
+    def save(self, order: SaveCheckpoint) -> None:
+        """Write ``order.epoch`` of all ranks here that have it, and of copies that are asked for, now: the job ends.
+
+        Raises:
+            NoSuchSlotError: no run was configured, or a rank could not be written; says why.
+        """
+        config = self.config
+        if config is None:
+            raise NoSuchSlotError("the disk level has not been told which run this is")
+        problems = []
+        copies = [(rank, self._store.copies.find_copy(rank)) for rank in order.copies]
+        for rank, arena in (*self._store.all(), *((rank, arena) for rank, arena in copies if arena is not None)):
+            if any(record.committed and record.epoch == order.epoch for record in arena.records()):
+                self._persist(config, rank, arena, order.epoch, final=True)
+                problems.append(self._store.degraded.get(_subject(rank), ""))
+        if any(problems):
+            raise NoSuchSlotError("; ".join(problem for problem in problems if problem))
+
+    def late(self) -> str:
+        """What is to be said of a disk that is slow; empty is good."""
+        since = self._writer_process.busy_since
+        seconds = 0.0 if since is None else time.monotonic() - since
+        return f"a part has been under way for {seconds:.0f} s" if seconds > SLOW_SECONDS else ""
+
+    def listed(self) -> tuple[DiskInfo, ...]:
+        """Parts of this run that are durable; what they hold is checked when one is loaded.
+
+        A directory that hangs must not hold up a recovery that does without it: then what was last seen counts.
+        """
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._look, name="mainstay-disk-list", daemon=True)
+            self._looking.start()
+        self._looking.join(LIST_SECONDS)
+        if self._looking.is_alive():
+            self._store.degraded["checkpoint directory"] = f"{self._directory} does not answer"
+        else:
+            self._store.degraded.pop("checkpoint directory", None)
+        return self._seen
+
+    def _look(self) -> None:
+        self._seen = tuple(self._durable())
+
+    def _durable(self) -> Iterator[DiskInfo]:
+        config = self.config
+        if config is None:
+            return
+        run = RunDirectory(self._directory / config.run)
+        count = 0
+        for epoch in reversed(run.steps()):
+            for part in run.parts(epoch):
+                if holds(config.returns, epoch, part.generation):
+                    yield _info(part)
+                    count += 1
+            if count > _MAX_LISTED:
+                return
+
+    def _begin(self, config: DiskConfig) -> None:
+        problem = self._ask(self._order(config)).problem
+        if problem:
+            self._store.degraded["disk level"] = problem
+        else:
+            self._store.degraded.pop("disk level", None)
+            self._begun = config
+
+    def _order(self, config: DiskConfig) -> WriteRequest:
+        settings = self._node.settings
+        return WriteRequest(directory=str(self._directory), job=settings.job, config=config, keep=settings.disk_keep)
+
+    def _ask(self, order: WriteRequest) -> WriteResult:
+        for _ in range(_TRIES):
+            try:
+                return self._writer_process.submit(order)
+            except WriterGoneError as error:
+                problem = str(error)
+                if not self._writer_process.ended:
+                    logger.warning("%s", problem)
+        return WriteResult(problem=problem)
+
+    def _settle(self, rank: int, arena: Arena, epoch: int, discards: int) -> bool:
+        """Let the slot go. Not if the job went back meanwhile: then its epoch is still to be made, and written."""
+        with self._store.lock(rank):
+            if self._store.discards != discards:
+                return False
+            arena.set_word(Word.DISK_FLOOR, epoch)
+            return True
+
+    def _persist(self, config: DiskConfig, rank: int, arena: Arena, epoch: int, *, final: bool = False) -> None:
+        try:
+            self._store.verified(rank, epoch)
+            order = msgspec.structs.replace(
+                self._order(config), arena=str(arena.path), rank=rank, epoch=epoch, final=final
+            )
+            outcome = self._ask(order)
+        except (ArenaError, OSError) as error:
+            outcome = WriteResult(problem=str(error))
+        if outcome.problem:
+            self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {outcome.problem}"
+            return
+        self._store.degraded.pop(_subject(rank), None)
+        if outcome.nbytes:
+            self._node.meter.add_transfer("disk_write", outcome.nbytes, outcome.seconds)
+
+
+def _subject(rank: int) -> str:
+    return f"disk level of rank {rank}"
+
+
+def _info(part: PartFile) -> DiskInfo:
+    return DiskInfo(rank=part.rank, epoch=part.epoch, nbytes=part.nbytes, generation=part.generation)
+
+
+def _pending(arena: Arena) -> list[int]:
+    pins = arena.pins()
+    if not pins.disk_every:
+        return []
+    epochs = {r.epoch for r in arena.records() if r.committed}
+    return sorted(e for e in epochs if e > pins.disk_floor and e % pins.disk_every == 0)
+
+
+# Reading
+
+
+def load_disk(node: AgentNode, order: LoadDisk, generation: int, run: str) -> Fetched:
+    """Carry out ``LoadDisk``: see ``AgentClient.load_disk``. ``run`` is the one that this agent writes for."""
+    begun = time.perf_counter()
+    store = node.store
+    arena = store.arena(order.rank)
+    part = _part(order)
+    source = RunDirectory(Path(order.directory) / order.run)
+    with store.lock(order.rank):
+        slot = arena.choose().slot
+        out = arena.begin_write(slot, generation)[: arena.layout.nbytes]
+        try:
+            read_part(source, part, arena.layout, out)
+        except CheckpointError as error:
+            raise CorruptError(str(error)) from error
+        node.meter.add_transfer("disk_read", part.nbytes, time.perf_counter() - begun)
+        # Every tensor has been checked; generations of another run say nothing here.
+        since = part.generation if order.run == run else generation
+        record = store.accept(order.rank, slot, order.epoch, since, digest(out))
+    return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
+
+
+def _part(order: LoadDisk) -> CheckpointPart:
+    """The part that is asked for; of several the one of the newest generation.
+
+    Raises:
+        NoSuchSlotError, CorruptError.
+    """
+    run = RunDirectory(Path(order.directory) / validate_name(order.run, "run"))
+    of = order.rank if order.from_rank is None else order.from_rank
+    found = [p.generation for p in run.parts(order.epoch) if p.rank == of and order.generation in {0, p.generation}]
+    if not found:
+        raise NoSuchSlotError(f"{run.step(order.epoch)} does not hold rank {of}")
+    try:
+        return run.part(order.epoch, of, max(found))
+    except CheckpointError as error:
+        raise CorruptError(str(error)) from error

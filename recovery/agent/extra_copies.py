@@ -1,0 +1,105 @@
+"""Extra copies of the newest slots of ranks whose node is not trusted, kept up to date here while the node lives.
+
+The coordinator selects the ranks (``mainstay.recovery.launcher.durability_monitor``). Each newest verified slot is
+pulled as soon as it is there, into the same kind of arena as the copies of ``copies:M``, so that it is listed, served
+and restored from like any. A trainer whose steps are shorter than a transfer leaves some of them out.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.agent.node import AgentNode
+from mainstay.recovery.agent.peer import Peer
+from mainstay.recovery.agent.peer_messages import Head, LayoutText, ReadHead, ReadLayout, ReadSlot, SlotHeader
+from mainstay.recovery.agent.periodic_thread import PeriodicThread
+from mainstay.recovery.agent.transfer import WHOLE
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.records import NO_EPOCH
+
+LOOK_SECONDS: Final = 0.02
+"""Between questions whether there is a newer slot: a tenth of the shortest steps that are worth protecting."""
+LATE: Final = 1.0
+"""After a node did not answer."""
+
+
+class ExtraCopyManager(PeriodicThread):
+    """Pulls the newest slots of the ranks that ``configure`` names."""
+
+    def __init__(self, node: AgentNode) -> None:
+        super().__init__("mainstay-extra-copies")
+        self._node = node
+        self._extra_copies: Group = ()
+        self._generation = 0
+        self._newest: dict[int, tuple[int, int]] = {}
+        """Rank -> the newest epoch that was copied, and how often the job had gone back by then."""
+
+    def configure(self, extra_copies: Group, generation: int) -> None:
+        """Keep copies of these ranks from now on, from the agents at these endpoints; those of others may go."""
+        ended = {extra_copy.rank for extra_copy in self._extra_copies} - {
+            extra_copy.rank for extra_copy in extra_copies
+        }
+        self._extra_copies, self._generation = extra_copies, generation
+        self._node.store.copies.extra_copies = frozenset(extra_copy.rank for extra_copy in extra_copies)
+        self._node.store.copies.release(ended)
+        for rank in ended:
+            self._newest.pop(rank, None)
+        self.wake()
+
+    def run_once(self) -> float:
+        extra_copies = self._extra_copies
+        late = [extra_copy for extra_copy in extra_copies if not self._try(extra_copy)]
+        if not extra_copies:
+            return LATE
+        return LATE if late else LOOK_SECONDS
+
+    def _try(self, extra_copy: GroupMember) -> bool:
+        """Whether its agent answers; a copy that did not come is tried again with the newest slot then."""
+        subject = f"extra copy of rank {extra_copy.rank}"
+        degraded = self._node.store.degraded
+        try:
+            with ExitStack() as stack:
+                self._follow(extra_copy, stack.enter_context(self._node.peer(extra_copy.endpoint, self._generation)))
+        except (AgentError, ArenaError, OSError, ValueError) as error:
+            degraded[subject] = str(error)
+            return False
+        degraded.pop(subject, None)
+        return True
+
+    def _follow(self, extra_copy: GroupMember, peer: Peer) -> None:
+        discards = self._node.store.discards
+        known, since = self._newest.get(extra_copy.rank, (NO_EPOCH, discards))
+        known = known if since == discards else NO_EPOCH
+        newest = peer.call(ReadHead(rank=extra_copy.rank, epoch=NO_EPOCH), Head).newest
+        if newest == NO_EPOCH or newest <= known:
+            return
+        head = peer.call(ReadHead(rank=extra_copy.rank, epoch=newest), Head)
+        if head.present and self._copy(extra_copy.rank, newest, head, peer):
+            self._newest[extra_copy.rank] = (newest, discards)
+
+    def _copy(self, rank: int, epoch: int, head: Head, peer: Peer) -> bool:
+        """Whether the copy is here, with the digest that the slot has there."""
+        copies = self._node.store.copies
+        found = copies.find(rank, epoch)
+        if found is not None and found[1].digest == head.digest:
+            return True
+        kept = copies.find_copy(rank)
+        if kept is None or kept.layout.digest != head.layout_digest:
+            layout = Layout.from_json(peer.call(ReadLayout(rank=rank), LayoutText).layout)
+        else:
+            layout = kept.layout
+        begun = time.perf_counter()
+        header = peer.call(ReadSlot(rank=rank, epoch=epoch, offset=0, nbytes=WHOLE), SlotHeader)
+        if header.layout_digest != layout.digest or header.nbytes != layout.nbytes:
+            raise ValueError(f"{peer.endpoint} announced other tensors of rank {rank} than before")
+        arena, slot = copies.begin_copy(rank, layout)
+        peer.receive_into(arena.slot_bytes(slot)[: header.nbytes])
+        peer.finish()
+        copies.commit(arena, slot, epoch, header.generation, header.digest)
+        self._node.meter.add_transfer("net", header.nbytes, time.perf_counter() - begun)
+        return True

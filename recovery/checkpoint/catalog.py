@@ -1,0 +1,272 @@
+"""What lies in a checkpoint directory: runs, steps, parts; which step is whole, and what may go.
+
+Nothing here trusts a pointer: the newest step is found by looking at the manifests. Files of different runs never meet,
+because each run has a directory of its own, named after an id that sorts by the time of its start.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mainstay.recovery.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointError,
+    CheckpointPart,
+    Manifest,
+    Return,
+    RunInfo,
+    data_name,
+    holds,
+    part_name,
+    read_checked,
+    remove_file,
+)
+from mainstay.recovery.mesh_shape import MeshShape
+
+_STEP: Final = re.compile(r"^step-(\d{8,18})$")
+_PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
+_DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.distcp$")
+_RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """A part that is durable, as its name says; what it holds is checked when it is read."""
+
+    rank: int
+    epoch: int
+    generation: int
+    nbytes: int
+    """Of its data file."""
+
+
+class RunDirectory:
+    """The directory of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    def info(self) -> RunInfo:
+        """The run as its newest generation wrote it down.
+
+        Raises:
+            CheckpointError: there is none that is whole.
+        """
+        found = sorted(_numbered(self.path, _RUN), reverse=True)
+        problem = CheckpointError(f"{self.path} is no run: it has no run.gN.json")
+        for _, path in found:
+            try:
+                return read_checked(path, RunInfo)
+            except CheckpointError as error:
+                problem = error
+        raise problem
+
+    def returns(self) -> tuple[Return, ...]:
+        """What the run has gone back from; none if that cannot be read."""
+        try:
+            return self.info().returns
+        except CheckpointError:
+            return ()
+
+    def steps(self) -> list[int]:
+        """Epochs that have a directory, complete or not, in order."""
+        return [epoch for epoch, _ in sorted(_numbered(self.path, _STEP))]
+
+    def step(self, epoch: int) -> Path:
+        return self.path / f"step-{epoch:08d}"
+
+    def parts(self, epoch: int) -> list[PartFile]:
+        """Durable parts of ``epoch``, by rank and generation."""
+        directory = self.step(epoch)
+        sizes = {}
+        found = []
+        for path in _entries(directory):
+            data, part = _DATA.match(path.name), _PART.match(path.name)
+            if data:
+                sizes[int(data[1]), int(data[2])] = _size(path)
+            elif part:
+                found.append((int(part[1]), int(part[2])))
+        return [PartFile(key[0], epoch, key[1], sizes[key]) for key in sorted(found) if key in sizes]
+
+    def manifest(self, epoch: int) -> Manifest:
+        """The manifest of ``epoch``.
+
+        Raises:
+            CheckpointError: the step is not whole, or was given up when the job went back.
+        """
+        path = self.step(epoch) / MANIFEST
+        if not path.exists():
+            raise CheckpointError(f"{path.parent} is not complete: {self._missing(epoch)}")
+        manifest = read_checked(path, Manifest)
+        if (manifest.run, manifest.epoch) != (self.id, epoch):
+            raise CheckpointError(f"{path} speaks of run {manifest.run} step {manifest.epoch}")
+        returns = self.returns()
+        if not all(holds(returns, epoch, part.generation) for part in manifest.parts):
+            raise CheckpointError(f"{path.parent} is of a future that the job has gone back from")
+        return manifest
+
+    def _missing(self, epoch: int) -> str:
+        try:
+            size = self.info().shape.world_size
+        except CheckpointError as error:
+            return str(error)
+        missing = sorted(set(range(size)) - {part.rank for part in self.parts(epoch)})
+        return f"parts of ranks {missing[:8]} are missing" if missing else "its manifest was not written"
+
+    def part(self, epoch: int, rank: int, generation: int) -> CheckpointPart:
+        """The part of ``rank``.
+
+        Raises:
+            CheckpointError: missing, damaged, or another rank's.
+        """
+        path = self.step(epoch) / part_name(rank, generation)
+        part = read_checked(path, CheckpointPart)
+        if (part.run, part.rank, part.epoch, part.generation) != (self.id, rank, epoch, generation):
+            raise CheckpointError(f"{path} holds rank {part.rank} step {part.epoch} of run {part.run}")
+        return part
+
+    def complete(self) -> Iterator[Manifest]:
+        """Manifests of the steps that are whole and hold, newest first."""
+        for epoch in reversed(self.steps()):
+            try:
+                yield self.manifest(epoch)
+            except CheckpointError:
+                continue
+
+    # What may go
+
+    def prune(self, keep: int, returns: tuple[Return, ...]) -> None:
+        """Keep the newest ``keep`` whole steps and what is newer; remove older steps, and parts that were given up.
+
+        Where no step is ever whole, because every node has a disk of its own, the parts here are counted instead.
+        """
+        self._remove_given_up(returns)
+        steps = self.steps()
+        whole = [epoch for epoch in steps if (self.step(epoch) / MANIFEST).exists()]
+        counted = whole or [epoch for epoch in steps if self.parts(epoch)]
+        for epoch in steps if len(counted) > keep else ():
+            if epoch < counted[-keep]:
+                shutil.rmtree(self.step(epoch), ignore_errors=True)
+
+    def _remove_given_up(self, returns: tuple[Return, ...]) -> None:
+        """Remove parts of steps that the job has gone back behind."""
+        for epoch in self.steps():
+            parts = self.parts(epoch)
+            gone = [part for part in parts if not holds(returns, epoch, part.generation)]
+            if gone and len(gone) == len(parts):
+                shutil.rmtree(self.step(epoch), ignore_errors=True)
+            if gone:  # the manifest may be about them; whoever completes the step writes another
+                remove_file(self.step(epoch) / MANIFEST)
+            for part in gone:
+                remove_file(self.step(epoch) / part_name(part.rank, part.generation))
+                remove_file(self.step(epoch) / data_name(part.rank, part.generation))
+
+
+def runs(directory: Path) -> list[RunDirectory]:
+    """The runs in ``directory``, in the order in which they began.
+
+    Raises:
+        CheckpointError: there is no such directory.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is no directory")
+    return [RunDirectory(path) for path in sorted(_entries(directory)) if path.is_dir() and any(_numbered(path, _RUN))]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSource:
+    """A whole step to continue from."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(self.directory / self.manifest.run)
+
+
+def find(directory: Path, run: str = LATEST) -> ResumeSource:
+    """The newest whole step of the run called ``run``; of the newest run that has one for ``latest``.
+
+    Raises:
+        CheckpointError: there is none; says what there is.
+    """
+    known = runs(directory)
+    wanted = known if run == LATEST else [found for found in known if found.id == run]
+    if not wanted:
+        there = ", ".join(found.id for found in known[-4:]) or "none"
+        what = "no runs" if run == LATEST else f"no run {run!r}; runs there: {there}"
+        raise CheckpointError(f"{directory} has {what}")
+    for found in reversed(wanted):
+        for manifest in found.complete():
+            return ResumeSource(directory, manifest)
+    raise CheckpointError(f"{directory} has no complete step of {'any run' if run == LATEST else f'run {run}'}")
+
+
+def substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:
+    """(rank, generation) of the part that ``rank`` of a job of ``shape`` takes its state from.
+
+    The same rank's where data-parallel sizes agree; a replica's of the same stage where it is missing or they do not.
+
+    Raises:
+        CheckpointError: the step does not fit a job of this shape; one line that says why.
+    """
+    old = manifest.shape
+    depth, pp, tp = shape.cut(rank)
+    alike = [replica for replica, stages in enumerate(old.stages) if stages == depth]
+    if old.tp != shape.tp or not alike:
+        raise CheckpointError(
+            f"step {manifest.epoch} of run {manifest.run} was made with {cuts(old)}, this job has {cuts(shape)}: other "
+            "pipeline or tensor sizes cannot be resumed from it"
+        )
+    there = {part.rank: part.generation for part in manifest.parts}
+    turn = shape.dp_peers(rank).index(rank)
+    first = old.rank_of(dp=alike[turn % len(alike)], pp=pp, tp=tp)
+    same = shape.stages == old.stages
+    if same and first in there:
+        return first, there[first]
+    if not manifest.replicated:
+        why = f"dp={old.dp}, this job has dp={shape.dp}" if not same else f"rank {rank}, whose part is missing"
+        raise CheckpointError(
+            f"step {manifest.epoch} of run {manifest.run} was made with {why}; its state is sharded over "
+            "data-parallel ranks, so that no other rank's stands for it"
+        )
+    candidates = [first, *(peer for peer in old.dp_peers(first) if peer != first)]
+    found = next((peer for peer in candidates if peer in there), None)
+    if found is None:
+        raise CheckpointError(f"step {manifest.epoch} of run {manifest.run} has no part for stage {pp}, tensor {tp}")
+    return found, there[found]
+
+
+def cuts(shape: MeshShape) -> str:
+    """How a job of ``shape`` cuts its model, for people."""
+    stages = f"stages={','.join(map(str, shape.depths))}" if shape.depths else f"pp={shape.pp}"
+    return f"{stages} tp={shape.tp}"
+
+
+def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
+    for path in _entries(directory):
+        match = pattern.match(path.name)
+        if match:
+            yield int(match[1]), path
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

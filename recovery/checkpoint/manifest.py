@@ -1,0 +1,302 @@
+"""What we ourselves read of the disk level: JSON with a checksum, written by temporary name, fsync and rename.
+
+``DIR/RUN/run.gG.json``                  the run, as it stood in generation G
+``DIR/RUN/step-S/__R_G.distcp``          the state of rank R, committed in generation G
+``DIR/RUN/step-S/rank-R.gG.json``        its ``CheckpointPart``: which tensor lies where, with digests. After the data
+``DIR/RUN/step-S/manifest.json``         the ``Manifest``: the parts that make the step whole. Written last
+``DIR/RUN/step-S/.metadata``             the same for ``torch.distributed.checkpoint``; we never read it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from mainstay.recovery.memory.digest import digest
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.model_names import MARK
+from mainstay.recovery.mesh_shape import MeshShape
+
+VERSION: Final = 1
+LAYOUT: Final = "mainstay.layout"
+MANIFEST: Final = "manifest.json"
+METADATA: Final = ".metadata"
+MAX_JSON_BYTES: Final = 512 * 1024 * 1024
+"""A million tensors with long names take about 150 MB."""
+
+Return = tuple[int, int]
+"""(epoch, generation): the job went back to the epoch, in the generation."""
+
+
+class CheckpointError(ValueError):
+    """A file of the disk level is missing, damaged or does not fit; one line that names it."""
+
+
+class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent learns about checkpoints each time that the job forms."""
+
+    run: str
+    generation: int
+    every: int
+    """Epochs divisible by this are written; 0: none."""
+    dp: int
+    pp: int
+    tp: int
+    depths: tuple[int, ...] = ()
+    copies: int = 0
+    """Of equal replicas so many are written; 0: all, as where they are not known to be equal."""
+    away: tuple[int, ...] = ()
+    """Ranks that take no part at present: a step is whole without theirs."""
+    returns: tuple[Return, ...] = ()
+    resumed: tuple[str, int] | None = None
+
+    @property
+    def shape(self) -> MeshShape:
+        return MeshShape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths)
+
+    def writers(self) -> set[int]:
+        """Ranks that write: for each stage and slice other replicas, so that all nodes have work."""
+        shape = self.shape
+        here = set(range(shape.world_size)).difference(self.away)
+        if not 0 < self.copies < self.dp:
+            return here
+        places = (sorted(peers, key=lambda rank: _turn(shape, rank)) for peers in shape.parts())
+        return {rank for peers in places for rank in [peer for peer in peers if peer in here][: self.copies]}
+
+
+def _turn(shape: MeshShape, rank: int) -> int:
+    dp, pp, tp = shape.place(rank)
+    return (dp - pp * shape.tp - tp) % shape.dp
+
+
+class _Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what is written: ``check`` is the xxh3_64 of the rest, so that a flipped bit is seen."""
+
+    version: int = VERSION
+    check: str = ""
+
+
+class RunInfo(_Checked, frozen=True, kw_only=True):
+    """One start of a job."""
+
+    run: str
+    job: str
+    generation: int
+    dp: int
+    pp: int
+    tp: int
+    depths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Stages of each pipeline where they are unlike; see ``MeshShape``."""
+    returns: tuple[Return, ...] = ()
+    """What the job has gone back from: see ``holds``."""
+    resumed: tuple[str, int] | None = None
+    """(run, epoch) from which it continued."""
+
+    @property
+    def shape(self) -> MeshShape:
+        return MeshShape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
+
+
+class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor in a part's file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    at: int
+    """Of its bytes in the file."""
+    nbytes: int
+    digest: int
+    """xxh3_64 of them."""
+    archive_at: int
+    archive_bytes: int
+    """The ``torch.save`` archive around them."""
+
+
+class CheckpointPart(_Checked, frozen=True, kw_only=True):
+    """One rank's state of one step."""
+
+    run: str
+    job: str
+    rank: int
+    epoch: int
+    generation: int
+    """In which the snapshot was committed."""
+    dp: int
+    pp: int
+    tp: int
+    depths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    file: str
+    nbytes: int
+    """Of the slot."""
+    layout_digest: int
+    seconds: float
+    """That writing took, with fsync."""
+    tensors: tuple[TensorEntry, ...]
+    described: TensorEntry
+    """The layout of the slot as text, for whoever has nothing but the state dict."""
+
+    @property
+    def listed(self) -> tuple[TensorEntry, ...]:
+        """What the state dict of the step has of this rank."""
+        return (*self.tensors, self.described)
+
+    @property
+    def shape(self) -> MeshShape:
+        return MeshShape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
+
+    @property
+    def has_model_names(self) -> bool:
+        """Its tensors are called as in the whole model: its script said so, or the model is in one stage."""
+        return self.shape.cut(self.rank)[0] == 1 or any(tensor.name == MARK for tensor in self.tensors)
+
+    def layout(self) -> Layout:
+        """The slot's layout.
+
+        Raises:
+            CorruptArenaError: an impossible one.
+        """
+        return Layout.from_json(msgspec.json.encode([(t.name, t.dtype, t.shape) for t in self.tensors]))
+
+
+class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A part, as the manifest pins it."""
+
+    rank: int
+    generation: int
+    nbytes: int
+    check: str
+    """The part's own."""
+
+
+class Manifest(_Checked, frozen=True, kw_only=True):
+    """A step that is whole: every rank is there, or one replica at least of each where replicas are equal."""
+
+    run: str
+    job: str
+    epoch: int
+    dp: int
+    pp: int
+    tp: int
+    depths: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    replicated: bool
+    """Data-parallel replicas hold the same tensors, by their digests: any one stands for the others."""
+    time: float
+    """Unix seconds."""
+    parts: tuple[PartEntry, ...]
+    model_names: bool | msgspec.UnsetType = msgspec.UNSET
+    """All parts are called as in the whole model. Not there: not said, as in steps of several stages before it was."""
+
+    @property
+    def shape(self) -> MeshShape:
+        return MeshShape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
+
+    @property
+    def has_model_names(self) -> bool:
+        return self.pp == 1 or self.model_names is True
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+
+T = TypeVar("T", RunInfo, CheckpointPart, Manifest)
+
+
+def step_name(epoch: int) -> str:
+    return f"step-{epoch:08d}"
+
+
+def data_name(rank: int, generation: int) -> str:
+    return f"__{rank}_{generation}.distcp"
+
+
+def part_name(rank: int, generation: int) -> str:
+    return f"rank-{rank}.g{generation}.json"
+
+
+def run_name(generation: int) -> str:
+    return f"run.g{generation}.json"
+
+
+def holds(returns: tuple[Return, ...], epoch: int, generation: int) -> bool:
+    """Whether a snapshot of ``epoch``, committed in ``generation``, is of a past that was never given up.
+
+    A job that went back to epoch E in generation g holds nothing of a later epoch that is older than g.
+    """
+    return all(epoch <= to or generation >= since for to, since in returns)
+
+
+# Reading and writing
+
+
+def write_checked(path: Path, content: T) -> T:
+    """Write durably, in one instant as others see it; what was written, with its checksum.
+
+    Raises:
+        OSError: the disk refused; nothing is left behind.
+    """
+    made = msgspec.structs.replace(content, check=_check_of(content))
+    write_file(path, msgspec.json.encode(made))
+    return made
+
+
+def write_file(path: Path, body: bytes) -> None:
+    """The same for plain bytes."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_checked(path: Path, kind: type[T]) -> T:
+    """What ``write_checked`` wrote.
+
+    Raises:
+        CheckpointError: missing, too long, damaged, or of another version; names the path.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
+    if len(raw) > MAX_JSON_BYTES:
+        raise CheckpointError(f"{path} is longer than {MAX_JSON_BYTES} bytes")
+    try:
+        content = msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+    if content.version != VERSION:
+        raise CheckpointError(f"{path} has format version {content.version}, this program reads {VERSION}")
+    if content.check != _check_of(content):
+        raise CheckpointError(f"{path} is damaged: its checksum does not hold")
+    return content
+
+
+def _check_of(content: _Checked) -> str:
+    return f"{digest(msgspec.json.encode(msgspec.structs.replace(content, check=''))):016x}"
+
+
+def remove_file(path: Path) -> None:
+    """Remove it if it is there and can be; what stays is no part of anything and goes another time."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)

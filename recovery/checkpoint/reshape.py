@@ -1,0 +1,224 @@
+"""A step that was saved with some number of pipeline stages, as the state of a rank of a job that has another.
+
+Every stage's part is looked through for the tensors that the rank has, by their names in the whole model
+(``memory.naming``): Universal Checkpointing's idea (Lian et al. 2024, arXiv 2406.18820) with the parts themselves as
+the atomic form, because pipelines cut between tensors and never through one. Tensor slices do cut through: another
+tensor size is refused.
+
+What is no tensor of the model comes from the rank that stood where this one stands (the same replica, the stage at the
+same depth): random numbers, extras. Scalars of optimizers are assigned by parameter name. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mainstay.recovery.checkpoint.catalog import RunDirectory, cuts, substitute_part
+from mainstay.recovery.checkpoint.dcp import BLOB
+from mainstay.recovery.checkpoint.load import read_tensor
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, TensorEntry
+from mainstay.recovery.memory import varlen_buffer
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.layout import DTYPES, Layout, TensorSpec
+from mainstay.recovery.memory.model_names import MARK, MODEL
+from mainstay.recovery.mesh_shape import MeshShape
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+PartOf = tuple[int, int]
+"""(rank, generation)."""
+
+
+def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ...]:
+    """The parts out of which ``rank`` of a job of ``shape`` takes its state: the one whose own things it takes first.
+
+    A single one, to be taken whole, where pipeline sizes agree; else one of each stage (see ``gather``).
+
+    Raises:
+        CheckpointError: the step does not fit a job of this shape; one line that says why.
+    """
+    old = manifest.shape
+    if not needed(manifest, shape, rank):
+        return (substitute_part(manifest, shape, rank),)
+    if old.tp != shape.tp:
+        raise CheckpointError(_made_with(manifest, shape, "another tensor size cannot be resumed from it"))
+    if not manifest.has_model_names:
+        why = "its names are each stage's own. Give mainstay.attach names= before it is saved"
+        raise CheckpointError(_made_with(manifest, shape, why))
+    (dp, pp, tp), (depth, *_) = shape.place(rank), shape.cut(rank)
+    there = _depth(manifest, depth)
+    here = pp * there // depth
+    stages = [here, *(stage for stage in range(there) if stage != here)]
+    slim = MeshShape(dp=shape.dp, pp=there, tp=shape.tp)
+    return tuple(substitute_part(manifest, slim, slim.rank_of(dp=dp, pp=stage, tp=tp)) for stage in stages)
+
+
+def needed(manifest: Manifest, shape: MeshShape, rank: int) -> bool:
+    """Whether ``rank`` of ``shape`` needs parts of several stages, or of one that is not its own."""
+    old, cut = manifest.shape, shape.cut(rank)
+    if old.tp != shape.tp or cut[0] not in old.stages:
+        return True
+    # Of pipelines of unlike depth one may be whole where another is not.
+    return bool(old.depths) and not any(old.cut(part.rank) == cut for part in manifest.parts)
+
+
+def _depth(manifest: Manifest, wanted: int) -> int:
+    """Stages of the pipelines whose parts are read: of those that are whole, the depth that is nearest."""
+    old = manifest.shape
+    held = {old.cut(part.rank) for part in manifest.parts}
+
+    def worth(depth: int) -> tuple[bool, int, int]:
+        missing = any((depth, stage, tp) not in held for stage in range(depth) for tp in range(old.tp))
+        return missing, abs(depth - wanted), depth
+
+    return min({*old.stages}, key=worth)
+
+
+def _made_with(manifest: Manifest, shape: MeshShape, why: str) -> str:
+    return (
+        f"step {manifest.epoch} of run {manifest.run} was made with {cuts(manifest.shape)}, this job has "
+        f"{cuts(shape)}: {why}"
+    )
+
+
+def gather(run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layout, *, stages: int) -> Arrays:
+    """Every tensor of a slot with ``layout``, read and checked.
+
+    Args:
+        run: that wrote the step.
+        epoch: which step.
+        parts: as ``sources`` gives them.
+        layout: of this rank.
+        stages: of this job; with a single one, names are the model's in any case.
+
+    Returns:
+        name -> array, in numpy's types (``memory.layout.DTYPES``).
+
+    Raises:
+        CheckpointError: a tensor is missing, has another shape, differs between stages or does not match its digest.
+    """
+    if stages > 1 and MARK not in layout.specs():
+        raise CheckpointError(
+            f"{run.step(epoch)} was saved with other pipeline stages, and this script's names are each stage's own: "
+            "give mainstay.attach names="
+        )
+    return _Gathering(run, [run.part(epoch, rank, generation) for rank, generation in parts], layout).arrays()
+
+
+class _Gathering:
+    def __init__(self, run: RunDirectory, parts: Sequence[CheckpointPart], layout: Layout) -> None:
+        self._run = run
+        self._parts = parts
+        self._layout = layout
+        self._own = {entry.name: (parts[0], entry) for entry in parts[0].tensors}
+        self._all: dict[str, tuple[CheckpointPart, TensorEntry]] = {}
+        for part in parts:
+            for entry in part.tensors:
+                if entry.name.startswith(MODEL):
+                    self._add(part, entry)
+
+    def _add(self, part: CheckpointPart, entry: TensorEntry) -> None:
+        """Tied parameters are in several stages; unlike ones have no place in a model."""
+        there = self._all.setdefault(entry.name, (part, entry))
+        if there[1].digest != entry.digest:
+            raise CheckpointError(f"{self._where(part)} and {self._where(there[0])} differ in {entry.name!r}")
+
+    def _where(self, part: CheckpointPart) -> str:
+        return str(self._run.step(part.epoch) / part.file)
+
+    def arrays(self) -> Arrays:
+        known = {name.removeprefix("param.") for name in self._layout.specs() if name.startswith("param.")}
+        found: Arrays = {}
+        for spec in self._layout.tensors:
+            if spec.name == MARK:
+                found[spec.name] = np.ones(1, np.uint8)
+            elif spec.name == BLOB:
+                found[spec.name] = self._scalars(spec, known)
+            else:
+                _require_parameter(spec.name, known)
+                found[spec.name] = self._read(spec)
+        return found
+
+    def _read(self, spec: TensorSpec) -> npt.NDArray[np.generic]:
+        model = spec.name.startswith(MODEL)
+        there = (self._all if model else self._own).get(spec.name)
+        step = self._run.step(self._parts[0].epoch)
+        if there is None:
+            raise CheckpointError(f"{step} has no tensor {spec.name!r}, which this rank needs")
+        part, entry = there
+        if (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
+            raise CheckpointError(
+                f"{step}: {spec.name!r} is {entry.dtype}{list(entry.shape)} there, {spec.dtype}{list(spec.shape)} here"
+            )
+        return self._bytes(part, entry).view(np.dtype(DTYPES[spec.dtype])).reshape(spec.shape)
+
+    def _bytes(self, part: CheckpointPart, entry: TensorEntry) -> Bytes:
+        path, out = self._run.step(part.epoch) / part.file, np.empty(entry.nbytes, np.uint8)
+        try:
+            with path.open("rb", buffering=0) as file:
+                read_tensor(file.fileno(), entry, out, path)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror}") from error
+        return out
+
+    # Scalars, as plain msgpack: what is inside does not matter here
+
+    def _scalars(self, spec: TensorSpec, known: set[str]) -> Bytes:
+        said = [(part, self._blob(part)) for part in self._parts]
+        merged = dict(said[0][1])
+        merged["extra"] = self._alike(said, "extra", "what was given to attach as extra")
+        mine = [tensor.name for tensor in self._layout.tensors if tensor.name.startswith("optim.")]
+        kept = [(part, blob["optimizer"]) for part, blob in said if "optimizer" in blob]
+        if kept:
+            merged["optimizer"] = {
+                "groups": self._alike(kept, "groups", "the hyperparameters of the optimizer's groups"),
+                "state": self._states(kept, known),
+                "absent": [index for index, name in enumerate(mine) if name in _absent(kept)],
+            }
+        out = np.zeros(spec.nbytes, np.uint8)
+        varlen_buffer.write_bytes(msgspec.msgpack.encode(merged), out)
+        return out
+
+    def _blob(self, part: CheckpointPart) -> dict[str, Any]:
+        entry = next((tensor for tensor in part.tensors if tensor.name == BLOB), None)
+        if entry is None:
+            raise CheckpointError(f"{self._where(part)} has no {BLOB}: it is no rank's state")
+        try:
+            return msgspec.msgpack.decode(varlen_buffer.read_bytes(self._bytes(part, entry)), type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+            raise CheckpointError(f"{self._where(part)}: the scalars are damaged: {error}") from error
+
+    def _alike(self, said: Sequence[tuple[CheckpointPart, Mapping[str, Any]]], key: str, what: str) -> Any:
+        """What all stages say; a rank of another cut could not choose."""
+        first = msgspec.msgpack.encode(said[0][1].get(key))
+        for part, scalars in said[1:]:
+            if msgspec.msgpack.encode(scalars.get(key)) != first:
+                raise CheckpointError(
+                    f"{self._where(part)} and {self._where(said[0][0])} differ in {what}, which cannot be assigned to "
+                    "other stages"
+                )
+        return said[0][1].get(key)
+
+    def _states(self, kept: Sequence[tuple[CheckpointPart, Mapping[str, Any]]], known: set[str]) -> dict[str, Any]:
+        """Scalars of each parameter of this rank."""
+        return {name: values for _, scalars in kept for name, values in scalars["state"].items() if name in known}
+
+
+def _absent(kept: Sequence[tuple[CheckpointPart, Mapping[str, Any]]]) -> set[str]:
+    """Optimizer tensors that had not been created; each part counts its own in the order of its slot."""
+    found: set[str] = set()
+    for part, scalars in kept:
+        names = [tensor.name for tensor in part.tensors if tensor.name.startswith("optim.")]
+        found |= {names[index] for index in scalars["absent"]}
+    return found
+
+
+def _require_parameter(name: str, known: set[str]) -> None:
+    """An optimizer over tensors that are not the model's counts them, and another rank's count means others."""
+    kind, _, rest = name.partition(".")
+    if kind == "optim" and not rest.startswith("groups.") and rest.rpartition(".")[0] not in known:
+        raise CheckpointError(f"{name!r} belongs to no parameter of the model, so that it has no name in other stages")

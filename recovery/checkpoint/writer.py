@@ -1,0 +1,113 @@
+"""The process that writes: one a node, without torch, behind everything else on the machine.
+
+A process and not a thread of the agent, because a disk that hangs takes whoever waits for it along: the agent must
+answer, fence and end all the same. Orders come as lines of JSON on stdin, each is answered by one on stdout; the end of
+stdin ends it at once, at any point: a part that is not finished is none.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mainstay.recovery.checkpoint import save
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.save import WriteTarget
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.errors import ArenaError
+
+NICE: Final = 10
+"""Behind trainers and agent: a snapshot waits for the disk in its slot as long as it must."""
+
+
+class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Write the slot of ``epoch`` in ``arena``; or, with ``arena`` empty, make the run's directory."""
+
+    directory: str
+    job: str
+    config: DiskConfig
+    keep: int
+    arena: str = ""
+    rank: int = 0
+    epoch: int = 0
+    final: bool = False
+    """The last one: one replica of each stage makes the step whole."""
+
+
+class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
+    problem: str = ""
+    """Why it was not written; empty is good."""
+    nbytes: int = 0
+    """0: it was there already."""
+    seconds: float = 0.0
+    complete: bool = False
+    """The step has its manifest."""
+
+
+class Writer:
+    """Carries orders out, one after the other."""
+
+    def __init__(self) -> None:
+        self._arenas: dict[str, tuple[int, Arena]] = {}
+
+    def carry_out(self, order: WriteRequest) -> WriteResult:
+        """What came of ``order``; a refusal is an answer too."""
+        target = WriteTarget(Path(order.directory), order.job, order.config)
+        try:
+            if not order.arena:
+                save.begin_step(target)
+                return WriteResult()
+            return self._write(order, target)
+        except (ArenaError, CheckpointError, OSError) as error:
+            return WriteResult(problem=str(error) or type(error).__name__)
+
+    def _write(self, order: WriteRequest, target: WriteTarget) -> WriteResult:
+        begun = time.perf_counter()
+        arena = self._arena(order.arena)
+        record = arena.find(order.epoch)
+        nbytes = 0
+        if not save.written(target, record, order.rank):
+            nbytes = save.write_part(arena, record, target).nbytes
+        seconds = time.perf_counter() - begun
+        manifest = save.commit(target, order.epoch, partial=order.final)
+        target.run.prune(order.keep, order.config.returns)
+        return WriteResult(nbytes=nbytes, seconds=seconds, complete=manifest is not None)
+
+    def _arena(self, path: str) -> Arena:
+        inode = Path(path).stat().st_ino
+        known = self._arenas.get(path)
+        if known is None or known[0] != inode:
+            if known is not None:
+                known[1].close()
+            self._arenas[path] = known = (inode, Arena.attach(Path(path)))
+        return known[1]
+
+
+def main() -> int:
+    """``python -m mainstay.recovery.checkpoint.writer``: until stdin ends."""
+    os.nice(NICE)
+    orders: queue.SimpleQueue[WriteRequest] = queue.SimpleQueue()
+    decoder = msgspec.json.Decoder(WriteRequest)
+
+    def listen() -> None:
+        for line in sys.stdin.buffer:
+            orders.put(decoder.decode(line))
+        os._exit(0)  # whoever asked is gone; what is half done counts for nothing
+
+    threading.Thread(target=listen, daemon=True).start()
+    writer = Writer()
+    while True:
+        outcome = writer.carry_out(orders.get())
+        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

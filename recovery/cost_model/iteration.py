@@ -1,0 +1,143 @@
+"""How long one training iteration takes under 1F1B, healthy and after losses, in closed form.
+
+M micro-batches pass through P stages in each of D pipelines; t = F + B + W is one micro-batch on one stage (forward,
+gradient of inputs, gradient of weights). Unequal stages fill and drain at their own pace: (M - 1) max t + sum t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+REDUNDANT_FAILOVER = 1.5
+"""The iteration in which a Bamboo node takes over its successor lasts this many times as long: the constant of
+Bamboo's own simulator (NSDI'23 artifact), which Oobleck's kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationShape:
+    """A grid of ranks, and the micro-batches that each pipeline passes in one iteration."""
+
+    dp: int
+    pp: int
+    micro_batches: int
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.dp, self.pp, self.micro_batches, self.tp) < 1:
+            raise ValueError(f"dp, pp, tp and micro-batches are at least 1, not {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """One micro-batch on one stage of one pipeline. Seconds."""
+
+    forward_s: float
+    backward_s: float
+    """Gradient of inputs."""
+    weight_s: float
+    """Gradient of weights."""
+
+    @property
+    def slot_s(self) -> float:
+        return self.forward_s + self.backward_s + self.weight_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """What follows the last backward. Seconds, bytes, bytes per second."""
+
+    gradient_bytes: float = 0.0
+    """Of one rank's share of the model."""
+    network_Bps: float = math.inf  # noqa: N815 - bytes per second, as the unit is written
+    """Bus bandwidth of the data-parallel ring."""
+    hidden_s: float = 0.0
+    """Of the all-reduce, beside the last backward."""
+    optimizer_s: float = 0.0
+
+
+def all_reduce_s(nbytes: float, ranks: int, bytes_per_s: float) -> float:
+    """A ring all-reduce: each rank sends 2 (n - 1)/n of the bytes (Patarasuk and Yuan, JPDC 2009)."""
+    return 2.0 * (ranks - 1) / ranks * nbytes / bytes_per_s
+
+
+def iteration_s(shape: IterationShape, stages: Sequence[StageTimes], sync: Sync | None = None) -> float:
+    """Seconds of one iteration; ``stages`` has one entry a stage, or one for all.
+
+    Raises:
+        ValueError: another number of stages.
+    """
+    slots = _slots(shape, stages)
+    after = sync or Sync()
+    reduced = all_reduce_s(after.gradient_bytes, shape.dp, after.network_Bps) - after.hidden_s
+    return (shape.micro_batches - 1) * max(slots) + sum(slots) + max(0.0, reduced) + after.optimizer_s
+
+
+def _slots(shape: IterationShape, stages: Sequence[StageTimes]) -> list[float]:
+    if len(stages) not in {1, shape.pp}:
+        raise ValueError(f"{len(stages)} stages are given for pp {shape.pp}")
+    return [stage.slot_s for stage in stages] * (shape.pp if len(stages) == 1 else 1)
+
+
+def dropped_rate(shape: IterationShape, lost: int) -> float:
+    """Rate of samples after ``lost`` pipelines are left out and the others take their work; 0 with none left."""
+    if lost >= shape.dp:
+        return 0.0
+    share = math.ceil(shape.micro_batches * shape.dp / (shape.dp - lost))
+    return (shape.micro_batches + shape.pp - 1) / (share + shape.pp - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """Seconds of an iteration with micro-batches of dead workers at their peers, by what hides the work."""
+
+    coupled_s: float
+    decoupled_s: float
+    """The gradient of weights waits for bubbles."""
+    staggered_s: float
+    """And a stage begins the next iteration after its own optimizer step: from one iteration to the next."""
+
+
+def rerouted(shape: IterationShape, stage: StageTimes, lost: Sequence[int]) -> Rerouted | None:
+    """ReCycle's three ways (SOSP'24) with equal stages; None where a stage has no worker left.
+
+    With L = ceil(M D / (D - f)) t, the load of a helper: coupled T0 + ceil(M f / (D - f)) t; decoupled
+    max(T0, L + s F); staggered max(T0, L). The formulas are derived, and checked by ``schedule``.
+
+    Args:
+        shape: of the healthy job.
+        stage: times of one micro-batch.
+        lost: workers lost of each stage, pp numbers.
+    """
+    if len(lost) != shape.pp:
+        raise ValueError(f"losses of {len(lost)} stages are given for pp {shape.pp}")
+    if max(lost) >= shape.dp:
+        return None
+    healthy, t = iteration_s(shape, [stage]), stage.slot_s
+    loads = [math.ceil(shape.micro_batches * shape.dp / (shape.dp - f)) * t for f in lost]
+    extra = max(math.ceil(shape.micro_batches * f / (shape.dp - f)) for f in lost)
+    shifted = [load + s * stage.forward_s for s, (load, f) in enumerate(zip(loads, lost, strict=True)) if f]
+    return Rerouted(healthy + extra * t, max([healthy, *shifted]), max(healthy, *loads))
+
+
+def spread_rate(shape: IterationShape, lost: int) -> float:
+    """Rate after ``lost`` workers spread evenly over stages, with the staggered optimizer.
+
+    ReCycle's planner swaps workers logically so that each stage absorbs ceil(F / P) (failure normalization).
+    """
+    worst = math.ceil(lost / shape.pp)
+    if worst >= shape.dp:
+        return 0.0
+    load = shape.micro_batches * shape.dp / (shape.dp - worst)
+    return min(1.0, (shape.micro_batches + shape.pp - 1) / load)
+
+
+def slowed_rate(shape: IterationShape, stages: Sequence[StageTimes], speeds: Sequence[float]) -> float:
+    """Rate with stages at these speeds (1 = healthy, 0 = stopped), nothing re-split."""
+    if min(speeds) <= 0.0:
+        return 0.0
+    slots = _slots(shape, stages)
+    slow = [slot / speed for slot, speed in zip(slots, speeds, strict=True)]
+    healthy = (shape.micro_batches - 1) * max(slots) + sum(slots)
+    return healthy / ((shape.micro_batches - 1) * max(slow) + sum(slow))

@@ -1,0 +1,70 @@
+"""Whether this coordinator may act: only while no other can have been chosen behind its back.
+
+Another one needs the votes of ``--quorum`` launchers, and none votes that has answered a beat within
+``LEASE`` x ``--node-timeout``, counted from when the beat was sent. So the launchers that have not answered, and are
+not known to have ended, must be fewer than the quorum. A coordinator of which that does not hold ends its ranks and
+says nothing of the job: where it stands is another's to say. Its own launcher votes for no other meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from mainstay.recovery.launcher.election_server import CoordinatorQuery, RequestStatus, send_election_request
+
+if TYPE_CHECKING:
+    from mainstay.recovery.launcher.coordinator import Coordinator
+    from mainstay.recovery.launcher.membership import NodeMember
+
+LEASE: Final = 0.8
+"""Of the node time-out, which has ten looks at it; the rest is for ranks to end before another coordinator begins."""
+
+
+class CoordinatorLease:
+    """One a coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self._busy = asyncio.Lock()
+
+    def unknown(self, generation: int = 0) -> list[NodeMember]:
+        """Nodes that might follow another coordinator: without a lease, or without a fence at ``generation``."""
+        now = asyncio.get_running_loop().time()
+        return [
+            node
+            for node in self._c.members.nodes.values()
+            if node.name != self._c.options.node
+            and not node.ended
+            and (not node.alive or node.leased_until < now or node.fenced < generation)
+        ]
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether ``check`` must be asked before anything is done."""
+        return len(self.unknown()) >= self._c.options.quorum
+
+    async def check(self, generation: int = 0) -> bool:
+        """Whether it may act; resigns where it may not."""
+        c = self._c
+        async with self._busy:
+            if c.inheriting or not c.members.ranks or len(self.unknown(generation)) < c.options.quorum:
+                return not c.over
+            lost = [node for node in self.unknown() if not node.alive]
+            call = CoordinatorQuery(token=c.options.token, job=c.options.job, term=c.term)
+            seconds = c.options.node_seconds / 10
+            for node, found in zip(
+                lost,
+                await asyncio.gather(*(send_election_request(n.hello.election_endpoint, call, seconds) for n in lost)),
+                strict=True,
+            ):
+                node.ended = found is RequestStatus.REFUSED
+            away = self.unknown(generation)
+        if len(away) < c.options.quorum or c.over:
+            return not c.over
+        names = ", ".join(sorted(node.name for node in away))
+        c.resign(
+            f"nothing is known of {names}: {len(away)} of {c.options.nnodes} launchers may have chosen another "
+            f"coordinator (--quorum {c.options.quorum})"
+        )
+        return False

@@ -1,0 +1,311 @@
+"""What is kept of the job, looked at again and again: how safe it is, whom not to trust, and what is done about it.
+
+Every few seconds all agents are asked what they hold; from that comes the durability figure of the job report. A node
+that is not trusted has its ranks' newest slots copied to others (``mainstay.recovery.agent.extra_copies``), while
+no replica on a good node holds the same: it may die then, and costs no more than a step. Whom not to trust comes from
+the service, in its answer to the job report, and from the agents: memory that flips bits is about to do worse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
+from mainstay.recovery.agent.peer import Credentials, Peer
+from mainstay.recovery.durability import DurabilityEstimate, describe, durability, hourly
+from mainstay.recovery.launcher.corruption_tracker import CorruptionReport, CorruptionTracker
+from mainstay.recovery.launcher.grouping import arrange
+from mainstay.recovery.launcher.membership import CoordinatorJobState
+from mainstay.recovery.launcher.snapshot_corruption import CorruptionStats
+from mainstay.recovery.launcher.snapshot_inventory import JobLayout, SnapshotInventory, build_inventory
+from mainstay.recovery.placement import holders
+from mainstay.recovery.protection_scheme import SchemeKind
+
+if TYPE_CHECKING:
+    from mainstay.recovery.launcher.coordinator import Coordinator
+
+log = logging.getLogger("mainstay.coordinator")
+
+LOOK_SECONDS: Final = 2.0
+"""Between looks; a look costs each agent one small message."""
+ASKED_AT_ONCE: Final = 16
+"""Agents: a thousand are asked within a look."""
+FLIP_FACTOR: Final = 10.0
+"""A node whose memory has flipped bits fails so many times as often: between the tenfold risk of a node with corrected
+errors and the hundredfold of one that had several uncorrected ones. An assumption; it only orders nodes."""
+FLIP_SECONDS: Final = 3600.0
+"""So long a flipped bit counts."""
+_MOST_TOLD: Final = 32
+"""Lines of degraded states in one report."""
+
+
+class NodeWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node is not trusted."""
+
+    reason: str
+    factor: float
+    """It fails so many times as often as others."""
+    since: float
+    corrupt: bool = False
+    """It computes wrongly, since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look found."""
+
+    at: float
+    held: SnapshotInventory
+    figure: DurabilityEstimate | None
+
+
+class DurabilityMonitor:
+    """One a coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self.corrupt_steps = CorruptionTracker(coordinator)
+        self.hazards: dict[str, NodeWarning] = {}
+        """Node -> what the service says of it."""
+        self._damages = CorruptionStats(coordinator.reporter.event)
+        self._extra_copies: dict[int, str] = {}
+        """Rank -> node that keeps an extra copy of it."""
+        self._inventories: dict[str, Inventory] = {}
+        self._look: _Look | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """The job is protected from now on: keep looking."""
+        if self._task is None:
+            loop = asyncio.get_running_loop()
+            self._c.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
+            self._task = self._c.spawn(self._run())
+
+    # What is heard
+
+    def answered(self, answer: Any) -> None:
+        """The service's answer to a job report."""
+        given = answer.get("node_warnings") if isinstance(answer, dict) else None
+        if not isinstance(given, dict):
+            return
+        try:
+            hazards = msgspec.convert(given, dict[str, NodeWarning])
+        except msgspec.ValidationError as error:
+            log.warning("hazards of the service are not understood: %s", error)
+            return
+        self.set_warnings({node: hazard for node, hazard in hazards.items() if node in self._c.members.nodes})
+
+    def set_warnings(self, hazards: dict[str, NodeWarning]) -> None:
+        """These nodes, and no others, are not trusted, by an external report."""
+        for node in hazards.keys() - self.hazards.keys():
+            log.warning("HAZARD node %s: %s", node, hazards[node].reason)
+        for node in self.hazards.keys() - hazards.keys():
+            log.info("node %s is trusted again", node)
+        self.hazards = hazards
+        self.corrupt_steps.apply_verdicts(
+            CorruptionReport(n, h.since, h.reason) for n, h in hazards.items() if h.corrupt
+        )
+        self._renew()
+
+    def _renew(self) -> None:
+        """Give new orders where other copies are wanted. Not in a recovery: it may be about to need the old ones."""
+        quiet = self._c.state is CoordinatorJobState.RUNNING and not self._c.executor.active
+        if quiet and self._choose() != self._extra_copies:
+            self._c.orders.protect()
+
+    def suspects(self) -> dict[str, NodeWarning]:
+        """Nodes that are not trusted, for any reason: the worst counts."""
+        now, found = time.time(), dict(self.hazards)
+        for node, damage in self._damages.flipped(now - FLIP_SECONDS).items():
+            reason = f"its memory flips bits: {damage.what}"
+            found.setdefault(node, NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at))
+        return found
+
+    # Extra copies
+
+    def extra_copies(self) -> dict[str, Group]:
+        """Node -> ranks of which it is to keep extra copies. Called with every order to protect."""
+        self._extra_copies = self._choose()
+        members, found = self._c.members, dict[str, list[GroupMember]]()
+        for rank, holder in sorted(self._extra_copies.items()):
+            home = members.nodes[members.ranks[rank].node]
+            found.setdefault(holder, []).append(GroupMember(node=home.name, endpoint=home.endpoint, rank=rank))
+        return {node: tuple(extra_copies) for node, extra_copies in found.items()}
+
+    def _choose(self) -> dict[int, str]:
+        """A good node for each rank of a bad one, the same as before where it still is good."""
+        members, bad = self._c.members, self.suspects()
+        good = [n.name for n in members.alive() if n.name not in bad and n.endpoint]
+        chosen, load = dict[int, str](), Counter[str]()
+        for rank in members.present:
+            if rank.node not in bad or not members.nodes[rank.node].alive or self._replicated(rank.number, bad):
+                continue
+            free = [node for node in good if node not in self._holders(rank.number)]
+            kept = self._extra_copies.get(rank.number)
+            if free:
+                best = kept if kept in free else min(free, key=lambda n: (load[n], self._together(n, rank.node), n))
+                assert best is not None
+                chosen[rank.number] = best
+                load[best] += 1
+        return chosen
+
+    def _replicated(self, rank: int, bad: dict[str, NodeWarning]) -> bool:
+        """Whether a good node holds the same state anyway."""
+        members = self._c.members
+        twins = next((ranks for ranks in self._twins() if rank in ranks), ())
+        peers = [members.ranks[twin] for twin in twins if not members.ranks[twin].away]
+        return any(peer.node not in bad and members.nodes[peer.node].alive for peer in peers)
+
+    def _holders(self, rank: int) -> set[str]:
+        """Nodes that the scheme itself has keep the rank's slots: one arena cannot be two copies."""
+        if self._c.options.protection.kind is not SchemeKind.COPIES:
+            return set()
+        group = next((g for g in self._c.orders.groups if any(m.rank == rank for m in g)), ())
+        place = next((at for at, member in enumerate(group) if member.rank == rank), None)
+        kept = () if place is None else holders(self._c.options.protection, len(group), place)
+        return {group[at].node for at in kept}
+
+    def _together(self, node: str, other: str) -> bool:
+        """Whether both fail together, as far as is known."""
+        nodes, named = self._c.members.nodes, dict(self._c.options.domains)
+        one, two = (named.get(name, nodes[name].hello.domain) for name in (node, other))
+        return bool(one) and one == two
+
+    def _twins(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks with equal state."""
+        shape = self._c.members.shape
+        if shape is None or not self._c.executor.survey.replicated or self._c.options.shard_snapshots:
+            return ()
+        return tuple({tuple(shape.dp_peers(rank)) for rank in range(shape.world_size)})
+
+    # Looks
+
+    @property
+    def kept(self) -> SnapshotInventory | None:
+        """What agents held when they were last asked; None: not known yet."""
+        return None if self._look is None else self._look.held
+
+    async def _run(self) -> None:
+        pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-guard")
+        try:
+            while not self._c.over:
+                await asyncio.sleep(LOOK_SECONDS)
+                if self._c.state is CoordinatorJobState.RUNNING and not self._c.executor.active:
+                    await self.refresh(pool)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def refresh(self, pool: ThreadPoolExecutor) -> None:
+        """Ask all agents, judge, and tell."""
+        c, loop = self._c, asyncio.get_running_loop()
+        where = {node.name: node.endpoint for node in c.members.alive() if node.endpoint}
+        shown = Credentials(c.options.token, c.options.job, c.generation)
+        asked = [loop.run_in_executor(pool, _ask, endpoint, shown) for endpoint in where.values()]
+        answers = dict(zip(where, await asyncio.gather(*asked), strict=True))
+        if c.state is not CoordinatorJobState.RUNNING or shown.generation != c.generation:
+            return
+        inventories = {node: told for node, told in answers.items() if told is not None}
+        job = self._job()
+        kept = build_inventory(job, inventories)
+        figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
+        self._inventories = inventories
+        self._damages.note(inventories)
+        self._look = _Look(time.time(), kept, figure)
+        self._renew()
+        c.report()
+
+    def _job(self) -> JobLayout:
+        c, bad = self._c, self.suspects()
+        factors = {node.name: bad[node.name].factor if node.name in bad else 1.0 for node in c.members.alive()}
+        twins = self._twins()
+        serving = {rank.number for rank in c.members.present}
+        stand_ins = {rank: next((r for r in ranks if r in serving), rank) for ranks in twins for rank in ranks}
+        return JobLayout(
+            home=tuple(rank.node for rank in c.members.ranks),
+            replicas=twins,
+            scheme=c.options.protection,
+            groups=tuple(tuple(member.rank for member in group) for group in c.orders.groups),
+            loss={node: hourly(c.options.mtbf_hours, factor) for node, factor in factors.items()},
+            away={rank.number: stand_ins[rank.number] for rank in c.members.ranks if rank.away},
+        )
+
+    # Reports
+
+    def report(self) -> dict[str, Any] | None:
+        """The durability of the job as its report tells it; None before the first look."""
+        look, c = self._look, self._c
+        if look is None:
+            return None
+        kept, figure = look.held, look.figure
+        disk = max((e for e in (kept.disk, c.disk.begun_at or None) if e is not None), default=None)
+        nodes = [rank.node for rank in c.members.ranks]
+        survival = None if figure is None else figure.survival
+        return {
+            "time": look.at,
+            "survival_hour": survival,
+            "survival_hour_with_disk": 1.0 if disk is not None else survival,
+            "exact": figure is not None and figure.exact,
+            "description": describe(figure, nodes) if figure else f"Not known: {'; '.join(kept.unknown[:4])}.",
+            "min_fatal_nodes": None if figure is None else figure.least,
+            "fatal": [] if figure is None else [list(nodes) for nodes in figure.fatal],
+            "newest": kept.newest,
+            "parity_epoch": kept.protected,
+            "disk_epoch": disk,
+            "degraded": self._degraded()[:_MOST_TOLD],
+            "suspects": self._suspected(),
+            "corrupt_steps": self.corrupt_steps.report(),
+            "scrub": self._damages.report(),
+        }
+
+    def _degraded(self) -> list[str]:
+        _, exposed = arrange(self._c.members, self._c.options)
+        told = [f"{node}: {words}" for node, held_ in sorted(self._inventories.items()) for words in held_.degraded]
+        return [*exposed, *told]
+
+    def _suspected(self) -> list[dict[str, Any]]:
+        look, ranks = self._look, self._c.members.ranks
+        extra = look.held.holding.extra if look and look.held.holding else {}
+        found = []
+        for node, hazard in sorted(self.suspects().items()):
+            here = [rank.number for rank in ranks if rank.node == node]
+            in_place = [rank for rank in here if self._extra_copies.get(rank) in extra.get(rank, frozenset())]
+            wanted = [rank for rank in here if rank in self._extra_copies]
+            found.append(
+                {
+                    "node": node,
+                    "reason": hazard.reason,
+                    "factor": hazard.factor,
+                    "since": hazard.since,
+                    "ranks": here,
+                    "copies_wanted": wanted,
+                    "copies": in_place,
+                }
+            )
+        return found
+
+
+def _ask(endpoint: str, shown: Credentials) -> Inventory | None:
+    """What an agent holds; None where it does not say."""
+    try:
+        with Peer(endpoint, shown) as peer:
+            return peer.call(GetInventory(), Inventory)
+    except (AgentError, OSError, ValueError):
+        return None
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, hear: Any, answer: Any) -> None:
+    """The loop may have ended before the reporter."""
+    if not loop.is_closed():
+        try:
+            loop.call_soon_threadsafe(hear, answer)
+        except RuntimeError:
+            log.debug("an answer of the service came after the end")

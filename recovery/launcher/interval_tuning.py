@@ -1,0 +1,119 @@
+"""How often parity and disk save, where that was left to us: prices as measured, failures as seen, looked at again.
+
+The disk is priced by the parts of this run's newest whole step, parity by what agents measured of network and encoding
+(an assumption until the first recovery has asked them). Intervals: ``mainstay.recovery.save_intervals``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from mainstay.recovery.checkpoint.catalog import find
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.save_intervals import FailureRate, ProtectionTier, SaveCosts, levels
+
+if TYPE_CHECKING:
+    from mainstay.recovery.launcher.coordinator import Coordinator
+
+log = logging.getLogger("mainstay.coordinator")
+
+LOOK_SECONDS: Final = 15.0
+"""Between looks at what saving has cost. Steps on disk are minutes apart."""
+CHANGE: Final = 0.25
+"""An interval that is this much off costs next to nothing: near its optimum the price is flat."""
+
+
+class IntervalTuner:
+    """One a coordinator: the intervals in force."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self.disk_every = coordinator.options.disk_every
+        self.parity_every = coordinator.options.parity_every
+
+    async def run(self) -> None:
+        """Keep the intervals at what prices and failures say, for as long as the job runs."""
+        options = self._c.options
+        while options.disk_auto or options.parity_auto:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.retune(await self._disk_rate() if options.disk_auto else 0.0)
+
+    def retune(self, disk_rate: float) -> None:
+        """Choose again, and tell whoever must know.
+
+        Args:
+            disk_rate: bytes a second at which the slowest rank was written; 0: not known yet.
+        """
+        c = self._c
+        if not c.executor.survey.step_seconds or c.over or c.executor.active:
+            return
+        best = {level.name: level for level in self._levels(disk_rate)}
+        if c.options.disk_auto and disk_rate and _apart(best["disk"].every, self.disk_every):
+            self._say("the disk level saves", self.disk_every, best["disk"])
+            self.disk_every = best["disk"].every
+            c.disk.configure()
+        if c.options.parity_auto and self.parity_every and _apart(best["parity"].every, self.parity_every):
+            self._say("parity is made", self.parity_every, best["parity"])
+            self.parity_every = best["parity"].every
+            c.orders.protect()
+
+    def _say(self, what: str, before: int, level: ProtectionTier) -> None:
+        log.info(
+            "%s every %d steps from now on (before: %d; it takes %.2f s)", what, level.every, before, level.takes_s
+        )
+
+    def _levels(self, disk_rate: float) -> tuple[ProtectionTier, ...]:
+        c, survey = self._c, self._c.executor.survey
+        hours = (time.time() - c.started_at) / 3600.0
+        hazard = FailureRate(len(c.members.nodes), c.options.mtbf_hours, c.recoveries, hours)
+        prices = SaveCosts(
+            state_bytes=max((r.attached.state_bytes for r in c.members.ranks if r.attached), default=0),
+            ranks_per_node=1,  # the rate is that of a rank while its neighbors wrote too
+            step_s=survey.step_seconds,
+            parity_Bps=self._parity_rate(),
+            disk_Bps=disk_rate or survey.costs.disk_Bps,
+        )
+        return levels(prices, hazard)
+
+    def _parity_rate(self) -> float:
+        """Of the slower of network and encoding, on the slowest node."""
+        costs = self._c.executor.survey.costs
+        rates = [node.inventory.rates for node in self._c.members.alive() if node.inventory]
+        net = min((rate.net for rate in rates if rate.net), default=costs.net_Bps)
+        xor = min((rate.xor for rate in rates if rate.xor), default=costs.xor_Bps)
+        return min(net, xor)
+
+    async def _disk_rate(self) -> float:
+        """In a thread that the end of the job does not wait for: a directory may hang."""
+        loop, found = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        def set_rate(rate: float) -> None:
+            if not found.done():
+                found.set_result(rate)
+
+        def work() -> None:
+            with contextlib.suppress(RuntimeError):  # the job has ended meanwhile, and its loop with it
+                loop.call_soon_threadsafe(set_rate, self._measured_rate())
+
+        threading.Thread(target=work, name="mainstay-disk-rate", daemon=True).start()
+        rate: float = await found
+        return rate
+
+    def _measured_rate(self) -> float:
+        directory = self._c.options.checkpoint_dir
+        assert directory is not None
+        try:
+            source = find(directory, self._c.disk.run)
+            parts = [source.run.part(source.manifest.epoch, p.rank, p.generation) for p in source.manifest.parts]
+        except CheckpointError:
+            return 0.0
+        return min((part.nbytes / part.seconds for part in parts if part.seconds > 0.0), default=0.0)
+
+
+def _apart(one: int, other: int) -> bool:
+    return abs(one - other) > CHANGE * other

@@ -1,0 +1,336 @@
+"""From what the coordinator has been told to what the planner wants to know, and from its answer to orders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.launcher.measured_costs import MeasuredCosts
+from mainstay.recovery.launcher.membership import NodeMember, RankMember
+from mainstay.recovery.launcher.rollback_history import RollbackHistory
+from mainstay.recovery.launcher.worker_messages import RestoreOrder, Shard
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.planner_input import (
+    FailureCase,
+    HeldCheckpoint,
+    HeldParity,
+    HeldSlot,
+    MachineCosts,
+    PlannerInput,
+    RankPlacement,
+)
+from mainstay.recovery.recovery_plan import RankRestore, RestoreSource
+
+if TYPE_CHECKING:
+    from mainstay.recovery.launcher.coordinator import Coordinator
+
+_STEPS_REMEMBERED = 32
+_FOR_EVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class BadSource:
+    """A restore that was tried and failed: not to be planned again in this recovery."""
+
+    rank: int
+    epoch: int
+    source: RestoreSource
+
+
+class PlannerInputBuilder:
+    """Builds situations for the planner. Keeps what was measured on the way: step time and the price of restores."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self.prices = MeasuredCosts()
+        self.parameters_equal = True
+        """Whether they hold equal parameters at least; checked in the first step."""
+        self.replicated: bool | None = None
+        """Whether data-parallel peers hold equal parameters and buffers, as their digests said; None: not known yet."""
+        self.history = RollbackHistory()
+        """What the job has gone back from: not to be planned with."""
+        self._step_times: list[float] = []
+        self._known: dict[MeshShape, tuple[RankPlacement, ...]] = {}
+
+    # What was measured
+
+    def step_took(self, seconds: float) -> None:
+        """By one rank. Steps that fewer replicas share are longer, and say nothing of the healthy job."""
+        if self._c.executor.participation.absent and self._step_times:
+            return
+        self._step_times = [*self._step_times[-_STEPS_REMEMBERED + 1 :], seconds]
+
+    @property
+    def step_seconds(self) -> float:
+        return median(self._step_times) if self._step_times else 0.0
+
+    @property
+    def costs(self) -> MachineCosts:
+        """What recoveries cost here, as far as it was measured."""
+        return self.prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
+
+    def learn(self, ranks: list[RankMember], ended: dict[str, float], acted_at: float, *, cold: bool = False) -> None:
+        """Price the next recovery by those made. ``ended`` holds the Unix time at which each phase ended."""
+        self.prices.learn(ranks, ended, acted_at, self._c.generation, cold=cold)
+
+    def compare_replicas(self, epoch: int) -> None:
+        """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
+        shape, ranks = self._c.members.shape, self._c.members.ranks
+        if self.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
+            return
+        told = dict(enumerate(ranks))
+        self.parameters_equal = (
+            shape.dp > 1 and not shape.depths and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
+        )
+        # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
+        buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
+        self.replicated = self.parameters_equal and buffers
+        self._c.disk.configure()  # equal replicas may share the writing
+        self._c.orders.replicate_state()
+
+    def replicas_equal(self) -> bool | None:
+        """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
+        shape, ranks = self._c.members.shape, self._c.members.present
+        if shape is None or not self.parameters_equal:
+            return None
+        if {len([rank for rank in ranks if rank.number in peers]) for peers in shape.parts()} <= {0, 1}:
+            return None  # no other replica to compare with
+        common = set.intersection(*(set(rank.digests) for rank in ranks))
+        if not common:
+            return None
+        epoch = max(common)
+        told = {rank.number: rank for rank in ranks}
+        return all(_equal_peers(shape, told, rank.number, epoch) for rank in ranks)
+
+    # Situations
+
+    def situation(
+        self,
+        victims: set[int],
+        bad: set[BadSource] = frozenset(),  # type: ignore[assignment]
+        before: int | None = None,
+        *,
+        use_live: bool = True,
+        unlike: set[int] = frozenset(),  # type: ignore[assignment]
+    ) -> PlannerInput:
+        """What is known now, while ``victims`` have new processes without state.
+
+        Args:
+            victims: ranks.
+            bad: sources that are left out.
+            before: the newest epoch that is sound; newer ones are left out. None: all are.
+            use_live: whether survivors may keep their tensors.
+            unlike: ranks that have nothing of their own that is worth having.
+        """
+        # One pass on purpose: all parts of a situation must be of the same moment, so nothing here may await or cache.
+        # Each source (live, slots, parity, disk) has a filter of its own, which is what the branches are.
+        members = self._c.members
+        live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
+        limit = _FOR_EVER if before is None else before
+        whole = before is None and not unlike
+
+        def sound(hold: HeldSlot | HeldCheckpoint) -> bool:
+            return hold.epoch <= limit and hold.rank not in unlike
+
+        newest = max((r.ready.newest_epoch for r in members.ranks if r.ready), default=0)
+        stateless = tuple(r.number for r in members.ranks if r.number in victims or r.ready is None or not r.live)
+        return replace(
+            self._base(),
+            standbys={node.name: node.warm for node in members.alive() if node.warm},
+            step=max(newest, self._c.committed),
+            failed_ranks=stateless,
+            live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
+            slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if whole or sound(h)),
+            parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
+            # A newer file than what is committed is of a future that the job has gone back from.
+            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._c.committed)),
+        )
+
+    def minority_ranks(self, odd: frozenset[int]) -> set[int]:
+        """Of ranks whose state is unlike their replicas', those that should take a replica's.
+
+        Where all replicas of a place differ it is unknown which is right, and they take that of the lowest rank: to
+        train on with several would be worse.
+        """
+        shape = self._c.members.shape
+        if shape is None:
+            return set()
+        return {rank for rank in odd if rank != _model_of(shape.dp_peers(rank), odd)}
+
+    def expected(self) -> PlannerInput:
+        """The job while it runs, every rank with the slot that it is about to have."""
+        base, epoch = self._base(), self._c.committed
+        there = [place for place in base.ranks if place.rank not in base.away]
+        slots = tuple(HeldSlot(node=place.node, rank=place.rank, epoch=epoch) for place in there)
+        return replace(base, live={place.rank: epoch for place in there}, slots=slots)
+
+    def homes(self, victims: set[int], exclude: frozenset[int] = frozenset()) -> dict[int, str] | str:
+        """Where each victim runs next, or why it cannot run anywhere. Those in ``exclude`` leave their device."""
+        members = self._c.members
+        moved = self._away(exclude & victims)
+        unplaced = {rank.number for rank in members.ranks if rank.unplaced}
+        case = self.case(victims, unplaced)
+        if not case.lost:
+            return {number: moved.get(number, members.ranks[number].node) for number in victims}
+        if case.unplaced is not None:
+            free = sum(max(0, members.free_slots(node)) for node in members.alive())
+            gone = members.ranks[case.unplaced].node
+            return f"node {gone} is lost and only {free} spare places are left on other nodes (see --standbys)"
+        return {number: case.node[number] for number in victims}
+
+    def case(self, victims: set[int], unplaced: Collection[int] = ()) -> FailureCase:
+        """Where ``victims`` and the ranks of lost nodes may run next; ``unplaced`` ones are left out."""
+        members = self._c.members
+        lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
+        base = replace(self._base(), away=tuple(sorted(unplaced)))
+        return FailureCase(replace(base, failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
+
+    def _away(self, exclude: frozenset[int]) -> dict[int, str]:
+        """Another node for each rank whose own has no other place for it; a rank for which there is none stays."""
+        members, moved = self._c.members, dict[int, str]()
+        free = {node.name: members.free_slots(node) for node in members.alive()}
+        for number in sorted(exclude):
+            home = members.ranks[number].node
+            best = home if free.get(home, 0) > 0 else max(free, key=lambda name: free[name], default=home)
+            if free.get(best, 0) > 0:
+                free[best] -= 1
+                moved[number] = best
+        return moved
+
+    def _base(self) -> PlannerInput:
+        c, members = self._c, self._c.members
+        shape = members.shape or MeshShape(dp=len(members.ranks), pp=1)
+        room = members.rooms()
+        warm = {node.name: min(node.standbys, room[node.name]) for node in members.alive()}
+        return PlannerInput(
+            job=c.options.job,
+            generation=max(0, c.generation - 1),
+            step=c.committed,
+            step_seconds=self.step_seconds,
+            ranks=self._places(shape),
+            state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
+            standbys={name: count for name, count in warm.items() if count},
+            cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
+            replicated=bool(self.replicated) and not self._c.options.shard_snapshots,
+            away=tuple(rank.number for rank in members.ranks if rank.away),
+            sharded=self._c.options.shard_snapshots and shape.dp > 1,
+            costs=self.costs,
+        )
+
+    def _places(self, shape: MeshShape) -> tuple[RankPlacement, ...]:
+        """Of 16,384 ranks a loss moves eight: those that did not move keep theirs."""
+        ranks = self._c.members.ranks
+        known = self._known.get(shape, ())
+        if len(known) != len(ranks):
+            known = tuple(_place(shape, rank) for rank in ranks)
+        moved = any(place.node != rank.node for place, rank in zip(known, ranks, strict=True))
+        if moved:
+            pairs = zip(known, ranks, strict=True)
+            known = tuple(place if place.node == rank.node else _place(shape, rank) for place, rank in pairs)
+        self._known = {shape: known}
+        return known
+
+    def _disk(self, bad: set[BadSource]) -> tuple[HeldCheckpoint, ...]:
+        held = [
+            HeldCheckpoint(rank=entry.rank, epoch=entry.epoch, node=node.name)
+            for node in self._c.members.alive()
+            for entry in (node.inventory.disk if node.inventory else ())
+            if self.history.holds(entry.epoch, entry.generation)
+        ]
+        known = (*self._c.disk.holds(), *held, *self._c.disk.stand_ins(held))
+        return tuple(h for h in known if BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
+
+    def _slots(self, node: NodeMember, bad: set[BadSource]) -> list[HeldSlot]:
+        held = node.inventory.slots if node.inventory else ()
+        if not bad and not self.history.returns:  # the ordinary case, in which thousands of nodes are looked through
+            return [HeldSlot(node=node.name, rank=s.rank, epoch=s.epoch, verified=s.verified) for s in held]
+        return [
+            HeldSlot(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
+            for slot in held
+            if BadSource(slot.rank, slot.epoch, RestoreSource.LOCAL_SLOT) not in bad
+            and self.history.holds(slot.epoch, slot.generation)
+        ]
+
+    # Orders
+
+    def order(self, restore: RankRestore, epoch: int) -> RestoreOrder:
+        """The message to the rank about its part of the plan."""
+        members = self._c.members
+        if restore.source is RestoreSource.DISK:
+            return self._c.disk.order(restore.rank, epoch)
+        return RestoreOrder(
+            epoch=epoch,
+            source=restore.source,
+            from_rank=restore.from_rank,
+            endpoint=members.nodes[restore.from_nodes[0]].endpoint if restore.from_nodes else None,
+            group=self.group_of(restore.rank, epoch) if restore.source is RestoreSource.PARITY else (),
+            shards=self._shards(restore),
+        )
+
+    def _shards(self, restore: RankRestore) -> tuple[Shard, ...]:
+        """The replicas whose parts the rank needs: where they run in the new generation, because it has begun."""
+        members = self._c.members
+        if not self._c.options.shard_snapshots or restore.source is RestoreSource.LIVE or members.shape is None:
+            return ()
+        peers = [rank for rank in members.shape.dp_peers(restore.rank) if rank != restore.rank]
+        return tuple(Shard(rank=r, endpoint=members.nodes[members.ranks[r].node].endpoint) for r in peers)
+
+    def group_of(self, rank: int, epoch: int) -> Group:
+        """As its members were when the parity of ``epoch`` was made, and where they are now.
+
+        By what the agents hold: groups may have changed since, and rows of the old ones still be the best there
+        are. Of several groups that of which most members are left. A member without rows is sought where its rank was.
+        """
+        held: dict[tuple[int, ...], dict[int, NodeMember]] = {}
+        for node in self._c.members.alive():
+            for row in node.inventory.parity if node.inventory else ():
+                if row.epoch == epoch and rank in row.ranks:
+                    held.setdefault(row.ranks, {})[row.place] = node
+        if not held:
+            return ()
+        ranks = max(held, key=lambda group: (len(held[group]), group))
+        nodes, known = self._c.members.nodes, self._c.members.ranks
+        at = [held[ranks].get(place) or nodes[known[number].node] for place, number in enumerate(ranks)]
+        # A lost node has no address: a rank need not wait two seconds for a host that does not even refuse.
+        return tuple(
+            GroupMember(node=n.name, endpoint=n.endpoint if n.alive else "", rank=r)
+            for n, r in zip(at, ranks, strict=True)
+        )
+
+
+def _place(shape: MeshShape, rank: RankMember) -> RankPlacement:
+    dp, pp, tp = shape.place(rank.number)
+    if shape.depths:  # the same stage of a deeper pipeline is another part of the model
+        pp = next(n for n, peers in enumerate(shape.parts()) if rank.number in peers)
+    return RankPlacement(rank=rank.number, dp=dp, pp=pp, tp=tp, node=rank.node)
+
+
+def _parity(node: NodeMember, bad: set[BadSource]) -> list[HeldParity]:
+    held = node.inventory.parity if node.inventory else ()
+    spoiled = {(source.rank, source.epoch) for source in bad if source.source is RestoreSource.PARITY}
+    return [
+        HeldParity(node=node.name, epoch=row.epoch, ranks=row.ranks, place=row.place, parity=row.parity)
+        for row in held  # of a step that is not complete too: what counts is whether there is enough of it
+        if not any((rank, row.epoch) in spoiled for rank in row.ranks)
+    ]
+
+
+def _equal_peers(shape: MeshShape, ranks: Mapping[int, RankMember], number: int, epoch: int) -> bool:
+    return len({ranks[peer].digests[epoch] for peer in shape.dp_peers(number) if peer in ranks}) == 1
+
+
+def _model_of(peers: list[int], odd: frozenset[int]) -> int:
+    """Whose state the others take."""
+    return min(peers, key=lambda rank: (rank in odd, rank))
+
+
+def failed_sources(rank: int, restore: RestoreOrder, blame: int | None = None) -> BadSource:
+    """What a failed restore says about its source. A peer's slot is the peer's own slot, and so is a replica's part."""
+    if blame is not None:
+        return BadSource(blame, restore.epoch, RestoreSource.LOCAL_SLOT)
+    if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
+        return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
+    return BadSource(rank, restore.epoch, restore.source)

@@ -1,0 +1,149 @@
+"""From the inventories of all agents to what ``mainstay.recovery.durability`` wants to know. Pure.
+
+What an inventory does not say is not there: a rank without a verified slot at home, or a node that did not answer,
+makes the figure unknown, never good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mainstay.recovery.agent.messages import Inventory
+from mainstay.recovery.durability import HeldSnapshots
+from mainstay.recovery.placement import holders
+from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
+
+BEHIND: Final = 1
+"""Steps that an extra copy may be behind its rank: each rank keeps the newest two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLayout:
+    """What the coordinator knows."""
+
+    home: tuple[str, ...]
+    """Rank -> node."""
+    replicas: tuple[tuple[int, ...], ...]
+    """Ranks with equal state, as their digests said."""
+    scheme: ProtectionScheme
+    groups: tuple[tuple[int, ...], ...]
+    loss: Mapping[str, float]
+    """Node -> probability of loss within the hour."""
+    away: Mapping[int, int] = field(default_factory=dict)
+    """Rank that takes no part -> a replica that does: what the one would hold, only the other does."""
+
+    @property
+    def serving(self) -> list[tuple[int, str]]:
+        """Ranks that take part, with their nodes."""
+        return [(rank, node) for rank, node in enumerate(self.home) if rank not in self.away]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInventory:
+    """What is kept now."""
+
+    holding: HeldSnapshots | None
+    """None: not known."""
+    unknown: tuple[str, ...]
+    """Why it is not."""
+    newest: int | None
+    """The newest epoch of which every rank has a verified slot at home or is at most a step ahead."""
+    protected: int | None
+    """The newest epoch that all groups protect whole."""
+    disk: int | None
+    """The newest epoch of which every rank has a part on disk."""
+
+
+def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> SnapshotInventory:
+    """Put together what the agents of the job's nodes say; their answers may be some steps apart."""
+    at = {node: _slots(inventory) for node, inventory in inventories.items()}
+    nodes = dict.fromkeys(node for _, node in job.serving)
+    unknown = [f"the agent of node {node} does not answer" for node in nodes if node not in at]
+    newest = dict[int, int]()
+    for rank, node in job.serving:
+        epochs = at.get(node, {}).get(rank, set())
+        if epochs:
+            newest[rank] = max(epochs)
+        elif node in at:
+            unknown.append(f"rank {rank} has no verified snapshot yet")
+    step = min(newest.values(), default=None)
+    protected = _protected(job, inventories, at)
+    holding = None
+    if not unknown:
+        holding = HeldSnapshots(
+            loss=job.loss,
+            home=tuple(job.home[job.away.get(rank, rank)] for rank in range(len(job.home))),
+            replicas=job.replicas,
+            extra=_extra(job, at, newest),
+            scheme=job.scheme,
+            groups=() if protected is None else job.groups,
+        )
+    return SnapshotInventory(
+        holding=holding, unknown=tuple(unknown), newest=step, protected=protected, disk=_on_disk(job, inventories)
+    )
+
+
+def _slots(inventory: Inventory) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for slot in inventory.slots:
+        if slot.verified:
+            found.setdefault(slot.rank, set()).add(slot.epoch)
+    return found
+
+
+def _extra(
+    job: JobLayout, at: Mapping[str, Mapping[int, Collection[int]]], newest: Mapping[int, int]
+) -> dict[int, frozenset[str]]:
+    """Rank -> other nodes with a copy of a step that all ranks still have."""
+    found = {
+        rank: frozenset(
+            node
+            for node, slots in at.items()
+            if node != home and node in job.loss and max(slots.get(rank, ()), default=-1) >= newest[rank] - BEHIND
+        )
+        for rank, home in job.serving
+    }
+    return {rank: nodes for rank, nodes in found.items() if nodes}
+
+
+def _protected(
+    job: JobLayout, inventories: Mapping[str, Inventory], at: Mapping[str, Mapping[int, Collection[int]]]
+) -> int | None:
+    groups = [group for group in job.groups if len(group) > 1]
+    if not groups:
+        return None
+    own = set.intersection(*(set(at.get(node, {}).get(rank, ())) for rank, node in job.serving))
+    of_groups = [_of_group(job, group, inventories, at) for group in groups]
+    return max(own.intersection(*of_groups), default=None)
+
+
+def _of_group(
+    job: JobLayout,
+    group: Sequence[int],
+    inventories: Mapping[str, Inventory],
+    at: Mapping[str, Mapping[int, Collection[int]]],
+) -> set[int]:
+    """Epochs of which every member keeps its rows, or its copies."""
+    sets: list[set[int]] = []
+    copies = job.scheme.fitted(len(group)).kind is SchemeKind.COPIES
+    for place, rank in enumerate(group):
+        if copies:
+            kept = holders(job.scheme, len(group), place)
+            sets += [set(at.get(job.home[group[p]], {}).get(rank, ())) for p in kept]
+        else:
+            inventory = inventories.get(job.home[rank])
+            rows = inventory.parity if inventory else ()
+            sets.append({r.epoch for r in rows if r.complete and r.place == place and r.ranks == tuple(group)})
+    return set.intersection(*sets)
+
+
+def _on_disk(job: JobLayout, inventories: Mapping[str, Inventory]) -> int | None:
+    """A replica's part serves its equals."""
+    twins = {rank: ranks for ranks in job.replicas for rank in ranks}
+    parts = {(part.rank, part.epoch) for inventory in inventories.values() for part in inventory.disk}
+    epochs = {epoch for _, epoch in parts}
+    ranks = range(len(job.home))
+    whole = (e for e in epochs if all(any((t, e) in parts for t in twins.get(r, (r,))) for r in ranks))
+    return max(whole, default=None)

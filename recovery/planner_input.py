@@ -1,0 +1,316 @@
+"""What is known at the moment of a failure: everything a plan depends on, as data. Nothing here decides anything.
+
+A ``PlannerInput`` is complete and checked: the planner needs no clock, socket or default. ``FailureCase`` is the same,
+indexed for the strategies, with the failed ranks placed on nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineCosts:
+    """Measured constants of this job's machines. Replace them with what the agents and past recoveries measured.
+
+    The defaults come from measured four-rank recoveries on two CPU cores over loopback, where not said otherwise.
+
+    Raises:
+        ValueError: a constant is not positive; the message names it.
+    """
+
+    fence_s: float = 0.06
+    """Kill, revoke the generation, peers raise: 40-65 ms after the kill."""
+    spawn_warm_s: float = 0.1
+    """A standby that has imported everything takes a rank: planned re-join in 80-130 ms."""
+    spawn_cold_s: float = 3.1
+    """Process start and ``import torch``."""
+    regroup_s: float = 0.06
+    """Process groups of the next generation over a long-lived store: 2-60 ms for three to four ranks."""
+    copy_Bps: float = 2e9  # noqa: N815 - bytes per second, as the unit is written
+    """Arena to tensors with its check: a copy ran at 7.7 GB/s and a digest at 15 GB/s alone; half, with all ranks."""
+    net_Bps: float = 0.9e9  # noqa: N815
+    """Between nodes: 1.07 GB in 1.20 s over 10 Gb/s (Parcae's cost table)."""
+    xor_Bps: float = 5e9  # noqa: N815
+    """XOR of two arrays in numpy: 5.4 GB/s on one core."""
+    disk_Bps: float = 0.5e9  # noqa: N815
+    """Sequential read of one SATA SSD, the slowest disk that a node is likely to have."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if not getattr(self, f.name) > 0.0:
+                raise ValueError(f"cost {f.name} must be positive, not {getattr(self, f.name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlacement:
+    """One rank of the job. Ranks of equal (pp, tp) and different dp hold the same state."""
+
+    rank: int
+    dp: int
+    pp: int
+    node: str
+    tp: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSlot:
+    """A snapshot in an agent's memory."""
+
+    node: str
+    rank: int
+    epoch: int
+    verified: bool = True
+    """Only a slot whose digest the agent has checked is worth anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParity:
+    """A member's parity rows in memory: any ``parity`` of ``ranks`` come back from the others' rows and slots."""
+
+    node: str
+    epoch: int
+    ranks: tuple[int, ...]
+    place: int = -1
+    """Whose rows they are: an index of ``ranks``; -1: of a member whose slot is on the node."""
+    parity: int = 1
+    """Losses that the group outlives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldCheckpoint:
+    """A rank's checkpoint on disk; ``node`` is None where every node can read it."""
+
+    rank: int
+    epoch: int
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerInput:
+    """A job, what failed of it, and what is available.
+
+    Raises:
+        ValueError: a rank, node or number makes no sense; the message names it.
+    """
+
+    job: str
+    """Name of the job."""
+    generation: int
+    """The generation that failed; the plan creates the next."""
+    step: int
+    """Last step known to be committed; an epoch is named after the step it follows."""
+    step_seconds: float
+    """Seconds of a training step."""
+    ranks: tuple[RankPlacement, ...]
+    """In order of rank, from 0, without gaps."""
+    state_bytes: tuple[int, ...]
+    """Per rank: what a restore has to move."""
+    failed_ranks: tuple[int, ...] = ()
+    """Processes that are gone. Ranks of a lost node are gone too, named here or not."""
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes whose memory is gone with them."""
+    live: dict[int, int] = field(default_factory=dict)
+    """Survivor -> epoch that its own tensors hold, whole; a survivor in the middle of an update is not here."""
+    slots: tuple[HeldSlot, ...] = ()
+    """Snapshots in the memory of nodes."""
+    parity: tuple[HeldParity, ...] = ()
+    """Parity rows in the memory of nodes."""
+    disk: tuple[HeldCheckpoint, ...] = ()
+    """Checkpoints on disk."""
+    standbys: dict[str, int] = field(default_factory=dict)
+    """Node -> idle warm standbys."""
+    cold: dict[str, int] = field(default_factory=dict)
+    """Node -> processes that could be started there beyond its own ranks (a free GPU without a standby)."""
+    replicated: bool = True
+    """Data-parallel peers hold identical state. False for a job that shards it among them (ZeRO, FSDP)."""
+    away: tuple[int, ...] = ()
+    """Ranks that take no part in the next generation: nothing is asked of them; their slots still serve."""
+    sharded: bool = False
+    """Each data-parallel replica's slot holds its part of what all hold alike: to go back to a slot takes all of them,
+    so no replica's slot replaces another's (``replicated`` is False then)."""
+    costs: MachineCosts = field(default_factory=MachineCosts)
+    """Measured constants of the machines."""
+
+    def __post_init__(self) -> None:
+        size = len(self.ranks)
+        if not size:
+            raise ValueError("a job needs at least one rank")
+        wrong = next((i for i, place in enumerate(self.ranks) if place.rank != i), None)
+        if wrong is not None:
+            raise ValueError(
+                f"ranks[{wrong}] is rank {self.ranks[wrong].rank}: list ranks in order from 0 without gaps"
+            )
+        if len(self.state_bytes) != size:
+            raise ValueError(f"state_bytes has {len(self.state_bytes)} entries for {size} ranks")
+        _check_known("failed_ranks", self.failed_ranks, range(size))
+        _check_known("live", self.live, range(size))
+        _check_known("away", self.away, range(size))
+        _check_known("slots", (slot.rank for slot in self.slots), range(size))
+        _check_known("parity", (rank for row in self.parity for rank in row.ranks), range(size))
+        _check_known("disk", (entry.rank for entry in self.disk), range(size))
+        _check_known("lost_nodes", self.lost_nodes, self.nodes)
+        if not self.step_seconds >= 0.0 or min(self.state_bytes) < 0:
+            raise ValueError("step_seconds and state_bytes must not be negative")
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Every node that the job runs on or could run on."""
+        return frozenset(place.node for place in self.ranks) | self.standbys.keys() | self.cold.keys()
+
+
+def _check_known(what: str, values: Iterable[object], known: range | frozenset[str]) -> None:
+    for value in values:
+        if value not in known:
+            raise ValueError(f"{what} names {value!r}, which the job does not have")
+
+
+class SnapshotIndex:
+    """What a situation says, by rank and node. Made once, it serves the cases of any number of losses."""
+
+    def __init__(self, situation: PlannerInput) -> None:
+        self.situation = situation
+        away = frozenset(situation.away)
+        self.present = tuple(place.rank for place in situation.ranks if place.rank not in away)
+        self.node = tuple(place.node for place in situation.ranks)
+        self.at: dict[str, list[int]] = {}
+        """Node -> its ranks, those that are away included."""
+        self.roles: dict[tuple[int, int], list[int]] = {}
+        for place in situation.ranks:
+            self.at.setdefault(place.node, []).append(place.rank)
+            self.roles.setdefault((place.pp, place.tp), []).append(place.rank)
+        self.slots: dict[int, dict[int, list[str]]] = {}
+        """Of verified slots: rank -> epoch -> nodes."""
+        self.keeps: dict[str, set[int]] = {}
+        """Node -> ranks of which it has verified slots."""
+        for slot in situation.slots:
+            if slot.verified:
+                self.keeps.setdefault(slot.node, set()).add(slot.rank)
+                self.slots.setdefault(slot.rank, {}).setdefault(slot.epoch, []).append(slot.node)
+        self.rows: dict[int, list[int]] = {}
+        """Rank -> numbers of the parity holds that it is a member of, in order."""
+        for number, row in enumerate(situation.parity):
+            for rank in frozenset(row.ranks):
+                self.rows.setdefault(rank, []).append(number)
+        self.parity_at = Counter(row.node for row in situation.parity)
+        self.disk: dict[int, list[HeldCheckpoint]] = {}
+        for entry in situation.disk:
+            self.disk.setdefault(entry.rank, []).append(entry)
+        self.tensors = Counter(situation.live[rank] for rank in self.present if rank in situation.live)
+        """Epoch -> how many ranks hold it in their own tensors."""
+        self.kept: dict[str, Any] = {}
+        """What others work out of it once."""
+
+
+class FailureCase:
+    """A situation and a loss, indexed: who is gone, who runs where next, and which epoch of which rank lies where.
+
+    With an index of the situation, and another loss than the situation's own, it costs what the loss touches.
+    """
+
+    def __init__(
+        self,
+        situation: PlannerInput,
+        index: SnapshotIndex | None = None,
+        failed: Iterable[int] | None = None,
+        lost: Iterable[str] | None = None,
+    ) -> None:
+        """Index a situation.
+
+        Args:
+            situation: what is known.
+            index: of this situation; None: one is made.
+            failed: ranks that are gone instead of the situation's own.
+            lost: nodes that are lost instead of the situation's own.
+        """
+        self.situation = situation
+        self.index = index = index or SnapshotIndex(situation)
+        self.lost = frozenset(situation.lost_nodes if lost is None else lost)
+        self._fewer = {rank for node in self.lost for rank in index.keeps.get(node, ())}
+        """Ranks with fewer slots than the index says."""
+        gone = {rank for node in self.lost for rank in index.at.get(node, ())}
+        gone.update(situation.failed_ranks if failed is None else failed)
+        self.failed: tuple[int, ...] = tuple(sorted(gone.difference(situation.away)))
+        self.newest = max((situation.step, *self._tensors()))
+        self.node = list(index.node)
+        self.warm: set[int] = set()
+        self.unplaced: int | None = None
+        """A failed rank that no node has room for; then nothing is feasible."""
+        self._place()
+
+    @cached_property
+    def survivors(self) -> tuple[int, ...]:
+        gone = frozenset(self.failed)
+        return tuple(rank for rank in self.index.present if rank not in gone)
+
+    def peers(self, rank: int) -> list[int]:
+        """Ranks of the same role, itself included."""
+        place = self.situation.ranks[rank]
+        return self.index.roles[place.pp, place.tp]
+
+    def slots(self, rank: int) -> dict[int, list[str]]:
+        """Epoch -> living nodes with a verified slot of the rank."""
+        held = self.index.slots.get(rank, {})
+        if rank not in self._fewer:
+            return held
+        living = {epoch: [node for node in nodes if node not in self.lost] for epoch, nodes in held.items()}
+        return {epoch: nodes for epoch, nodes in living.items() if nodes}
+
+    def rows(self, rank: int) -> dict[tuple[int, ...], dict[int, list[HeldParity]]]:
+        """Group of the rank -> epoch -> its parity rows on living nodes."""
+        found: dict[tuple[int, ...], dict[int, list[HeldParity]]] = {}
+        for number in self.index.rows.get(rank, ()):
+            row = self.situation.parity[number]
+            if row.node not in self.lost:
+                found.setdefault(row.ranks, {}).setdefault(row.epoch, []).append(row)
+        return found
+
+    @property
+    def has_parity(self) -> bool:
+        """Whether a living node keeps any."""
+        return any(node not in self.lost for node in self.index.parity_at)
+
+    def disk(self, rank: int) -> list[tuple[int, str | None]]:
+        """Epoch and node of each checkpoint of the rank that no lost node keeps."""
+        return [(held.epoch, held.node) for held in self.index.disk.get(rank, ()) if held.node not in self.lost]
+
+    def _tensors(self) -> Iterator[int]:
+        """Epochs that survivors hold in their own tensors."""
+        live = self.situation.live
+        fewer = Counter(live[rank] for rank in self.failed if rank in live)
+        return (epoch for epoch, count in self.index.tensors.items() if count > fewer[epoch])
+
+    def _place(self) -> None:
+        """Give every failed rank a node. Ranks of lost nodes choose first: the others can start cold where they are."""
+        standbys, cold = self._free(self.situation.standbys), self._free(self.situation.cold)
+        for rank in (r for r in self.failed if self.node[r] in self.lost):
+            room = standbys or cold
+            if not room:
+                self.unplaced = rank
+                return
+            self.node[rank] = node = self._best_home(rank, room)
+            if room is standbys:
+                self.warm.add(rank)
+            _take(room, node)
+        for rank in self.failed:
+            if rank not in self.warm and self.situation.ranks[rank].node == self.node[rank] in standbys:
+                self.warm.add(rank)
+                _take(standbys, self.node[rank])
+
+    def _free(self, rooms: Mapping[str, int]) -> dict[str, int]:
+        return {node: count for node, count in rooms.items() if node not in self.lost and count > 0}
+
+    def _best_home(self, rank: int, room: dict[str, int]) -> str:
+        """Away from one's own replicas first, so that the next node loss takes one copy; then where most is free."""
+        replicas = Counter(self.node[peer] for peer in self.peers(rank) if peer != rank)
+        return min(room, key=lambda node: (replicas[node], -room[node], node))
+
+
+def _take(room: dict[str, int], node: str) -> None:
+    room[node] -= 1
+    if not room[node]:
+        del room[node]

@@ -1,6 +1,0 @@
-"""What failures and ways of recovering cost, in closed form: pure functions of frozen values, microseconds a call.
-
-``iteration`` times one iteration, healthy and degraded; ``event`` prices one failure; ``longrun`` what a run of weeks
-keeps; ``schedule`` places re-routed micro-batches; ``liveput`` chooses (dp, pp) ahead of preemptions. Times are
-seconds, rates are per second, shares lie in 0..1. Where a constant comes from stands beside it.
-"""

@@ -1,0 +1,195 @@
+"""From a situation, rank by rank, to the cost inputs of its job, class by class, with what a situation does not say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mainstay.recovery.cost_inputs import (
+    CostInputs,
+    FailureOdds,
+    FaultKind,
+    ProgramCapability,
+    RollbackCosts,
+    SpareCapacity,
+)
+from mainstay.recovery.cost_model.allocation import Tenant
+from mainstay.recovery.cost_model.failure_cost import Repair
+from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.redundancy import RedundancyScheme
+from mainstay.recovery.cost_model.resources import ScalingSample
+from mainstay.recovery.planner_input import FailureCase, PlannerInput, RankPlacement
+from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
+
+DEFAULT_REPAIRS = tuple((each.share, each.seconds) for each in FailureOdds(worker_rate=0.0).repairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioAssumptions:
+    """What a scenario adds to its planner input, so that every recovery strategy can be weighed. Seconds, hours."""
+
+    micro_batches: int
+    """Of one pipeline in one step."""
+    layers: int
+    able: frozenset[ProgramCapability] = frozenset()
+    fault: FaultKind | None = None
+    """Left out: nodes if any is lost, else processes. ``slow`` and ``notice`` need ``concerns``."""
+    concerns: tuple[int, ...] = ()
+    """Ranks that are slow or will go."""
+    speed: float = 1.0
+    gpus: int = 1
+    """Of a worker: of the ranks with equal dp and pp, together."""
+    mtbf_hours: float = NODE_MTBF_HOURS
+    """Between failures of one worker."""
+    confidence: float = 1.0
+    confirm_s: float = 0.0
+    notice_s: float = 0.0
+    single_copy_s: float = 600.0
+    repairs: tuple[tuple[float, float], ...] = DEFAULT_REPAIRS
+    """(share, seconds) of each quantile."""
+    detect_s: float = 0.026
+    warm_up_s: float = 0.045
+    restart_s: float = 0.0
+    standby_after_s: float | None = None
+    least_stages: int = 1
+    room_bytes: float | None = None
+    others: tuple[Tenant, ...] = ()
+    schemes: tuple[RedundancyScheme, ...] = ()
+    samples: tuple[ScalingSample, ...] = field(default_factory=tuple)
+
+
+def cost_inputs_of(situation: PlannerInput, assumptions: ScenarioAssumptions) -> CostInputs:
+    """Workers are the ranks with equal dp and pp; one is lost with any of its ranks.
+
+    A step is taken to be 1F1B with equal stages and a third of a slot each for forward, inputs and weights.
+
+    Raises:
+        ValueError: numbers that contradict one another; the message names what.
+    """
+    case = FailureCase(situation)
+    shape = _shape(situation.ranks, assumptions.micro_batches)
+    fault = assumptions.fault or (FaultKind.NODE if situation.lost_nodes else FaultKind.PROCESS)
+    concerned = assumptions.concerns if fault in {FaultKind.SLOW, FaultKind.NOTICE} else case.failed
+    if not concerned:
+        raise ValueError("nothing failed: name lost_nodes, failed_ranks, or concerns with a fault of its own")
+    wrong = next((rank for rank in concerned if not 0 <= rank < len(situation.ranks)), None)
+    if wrong is not None:
+        raise ValueError(f"concerns names rank {wrong}, which the job does not have")
+    third = situation.step_seconds / (shape.micro_batches + shape.pp - 1) / 3.0
+    unknown = float("inf")
+    lost = _lost(situation.ranks, concerned, shape.pp)
+    return CostInputs(
+        shape=shape,
+        stage=StageTimes(forward_s=third, backward_s=third, weight_s=third),
+        layers=assumptions.layers,
+        state_bytes=_bytes(situation, concerned),
+        fault=fault,
+        lost=lost,
+        broken=len({situation.ranks[rank].dp for rank in concerned}),
+        odds=FailureOdds(
+            worker_rate=_rate(assumptions.mtbf_hours),
+            confidence=assumptions.confidence,
+            confirm_s=assumptions.confirm_s,
+            repairs=tuple(Repair(share, seconds) for share, seconds in assumptions.repairs),
+            single_copy_s=assumptions.single_copy_s,
+            notice_s=assumptions.notice_s,
+        ),
+        gpus=assumptions.gpus,
+        speed=assumptions.speed,
+        held=_held(case, gone=sum(lost)),
+        pool=SpareCapacity(
+            standbys=_there(situation.standbys, case.lost) // shape.tp,
+            spares=_there(situation.cold, case.lost) // shape.tp,
+            standby_after_s=unknown if assumptions.standby_after_s is None else assumptions.standby_after_s,
+            least_stages=assumptions.least_stages,
+            room_bytes=unknown if assumptions.room_bytes is None else assumptions.room_bytes,
+            others=assumptions.others,
+            schemes=assumptions.schemes,
+            samples=assumptions.samples,
+        ),
+        costs=situation.costs,
+        detect_s=assumptions.detect_s,
+        warm_up_s=assumptions.warm_up_s,
+        restart_s=assumptions.restart_s,
+        able=assumptions.able,
+    )
+
+
+def _rate(mtbf_hours: float) -> float:
+    if not mtbf_hours > 0.0:
+        raise ValueError(f"mtbf_hours is above 0, not {mtbf_hours:g}")
+    return 1.0 / (3600.0 * mtbf_hours)
+
+
+def _bytes(situation: PlannerInput, concerned: Iterable[int]) -> float:
+    """What one node has to move at most: ranks of one node share its network and memory."""
+    moved = Counter[str]()
+    for rank in concerned:
+        moved[situation.ranks[rank].node] += situation.state_bytes[rank]
+    return float(max(moved.values()))
+
+
+def _shape(ranks: tuple[RankPlacement, ...], micro_batches: int) -> IterationShape:
+    """The full grid that the ranks make.
+
+    Raises:
+        ValueError: they make none.
+    """
+    dp, pp, tp = (len({getattr(place, axis) for place in ranks}) for axis in ("dp", "pp", "tp"))
+    if len({(place.dp, place.pp, place.tp) for place in ranks}) != dp * pp * tp or len(ranks) != dp * pp * tp:
+        raise ValueError(f"ranks: {len(ranks)} ranks make no grid of dp {dp} x pp {pp} x tp {tp}")
+    return IterationShape(dp=dp, pp=pp, micro_batches=micro_batches, tp=tp)
+
+
+def _lost(ranks: tuple[RankPlacement, ...], concerned: Iterable[int], pp: int) -> tuple[int, ...]:
+    cells = {(ranks[rank].dp, ranks[rank].pp) for rank in concerned}
+    stages = sorted({place.pp for place in ranks})
+    return tuple(sum(1 for _, stage in cells if stage == stages[i]) for i in range(pp))
+
+
+def _there(rooms: dict[str, int], lost: frozenset[str]) -> int:
+    return sum(count for node, count in rooms.items() if node not in lost)
+
+
+def _held(case: FailureCase, gone: int) -> RollbackCosts:
+    """Ages of what brings every failed rank back: the oldest of each one's newest, and half a step for the running one.
+
+    Whether all can meet at one epoch is the situation's own plan's business.
+    """
+    situation, ranks = case.situation, case.failed
+    home = {rank: situation.ranks[rank].node for rank in ranks}
+    own = {rank: [e for e, nodes in case.slots(rank).items() if home[rank] in nodes] for rank in ranks}
+    elsewhere = {rank: _elsewhere(case, rank, home[rank]) for rank in ranks}
+    parity = {rank: [e for rows in case.rows(rank).values() for e in rows] for rank in ranks}
+    disk = {rank: [epoch for epoch, _ in case.disk(rank)] for rank in range(len(situation.ranks))}
+    return RollbackCosts(
+        local_s=_age(case, own),
+        peer_s=_age(case, elsewhere),
+        parity_s=_age(case, parity),
+        parity_losses=gone if _borne(case) else min((row.parity for row in situation.parity), default=1),
+        disk_s=_age(case, disk),
+        replicated=situation.replicated,
+    )
+
+
+def _elsewhere(case: FailureCase, rank: int, home: str) -> list[int]:
+    """Epochs of the rank's slots on other nodes than its own, its replicas' among them."""
+    return [
+        epoch
+        for peer in (case.peers(rank) if case.situation.replicated else [rank])
+        for epoch, nodes in case.slots(peer).items()
+        if peer != rank or set(nodes) != {home}
+    ]
+
+
+def _borne(case: FailureCase) -> bool:
+    """Whether each group of a code lost no more than it bears."""
+    return all(len({*row.ranks} & {*case.failed}) <= row.parity for row in case.situation.parity)
+
+
+def _age(case: FailureCase, epochs: dict[int, list[int]]) -> float | None:
+    if not epochs or not all(epochs.values()):
+        return None
+    oldest = min(max(found) for found in epochs.values())
+    return (max(0, case.newest - oldest) + 0.5) * case.situation.step_seconds

@@ -1,0 +1,92 @@
+"""Hears of every call between ranks that Python code makes, however it was imported.
+
+Every collective and point-to-point call goes through a method of ``ProcessGroup`` and, where a thread waits for it,
+through ``Work.wait``. These are wrapped, once in a process, and not the functions of ``torch.distributed``: a script
+may have imported those by name, and the compiler knows them by identity. The wrappers pass everything on unchanged;
+calls of other threads than the watched one they do not look at.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch.distributed import ProcessGroup, Work
+
+from mainstay.recovery.sdk.call_tracker import TRANSFERS, CallTracker
+
+COLLECTIVES: Final = (
+    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "_allgather_base", "all_gather_single", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "broadcast",
+    "reduce", "gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "barrier",
+)  # fmt: skip
+"""Methods of ``ProcessGroup`` as several versions of torch name them; those that are missing are left out."""
+_watching: CallTracker | None = None
+_originals: dict[tuple[type, str], Any] = {}
+
+
+def watch(traffic: CallTracker | None) -> None:
+    """Have the hooks report this thread's calls to the tracker; None: to no tracker."""
+    global _watching  # noqa: PLW0603 - a process has one training thread
+    _watching = traffic
+
+
+def install() -> None:
+    """Wrap. A second call does nothing; without ``watch`` the wrappers only pass on."""
+    if _originals:
+        return
+    for names, method in ((COLLECTIVES, _issuing), (TRANSFERS, _exchanging)):
+        for name in names:
+            if hasattr(ProcessGroup, name):
+                _wrap(ProcessGroup, name, method)
+    _wrap(Work, "wait", _waiting)
+
+
+def uninstall() -> bool:
+    """Leave torch as it was found. Whether it was wrapped."""
+    installed = bool(_originals)
+    for (owner, name), original in _originals.items():
+        setattr(owner, name, original)
+    _originals.clear()
+    return installed
+
+
+def _wrap(owner: type, name: str, method: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    _originals[owner, name] = owner.__dict__[name]
+    setattr(
+        owner, name, functools.wraps(original, assigned=("__name__", "__doc__"), updated=())(method(name, original))
+    )
+
+
+def _issuing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(group, *args, **kwargs)
+        return traffic.issue(name, original, group, args, kwargs)
+
+    return call
+
+
+def _exchanging(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(group, *args, **kwargs)
+        return traffic.exchange(name, original, group, args, kwargs)
+
+    return call
+
+
+def _waiting(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(work: Work, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(work, *args, **kwargs)
+        return traffic.wait(original, work, args, kwargs)
+
+    return call

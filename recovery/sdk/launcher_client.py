@@ -1,0 +1,149 @@
+"""A worker's line to its launcher, and the thread that listens to it while the script trains.
+
+The listening thread never waits for the training thread: a fence must reach a rank that is stuck in a collective.
+Without a launcher there is no link, and the SDK does what plain torch would.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.recovery.launcher.wire import encode, to_worker
+from mainstay.recovery.launcher.worker_messages import AgentRestarted, Assign, FenceRank, Regroup, WorkerMessage
+
+_RECEIVE_BYTES = 256 * 1024
+_EXIT_ORPHANED = 75
+"""The launcher has gone: no launcher fences, restores or counts this rank any more, so it must not train on."""
+
+
+class LauncherClientError(RuntimeError):
+    """The launcher could not be reached or said something unexpected."""
+
+
+class LauncherClient:
+    """Messages to and from the launcher. Use ``LauncherClient.connect``."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._assignments: queue.SimpleQueue[Assign] = queue.SimpleQueue()
+        self._news = threading.Condition()
+        self._fence = 0
+        self._regroup: Regroup | None = None
+        self.assignment: Assign | None = None
+        self.on_fence: Callable[[int], None] = _ignore
+        """Called in the listening thread, at once."""
+        self.on_orphaned: Callable[[], None] = _leave
+        """Called in the listening thread when the launcher has gone; the thread ends then, if anything still lives."""
+        self.agent_back = threading.Event()
+        """Set when the node has another agent than at the start."""
+        self.dropped = 0
+        """Step records that the launcher was too busy to take."""
+        threading.Thread(target=self._listen, name="mainstay-control", daemon=True).start()
+
+    @classmethod
+    def connect(cls, path: Path) -> LauncherClient:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.connect(str(path))
+        except OSError as error:
+            sock.close()
+            raise LauncherClientError(f"no launcher listens at {path}: {error}") from error
+        return cls(sock)
+
+    def send(self, message: WorkerMessage) -> None:
+        """Send; a launcher that has gone is noticed by the listening thread."""
+        try:
+            self._socket.send(encode(message))
+        except OSError as error:
+            raise LauncherClientError(f"the launcher does not take messages any more: {error}") from error
+
+    def send_if_free(self, message: WorkerMessage) -> None:
+        """Send, or count and forget: a busy launcher must not slow a step."""
+        try:
+            self._socket.send(encode(message), socket.MSG_DONTWAIT)
+        except OSError:
+            self.dropped += 1
+
+    def wait_assignment(self) -> Assign:
+        self.assignment = self._assignments.get()
+        return self.assignment
+
+    @property
+    def fence(self) -> int:
+        """Generations below this number are over."""
+        return self._fence
+
+    def wait_fence(self, above: int, seconds: float | None) -> int:
+        """The fence, once it is above ``above``; 0 if that does not happen in time."""
+        with self._news:
+            happened = self._news.wait_for(lambda: self._fence > above, seconds)
+        return self._fence if happened else 0
+
+    def wait_regroup(self, generation: int) -> Regroup | int:
+        """The order to form ``generation``, or the higher fence that makes it pointless."""
+        with self._news:
+            self._news.wait_for(lambda: self._fence > generation or self._formed(generation))
+            order = self._regroup
+            if self._fence > generation or order is None:
+                return self._fence
+            return order
+
+    def _formed(self, generation: int) -> bool:
+        return self._regroup is not None and self._regroup.generation >= generation
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                body = self._socket.recv(_RECEIVE_BYTES)
+            except OSError:
+                body = b""
+            if not body:
+                return self.on_orphaned()
+            try:
+                self._take(to_worker.decode(body))
+            except UNREADABLE as error:
+                print(f"mainstay: the launcher sent something that is no message: {error}")  # noqa: T201 - evidence
+                os._exit(_EXIT_ORPHANED)
+
+    def _take(self, message: Assign | FenceRank | Regroup | AgentRestarted) -> None:
+        if isinstance(message, Assign):
+            self._assignments.put(message)
+            return
+        if isinstance(message, AgentRestarted):
+            self.agent_back.set()
+            return
+        with self._news:
+            if isinstance(message, FenceRank):
+                self._fence = max(self._fence, message.generation)
+            else:
+                self._regroup = message
+            self._news.notify_all()
+        if isinstance(message, FenceRank):
+            self.on_fence(message.generation)
+
+
+def _leave() -> None:
+    os._exit(_EXIT_ORPHANED)
+
+
+def _ignore(generation: int) -> None:
+    """Before there is a mesh there is nothing to leave."""
+
+
+_installed: LauncherClient | None = None
+
+
+def install(link: LauncherClient) -> None:
+    """Make ``link`` the one that ``mainstay.init`` finds."""
+    global _installed  # noqa: PLW0603 - a process has one launcher
+    _installed = link
+
+
+def installed() -> LauncherClient | None:
+    return _installed

@@ -1,0 +1,226 @@
+"""The contract of a strategy, and what all of them share: the choice of the epoch, and the price.
+
+Feasibility first, with a sentence for operators; then the cost: seconds by phase (they add up to the total), committed
+steps that must be repeated, and the objective, seconds + steps lost x step time.
+
+The epoch is the newest that *every* rank can provide: a survivor from its own tensors or its own verified slot, a
+failed rank from the strategy's source or, where its node lives, its own slot. At least one failed rank uses the
+strategy's own source, so that no two strategies are the same plan under two names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, cast
+
+from mainstay.recovery.planner_input import FailureCase
+from mainstay.recovery.recovery_plan import Alternative, RankRestore, RestoreSource, RestoreStrategyName
+from mainstay.recovery.strategies.restore_options import AllRankOptions, Offers, RestoreOption, local_offers
+
+_LISTED = 4  # epochs named in a sentence: enough to see that two ranks do not meet
+
+
+class RestoreStrategy(Protocol):
+    """A strategy that restores memory. Pure: the same case gives the same alternative."""
+
+    @property
+    def name(self) -> RestoreStrategyName: ...
+
+    def price(self, case: FailureCase) -> Alternative:
+        """The alternative: feasible with a price and a restore for every rank, or infeasible with the reason."""
+        ...
+
+
+def infeasible(name: RestoreStrategyName, reason: str) -> Alternative:
+    return Alternative(strategy=name, feasible=False, reason=reason)
+
+
+def placement_problem(case: FailureCase) -> str | None:
+    """Why no strategy can work, or None."""
+    if case.unplaced is None:
+        return None
+    node = case.situation.ranks[case.unplaced].node
+    return f"Node {node} is lost and no other node has a free standby or room for rank {case.unplaced}."
+
+
+def choose(offers: AllRankOptions, own: Mapping[int, Offers]) -> tuple[int | None, str]:
+    """The newest epoch that every rank offers and at least one has from the strategy's own source; else the reason."""
+    common: set[int] | None = None
+    kinds = offers.kinds()
+    for place, (_, held) in enumerate(kinds):
+        met = held.keys() if common is None else common & held.keys()
+        if not met:
+            return None, _disagreement(kinds, place)
+        common = set(met)
+    assert common is not None
+    if own:
+        common &= {epoch for rank in own for epoch in own[rank] if offers[rank].get(epoch) == own[rank][epoch]}
+    if not common:
+        return None, "The steps that this source has are not held by all ranks."
+    return max(common), ""
+
+
+def restore_from(
+    name: RestoreStrategyName,
+    case: FailureCase,
+    own: Mapping[int, dict[int, RestoreOption]],
+    missing: Callable[[FailureCase, int], str],
+    reason: Callable[[int], str],
+) -> Alternative:
+    """Restore each failed rank from the strategy's own source or its own slot, at the newest epoch that all can have.
+
+    Args:
+        name: of the strategy.
+        case: the failure.
+        own: failed rank -> epoch -> what the strategy's source has.
+        missing: why a rank has nothing.
+        reason: why the strategy works at an epoch.
+    """
+    mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
+    bare = next((rank for rank in case.failed if not mine[rank]), None)
+    if bare is not None or not any(own.values()):
+        return infeasible(name, missing(case, case.failed[0] if bare is None else bare))
+    offers = AllRankOptions(case, mine)
+    epoch, why_not = choose(offers, own)
+    if epoch is None:
+        return infeasible(name, why_not)
+    return evaluate(name, reason(epoch), epoch, offers)
+
+
+def _disagreement(kinds: Sequence[tuple[int, Offers]], place: int) -> str:
+    rank, held = kinds[place]
+    if not held:
+        return f"Rank {rank} has no whole state in memory and no verified snapshot on its node."
+    other = next(((r, offers) for r, offers in kinds[:place] if not offers.keys() & held.keys()), None)
+    if other is None:
+        return f"No step is held by all of ranks 0 to {rank}."
+    return f"No step is held by all ranks: rank {other[0]} has {_steps(other[1])}, rank {rank} {_steps(held)}."
+
+
+def _steps(offers: Offers) -> str:
+    newest = sorted(offers, reverse=True)[:_LISTED]
+    return "step " + " and ".join(map(str, newest)) if newest else "none"
+
+
+def evaluate(name: RestoreStrategyName, reason: str, epoch: int, offers: AllRankOptions) -> Alternative:
+    """Price the chosen epoch."""
+    case = offers.case
+    everyone = offers.together(epoch).restores.copy()
+    for rank, own in offers.failed.items():
+        everyone[rank] = own[epoch].restore(rank, case.node[rank])
+    restores = tuple(filter(None, everyone)) if case.situation.away else tuple(cast("list[RankRestore]", everyone))
+    parts = _seconds(offers, epoch, restores)
+    seconds, lost = sum(parts.values()), max(0, case.newest - epoch)
+    return Alternative(
+        strategy=name,
+        feasible=True,
+        reason=reason,
+        epoch=epoch,
+        seconds=seconds,
+        steps_lost=lost,
+        cost_seconds=seconds + lost * case.situation.step_seconds,
+        parts=parts,
+        restores=restores,
+    )
+
+
+def _seconds(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ...]) -> dict[str, float]:
+    """Seconds by phase, one after the other. Within a phase nodes work at the same time: the busiest one counts."""
+    case = offers.case
+    costs, work = case.situation.costs, _work(offers, epoch, restores)
+    parts = {"fence": costs.fence_s, "spawn": _spawn_seconds(case)} if case.failed else {}
+    parts |= {
+        "fetch": max(_most(work.received), _most(work.sent)) / costs.net_Bps + _most(work.handed) / costs.copy_Bps,
+        "decode": _most(work.decoded) / costs.xor_Bps,
+        "read": _most(work.read) / costs.disk_Bps,
+        "load": _most(work.loaded) / costs.copy_Bps,
+    }
+    return {phase: s for phase, s in parts.items() if s > 0.0} | {"regroup": costs.regroup_s}
+
+
+def _work(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ...]) -> _Work:
+    """What the surviving ranks have together, less what those would have had that failed."""
+    case, together = offers.case, offers.together(epoch)
+    work = _Work()
+    work.loaded, work.read = together.loaded.copy(), together.read.copy()
+    moved: Iterable[RankRestore] = (
+        [restore for restore in restores if restore.source is not RestoreSource.LIVE] if case.situation.sharded else ()
+    )
+    for rank, own in offers.failed.items():
+        if before := together.restores[rank]:
+            work.remove(before, case.situation.state_bytes[rank])
+        work.add_restore(own[epoch].restore(rank, case.node[rank]), case.situation.state_bytes[rank])
+    of = {restore.rank: restore for restore in restores} if moved else {}
+    for restore in moved:
+        peers = [peer for peer in case.peers(restore.rank) if peer != restore.rank and peer in of]
+        work.gather(restore, [of[peer] for peer in peers], case)
+    return work
+
+
+def _spawn_seconds(case: FailureCase) -> float:
+    costs = case.situation.costs
+    return costs.spawn_warm_s if case.warm.issuperset(case.failed) else costs.spawn_cold_s
+
+
+def _most(counter: Counter[str]) -> float:
+    return max(counter.values(), default=0)
+
+
+class _Work:
+    """Bytes that each node receives, sends, hands over within itself, decodes, reads and loads."""
+
+    def __init__(self) -> None:
+        self.received, self.sent, self.handed = Counter[str](), Counter[str](), Counter[str]()
+        self.decoded, self.read, self.loaded = Counter[str](), Counter[str](), Counter[str]()
+
+    def add_restore(self, restore: RankRestore, nbytes: int) -> None:
+        if restore.source is not RestoreSource.LIVE:
+            self.loaded[restore.node] += nbytes
+        if restore.source is RestoreSource.DISK:
+            self.read[restore.node] += nbytes
+        elif restore.source is RestoreSource.PEER_COPY:
+            self._copy(restore, nbytes)
+        elif restore.source is RestoreSource.PARITY:
+            self._rebuild(restore, nbytes)
+
+    def remove(self, restore: RankRestore, nbytes: int) -> None:
+        """Take back what was added of a rank that went back to something of its own."""
+        if restore.source is not RestoreSource.LIVE:
+            self.loaded[restore.node] -= nbytes
+        if restore.source is RestoreSource.DISK:
+            self.read[restore.node] -= nbytes
+
+    def gather(self, restore: RankRestore, replicas: Sequence[RankRestore], case: FailureCase) -> None:
+        """The parts of the state that its replicas have saved."""
+        for other in replicas:
+            nbytes = case.situation.state_bytes[other.rank]
+            self.loaded[restore.node] += nbytes
+            if other.node == restore.node:
+                self.handed[restore.node] += nbytes
+            else:
+                self.sent[other.node] += nbytes
+                self.received[restore.node] += nbytes
+
+    def _copy(self, restore: RankRestore, nbytes: int) -> None:
+        (source,) = restore.from_nodes
+        if source == restore.node:
+            self.handed[source] += nbytes
+        else:
+            self.sent[source] += nbytes
+            self.received[restore.node] += nbytes
+
+    def _rebuild(self, restore: RankRestore, nbytes: int) -> None:
+        """Each of m - 1 survivors gathers the others' data of one stripe, decodes it and sends it on.
+
+        A stripe is nbytes / (m - 1); a survivor gathers m - 2 of them, XORs m - 1, and sends out m - 1: one for the
+        newcomer (unless it is at home there), and its data for the other decoders.
+        """
+        survivors = len(restore.from_nodes)
+        stripe = -(-nbytes // survivors)
+        for node in restore.from_nodes:
+            away = int(node != restore.node)
+            self.received[node] += (survivors - 1) * stripe
+            self.received[restore.node] += away * stripe
+            self.sent[node] += (survivors - 1 + away) * stripe
+            self.decoded[node] += survivors * stripe

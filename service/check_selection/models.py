@@ -1,0 +1,35 @@
+"""Plans of the Selector as they were made: what was to run, and why each benchmark was in or out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from mainstay.service.check_selection.schemas import SelectionTrigger
+from mainstay.service.common.db import Base, UnixTime
+
+_TRIGGERS = ", ".join(f"'{trigger}'" for trigger in SelectionTrigger)
+
+
+class SelectionRow(Base):
+    """One decision. Never changed."""
+
+    __tablename__ = "selections"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    trigger: Mapped[str] = mapped_column(String(16))
+    suite: Mapped[str] = mapped_column(String(200))
+    nodes: Mapped[list[str]]
+    run_on: Mapped[list[str]]
+    job_hours: Mapped[float]
+    target_risk: Mapped[float]
+    worth_node_hours: Mapped[float | None]
+    remeasure: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often what fails is to be measured again."""
+    record: Mapped[dict[str, Any]]
+    """``detectors.selector.audit.PlanRecord`` as JSON, with each node's set and the ordered validations."""
+
+    __table_args__ = (CheckConstraint(f"trigger IN ({_TRIGGERS})", name="trigger"), Index(None, "created_at", "id"))

@@ -1,0 +1,210 @@
+"""One engine, one Session type, the same code on SQLite and PostgreSQL, in requests and in Celery tasks.
+
+A transaction begins with a session and is committed once, at the edge: by ``Database.session()`` or by the dependency
+that lends it. No other code calls commit. A read handler is lent a ``ReadSession``, which code that
+writes does not take.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NewType
+
+from fastapi import Depends, Request
+from sqlalchemy import JSON, DateTime, Double, MetaData, create_engine, event
+from sqlalchemy import orm as sa
+from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+_WRITES = "mainstay_writes"
+
+
+class UnixTime(TypeDecorator[float]):
+    """Unix seconds in Python; ``timestamptz`` (microseconds) in PostgreSQL, a double in SQLite.
+
+    Compare and sort it in SQL; do arithmetic on it in Python, where both databases agree.
+    """
+
+    impl = Double
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[float]:
+        return float
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(DateTime(timezone=True))
+        return dialect.type_descriptor(Double())
+
+    def process_bind_param(self, value: float | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "postgresql":
+            return value
+        return datetime.fromtimestamp(value, UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:
+        if value is None or dialect.name != "postgresql":
+            return None if value is None else float(value)
+        stamp: float = value.timestamp()
+        return stamp
+
+
+class Base(sa.DeclarativeBase):
+    """Every table of the control plane; relations are never loaded by accident (``lazy="raise"``)."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it as a class attribute
+        dict[str, Any]: JSON(none_as_null=True),
+        list[Any]: JSON(none_as_null=True),
+        list[str]: JSON(none_as_null=True),
+        list[int]: JSON(none_as_null=True),
+        float: Double(),
+    }
+
+
+class Session(sa.Session):
+    """A session whose transaction can carry work to its own edge."""
+
+
+ReadSession = NewType("ReadSession", Session)
+WriteSession = NewType("WriteSession", Session)
+AnySession = ReadSession | WriteSession
+
+
+def before_commit(session: WriteSession, name: str, work: Callable[[WriteSession], None]) -> None:
+    """Run ``work`` once as the last statements of the transaction; a second call with the same name replaces it."""
+    session.info.setdefault("before_commit", {})[name] = work
+
+
+def after_commit(session: WriteSession, work: Callable[[], None]) -> None:
+    """Run ``work`` when the transaction is durable; dropped when it rolls back. Send tasks and wake loops here."""
+    session.info.setdefault("after_commit", []).append(work)
+
+
+def _run_before(session: Session) -> None:
+    session.flush()
+    for work in session.info.pop("before_commit", {}).values():
+        work(WriteSession(session))
+
+
+def _run_after(session: Session) -> None:
+    for work in session.info.pop("after_commit", ()):
+        work()
+
+
+class Database:
+    """The control plane's database behind one URL.
+
+    Args:
+        url: ``sqlite:///FILE`` or ``postgresql+psycopg://…`` (``postgresql://`` means the same).
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = normalize_url(url)
+        self.engine = _engine(self.url)
+        self._sessions = sa.sessionmaker(
+            self.engine.execution_options(**{_WRITES: True}), class_=Session, expire_on_commit=False
+        )
+        self._readers = sa.sessionmaker(self.engine, class_=Session, expire_on_commit=False, autoflush=False)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def session(self) -> Iterator[WriteSession]:
+        """One transaction: committed when the block ends, rolled back when it raises."""
+        with self._sessions() as session:
+            yield WriteSession(session)
+            _run_before(session)
+            session.commit()
+            _run_after(session)
+
+    @contextmanager
+    def reading(self) -> Iterator[ReadSession]:
+        """A snapshot to read from; all writes in it are rolled back."""
+        with self._readers() as session:
+            yield ReadSession(session)
+
+    def ping(self) -> None:
+        """Raise ``OperationalError`` when the database does not answer."""
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def normalize_url(url: str) -> URL:
+    """Parse ``url``; PostgreSQL always goes through psycopg 3.
+
+    Raises:
+        ValueError: the URL names another database.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() != "sqlite":
+        raise ValueError(f"database {parsed.get_backend_name()!r} is not supported: use sqlite or postgresql")
+    return parsed
+
+
+def _engine(url: URL) -> Engine:
+    options: dict[str, Any] = {"json_serializer": _to_json, "pool_size": 20, "max_overflow": 30, "pool_timeout": 10}
+    if url.get_backend_name() == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise ValueError("an in-memory SQLite is one database per connection: give it a file")
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(url, connect_args={"timeout": 15.0}, **options)
+        event.listen(engine, "connect", _on_sqlite_connect)
+        event.listen(engine, "begin", _on_sqlite_begin)
+        return engine
+    # The pool checks a connection before lending it: a restarted server costs one ping, not one failed request.
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _on_sqlite_connect(connection: Any, _record: Any) -> None:
+    # SQLAlchemy's begin event issues BEGIN; the driver must not issue its own.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "busy_timeout=15000", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _on_sqlite_begin(connection: Connection) -> None:
+    # A writer takes the lock at once: upgrading a read lock later fails without waiting when another writer came first.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _lend_write(request: Request) -> Iterator[WriteSession]:
+    database: Database = request.app.state.database
+    with database.session() as session:
+        yield session
+
+
+def _lend_read(request: Request) -> Iterator[ReadSession]:
+    database: Database = request.app.state.database
+    with database.reading() as session:
+        yield session
+
+
+# scope="function": the commit happens before the answer is sent, so an acknowledged change is a durable one.
+Writing = Annotated[WriteSession, Depends(_lend_write, scope="function")]
+"""Dependency of a handler that writes."""
+Reading = Annotated[ReadSession, Depends(_lend_read, scope="function")]
+"""Dependency of a handler that reads."""

@@ -1,0 +1,277 @@
+"""The detection loop turns events and measurements into incidents: once a second, and at once for a new event.
+
+Invariant: nothing is judged twice and nothing is lost. An event is claimed in the transaction that judges it, so a
+crash leaves it for the next turn; findings of the array detectors wait in memory until they are stored. After a restart
+the event detectors are shown the recent events again, and what was found before the restart holds until the detectors
+have looked long enough to say otherwise. One judge runs in a service; a second one would find every event claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from mainstay.detectors.finding import Evidence, Finding
+from mainstay.detectors.gpu.xid import XidDetector
+from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
+from mainstay.probes.core_types import Event
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.loops import Loop
+from mainstay.service.events import repository as events
+from mainstay.service.events.models import EventRow
+from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.incidents import deadlines, finding_ingest, repository
+from mainstay.service.incidents import findings as wire
+from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
+from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
+from mainstay.service.incidents.recovery_progress import Context, follow
+from mainstay.service.incidents.runs import Runs, Switches
+from mainstay.service.incidents.service import IncidentChangedError
+from mainstay.service.services import Services
+from mainstay.service.settings import IncidentSettings
+from mainstay.service.sources.dcgm.frames import VERSION as EXPORTER
+from mainstay.service.xid_policies.live import LivePolicy
+
+_log: Final = logging.getLogger(__name__)
+BATCH: Final = 64
+"""Events in one transaction: one fsync for a burst, and a short time during which other writers wait."""
+REPLAYED: Final = 4096
+"""Events shown again after a restart: what the event detectors themselves remember."""
+SETTLE_SECONDS: Final = 60.0
+"""How long any detector looks before silence about an inherited finding means that it is over (some look for longer,
+``ArrayDetector.settle_seconds``): calm ends an outlier after 30 samples, and a heartbeat is trusted after 10 s."""
+FLEET_SECONDS: Final = 5.0
+"""How old the cached list of nodes and devices may be."""
+
+
+class DetectionLoop:
+    """The state of judging; its loop is the only caller."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._detectors = [cls() for cls in EVENT_DETECTORS.values()]
+        xids = next(detector for detector in self._detectors if isinstance(detector, XidDetector))
+        self._policy = LivePolicy(services.database, xids)
+        stores = JobStores(steps=services.steps, progress=services.progress, pairs=services.pairs)
+        self._watch = DetectorRunner(services.ring, stores, services.accounts)
+        self._runs = Runs()
+        self._switches: Switches = {}
+        self._said: dict[str, list[Finding]] = {}
+        """Findings of events whose transaction has not been committed."""
+        self._pending: list[Finding] = []
+        """Findings from measurements that are not stored yet."""
+        self._inherited: dict[str, Finding] = {}
+        self._began: float | None = None
+        self._measured_at = 0.0
+        self._fleet, self._fleet_at = Fleet(), -FLEET_SECONDS
+
+    def run_once(self) -> None:
+        """One look: events first, then (once an interval) measurements and deadlines."""
+        now = self._services.clock.now()
+        if self._began is None:
+            self._restore(now)
+            self._began = now
+        while self._judge_events():
+            pass
+        if now - self._measured_at >= self._settings.detection_interval_seconds or now < self._measured_at:
+            self._measured_at = now
+            self._judge_measurements(now)
+            self._pass_time(now)
+
+    @property
+    def _settings(self) -> IncidentSettings:
+        return self._services.settings.incidents
+
+    # after a restart
+
+    def _restore(self, now: float) -> None:
+        """Show the event detectors what they had seen; remember what the array detectors had found."""
+        with self._services.database.reading() as session:
+            active = [wire.from_row(row) for row in repository.active_findings(session)]
+            since = min([now - self._settings.event_lookback_seconds, *(finding.time for finding in active)])
+            seen = [events.to_event(row) for row in events.judged_since(session, since, REPLAYED)]
+            self._policy.restore(session, now)
+        for detector in self._detectors:
+            detector.update(seen)
+            detector.restore_findings(active)
+        self._inherited = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
+
+    def _disown(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
+        """Inherited findings that no detector repeated although it had enough time to look at their entity."""
+        for finding in found:
+            self._inherited.pop(finding.key, None)
+        assert self._began is not None
+        looked = now - self._began
+        if not self._inherited or looked < SETTLE_SECONDS:
+            return []
+        settled = [f for f in self._inherited.values() if looked >= ARRAY_DETECTORS[f.detector].settling_seconds]
+        over = [f for f in settled if self._looked_at(f, fleet, now)]
+        for finding in over:
+            del self._inherited[finding.key]
+        evidence = Evidence(summary="It no longer holds since the service restarted.")
+        return [_ended(finding, evidence, now) for finding in over]
+
+    def _looked_at(self, finding: Finding, fleet: Fleet, now: float) -> bool:
+        """Whether its detector could have seen it: its node speaks, or samples of its job are judged.
+
+        No detector looks again at a job that has ended.
+        """
+        feed, entity = ARRAY_DETECTORS[finding.detector].feed, finding.entity
+        if feed in OF_JOBS and entity.job is not None:
+            if all(run.job != entity.job for run in fleet.runs):
+                return True
+            judged = self._watch.judged_at(entity.job, feed)
+            return judged is not None and now - judged < SETTLE_SECONDS
+        return entity.node is not None and now - fleet.heard.get(entity.node, 0.0) < SETTLE_SECONDS
+
+    # events
+
+    def _judge_events(self) -> bool:
+        """Judge a batch of stored events; whether there may be more."""
+        with self._services.database.reading() as session:
+            rows = events.unjudged(session, BATCH)
+        if not rows:
+            return False
+        try:
+            self._judge_together(rows)
+        except OperationalError:
+            raise  # the database is away: the loop comes back
+        except Exception:  # noqa: BLE001 - named boundary: one event must not keep the others from being judged
+            _log.exception("judging %d events together failed; one by one", len(rows))
+            for row in rows:
+                self._judge_alone(row)
+            return False
+        return len(rows) == BATCH
+
+    def _judge_together(self, rows: Sequence[EventRow]) -> None:
+        with self._services.database.session() as session:
+            for row in rows:
+                self._judge_event(session, row)
+        said = [finding for row in rows for finding in self._said.pop(row.id, ())]
+        if any(finding.recommended_action.evicts for finding in said):
+            self._services.wakers.wake("remediation")
+            self._policy.stored(row.id)
+
+    def _judge_alone(self, row: EventRow) -> None:
+        try:
+            self._judge_together([row])
+        except OperationalError:
+            raise
+        except IncidentChangedError:
+            _log.info("an incident changed while event %s was judged; the next turn tries again", row.id)
+        except Exception:  # noqa: BLE001 - named boundary: a poisoned event is set aside and logged
+            _log.exception("event %s (%s) cannot be judged and is set aside", row.id, row.kind)
+            with self._services.database.session() as session:
+                events.claim(session, row.id, self._services.clock.now())
+
+    def _judge_event(self, session: WriteSession, row: EventRow) -> None:
+        now = self._services.clock.now()
+        if not events.claim(session, row.id, now):
+            return
+        event = events.to_event(row)
+        if event.node is not None:
+            self._watch.others[event.node] = row.received_at
+        context = Context(session, self._settings, now)
+        follow(context, event)
+        finding_ingest.ingest_findings(
+            context,
+            self._findings(event),
+            heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
+        )
+        self._policy.store(session, event.id)
+
+    def _findings(self, event: Event) -> list[Finding]:
+        """What the detectors say of an event: asked once, since they take an id only once."""
+        if event.id not in self._said:
+            self._said[event.id] = [f for detector in self._detectors for f in detector.update([event])]
+            self._policy.compare(event, self._said[event.id])
+        return self._said[event.id]
+
+    # measurements
+
+    def _judge_measurements(self, now: float) -> None:
+        with self._services.database.reading() as session:
+            self._refresh(session, now)
+        found = self._watch.judge(self._fleet, now)
+        quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
+        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._disown(self._fleet, found, now)]
+        if not self._pending:
+            return
+        with self._services.database.session() as session:
+            context = Context(session, self._settings, now)
+            finding_ingest.ingest_findings(
+                context,
+                self._pending,
+                heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
+            )
+        self._pending = []
+
+    def _refresh(self, session: AnySession, now: float) -> None:
+        if abs(now - self._fleet_at) >= FLEET_SECONDS:
+            self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session), relayed=_relayed(session))
+            self._fleet_at = now
+            switches = _switches(session)
+            self._switches = self._switches if switches == self._switches else switches
+        gone = _stopped(session)  # a node that sent a shutdown notice is not lost
+        seen = self._services.seen
+        heard = {node: seen.get(node) or at for node, at in self._fleet.heard.items() if node not in gone}
+        self._fleet = replace(self._fleet, heard=heard, runs=self._runs.read(session, self._switches))
+
+    def _pass_time(self, now: float) -> None:
+        with self._services.database.reading() as session:
+            if not repository.due(session, now, limit=1):
+                return
+        with self._services.database.session() as session:
+            deadlines.apply_deadlines(Context(session, self._settings, now))
+
+
+def _cohorts(session: AnySession) -> dict[tuple[str, str], str]:
+    """(node, device) → label of those it may be compared with: the node's cohort and the device's model."""
+    statement = select(DeviceRow.node, DeviceRow.id, NodeRow.cohort, DeviceRow.model).join(
+        NodeRow, NodeRow.name == DeviceRow.node
+    )
+    return {(node, device): f"{cohort}/{model}" for node, device, cohort, model in session.execute(statement)}
+
+
+def _last_words(session: AnySession) -> dict[str, float]:
+    statement = select(NodeRow.name, NodeRow.last_seen_at).where(NodeRow.last_seen_at.is_not(None))
+    return {node: at for node, at in session.execute(statement) if at is not None}
+
+
+def _relayed(session: AnySession) -> frozenset[str]:
+    return frozenset(session.scalars(select(NodeRow.name).where(NodeRow.version == EXPORTER)))
+
+
+def _stopped(session: AnySession) -> set[str]:
+    return set(session.scalars(select(NodeRow.name).where(NodeRow.stopped_at.is_not(None))))
+
+
+def _switches(session: AnySession) -> Switches:
+    statement = select(NodeRow.name, NodeRow.switches)
+    return {node: tuple(above) for node, above in session.execute(statement) if above}
+
+
+def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:
+    return Finding(
+        kind=finding.kind,
+        entity=finding.entity,
+        time=now,
+        severity=finding.severity,
+        detector=finding.detector,
+        confidence=finding.confidence,
+        evidence=evidence,
+        active=False,
+    )
+
+
+def make_loops(services: Services) -> list[Loop]:
+    """The detection loop, woken by ``services.wakers.wake("judge")``."""
+    judge = DetectionLoop(services)
+    loop = Loop("judge", services.settings.incidents.detection_interval_seconds, judge.run_once)
+    services.wakers.listen("judge", loop.wake)
+    return [loop]

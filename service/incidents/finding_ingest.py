@@ -1,0 +1,365 @@
+"""Ingest of findings: stores them as rows and carries out the decisions of ``detectors.correlation.correlation``.
+
+Invariant: one active row a finding key, and never a second incident for the same thing: a repeated statement renews its
+row, news of a failure that a recovery already answers joins that recovery's incident, and a finding that comes back
+before its incident is closed reopens it. A key holds the detector: what two of them witness are two rows of one
+incident, and neither takes back the other's word. Information that becomes more severe goes the way of news.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqlalchemy import select
+
+from mainstay.detectors.correlation import correlation as pure
+from mainstay.detectors.finding import ADVICE, Finding, FindingKind
+from mainstay.probes.core_types import RecommendedAction, Severity
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.incidents import findings as wire
+from mainstay.service.incidents import node_suspicion, repository, service
+from mainstay.service.incidents.lifecycle import LIVE, IncidentState, IncidentTrigger
+from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.incidents.opening import open_incident
+from mainstay.service.incidents.recovery_progress import Context
+from mainstay.service.jobs import repository as jobs
+from mainstay.service.jobs.models import RecoveryRow
+
+_STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
+_BEFORE: Final = frozenset({IncidentState.RECOVERED.value, IncidentState.VERIFIED.value})
+_ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.RECOVERING.value})
+_NOISE_SECONDS: Final = 10.0
+_EARLY_SECONDS: Final = 30.0
+"""How much older than the first sign of a recovery its cause may be: clocks and spools differ."""
+
+
+def ingest_findings(context: Context, findings: Iterable[Finding], *, heartbeat_timeout_seconds: float) -> None:
+    """Store a batch of findings and let incidents open, grow and clear."""
+    batch = list(findings)
+    if not batch:
+        return
+    fresh = [f for f in batch if f.active and not _known(context, f)]
+    ended = [f for f in batch if not f.active]
+    incidents = _incidents(context)
+    held = [f for incident in incidents for f in incident.findings]
+    named = _nodes([*fresh, *held]) if fresh else set()
+    decisions = pure.correlate(
+        [*fresh, *_explaining(context, fresh), *ended],
+        incidents,
+        _topology(context, named),
+        pure.Config(rack_nodes=context.settings.shared_fault_nodes),
+    )
+    _place(context, decisions, fresh)
+    context.session.flush()
+    for finding in ended:
+        _clear(context, finding)
+    node_suspicion.reconsider(
+        context.session, _nodes(batch), now=context.now, heartbeat_timeout_seconds=heartbeat_timeout_seconds
+    )
+
+
+def _nodes(findings: Iterable[Finding]) -> set[str]:
+    return {f.entity.node for f in findings if f.entity.node is not None}
+
+
+def _place(context: Context, decisions: Sequence[pure.CorrelationDecision], fresh: Iterable[Finding]) -> None:
+    """Store new findings: in the incidents that the decisions name, or without one."""
+    for decision in decisions:
+        if decision.verb is not pure.CorrelationAction.CLEAR:
+            _apply(context, decision)
+    placed = {id(f) for d in decisions for f in d.findings}
+    for finding in fresh:
+        if id(finding) not in placed:  # recommendations and information open no incident
+            _store(context, finding, None)
+
+
+def _explaining(context: Context, fresh: Sequence[Finding]) -> list[Finding]:
+    """What was mere information until a process ended: the program's own error, told moments before, says why."""
+    exits = [finding.time for finding in fresh if finding.kind is FindingKind.PROCESS_EXIT]
+    if not exits:
+        return []
+    rows = repository.unplaced(context.session, RecommendedAction.RESTART_JOB, since=min(exits) - _EARLY_SECONDS)
+    return [wire.from_row(row) for row in rows]
+
+
+def _known(context: Context, finding: Finding) -> bool:
+    """Whether the finding is no news: it holds already, was answered already, or came back."""
+    return _renewed(context, finding) or _answered(context, finding) or _returned(context, finding)
+
+
+def _renewed(context: Context, finding: Finding) -> bool:
+    row = repository.active_finding(context.session, finding)
+    if row is None:
+        return False
+    if row.incident_id is None and finding.severity is not Severity.INFO and finding.kind not in ADVICE:
+        return False  # it was information and is trouble now: it has to find its incident
+    again = finding.event is not None and finding.event != row.event_id and not _noise(row, finding)
+    more_severe = _is_more_severe(row, finding)
+    _write(row, finding)
+    incident = None if row.incident_id is None else context.session.get(IncidentRow, row.incident_id)
+    if (again or more_severe) and incident is not None:
+        _grow(context, incident, [finding], f"{'More severe' if more_severe else 'Again'}: {finding.evidence.summary}")
+    return True
+
+
+def _is_more_severe(row: FindingRow, finding: Finding) -> bool:
+    """Whether it is worse than before, or recommends more."""
+    worse = service.worse(row.severity, finding.severity.value) != row.severity
+    return worse or finding.recommended_action.level > RecommendedAction(row.recommended_action).level
+
+
+def _noise(row: FindingRow, finding: Finding) -> bool:
+    """A driver may report the same XID hundreds of times a second; Mainstay repeats it only after a pause."""
+    return finding.kind not in _STOPPED and abs(finding.time - row.time) < _NOISE_SECONDS
+
+
+def _write(row: FindingRow, finding: Finding) -> None:
+    for name, value in wire.renewed_columns(finding).items():
+        setattr(row, name, value)
+    row.cleared_at = None
+
+
+def _answered(context: Context, finding: Finding) -> bool:
+    """The coordinator's report of the recovery overtook the launcher's report of the failure."""
+    recovery = _recovery_of(context, finding)
+    if recovery is None or recovery.incident_id is None:
+        return False
+    incident = context.session.get(IncidentRow, recovery.incident_id)
+    if incident is None:
+        return False
+    recovery.failed_at = min(recovery.failed_at, finding.time)
+    row = wire.to_row(finding, incident.id)
+    if recovery.recovered_at is not None:
+        row.active, row.cleared_at = False, recovery.recovered_at
+    context.session.add(row)
+    service.add_timeline_entry(
+        context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary,
+        data={"finding": row.id, "kind": finding.kind.value},
+    )  # fmt: skip
+    if incident.state != IncidentState.CLOSED:
+        _widen(context, incident, [finding])
+    return True
+
+
+def _recovery_of(context: Context, finding: Finding) -> RecoveryRow | None:
+    entity = finding.entity
+    if finding.kind not in _STOPPED or entity.job is None:
+        return None
+    statement = select(RecoveryRow).where(RecoveryRow.job == entity.job, RecoveryRow.planned_at.is_not(None))
+    for row in context.session.scalars(statement.order_by(RecoveryRow.failed_at.desc()).limit(5)):
+        # A failure after the plan is another failure, unless it is the plan's own and only its clock differs.
+        until = row.planned_at if row.planned_at is not None else row.failed_at
+        in_time = row.failed_at - _EARLY_SECONDS <= finding.time <= until
+        mine = entity.rank is None or entity.rank in row.failed_ranks
+        if in_time and mine:
+            return row
+    return None
+
+
+def _returned(context: Context, finding: Finding) -> bool:
+    """A finding that cleared without action is back before its incident was closed."""
+    statement = (
+        select(FindingRow)
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(FindingRow.key == finding.key, IncidentRow.state.in_(_BEFORE))
+        .order_by(FindingRow.time.desc())
+        .limit(1)
+    )
+    row = context.session.scalars(statement).one_or_none()
+    if row is None or row.incident_id is None or repository.has_recovery(context.session, row.incident_id):
+        return False
+    _write(row, finding)
+    context.session.flush()
+    _grow(context, service.require(context.session, row.incident_id), [finding], f"Back: {finding.evidence.summary}")
+    return True
+
+
+def _incidents(context: Context) -> list[pure.OpenIncident]:
+    held: dict[str, list[Finding]] = defaultdict(list)
+    for row in repository.active_findings(context.session):
+        if row.incident_id is not None:
+            held[row.incident_id].append(wire.from_row(row))
+    return [
+        pure.OpenIncident(
+            id=row.id, opened_at=row.opened_at, findings=tuple(held[row.id]), accepts=row.state in _ACCEPTS
+        )
+        for row in repository.live(context.session)
+    ]
+
+
+def _topology(context: Context, named: set[str]) -> pure.FleetTopology:
+    nodes: dict[tuple[str, int], str] = {}
+    devices: dict[tuple[str, int], str] = {}
+    for job in jobs.current(context.session, limit=500):
+        for place in job.topology["ranks"]:
+            nodes[job.id, place["rank"]] = place["node"]
+            if place["device"] is not None:
+                devices[job.id, place["rank"]] = place["device"]
+    racks, cohorts, sizes = _neighbors(context, named)
+    return pure.FleetTopology(
+        rank_node=nodes, rank_device=devices, node_rack=racks, node_cohort=cohorts, cohort_nodes=sizes
+    )
+
+
+def _neighbors(context: Context, named: set[str]) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
+    """Rack and cohort of the nodes that findings name, and the cohorts' sizes; one node alone has no neighbors."""
+    if len(named) < context.settings.shared_fault_nodes:
+        return {}, {}, {}
+    rows = context.session.execute(select(NodeRow.name, NodeRow.rack, NodeRow.cohort)).all()
+    sizes = Counter(cohort for _, _, cohort in rows)
+    mine = [(name, rack, cohort) for name, rack, cohort in rows if name in named]
+    return {n: rack for n, rack, _ in mine if rack}, {n: cohort for n, _, cohort in mine}, dict(sizes)
+
+
+def _apply(context: Context, decision: pure.CorrelationDecision) -> None:
+    if decision.verb is pure.CorrelationAction.OPEN or decision.incident is None:
+        incident = _open(context, decision)
+        _attach(context, incident, decision.findings)
+        return
+    incident = service.require(context.session, decision.incident)
+    _attach(context, incident, decision.findings)
+    for other in decision.also:
+        _merge(context, service.require(context.session, other), incident)
+    _describe(context, incident, decision)
+    _propose(
+        context, incident, IncidentTrigger.RELAPSED, f"{len(decision.findings)} further finding(s): {decision.title}"
+    )
+
+
+def _open(context: Context, decision: pure.CorrelationDecision) -> IncidentRow:
+    return open_incident(
+        context.session,
+        context.settings,
+        now=context.now,
+        kinds=[kind.value for kind in decision.kinds],
+        severity=decision.severity.value,
+        job=decision.job,
+        node=decision.node,
+        device=decision.device,
+        ranks=decision.ranks,
+        title=decision.title,
+        summary=_summary(decision.causes),
+        cause=_cause(decision.causes),
+    )
+
+
+def _cause(causes: Sequence[Finding]) -> str | None:
+    """What is behind it: of the likeliest root cause that names a category."""
+    return next((finding.cause.value for finding in causes if finding.cause is not None), None)
+
+
+def _summary(causes: Sequence[Finding]) -> str:
+    """The likeliest cause first; what follows from it after."""
+    return " ".join(dict.fromkeys(finding.evidence.summary for finding in causes[:5]))
+
+
+def _attach(context: Context, incident: IncidentRow, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        row = _store(context, finding, incident.id)
+        data = {"finding": row.id, "kind": finding.kind.value, "detector": finding.detector, "event": finding.event}
+        service.add_timeline_entry(
+            context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary, data=data
+        )
+    context.session.flush()
+
+
+def _store(context: Context, finding: Finding, incident_id: str | None) -> FindingRow:
+    """A new row, or the one in which the same was mere information until now."""
+    row = repository.active_finding(context.session, finding)
+    if row is None:
+        row = wire.to_row(finding, incident_id)
+        context.session.add(row)
+    else:
+        if (row.time, row.severity) != (finding.time, finding.severity.value):
+            _write(row, finding)
+        row.incident_id = incident_id
+    return row
+
+
+def _describe(context: Context, incident: IncidentRow, decision: pure.CorrelationDecision) -> None:
+    """Bring the incident's face up to date: an earlier cause found later changes the title."""
+    service.amend(
+        context.session,
+        incident,
+        title=decision.title[:300],
+        summary=_summary(decision.causes),
+        severity=service.worse(incident.severity, decision.severity.value),
+        job=incident.job or decision.job,
+        node=decision.node or incident.node,
+        device=decision.device or incident.device,
+        ranks=sorted({*incident.ranks, *decision.ranks}),
+        kinds=list(dict.fromkeys([*(kind.value for kind in decision.kinds), *incident.kinds])),
+        cause=_cause(decision.causes) or incident.cause,
+        updated_at=context.now,
+    )
+
+
+def _widen(context: Context, incident: IncidentRow, findings: Sequence[Finding]) -> None:
+    """Add what findings say to an incident that keeps its title."""
+    ranks = {f.entity.rank for f in findings if f.entity.rank is not None}
+    severity = incident.severity
+    for finding in findings:
+        severity = service.worse(severity, finding.severity.value)
+    service.amend(
+        context.session,
+        incident,
+        severity=severity,
+        node=incident.node or findings[0].entity.node,
+        ranks=sorted({*incident.ranks, *ranks}),
+        kinds=list(dict.fromkeys([*incident.kinds, *(f.kind.value for f in findings)])),
+        cause=incident.cause or _cause(findings),
+        updated_at=context.now,
+    )
+
+
+def _grow(context: Context, incident: IncidentRow, findings: Sequence[Finding], text: str) -> None:
+    if IncidentState(incident.state) in LIVE:
+        _widen(context, incident, findings)
+        _propose(context, incident, IncidentTrigger.RELAPSED, text)
+
+
+def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
+    """Two incidents turned out to be one: everything moves to the older."""
+    repository.move(context.session, from_id=younger.id, to_id=older.id)
+    _propose(context, younger, IncidentTrigger.MERGED, f"The same thing as incident {older.id}.", other=older.id)
+    service.add_timeline_entry(
+        context.session, older, time=context.now, kind="merged", text=f"Took in incident {younger.id}.",
+        data={"incident": younger.id},
+    )  # fmt: skip
+
+
+def _clear(context: Context, finding: Finding) -> None:
+    row = repository.active_finding(context.session, finding)
+    if row is None:
+        return
+    row.active, row.cleared_at = False, finding.time
+    context.session.flush()
+    if row.incident_id is None:
+        return
+    incident = service.require(context.session, row.incident_id)
+    service.add_timeline_entry(
+        context.session, incident, time=finding.time, kind="finding_cleared", text=finding.evidence.summary,
+        data={"finding": row.id, "kind": row.kind},
+    )  # fmt: skip
+    if _over(context, incident, row):
+        _propose(context, incident, IncidentTrigger.CLEARED, "Everything that was found is over.")
+
+
+def _over(context: Context, incident: IncidentRow, row: FindingRow) -> bool:
+    """Whether an incident can end without an operator. A job that died and ended needs one."""
+    stopped = {kind.value for kind in _STOPPED}
+    if incident.state != IncidentState.OPEN or (incident.needs_operator and row.kind in stopped):
+        return False
+    session = context.session
+    return not repository.holds(session, incident.id) and not repository.has_recovery(session, incident.id)
+
+
+def _propose(
+    context: Context, incident: IncidentRow, trigger: IncidentTrigger, text: str, *, other: str | None = None
+) -> None:
+    data = {} if other is None else {"incident": other}
+    service.propose(
+        context.session, incident, trigger, settings=context.settings, now=context.now, text=text, data=data
+    )

@@ -1,0 +1,154 @@
+"""Periodic scan for nodes that fail repeatedly: keeps the records that ``detectors.correlation.lemon_nodes`` evaluates.
+
+A failure is an incident with a finding about the node's machinery. What struck several nodes at once is no node's own
+(a rack, a network), and a fault that a job caused belongs to no node. Once an hour is enough: rates take days to show.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import select
+
+from mainstay.detectors.correlation import lemon_nodes
+from mainstay.detectors.finding import HARDWARE, Finding, FindingKind
+from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction, Severity
+from mainstay.service.common.db import AnySession
+from mainstay.service.common.loops import Loop
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.incidents import finding_ingest
+from mainstay.service.incidents.models import FindingRow
+from mainstay.service.incidents.recovery_progress import Context
+from mainstay.service.incidents.service import IncidentChangedError
+from mainstay.service.services import Services
+
+_log: Final = logging.getLogger(__name__)
+INTERVAL: Final = 3600.0
+WINDOW: Final = 90 * 86_400.0
+"""How far back failures count: Meta's lemons were judged over a quarter."""
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """A node's part in an incident."""
+
+    node: str
+    incident: str
+    device: str | None
+    time: float
+
+
+@dataclass
+class LemonScan:
+    """One look an hour; remembers nothing that the database does not."""
+
+    services: Services
+    config: lemon_nodes.Config = field(default_factory=lemon_nodes.Config)
+
+    def run_once(self) -> None:
+        """Judge all nodes and hand what is new to the incidents."""
+        now = self.services.clock.now()
+        found = self.scan(now)
+        for _ in range(_TRIES if found else 0):
+            try:
+                self._hand_in(found, now)
+            except IncidentChangedError:
+                _log.info("an incident changed while lemons were handed in; trying again")
+            else:
+                return
+
+    def scan(self, now: float) -> list[Finding]:
+        """What is new about the fleet at ``now``; writes nothing."""
+        with self.services.database.reading() as session:
+            failures = _failures(session, now - WINDOW, self.services.settings.incidents.shared_fault_nodes)
+            watched = {row.name: row.first_seen_at for row in session.scalars(select(NodeRow))}
+            said, taken_back = _said(session)
+        records = _records(failures, watched, now)
+        found = lemon_nodes.findings(lemon_nodes.score_nodes(records, self.config), said, now, self.config)
+        latest = {f.node: f.time for f in failures}  # in order of time
+        return [f for f in found if not f.active or _news(f, latest, taken_back)]
+
+    def _hand_in(self, found: Iterable[Finding], now: float) -> None:
+        settings = self.services.settings
+        with self.services.database.session() as session:
+            context = Context(session, settings.incidents, now)
+            finding_ingest.ingest_findings(
+                context, found, heartbeat_timeout_seconds=settings.fleet.heartbeat_timeout_seconds
+            )
+
+
+def _failures(session: AnySession, since: float, shared_fault_nodes: int) -> list[NodeFailure]:
+    """One for each node and incident, oldest first; incidents of what nodes share are left out."""
+    statement = (
+        select(FindingRow.node, FindingRow.incident_id, FindingRow.device, FindingRow.time)
+        .where(
+            FindingRow.time >= since,
+            FindingRow.kind.in_([kind.value for kind in HARDWARE]),
+            FindingRow.severity != Severity.INFO,
+            FindingRow.recommended_action != RecommendedAction.RESTART_JOB,
+        )
+        .order_by(FindingRow.time, FindingRow.id)
+    )
+    first: dict[tuple[str, str], NodeFailure] = {}
+    struck: dict[str, set[str]] = defaultdict(set)
+    for node, incident, device, time in session.execute(statement):
+        if node is None or incident is None:
+            continue
+        first.setdefault((node, incident), NodeFailure(node, incident, device, time))
+        struck[incident].add(node)
+    return [failure for failure in first.values() if len(struck[failure.incident]) < shared_fault_nodes]
+
+
+def _records(
+    failures: Iterable[NodeFailure], watched: dict[str, float], now: float
+) -> dict[str, lemon_nodes.NodeRecord]:
+    counts: Counter[str] = Counter()
+    devices: dict[str, Counter[str]] = defaultdict(Counter)
+    for failure in failures:
+        counts[failure.node] += 1
+        if failure.device not in {None, HOST_DEVICE}:
+            devices[failure.node][str(failure.device)] += 1
+    records = {}
+    for node, since in watched.items():
+        worst, most = devices[node].most_common(1)[0] if devices[node] else ("", 0)
+        one = 2 * most > counts[node] and most > 1
+        records[node] = lemon_nodes.NodeRecord(
+            failures=counts[node],
+            seconds=max(0.0, min(now - since, WINDOW)),
+            worst=worst if one else "",
+            worst_failures=most if one else 0,
+        )
+    return records
+
+
+def _said(session: AnySession) -> tuple[frozenset[str], dict[str, float]]:
+    """Nodes that are lemons now, and when others were last taken back (by a passed validation, by a person)."""
+    statement = select(FindingRow.node, FindingRow.active, FindingRow.cleared_at).where(
+        FindingRow.kind == FindingKind.LEMON_NODE, FindingRow.detector == lemon_nodes.NAME
+    )
+    active: set[str] = set()
+    over: dict[str, float] = {}
+    for node, holds, cleared_at in session.execute(statement):
+        if node is None:
+            continue
+        if holds:
+            active.add(node)
+        elif cleared_at is not None:
+            over[node] = max(cleared_at, over.get(node, 0.0))
+    return frozenset(active), over
+
+
+def _news(finding: Finding, latest: dict[str, float], taken_back: dict[str, float]) -> bool:
+    """A finding that an operator withdrew needs a further failure before it opens again."""
+    node = finding.entity.node or ""
+    return node not in taken_back or latest.get(node, 0.0) > taken_back[node]
+
+
+def make_loops(services: Services, interval: float = INTERVAL) -> list[Loop]:
+    """The loop; a test turns ``LemonScan`` by hand."""
+    return [Loop("lemons", interval, LemonScan(services).run_once)]

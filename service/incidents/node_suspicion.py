@@ -1,0 +1,104 @@
+"""How findings and verdicts move a node between healthy and suspect. The one place where that is decided.
+
+Invariant: a node is suspect while a finding about its machinery is active or its current verdict is FAIL, and for no
+other reason. What people or policies decided (draining, quarantined, validating) is never touched here. What a rank
+does says nothing about its node: code fails, waits and is unbalanced far more often than machines break. Only where the
+detector itself names a broken machine as the cause does a slow or hung rank count against the node that it runs on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sqlalchemy import or_, select
+
+from mainstay.detectors.finding import ADVICE, Cause, FindingKind
+from mainstay.probes.core_types import HealthState, RecommendedAction, Severity, Verdict
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.transitions import propose
+from mainstay.service.incidents.models import FindingRow
+from mainstay.service.validation.models import NodeVerdictRow
+
+_NOT_THE_NODE: Final = frozenset(
+    {
+        FindingKind.PROCESS_EXIT,
+        FindingKind.COLLECTIVE_MISMATCH,
+        FindingKind.NAN,
+        FindingKind.LOSS_SPIKE,
+        FindingKind.JOB_SLOWDOWN,
+        FindingKind.DATA_STALL,
+        FindingKind.STALLED_COLLECTIVE,
+        FindingKind.CONGESTION,  # of ways that many share, and it moves with the traffic: warn, never evict
+        *ADVICE,
+    }
+)
+"""Of a job, its program or its network, whoever is named: nothing of a node."""
+_ONLY_WITH_CAUSE: Final = frozenset(
+    {
+        FindingKind.STRAGGLER,  # a slow card, or other work on it, or a program that gives this rank more to do
+        FindingKind.COMM_HANG,
+        FindingKind.NONCOMM_HANG,  # a data loader, a lock, a debugger, a card: the counters cannot tell
+        FindingKind.CPU_CONTENTION,  # the processes on a host are no part of it
+    }
+)
+_MACHINERY: Final = frozenset(
+    {
+        Cause.FAULTY_GPU,
+        Cause.GPU_MEMORY,
+        Cause.GPU_SRAM,
+        Cause.GPU_SYSTEM_PROCESSOR,
+        Cause.GPU_THERMAL,
+        Cause.GPU_LINK,
+        Cause.SILENT_CORRUPTION,
+        Cause.NIC,
+        Cause.HOST,
+    }
+)
+"""Causes that leave with the node."""
+_SILENCE: Final = frozenset({FindingKind.NODE_LOST, FindingKind.PROBE_UNRESPONSIVE})
+
+
+def reconsider(session: WriteSession, nodes: Iterable[str], *, now: float, heartbeat_timeout_seconds: float) -> None:
+    """Bring each node's state in line with what is found about it; unknown names are left alone."""
+    session.flush()
+    for name in sorted(set(nodes)):
+        row = session.get(NodeRow, name)
+        if row is None:
+            continue
+        state, found = HealthState(row.state), suspicion(session, name)
+        if found is not None:
+            known = NodeFacts(state=state, suspected=True)
+            propose(session, row, NodeTrigger.FINDING_OPENED, reason=found, now=now, known=known)
+        elif state is HealthState.SUSPECT:
+            silent = (
+                row.stopped_at is not None
+                or row.last_seen_at is None
+                or now - row.last_seen_at > heartbeat_timeout_seconds
+            )
+            why = "what was found no longer holds" + (", but it is silent" if silent else "")
+            propose(session, row, NodeTrigger.CLEARED, reason=why, now=now, known=NodeFacts(state=state, silent=silent))
+
+
+def suspicion(session: AnySession, name: str) -> str | None:
+    """What holds against a node, in words; None when nothing does."""
+    statement = select(FindingRow).where(
+        FindingRow.node == name,
+        FindingRow.active,
+        FindingRow.severity != Severity.INFO,
+        FindingRow.recommended_action != RecommendedAction.RESTART_JOB,  # the job's own fault
+        FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | _SILENCE]),
+        or_(
+            FindingRow.kind.not_in([kind.value for kind in _ONLY_WITH_CAUSE]),
+            FindingRow.cause.in_([cause.value for cause in _MACHINERY]),
+        ),
+    )
+    finding = session.scalars(statement.order_by(FindingRow.time.desc(), FindingRow.id.desc()).limit(1)).one_or_none()
+    if finding is not None:
+        return str(finding.evidence["summary"])
+    verdict = session.get(NodeVerdictRow, name)
+    if verdict is not None and verdict.verdict == Verdict.FAIL:
+        return f"validation {verdict.suite} failed; a check of equal or greater power has to pass"
+    return None

@@ -1,0 +1,89 @@
+"""``/v1/fault-localizations``: which of several nodes, or what between them, is slow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from sqlalchemy import select
+
+from mainstay.service.auth.guard import Actor, Reader, Reporter
+from mainstay.service.common.clock import Now
+from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.openapi import problems
+from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.schemas import Name
+from mainstay.service.localization import findings as localization_findings
+from mainstay.service.localization import serializers as localization_serializers
+from mainstay.service.localization import service as localization_service
+from mainstay.service.localization.models import LocalizationRow
+from mainstay.service.localization.schemas import (
+    LocalizationCancel,
+    LocalizationCreate,
+    LocalizationRead,
+    LocalizationSummary,
+    PairReportIn,
+)
+from mainstay.service.services import ServicesDep
+
+router = APIRouter(tags=["validation"])
+Id = Annotated[Name, Path(alias="id")]
+
+
+class LocalizationPage(Page[LocalizationSummary]):
+    """Fault localizations, newest first, without their rounds."""
+
+
+@router.post("/fault-localizations", operation_id="create_fault_localization", status_code=202, responses=problems(404))
+def create_fault_localization(
+    body: LocalizationCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
+) -> LocalizationRead:
+    """Find out which of these nodes, or what between them, is slow or hangs.
+
+    Pairs of them and of known-good partners measure each other in rounds; the nodes must be idle. Ask here again for
+    the verdict.
+    """
+    row = localization_service.create(session, body, now=now)
+    session.flush()
+    after_commit(session, lambda: services.wakers.wake("orders"))
+    return idempotency.remember(session, localization_serializers.read(session, row), 202)
+
+
+@router.get("/fault-localizations", operation_id="list_fault_localizations")
+def list_fault_localizations(_: Reader, session: Reading, page: Paging) -> LocalizationPage:
+    """List fault localizations, newest first, without their rounds."""
+    keys = (LocalizationRow.created_at, LocalizationRow.id)
+    rows, cursor = paginate(session, select(LocalizationRow), keys=keys, page=page)
+    return LocalizationPage(items=[localization_serializers.summary(row) for row in rows], next_cursor=cursor)
+
+
+@router.get("/fault-localizations/{id}", operation_id="get_fault_localization")  # noqa: FAST003 - Id is its alias
+def get_fault_localization(localization_id: Id, _: Reader, session: Reading) -> LocalizationRead:
+    """Rounds, pairs, what they measured, and the verdict with its evidence."""
+    return localization_serializers.read(session, localization_service.require(session, localization_id))
+
+
+@router.post("/fault-localizations/{id}:cancel", operation_id="cancel_fault_localization")  # noqa: FAST003 - Id is its alias
+def cancel_fault_localization(
+    localization_id: Id, body: LocalizationCancel, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
+) -> LocalizationRead:
+    """End it without a verdict; one that has ended stays as it is."""
+    row = localization_service.require(session, localization_id)
+    localization_service.cancel(session, row, body.reason, now=now)
+    session.flush()
+    return idempotency.remember(session, localization_serializers.read(session, row))
+
+
+@router.post("/fault-localizations/tasks/{id}/results", operation_id="post_pair_result")  # noqa: FAST003 - Id is its alias
+def post_pair_result(
+    order_id: Id, body: PairReportIn, principal: Reporter, session: Writing, services: ServicesDep, *, now: Now
+) -> LocalizationSummary:
+    """What one side of a pair measured, from the node that had the order. The first answer counts."""
+    side = localization_service.require_order(session, order_id)
+    principal.require_node(side.node)
+    ended = localization_service.accept(session, side, body, now=now)
+    session.flush()
+    localization_findings.ended(session, ended, now=now, settings=services.settings)
+    after_commit(session, lambda: services.wakers.wake("orders"))
+    return localization_serializers.summary(localization_service.require(session, side.localization_id))

@@ -1,0 +1,101 @@
+"""API schemas of fault localizations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mainstay.detectors.localize.topology import FabricComponentKind
+from mainstay.service.common.schemas import Input, Name, Output, ShortText, Text, UnixSeconds
+from mainstay.service.localization.models import LocalizationRunState
+from mainstay.service.validation.schemas import BenchmarkResultIn
+
+MOST_NODES = 1024
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}$")]
+
+
+class LocalizationCreate(Input):
+    nodes: Annotated[list[Name], Field(min_length=1, max_length=MOST_NODES)]
+    reason: Annotated[Text, Field(min_length=1)]
+    partners: Annotated[list[Name], Field(max_length=MOST_NODES)] | None = None
+    """Known-good nodes to measure with; not given: idle nodes of the same cohorts whose last check passed."""
+    addresses: Annotated[dict[Name, Address], Field(max_length=2 * MOST_NODES)] = Field(default_factory=dict)
+    """Where a node is reached by its peers, if not by its host name."""
+
+
+class LocalizationCancel(Input):
+    reason: Annotated[ShortText, Field(min_length=1)] = "the nodes are wanted for work"
+
+
+class PairRead(Output):
+    """A pair of a round, with what it measured."""
+
+    a: str
+    b: str
+    nics: list[str]
+    via: str
+    state: Literal["waiting", "measuring", "ok", "hung", "missing"]
+    bandwidth: dict[str, float]
+    """Message size in bytes → B/s."""
+    note: str
+
+
+class RoundRead(Output):
+    number: int
+    pairs: list[PairRead]
+
+
+class PairEvidenceRead(Output):
+    a: str
+    b: str
+    round: int
+    ratio: float | None
+    """Speed as a share of what is usual; null: it hung."""
+
+
+class CulpritRead(Output):
+    kind: FabricComponentKind
+    name: list[str]
+    nodes: list[str]
+    also: list[str]
+    speed: float | None
+    sizes: list[int]
+    spared: list[int]
+    odds: float
+    summary: str
+    evidence: list[PairEvidenceRead]
+
+
+class VerdictRead(Output):
+    culprits: list[CulpritRead]
+    good: list[str]
+    unknown: dict[str, str]
+    rounds: int
+    noise: float | None
+    settled: bool
+
+
+class LocalizationSummary(Output):
+    id: str
+    state: LocalizationRunState
+    reason: str
+    nodes: list[str]
+    partners: list[str]
+    round: int
+    state_reason: str
+    created_at: float
+    finished_at: float | None
+
+
+class LocalizationRead(LocalizationSummary):
+    rounds: list[RoundRead]
+    verdict: VerdictRead | None
+
+
+class PairReportIn(Input):
+    """What one side of a pair answers; ``result`` is checked by the probes' own types."""
+
+    started_at: UnixSeconds
+    finished_at: UnixSeconds
+    result: BenchmarkResultIn

@@ -1,0 +1,82 @@
+"""API responses of fault localizations: rounds with their pairs, and the verdict with its evidence."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from mainstay.detectors.localize.model import PairResult
+from mainstay.service.common.db import AnySession
+from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
+from mainstay.service.localization.schemas import (
+    CulpritRead,
+    LocalizationRead,
+    LocalizationSummary,
+    PairEvidenceRead,
+    PairRead,
+    RoundRead,
+    VerdictRead,
+)
+from mainstay.service.localization.service import Document, sides_of
+
+
+def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
+    """Everything of one."""
+    state = msgspec.json.decode(row.document, type=Document).state
+    past: dict[int, list[PairRead]] = defaultdict(list)
+    for result in state.results:
+        past[result.round].append(_past(result))
+    rounds = [RoundRead(number=number, pairs=pairs) for number, pairs in sorted(past.items())]
+    if row.state == LocalizationRunState.RUNNING:
+        sides = sides_of(session, row.id, row.round)
+        rounds.append(RoundRead(number=row.round, pairs=_present(sides)))
+    return LocalizationRead(
+        **summary(row).model_dump(), rounds=rounds, verdict=None if row.verdict is None else _verdict(row.verdict)
+    )
+
+
+def summary(row: LocalizationRow) -> LocalizationSummary:
+    return LocalizationSummary.model_validate(row)
+
+
+def _past(result: PairResult) -> PairRead:
+    return PairRead(
+        a=result.a.node,
+        b=result.b.node,
+        nics=[result.a.nic, result.b.nic],
+        via=result.via,
+        state=result.outcome.value,
+        bandwidth=result.bandwidth,
+        note=result.note,
+    )
+
+
+def _present(sides: Sequence[LocalizationTaskRow]) -> list[PairRead]:
+    """The round that is under way: of each pair the side that listens, and whether it is at work."""
+    by_position: dict[int, list[LocalizationTaskRow]] = defaultdict(list)
+    for side in sides:
+        by_position[side.position].append(side)
+    found = []
+    for both in by_position.values():
+        fetched = all(side.state != SideState.QUEUED for side in both)
+        state: Literal["waiting", "measuring"] = "measuring" if fetched else "waiting"
+        nics = [str(side.order.get("nic", "")) for side in both]
+        found.append(PairRead(a=both[0].node, b=both[0].peer, nics=nics, via="", state=state, bandwidth={}, note=""))
+    return found
+
+
+def _verdict(raw: dict[str, Any]) -> VerdictRead:
+    culprits = [
+        CulpritRead(
+            **{name: one[name] for name in CulpritRead.model_fields if name != "evidence"},
+            evidence=[
+                PairEvidenceRead(a=w["a"]["node"], b=w["b"]["node"], round=w["round"], ratio=w["ratio"])
+                for w in one["evidence"]
+            ],
+        )
+        for one in raw["culprits"]
+    ]
+    return VerdictRead(culprits=culprits, **{n: raw[n] for n in VerdictRead.model_fields if n != "culprits"})

@@ -1,0 +1,213 @@
+"""Simulations on the wire: the fields of ``mainstay.recovery.simulate``, with its limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from mainstay.recovery.simulate.report import Report
+from mainstay.recovery.simulate.scenario import (
+    LIMITS,
+    MAX_SWEEP,
+    POLICIES,
+    USUAL,
+    PolicyName,
+    Scenario,
+    SimulatedPolicy,
+    SweepOver,
+    WithoutSpare,
+)
+from mainstay.service.common.schemas import Input, JsonNumber, Output
+
+
+def _bounds(name: str) -> Any:
+    least, most = LIMITS[name]
+    return Field(ge=least, le=most)
+
+
+_Seconds = Annotated[float, _bounds("seconds"), JsonNumber]
+_USUAL = Scenario()
+
+
+class PolicyIn(Input):
+    """A policy to compare, by its name; what is null is as usual for it."""
+
+    name: PolicyName
+    save_s: _Seconds | None = None
+    """That training stands still for a save."""
+    restart_s: _Seconds | None = None
+    """From a failure until training continues."""
+    every_s: Annotated[float, _bounds("every_s"), JsonNumber] | None = None
+    """Training between saves; null: the interval that loses least."""
+
+    def policy(self) -> SimulatedPolicy:
+        """The default policy with the changes of the request."""
+        usual = POLICIES[self.name]
+        return SimulatedPolicy(
+            name=usual.name,
+            description=usual.description,
+            save_s=usual.save_s if self.save_s is None else self.save_s,
+            restart_s=usual.restart_s if self.restart_s is None else self.restart_s,
+            every_s=self.every_s,
+            without_spare=usual.without_spare,
+            rejoin_s=usual.rejoin_s,
+            from_peer=usual.from_peer,
+        )
+
+
+class SweepIn(Input):
+    """One quantity that is varied, everything else as it is."""
+
+    over: SweepOver
+    values: Annotated[
+        list[Annotated[float, Field(ge=0, le=1e8), JsonNumber]], Field(max_length=MAX_SWEEP, default_factory=list)
+    ]
+    """Empty: values on either side of the scenario's own."""
+
+
+class SimulationIn(Input):
+    """A job on nodes that fail. Defaults are those of a job like Llama 3's."""
+
+    nodes: Annotated[int, _bounds("nodes"), JsonNumber] = _USUAL.nodes
+    gpus_per_node: Annotated[int, _bounds("gpus_per_node"), JsonNumber] = _USUAL.gpus_per_node
+    dp: Annotated[int, _bounds("dp"), JsonNumber] = _USUAL.dp
+    """dp x pp x tp is the number of GPUs."""
+    pp: Annotated[int, _bounds("pp"), JsonNumber] = _USUAL.pp
+    tp: Annotated[int, _bounds("tp"), JsonNumber] = _USUAL.tp
+    micro_batches: Annotated[int, _bounds("micro_batches"), JsonNumber] = _USUAL.micro_batches
+    """Of each pipeline in one iteration."""
+    iteration_s: Annotated[float, _bounds("iteration_s"), JsonNumber] = _USUAL.iteration_s
+    mtbf_hours: Annotated[float, _bounds("mtbf_hours"), JsonNumber] = _USUAL.mtbf_hours
+    """Between failures of one node."""
+    repair_hours: Annotated[float, _bounds("repair_hours"), JsonNumber] = _USUAL.repair_hours
+    """From a node's failure until it can be used again."""
+    spares: Annotated[int, _bounds("spares"), JsonNumber] = _USUAL.spares
+    """Nodes in addition to those of the job."""
+    days: Annotated[float, _bounds("days"), JsonNumber] = _USUAL.days
+    seeds: Annotated[int, _bounds("seeds"), JsonNumber] = _USUAL.seeds
+    """Runs of each policy; more narrow the intervals."""
+    seed: Annotated[int, _bounds("seed"), JsonNumber] = _USUAL.seed
+    policies: Annotated[list[PolicyIn], Field(max_length=len(POLICIES), default_factory=list)]
+    """Each once; empty: the usual ones."""
+    sweep: SweepIn | None = None
+
+
+class RecoveryPolicyRead(Output):
+    """A policy that can be compared. Seconds."""
+
+    name: PolicyName
+    description: str
+    save_s: float
+    restart_s: float
+    every_s: float | None
+    rejoin_s: float
+    """That the job stands still when a node comes back to it."""
+    without_spare: WithoutSpare
+    """What the job does while a node is missing and no spare is left."""
+    from_peer: bool
+    """State comes from a replica on another node."""
+
+
+class RecoveryPolicyList(Output):
+    items: list[RecoveryPolicyRead]
+    """The usual ones first."""
+
+
+class EstimateRead(Output):
+    """A mean over runs with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    spread: float
+    runs: int
+
+
+class LostRead(Output):
+    """GPU-hours of a run that did not train, by cause, on average."""
+
+    saving: float
+    downtime: float
+    """Restarts and re-joins."""
+    repeated: float
+    """Work since the last save, done again."""
+    waiting: float
+    """No spare: the job stands still until a node is repaired."""
+    degraded: float
+    """The part of the rate that is missing while the job continues without a node."""
+
+
+class PolicyResult(Output):
+    """What one policy kept; null where it cannot be followed."""
+
+    policy: RecoveryPolicyRead
+    interval_s: float
+    """Training between saves."""
+    impossible: str | None
+    """Why it cannot be followed."""
+    ettr: EstimateRead | None
+    """Effective training time ratio: useful time at the healthy rate over the time of the run."""
+    exact: float | None
+    """The same by Daly's formula, which always has a spare available."""
+    of_all_gpus: float | None
+    """The ratio of all GPUs that are held, spares included."""
+    interruptions: float | None
+    """A run, on average."""
+    waits: float | None
+    """Interruptions for which no spare was left."""
+    useful_gpu_hours: float | None
+    lost_gpu_hours: LostRead | None
+    curve: list[float]
+    """The ratio from the start until each of ``curve_days``, mean of the runs."""
+
+
+class SweepResult(Output):
+    value: float
+    ettr: dict[PolicyName, EstimateRead]
+    """Policies that can be followed."""
+
+
+class SimulationRead(Output):
+    days: float
+    gpus: int
+    """Of the job, without spares."""
+    failures: float
+    """Of the job's nodes in a run, on average."""
+    policies: list[PolicyResult]
+    """In the order in which they were asked."""
+    curve_days: list[float]
+    sweep_over: SweepOver | None
+    sweep: list[SweepResult]
+
+
+def scenario(body: SimulationIn) -> Scenario:
+    """The question as the simulator knows it.
+
+    Raises:
+        ScenarioError: fields that do not go together.
+    """
+    told = body.model_dump(exclude={"policies", "sweep"})
+    sweep = body.sweep
+    return Scenario(
+        **told,
+        policies=tuple(policy.policy() for policy in body.policies) or USUAL,
+        sweep_over=None if sweep is None else sweep.over,
+        sweep_values=() if sweep is None else tuple(sweep.values),
+    )
+
+
+def read(report: Report) -> SimulationRead:
+    """The answer on the wire."""
+    told = report.as_json()
+    for row in told["policies"]:
+        row["lost_gpu_hours"] = row["lost_gpu_hours"] or None
+    return SimulationRead(
+        days=report.days,
+        gpus=report.scenario.gpus,
+        failures=report.failures,
+        policies=told["policies"],
+        curve_days=told["curve_days"],
+        sweep_over=report.scenario.sweep_over,
+        sweep=told["sweep"],
+    )

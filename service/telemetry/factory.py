@@ -1,0 +1,73 @@
+"""Builds the data path of one process from its settings."""
+
+from __future__ import annotations
+
+from mainstay.service.common.clock import Clock
+from mainstay.service.common.db import Database
+from mainstay.service.fleet.last_seen import LastSeenCache
+from mainstay.service.settings import Settings
+from mainstay.service.telemetry.blocks import BlockStore
+from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
+from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
+from mainstay.service.telemetry.catalogs import CatalogIndex, CatalogScope
+from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.ingest import Ingest
+from mainstay.service.telemetry.pairs import PairStore
+from mainstay.service.telemetry.progress import ProgressStore
+from mainstay.service.telemetry.ring import TelemetryRing
+from mainstay.service.telemetry.steps import StepStore
+from mainstay.service.telemetry.subjects import Subjects, WorldSize
+from mainstay.service.telemetry.writer import GroupCommitWriter
+
+
+def open_blocks(settings: Settings, database: Database) -> BlockStore:
+    """The block store that the settings name.
+
+    Raises:
+        ValueError: PostgreSQL blocks are asked for without a PostgreSQL database.
+    """
+    wanted = settings.blocks
+    if wanted == "auto":
+        wanted = "sqlite" if database.is_sqlite else "postgresql"
+    if wanted == "sqlite":
+        return SqliteBlockStore(settings.data_dir / "blocks")
+    if database.is_sqlite:
+        raise ValueError("blocks=postgresql needs a postgresql database_url")
+    return PostgresBlockStore(database.engine)
+
+
+def build_ingest(settings: Settings, database: Database, clock: Clock, world_size: WorldSize) -> Ingest:
+    """The data path, not started yet."""
+    telemetry = settings.telemetry
+    ring = TelemetryRing(telemetry.ring_seconds)
+    steps = StepStore(telemetry.step_ring_steps, telemetry.step_ring_bytes)
+    progress = ProgressStore(telemetry.progress_ring_seconds, telemetry.progress_ring_bytes)
+    pairs = PairStore(budget=telemetry.pair_ring_bytes)
+    places = {
+        CatalogScope.DEVICES: ring.write,
+        CatalogScope.STEPS: steps.write,
+        CatalogScope.PROGRESS: progress.write,
+        CatalogScope.PAIRS: pairs.write,
+    }
+    store = open_blocks(settings, database)
+
+    def keep(samples: CheckedSamples) -> None:
+        places[samples.compiled.scope](samples)
+
+    writer = GroupCommitWriter(
+        store=store, keep=keep, interval=telemetry.commit_interval_seconds, max_pending=telemetry.max_pending_frames
+    )
+    return Ingest(
+        settings=telemetry,
+        clock=clock,
+        catalogs=CatalogIndex(database),
+        subjects=Subjects(database, world_size),
+        ring=ring,
+        steps=steps,
+        progress=progress,
+        pairs=pairs,
+        seen=LastSeenCache(),
+        store=store,
+        writer=writer,
+        keep=keep,
+    )

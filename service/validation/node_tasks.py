@@ -1,0 +1,154 @@
+"""Tasks of a node: validations to run, and validations to cancel.
+
+Invariant: an order is handed out until something comes of it. The node knows an order by its id, one an attempt, so
+that one which is delivered twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import and_, false, or_, select, update
+
+from mainstay.detectors.validation.verdict import Criteria
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.criteria import store as criteria_store
+from mainstay.service.fleet.service import require_node
+from mainstay.service.settings import Settings
+from mainstay.service.validation import service
+from mainstay.service.validation.cohorts import cohort_of
+from mainstay.service.validation.models import ValidationRow
+from mainstay.service.validation.schemas import ValidationProgressCreate, ValidationState, ValidationTaskRead
+
+REDELIVER_SECONDS: Final = 30.0
+"""A node that asks again so long after an order never got it, or was restarted and forgot."""
+RETELL_SECONDS: Final = 2.0
+"""The same for cancellations: a waiting client is promised the node within 5 s."""
+
+_AT_WORK: Final = (ValidationState.TAKEN.value, ValidationState.RUNNING.value)
+
+
+def _to_run(now: float) -> Any:
+    queued = and_(
+        ValidationRow.state == ValidationState.QUEUED,
+        ValidationRow.held == false(),
+        or_(ValidationRow.not_before_at.is_(None), ValidationRow.not_before_at <= now),
+    )
+    lost = ValidationRow.state.in_(_AT_WORK) & (ValidationRow.taken_at <= now - REDELIVER_SECONDS)
+    return and_(ValidationRow.cancelled_at.is_(None), ValidationRow.deadline_at > now, or_(queued, lost))
+
+
+def _to_end(now: float) -> Any:
+    untold = or_(ValidationRow.cancel_told_at.is_(None), ValidationRow.cancel_told_at <= now - RETELL_SECONDS)
+    return and_(ValidationRow.cancelled_at.is_not(None), ValidationRow.state.in_(_AT_WORK), untold)
+
+
+def has_orders(session: AnySession, node: str, now: float) -> bool:
+    """Whether there is something for the node."""
+    return bool(nodes_with_orders(session, [node], now))
+
+
+def nodes_with_orders(session: AnySession, nodes: Sequence[str], now: float) -> set[str]:
+    """Which of the nodes have an order: one query for all that wait."""
+    statement = (
+        select(ValidationRow.node)
+        .distinct()
+        .where(ValidationRow.state.in_(service.PENDING), ValidationRow.node.in_(nodes), or_(_to_run(now), _to_end(now)))
+    )
+    return set(session.scalars(statement))
+
+
+def claim_tasks(session: WriteSession, node: str, *, now: float) -> list[ValidationTaskRead]:
+    """Hand the node its orders, what is to end first, then the oldest; they are its own from now on."""
+    ending = select(ValidationRow).where(ValidationRow.node == node, _to_end(now)).order_by(ValidationRow.cancelled_at)
+    ended = list(session.scalars(ending.limit(100)))
+    for row in ended:
+        row.cancel_told_at = now
+    running = select(ValidationRow).where(ValidationRow.node == node, _to_run(now)).order_by(ValidationRow.created_at)
+    begun = list(session.scalars(running.limit(10)))
+    for row in begun:
+        row.taken_at = now
+        if row.state == ValidationState.QUEUED:
+            row.state, row.reason = ValidationState.TAKEN.value, "the node has the order"
+            service.publish(session, row)
+    known = _criteria(session, node) if any(row.remeasure for row in begun) else None
+    return [
+        *(_read(row, "cancel") for row in ended),
+        *(_read(row, "validate", known if row.remeasure else None) for row in begun),
+    ]
+
+
+def _criteria(session: AnySession, node: str) -> dict[str, Any]:
+    """By what the node can tell that something has failed: as it will be judged here."""
+    cohort = cohort_of(session, require_node(session, node))
+    known = Criteria(criteria=tuple(criteria_store.of_cohort(session, cohort)), judge_as=cohort)
+    told: dict[str, Any] = msgspec.to_builtins(known)
+    return told
+
+
+def _read(row: ValidationRow, kind: Any, known: dict[str, Any] | None = None) -> ValidationTaskRead:
+    return ValidationTaskRead(
+        id=f"{row.id}.{row.attempt}",
+        kind=kind,
+        suite=row.suite,
+        benchmarks=row.benchmarks or [],
+        validation_id=row.id,
+        deadline_at=row.deadline_at,
+        reason=row.cancel_reason,
+        remeasure=row.remeasure,
+        criteria=known,
+    )
+
+
+def progress(session: WriteSession, row: ValidationRow, body: ValidationProgressCreate, *, now: float) -> None:
+    """What a node says of a validation under way; said of one that has ended it is left aside."""
+    statement = (
+        update(ValidationRow)
+        .where(ValidationRow.id == row.id, ValidationRow.state.in_(_AT_WORK))
+        .values(state=ValidationState.RUNNING.value, progress=body.model_dump(mode="json"), taken_at=now)
+        .returning(ValidationRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    if session.scalar(statement) is None:
+        return
+    session.refresh(row)
+    row.started_at = row.started_at or now
+    row.reason = f"{body.index} of {body.total} done, {body.benchmark} on {body.device}"
+    service.publish(session, row)
+
+
+def cancel(session: WriteSession, row: ValidationRow, reason: str, *, now: float, settings: Settings) -> ValidationRow:
+    """Call a validation off. One that no node has yet ends at once; one that runs, with what it measured until then.
+
+    Repeated cancellation changes nothing, and a validation that has ended stays as it is.
+    """
+    statement = (
+        update(ValidationRow)
+        .where(
+            ValidationRow.id == row.id, ValidationRow.state.in_(service.PENDING), ValidationRow.cancelled_at.is_(None)
+        )
+        .values(cancelled_at=now, cancel_reason=reason)
+        .returning(ValidationRow.state)
+        .execution_options(synchronize_session=False)
+    )
+    state = session.scalar(statement)
+    session.refresh(row)
+    if state == ValidationState.QUEUED:
+        service.end_unmeasured(session, row, f"cancelled before it began: {reason}", now=now, settings=settings)
+    elif state is not None:
+        row.reason = f"cancelled: {reason}"
+        service.publish(session, row)
+    return row
+
+
+def preempt(
+    session: WriteSession, nodes: Sequence[str], reason: str, *, now: float, settings: Settings
+) -> list[ValidationRow]:
+    """Cancel all pending validations on these nodes."""
+    statement = select(ValidationRow).where(
+        ValidationRow.node.in_(nodes), ValidationRow.state.in_(service.PENDING), ValidationRow.cancelled_at.is_(None)
+    )
+    rows = list(session.scalars(statement.order_by(ValidationRow.created_at)))
+    return [cancel(session, row, reason, now=now, settings=settings) for row in rows]

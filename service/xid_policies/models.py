@@ -1,0 +1,58 @@
+"""Versions of the policy, and what a shadow said otherwise."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.xid_policies.schemas import VersionMode
+
+_MODES = ", ".join(f"'{mode}'" for mode in VersionMode)
+
+
+def _only_one(mode: VersionMode) -> Index:
+    one = text(f"mode = '{mode}'")
+    return Index(f"ix_policy_versions_{mode}", "mode", unique=True, sqlite_where=one, postgresql_where=one)
+
+
+class PolicyVersionRow(Base):
+    """Overrides of a site, as uploaded; the text of a version never changes."""
+
+    __tablename__ = "policy_versions"
+
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    mode: Mapped[str] = mapped_column(String(16))
+    overrides: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(UnixTime)
+    actor: Mapped[str] = mapped_column(String(200))
+    reason: Mapped[str] = mapped_column(Text)
+    changed_at: Mapped[float] = mapped_column(UnixTime)
+    changed_by: Mapped[str] = mapped_column(String(200))
+    changed_reason: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (
+        CheckConstraint(f"mode IN ({_MODES})", name="mode"),
+        _only_one(VersionMode.ACTIVE),
+        _only_one(VersionMode.SHADOW),
+        {"sqlite_autoincrement": True},
+    )
+
+
+class PolicyShadowRow(Base):
+    """One event of which the shadow said something else than the policy that judges."""
+
+    __tablename__ = "policy_shadow"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    time: Mapped[float] = mapped_column(UnixTime)
+    version: Mapped[int]
+    event_id: Mapped[str] = mapped_column(String(36))
+    node: Mapped[str] = mapped_column(String(128))
+    device: Mapped[str | None] = mapped_column(String(128))
+    code: Mapped[int]
+    live: Mapped[str] = mapped_column(Text)
+    shadow: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (Index(None, "time", "id"),)

@@ -1,0 +1,93 @@
+"""Queries over versions of the policy and over what a shadow said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import delete, select, update
+
+from mainstay.detectors.policy.comparison import KINDS, StatementChange
+from mainstay.probes.core_types import Event
+from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.ids import new_id
+from mainstay.service.events.models import EventRow
+from mainstay.service.events.repository import to_event
+from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow
+from mainstay.service.xid_policies.schemas import VersionMode
+
+
+def in_mode(session: AnySession, mode: VersionMode) -> PolicyVersionRow | None:
+    statement = select(PolicyVersionRow).where(PolicyVersionRow.mode == mode.value)
+    return session.scalars(statement).one_or_none()
+
+
+def running(session: AnySession) -> dict[VersionMode, tuple[int, str]]:
+    """Mode → (version, digest) of what judges and what runs beside it."""
+    modes = (VersionMode.ACTIVE.value, VersionMode.SHADOW.value)
+    statement = select(PolicyVersionRow.mode, PolicyVersionRow.version, PolicyVersionRow.digest)
+    found = session.execute(statement.where(PolicyVersionRow.mode.in_(modes)))
+    return {VersionMode(mode): (version, digest) for mode, version, digest in found}
+
+
+def move(
+    session: WriteSession, version: int, *, was: VersionMode, to: VersionMode, now: float, actor: str, reason: str
+) -> bool:
+    """Compare and set; false when it is not what it was any more."""
+    statement = (
+        update(PolicyVersionRow)
+        .where(PolicyVersionRow.version == version, PolicyVersionRow.mode == was.value)
+        .values(mode=to.value, changed_at=now, changed_by=actor, changed_reason=reason)
+        .returning(PolicyVersionRow.version)
+        .execution_options(synchronize_session=False)
+    )
+    return session.scalar(statement) is not None
+
+
+def latest_events(session: AnySession, *, since: float, until: float, limit: int) -> tuple[list[Event], bool]:
+    """The newest events that a policy looks at, oldest first, and whether older ones were left out."""
+    statement = (
+        select(EventRow)
+        .where(EventRow.kind.in_([kind.value for kind in KINDS]), EventRow.time >= since, EventRow.time <= until)
+        .order_by(EventRow.time.desc(), EventRow.id.desc())
+        .limit(limit + 1)
+    )
+    rows = list(session.scalars(statement))
+    return [to_event(row) for row in rows[:limit]][::-1], len(rows) > limit
+
+
+def judged_events(session: AnySession, *, since: float, limit: int) -> list[Event]:
+    """The newest judged events that a policy looks at, oldest first."""
+    statement = (
+        select(EventRow)
+        .where(
+            EventRow.kind.in_([kind.value for kind in KINDS]), EventRow.time >= since, EventRow.judged_at.is_not(None)
+        )
+        .order_by(EventRow.time.desc(), EventRow.id.desc())
+        .limit(limit)
+    )
+    return [to_event(row) for row in session.scalars(statement)][::-1]
+
+
+def add_shadow(session: WriteSession, version: int, changes: Iterable[StatementChange]) -> None:
+    for change in changes:
+        session.add(
+            PolicyShadowRow(
+                id=new_id(),
+                time=change.time,
+                version=version,
+                event_id=change.event,
+                node=change.node,
+                device=change.device,
+                code=change.code,
+                live=change.before,
+                shadow=change.after,
+            )
+        )
+
+
+def prune_shadow(session: WriteSession, keep: int) -> None:
+    """Forget all but the newest ``keep``."""
+    statement = select(PolicyShadowRow.id).order_by(PolicyShadowRow.id.desc()).offset(keep).limit(1)
+    oldest = session.scalar(statement)
+    if oldest is not None:
+        session.execute(delete(PolicyShadowRow).where(PolicyShadowRow.id <= oldest))

@@ -1,0 +1,86 @@
+"""Lemons are named by their rate, with the certainty that the data carry; a bad week of a healthy node is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mainstay.detectors.correlation.lemon_nodes import Config, NodeRecord, findings, fit, gamma_cdf, score_nodes
+from mainstay.detectors.finding import FindingKind
+
+DAY = 86_400.0
+
+
+def fleet(seed: int, nodes: int = 500, days: float = 90.0, rate: float = 0.0065) -> dict[str, NodeRecord]:
+    """6.5 failures per 1,000 node-days, as Meta's RSC-1."""
+    counts = np.random.default_rng(seed).poisson(rate * days, nodes)
+    return {f"n{i:03d}": NodeRecord(failures=int(c), seconds=days * DAY) for i, c in enumerate(counts)}
+
+
+def example(seed: int) -> dict[str, NodeRecord]:
+    return fleet(seed) | {"bad": NodeRecord(failures=9, seconds=90 * DAY)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "x", "expected"),
+    [(1.0, 1.0, 0.6321205588), (0.5, 0.2, 0.4729107431), (3.0, 6.0, 0.9380311967), (50.0, 40.0, 0.0703350673),
+     (10.0, 30.0, 0.9999928782), (2.0, 0.0, 0.0)],
+)  # fmt: skip
+def test_the_incomplete_gamma_function(shape: float, x: float, expected: float) -> None:
+    """From closed forms (Poisson sums, the error function) worked out independently."""
+    assert gamma_cdf(shape, x) == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_fails_fifteen_times_as_often_is_a_lemon(seed: int) -> None:
+    (finding,) = findings(score_nodes(example(seed)), frozenset(), 1.8e9)
+    assert (finding.kind, finding.entity.node, finding.active) == (FindingKind.LEMON_NODE, "bad", True)
+    assert finding.evidence.numbers["failures"] == 9
+    assert finding.confidence > 0.95
+    assert not finding.recommended_action.evicts
+    assert "failed 9 times in 90.0 days" in finding.evidence.summary
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_fleet_has_none(seed: int) -> None:
+    assert findings(score_nodes(fleet(seed)), frozenset(), 1.8e9) == []
+
+
+def test_a_short_history_is_drawn_to_the_fleet() -> None:
+    records = fleet(0) | {"new": NodeRecord(failures=1, seconds=1 * DAY)}
+    posterior = next(p for p in score_nodes(records) if p.node == "new")
+    assert posterior.probability < 0.5, "one failure on the first day is 150 times the fleet's rate, and chance"
+    assert posterior.rate < 0.1
+
+
+def test_lemons_do_not_raise_the_rate_that_they_are_compared_with() -> None:
+    records = fleet(1) | {f"bad{i}": NodeRecord(failures=12, seconds=90 * DAY) for i in range(10)}
+    named = {f.entity.node for f in findings(score_nodes(records), frozenset(), 1.8e9)}
+    assert named == {f"bad{i}" for i in range(10)}
+
+
+def test_what_was_said_is_taken_back_with_time_and_not_at_the_edge() -> None:
+    better = fleet(0) | {"bad": NodeRecord(failures=9, seconds=2000 * DAY)}
+    (over,) = findings(score_nodes(better), frozenset({"bad"}), 1.8e9)
+    assert (over.entity.node, over.active) == ("bad", False)
+    edge = fleet(0) | {"bad": NodeRecord(failures=6, seconds=90 * DAY)}
+    between = next(p for p in score_nodes(edge) if p.node == "bad").probability
+    assert Config().unsure < between < Config().sure
+    assert findings(score_nodes(edge), frozenset({"bad"}), 1.8e9) == []
+    assert findings(score_nodes(edge), frozenset(), 1.8e9) == []
+    assert [f.active for f in findings(score_nodes(fleet(0)), frozenset({"gone"}), 1.8e9)] == [False]
+
+
+def test_a_small_or_a_perfect_fleet_is_not_judged() -> None:
+    assert score_nodes({f"n{i}": NodeRecord(failures=5 * (i == 0), seconds=9 * DAY) for i in range(7)}) == ()
+    assert score_nodes({f"n{i}": NodeRecord(failures=0, seconds=9 * DAY) for i in range(99)}) == ()
+    assert score_nodes({f"n{i}": NodeRecord(failures=0, seconds=0.0) for i in range(99)}) == ()
+
+
+def test_the_fit_finds_how_nodes_differ() -> None:
+    rng = np.random.default_rng(0)
+    days = np.full(3000, 60.0)
+    alike = rng.poisson(0.05 * days).astype(float)
+    different = rng.poisson(rng.gamma(0.5, 0.05 / 0.5, 3000) * days).astype(float)
+    assert fit(alike, days)[0] == pytest.approx(1.0)
+    assert 0.3 < fit(different, days)[0] < 1.0

@@ -1,0 +1,146 @@
+"""Trends of corrected errors are found a day ahead, bursts at once; bursts, differences and job starts are neither."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.gpu.context import UTILIZATION
+from mainstay.detectors.gpu.error_drift import COUNTERS, DriftDetector
+from mainstay.probes.core_types import Severity
+
+ECC, REPLAY, RECOVERY = "gpu_ecc_corrected_total", "gpu_pcie_replay_total", "gpu_pcie_recoveries_total"
+SIGNALS = (*(c.name for c in COUNTERS), UTILIZATION)
+STEP = 60.0  # what the detector sums up anyway
+HOUR = 3600.0
+
+
+def fleet(seed: int, hours: float, gpus: int = 32, per_hour: float = 0.05) -> Samples:
+    """Readings each minute of GPUs at work, whose corrected errors come alone, ``per_hour`` each."""
+    rng = np.random.default_rng(seed)
+    t = 1.7e9 + np.arange(0, hours * HOUR, STEP)
+    x = np.zeros((len(t), len(SIGNALS), gpus), np.float32)
+    x[:, 0] = rng.poisson(per_hour * STEP / HOUR, (len(t), gpus)) / STEP
+    x[:, -1] = 0.97
+    return Samples(
+        entities=tuple(Entity(node=f"n{i // 8}", device=f"GPU-{i}") for i in range(gpus)),
+        groups=("pod/H100",) * gpus,
+        signals=SIGNALS,
+        t=t,
+        x=x,
+    )
+
+
+def put(data: Samples, name: str, row: int, per_hour: np.ndarray | float, seed: int = 7) -> Samples:
+    """Events of a Poisson process with the given rate."""
+    rate = np.broadcast_to(np.asarray(per_hour, float), data.t.shape)
+    data.x[:, data.signals.index(name), row] = np.random.default_rng(seed).poisson(rate * STEP / HOUR) / STEP
+    return data
+
+
+def findings_of(data: Samples) -> list[Finding]:
+    return DriftDetector().update(data)
+
+
+def since(data: Samples) -> np.ndarray:
+    return (data.t - data.t[0]) / HOUR
+
+
+def example(seed: int) -> Samples:
+    data = fleet(seed, 5.0)
+    data.x[100:, 0, 5] = 9000.0
+    data.x[150:, SIGNALS.index(REPLAY), 3] = 4.0
+    return data
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
+def test_a_ramp_is_found_more_than_a_day_before_it_ends(seed: int) -> None:
+    """Doubling every eight hours from one error in 20 h; after 80 h it is 51 an hour, and then the card fails."""
+    data = fleet(seed, 80)
+    put(data, ECC, 5, 0.05 * 2 ** (since(data) / 8), seed)
+    (finding,) = findings_of(data)
+    assert (finding.kind, finding.entity) == (FindingKind.ECC_CORRECTED, data.entities[5])
+    assert (finding.severity, finding.recommended_action.evicts) == (Severity.WARNING, False)
+    assert finding.time <= data.t[-1] - 24 * HOUR
+    assert "come more often" in finding.evidence.summary
+    assert finding.evidence.series[0].y
+
+
+def test_a_burst_is_found_in_two_readings() -> None:
+    data = fleet(0, 4.0)
+    data.x[100:, 0, 5] = 4600.0
+    (finding,) = findings_of(data)
+    assert finding.time == data.t[101]
+    assert "4600 corrected memory errors a second" in finding.evidence.summary
+
+
+@pytest.mark.parametrize("name", [REPLAY, "gpu_pcie_correctable_errors_total", RECOVERY])
+def test_pcie_errors_that_set_in_are_found_within_hours(name: str) -> None:
+    data = fleet(0, 24)
+    put(data, name, 5, np.where(since(data) > 12, 40.0, 0.0))
+    (finding,) = findings_of(data)
+    assert finding.kind is FindingKind.PCIE_DEGRADED
+    assert 12 * HOUR <= finding.time - data.t[0] <= 14 * HOUR
+
+
+@pytest.mark.slow
+def test_cards_that_always_differed_are_learned() -> None:
+    """Rates from nothing to 20 an hour, a heavy tail: one is not another's standard."""
+    data = fleet(0, 48, gpus=64)
+    rates = np.random.default_rng(3).gamma(0.1, 2.0, 64)
+    rates[:2] = 20.0
+    for row, rate in enumerate(rates):
+        put(data, ECC, row, rate, seed=row)
+    assert findings_of(data) == []
+
+
+@pytest.mark.slow
+def test_a_burst_is_one_event() -> None:
+    data = fleet(0, 48, per_hour=0.0)
+    rng = np.random.default_rng(1)
+    for row in range(32):
+        for at in rng.choice(len(data.t), 3, replace=False):
+            data.x[at, 0, row] = rng.integers(1, 40)
+    assert findings_of(data) == []
+
+
+def test_links_that_retrain_when_jobs_come_and_go_are_not_counted() -> None:
+    data = fleet(0, 12)
+    at_work = (np.arange(len(data.t)) // 20) % 2 == 0  # work and rest change every 20 minutes
+    data.x[:, -1] = at_work[:, None] * 0.97
+    data.x[:, SIGNALS.index(RECOVERY)] = np.where(at_work ^ np.roll(at_work, 1), 0.5, 0.0)[:, None]
+    assert findings_of(data) == []
+
+
+def test_missing_readings_and_a_counter_that_begins_anew_are_no_events() -> None:
+    data = fleet(0, 24)
+    data.x[200:500, :, :8] = np.nan
+    data.x[np.random.default_rng(0).random(data.x.shape) < 0.05] = np.nan
+    assert findings_of(data) == []
+
+
+@pytest.mark.slow
+def test_it_ends_when_the_rate_is_usual_again() -> None:
+    data = fleet(0, 84)
+    put(data, ECC, 5, np.where((since(data) > 12) & (since(data) < 20), 30.0, 0.05))
+    begins, ends = findings_of(data)
+    assert (begins.active, ends.active) == (True, False)
+    assert "usual rate" in ends.evidence.summary
+
+
+@pytest.mark.slow
+def test_the_budget_of_false_alarms_is_kept() -> None:
+    """10,000 cards for a day of ordinary Poisson errors: not one alarm."""
+    detector, rng, found = DriftDetector(), np.random.default_rng(5), []
+    data = fleet(0, 0.1, gpus=10_000)
+    rates = rng.gamma(0.2, 0.3, 10_000)
+    for k in range(1440):  # a minute a time: the bins are minutes
+        x = np.zeros((1, len(SIGNALS), 10_000), np.float32)
+        x[0, 0] = rng.poisson(rates / 60) / 60
+        x[0, 3] = rng.poisson(rates[::-1] / 60) / 60
+        x[0, -1] = 0.97
+        part = Samples(entities=data.entities, groups=data.groups, signals=SIGNALS, t=np.array([1.7e9 + 60.0 * k]), x=x)
+        found += detector.update(part)
+    assert found == []

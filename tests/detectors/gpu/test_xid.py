@@ -1,0 +1,460 @@
+"""What error codes mean: one statement a device, repeats and company weighed, reboots and orderly stops understood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mainstay.detectors.finding import Finding, FindingKind
+from mainstay.detectors.gpu.xid import XidDetector
+from mainstay.detectors.policy.load import load
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+
+K = EventKind
+NUMBER = iter(range(10**9))
+HOUR, DAY = 3600.0, 86_400.0
+T = 1_800_000_000.0
+
+
+def event(kind: EventKind, at: float = 0.0, device: str | None = None, *, node: str = "n1", **data: Any) -> Event:
+    job = data.pop("job", None)
+    return Event(id=f"e{next(NUMBER)}", time=T + at, kind=kind, node=node, device=device, job=job, data=data)
+
+
+def xid(code: int, at: float = 0.0, device: str = "GPU-1", **data: Any) -> Event:
+    return event(K.XID, at, device, code=code, **{"source": "kernel", "uptime": DAY, **data})
+
+
+def boot(at: float, *, node: str = "n1", uptime: float = 40.0) -> Event:
+    return event(K.NODE_STARTED, at, node=node, uptime=uptime, boot_id=f"boot-{at}")
+
+
+def example(seed: int) -> list[Event]:
+    def make_event(n: int, kind: EventKind, device: str | None, at: float, **data: Any) -> Event:
+        return Event(id=f"{n}-{seed}", time=T + at, kind=kind, node="n1", device=device, data=data)
+
+    return [
+        make_event(1, K.XID, "GPU-1", 0.0, code=13, gpc=1, tpc=2, pid=7, uptime=DAY),
+        make_event(2, K.XID, "GPU-1", 5000.0, code=13, gpc=1, tpc=2, pid=8, uptime=DAY),
+        make_event(3, K.XID, "GPU-2", 5001.0, code=79, text="GPU has fallen off the bus.", uptime=DAY),
+        make_event(4, K.SXID, None, 5002.0, code=20034, fatal=True, link=30, uptime=DAY),
+        make_event(5, K.XID, None, 5003.0, code=45, uptime=DAY),
+        make_event(6, K.GPU_EVENT, "GPU-2", 5010.0, what="reset", success="true"),
+    ]
+
+
+def later(events: list[Event], repetition: int) -> list[Event]:
+    return [replace(e, id=f"{e.id}-{repetition}") for e in events]
+
+
+def findings_of(*events: Event, detector: XidDetector | None = None) -> list[Finding]:
+    return (detector or XidDetector()).update(list(events))
+
+
+def statements_of(found: Sequence[Finding]) -> list[tuple[str, str, bool]]:
+    return [(f.severity.value, f.recommended_action.value, f.active) for f in found]
+
+
+INFO, WARN = ("info", "restart_job", True), ("warning", "monitor", True)
+RESET, REBOOT = ("critical", "reset_gpu", True), ("critical", "reboot_node", True)
+INSPECT, REPLACE = ("critical", "inspect_node", True), ("critical", "replace", True)
+
+
+# one code alone
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "recommended_action"),
+    [
+        (13, "info", "restart_job"), (31, "info", "restart_job"), (43, "info", "restart_job"),
+        (94, "info", "restart_job"),
+        (45, "info", "none"), (63, "info", "monitor"), (92, "info", "monitor"), (20, "info", "none"),
+        (38, "info", "monitor"),
+        (74, "warning", "monitor"), (777, "warning", "monitor"), (149, "warning", "monitor"),
+        (46, "critical", "reset_gpu"), (48, "critical", "reset_gpu"), (95, "critical", "reset_gpu"),
+        (119, "critical", "reset_gpu"), (79, "critical", "reboot_node"), (54, "critical", "inspect_node"),
+        (64, "critical", "replace"),
+    ],
+)  # fmt: skip
+def test_a_code_by_itself(code: int, severity: str, recommended_action: str) -> None:
+    (found,) = findings_of(xid(code))
+    assert (found.kind, found.severity, found.recommended_action) == (FindingKind.XID, severity, recommended_action)
+    assert found.evidence.numbers["code"] == code
+    assert f"XID {code}" in found.evidence.summary
+
+
+def test_the_sentence_is_for_a_tired_operator() -> None:
+    (found,) = findings_of(xid(79, text="GPU has fallen off the bus."))
+    assert found.evidence.summary == "GPU-1 on n1: the GPU fell off the bus (XID 79): reboot the node."
+    assert (found.entity.node, found.entity.device, found.time) == ("n1", "GPU-1", T)
+
+
+@pytest.mark.parametrize("code", [None, "x", True, -1, 1.5, [79], "79x"])
+def test_a_number_that_is_none_is_an_unknown_error_and_no_crash(code: Any) -> None:
+    (found,) = findings_of(event(K.XID, device="GPU-1", code=code, uptime="long", text=7, pid="p", link=True, count=-5))
+    assert found.severity is Severity.WARNING
+    assert "XID of unknown number" in found.evidence.summary
+
+
+def test_a_number_as_text_is_taken() -> None:
+    assert statements_of(findings_of(event(K.XID, device="GPU-1", code="79"))) == [REBOOT]
+
+
+def test_an_event_about_nobody_says_nothing() -> None:
+    assert findings_of(Event(id="x", time=T, kind=K.XID, data={"code": 79})) == []
+
+
+# twice the same
+
+
+def test_one_error_told_by_nvml_and_by_the_kernel_is_one_and_the_richer_text_wins() -> None:
+    bare = xid(149, 0.0, source="nvml")
+    line = xid(149, 0.4, text="NETIR_LINK_EVT Fatal XC0 i0 Link 07 (0x1 0x2)")
+    found = findings_of(bare, line)
+    assert statements_of(found) == [WARN, RESET]
+    assert found[0].key == found[1].key
+    assert found[1].event == line.id
+    assert "on link 7, fatal" in found[1].evidence.summary
+    assert found[1].evidence.numbers["count"] == 1, "two reports, one error"
+    assert statements_of(findings_of(line, bare)) == [RESET], "the bare one adds nothing"
+
+
+def test_lines_of_one_fault_are_one_statement() -> None:
+    lines = [xid(13, n / 10, pid=7, text=f"Graphics SM Warp Exception on (GPC {n % 3}, TPC 0)") for n in range(60)]
+    assert len(findings_of(*lines)) <= 2
+
+
+def test_the_kernels_line_without_a_device_finds_it_by_its_address() -> None:
+    nvml = xid(48, 0.0, source="nvml", pci="00000000:3B:00.0")
+    line = event(K.XID, 100.0, code=79, pci="0000:3b:00", source="kernel", uptime=DAY)
+    assert findings_of(nvml, line)[-1].entity.device == "GPU-1"
+
+
+def test_a_flood_of_45_is_one_finding_of_mere_information() -> None:
+    detector = XidDetector()
+    found: list[Finding] = []
+    began = time.perf_counter()
+    for n in range(11_760):
+        found += detector.update([xid(45, n * 0.01, f"GPU-{n % 8}", pid=4711)])
+    assert time.perf_counter() - began < 10.0
+    assert statements_of(found) == [("info", "none", True)]
+    assert found[0].entity.device is None
+    (ended,) = detector.advance_clock(T + 118 + HOUR)
+    assert not ended.active
+
+
+def test_45_beside_its_cause_does_not_hide_it() -> None:
+    found = findings_of(xid(79), xid(45, 1.0), xid(45, 2.0, "GPU-2"))
+    assert [f.entity.device for f in found] == ["GPU-1", None]
+
+
+# repeats
+
+
+def sm(at: float, pid: int, *, gpc: int = 1, tpc: int = 2, device: str = "GPU-1") -> Event:
+    return xid(13, at, device, pid=pid, gpc=gpc, tpc=tpc)
+
+
+def test_13_at_the_same_spot_under_another_process_is_suspicious() -> None:
+    found = findings_of(sm(0, 1), sm(5 * HOUR, 2))
+    assert statements_of(found) == [INFO, WARN]
+    assert "at GPC 1 TPC 2, the same spot of the chip failed before" in found[1].evidence.summary
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (sm(5 * HOUR, 2, tpc=3), "another spot"),
+        (sm(25 * HOUR, 2), "too long ago"),
+        (sm(5 * HOUR, 1), "the same process"),
+        (sm(5 * HOUR, 2, device="GPU-2"), "another GPU"),
+    ],
+)
+def test_13_that_is_not_suspicious(second: Event, why: str) -> None:
+    assert {f.severity for f in findings_of(sm(0, 1), second)} == {Severity.INFO}, why
+
+
+def test_13_all_over_the_chip_is_the_programs() -> None:
+    lines = [sm(n / 10 + repetition * 2 * HOUR, repetition, gpc=n, tpc=n) for repetition in range(2) for n in range(8)]
+    assert {f.severity for f in findings_of(*lines)} == {Severity.INFO}
+
+
+def test_31_of_different_jobs_on_one_gpu_is_suspicious_and_within_one_job_is_not() -> None:
+    assert statements_of(findings_of(xid(31, job="a"), xid(31, 600.0, job="b"))) == [INFO, WARN]
+    assert statements_of(findings_of(xid(31, job="a"), xid(31, 600.0, job="a"))) == [INFO, INFO]
+
+
+def test_a_crash_loop_of_an_unknown_job_is_one_occasion() -> None:
+    loop = [xid(31, n * 300.0, pid=n) for n in range(6)]
+    assert {f.severity for f in findings_of(*loop)} == {Severity.INFO}
+    assert findings_of(*loop, xid(31, 3 * HOUR, pid=99))[-1].severity is Severity.WARNING
+
+
+def test_31_on_several_gpus_at_once_is_the_programs_fault() -> None:
+    first = [xid(31, n / 10, f"GPU-{n}", pid=n) for n in range(8)]
+    second = [xid(31, 5 * HOUR + n / 10, f"GPU-{n}", pid=100 + n) for n in range(8)]
+    found = findings_of(*first, *second)
+    assert {f.severity for f in found} <= {Severity.INFO, Severity.WARNING}
+    last = {f.key: f for f in found}
+    assert not [f for f in last.values() if f.severity is not Severity.INFO and f.active], "said too early, it ended"
+
+
+def test_31_across_the_nodes_of_a_job_is_the_programs_fault() -> None:
+    events = [
+        xid(31, repetition * 5 * HOUR + n, "GPU-0", job=f"j{repetition}") for repetition in range(2) for n in range(3)
+    ]
+    spread = [replace(e, node=f"n{k % 3}") for k, e in enumerate(events)]
+    last = {f.key: f for f in findings_of(*spread)}
+    assert all(f.severity is Severity.INFO or not f.active for f in last.values())
+
+
+def test_94_is_counted_per_gpu() -> None:
+    found = findings_of(*(xid(94, n * DAY) for n in range(5)))
+    assert statements_of(found)[-2:] == [INFO, WARN]
+
+
+def test_a_suspicion_never_evicts_and_ends_after_a_quiet_day() -> None:
+    detector = XidDetector()
+    held = findings_of(sm(0, 1), sm(HOUR, 2), detector=detector)[-1]
+    assert not held.recommended_action.evicts
+    assert detector.advance_clock(T + HOUR + DAY - 60) == []
+    (ended,) = detector.advance_clock(T + HOUR + DAY)
+    assert (ended.active, ended.key) == (False, held.key)
+    assert ended.evidence.summary == "It stayed quiet."
+
+
+# company
+
+
+def test_63_with_48_asks_for_the_reset_and_64_for_a_new_part() -> None:
+    assert statements_of(findings_of(xid(63))) == [("info", "monitor", True)]
+    assert statements_of(findings_of(xid(48), xid(63, 1.0)))[-1] == RESET
+    assert statements_of(findings_of(xid(48), xid(64, 1.0)))[-1] == REPLACE
+
+
+def test_154_leads_over_the_other_codes() -> None:
+    found = findings_of(
+        xid(48), xid(154, 0.2, text="recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
+    )
+    assert statements_of(found) == [RESET, REBOOT]
+    assert "it follows from XID 48" in found[1].evidence.summary
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("changed from 0x0 (None) to 0x1 (GPU Reset Required)", RESET),
+        ("changed to 0x2 (Node Reboot Required)", REBOOT),
+        ("changed to 0x3 (Drain P2P)", RESET),
+        ("changed to 0x4 (Drain and Reset)", RESET),
+        ("changed from 0x1 (GPU Reset Required) to 0x0 (None)", ("info", "none", True)),
+        ("something new", WARN),
+        ("", WARN),
+    ],
+)
+def test_154_follows_its_text(text: str, expected: tuple[str, str, bool]) -> None:
+    assert statements_of(findings_of(xid(154, text=text))) == [expected]
+
+
+def test_154_does_not_silence_what_needs_a_person() -> None:
+    assert statements_of(findings_of(xid(64), xid(154, 1.0, text="(GPU Reset Required)")))[-1] == REPLACE
+
+
+def test_154_none_ends_what_a_reset_repairs() -> None:
+    found = findings_of(xid(154, text="(GPU Reset Required)"), xid(48, 0.1), xid(154, 30.0, text="(None)"))
+    assert statements_of(found) == [RESET, RESET, ("critical", "reset_gpu", False)]
+
+
+# links
+
+
+def test_74_reads_its_registers() -> None:
+    def line(first: str) -> Event:
+        return xid(74, text=f"NVLink: fatal error detected on link 2({first}, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)")
+
+    assert statements_of(findings_of(line("0x40000000"))) == [("info", "none", True)]
+    assert statements_of(findings_of(line("0x10"))) == [RESET]
+    assert statements_of(findings_of(line("0x200000"))) == [WARN]
+    assert statements_of(findings_of(line("0x2"))) == [RESET]
+    explained = findings_of(xid(48, -10.0), line("0x2"))
+    assert "XID 48" in explained[-1].evidence.summary, "48 speaks; the link is explained"
+
+
+def test_74_twice_on_one_link_is_no_flap() -> None:
+    assert statements_of(findings_of(xid(74, link=3), xid(74, HOUR, link=3))) == [WARN, RESET]
+    assert statements_of(findings_of(xid(74, link=3), xid(74, HOUR, link=4))) == [WARN, WARN]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"text": "NETIR_LINK_EVT Fatal XC0 i0 Link 03"}, RESET),
+        ({"text": "NETIR_LINK_EVT Nonfatal XC0 i0 Link 03"}, ("info", "monitor", True)),
+        ({"text": "NETIR_LINK_EVT Non-fatal XC0 i0 Link 03"}, ("info", "monitor", True)),
+        ({"fatal": True, "unit": "NETIR"}, RESET),
+        ({"fatal": False}, ("info", "monitor", True)),
+    ],
+)
+def test_fatal_and_nonfatal_of_the_fifth_nvlink(data: dict[str, Any], expected: tuple[str, str, bool]) -> None:
+    assert statements_of(findings_of(xid(149, **data))) == [expected]
+
+
+LINKS = (xid(149, 10.0, fatal=True, link=3), xid(74, 10.0, link=3), xid(136, 10.0))
+
+
+@pytest.mark.parametrize("line", LINKS, ids=["149", "74", "136"])
+def test_links_that_go_down_with_their_node_are_information(line: Event) -> None:
+    """214 of 288 nodes said NVLINK_DOWN; every one of them had been rebooted on purpose."""
+    stopping = event(K.NODE_STOPPING, 0.0, reason="shutdown")
+    found = findings_of(stopping, line)
+    assert statements_of(found) == [("info", "none", True)]
+    assert "during an orderly stop" in found[0].evidence.summary
+    late = findings_of(line, replace(stopping, time=T + 30.0))
+    assert statements_of(late)[-1][2] is False, "said a moment too early, it is taken back"
+
+
+def test_links_that_train_at_boot_are_information() -> None:
+    assert statements_of(findings_of(xid(149, fatal=True, uptime=40.0))) == [("info", "none", True)]
+    assert statements_of(findings_of(boot(0.0), xid(149, 100.0, fatal=True, uptime=None))) == [("info", "none", True)]
+    assert statements_of(findings_of(xid(149, fatal=True, uptime=400.0))) == [RESET]
+    assert statements_of(findings_of(xid(79, uptime=40.0))) == [REBOOT], "a GPU that fell off the bus does not train"
+
+
+def test_a_stop_long_ago_or_before_a_boot_forgives_nothing() -> None:
+    stopping = event(K.NODE_STOPPING, -HOUR, reason="shutdown")
+    assert statements_of(findings_of(stopping, xid(149, fatal=True))) == [RESET]
+    quick = [event(K.NODE_STOPPING, -60.0, reason="stopped"), boot(-10.0, uptime=45.0)]
+    assert statements_of(findings_of(*quick, xid(149, 50.0, fatal=True, uptime=DAY)))[-1] == RESET
+
+
+def test_a_switch_says_itself_whether_it_is_fatal() -> None:
+    def sxid(code: int, **data: Any) -> Event:
+        return event(K.SXID, code=code, **{"uptime": DAY, **data})
+
+    assert statements_of(findings_of(sxid(20034, text="Fatal, Link 30 LTSSM Fault Up"))) == [REBOOT]
+    assert statements_of(findings_of(sxid(20034, fatal=False))) == [WARN]
+    assert statements_of(findings_of(sxid(12028))) == [WARN]
+    assert statements_of(findings_of(sxid(11012))) == [("info", "none", True)]
+    assert statements_of(findings_of(sxid(22011))) == [REBOOT]
+    assert statements_of(findings_of(sxid(23007))) == [REBOOT]
+    assert findings_of(sxid(22011))[0].kind is FindingKind.SXID
+    assert statements_of(findings_of(event(K.NODE_STOPPING, -10.0), sxid(20034, fatal=True))) == [
+        ("info", "none", True)
+    ]
+
+
+# what was tried
+
+
+def test_79_after_a_reboot_that_did_not_help_is_to_be_inspected() -> None:
+    detector = XidDetector()
+    first = findings_of(xid(79), boot(HOUR), detector=detector)
+    assert statements_of(first) == [REBOOT, ("critical", "reboot_node", False)]
+    assert first[1].evidence.summary == "The node rebooted."
+    (again,) = findings_of(xid(79, 3 * DAY), detector=detector)
+    assert statements_of([again]) == [INSPECT]
+    assert again.evidence.summary == (
+        "GPU-1 on n1: the GPU fell off the bus (XID 79): have the hardware inspected; "
+        "2nd time in 3 days, the last reset or reboot did not help."
+    )
+    assert findings_of(boot(4 * DAY), detector=detector) == [], "a reboot does not inspect"
+
+
+def test_the_ladder_is_climbed_step_by_step() -> None:
+    detector = XidDetector()
+    remedies = []
+    for n in range(6):
+        remedies += [f.recommended_action for f in findings_of(xid(46, n * HOUR), detector=detector) if f.active]
+        findings_of(boot(n * HOUR + 600), detector=detector)
+    assert remedies[:5] == [
+        RecommendedAction.RESET_GPU,
+        RecommendedAction.RESET_GPU,
+        RecommendedAction.INSPECT_NODE,
+        RecommendedAction.INSPECT_NODE,
+        RecommendedAction.REPLACE,
+    ]
+
+
+def test_a_reset_that_did_not_help_leads_to_a_reboot() -> None:
+    reset = event(K.GPU_EVENT, 600.0, "GPU-1", what="reset", success="true")
+    found = findings_of(xid(46), reset, xid(46, HOUR))
+    assert statements_of(found) == [RESET, ("critical", "reset_gpu", False), REBOOT]
+    failed = event(K.GPU_EVENT, 600.0, "GPU-1", what="reset", success="false")
+    assert statements_of(findings_of(xid(46), failed)) == [RESET]
+
+
+def test_a_reboot_without_a_fault_before_it_is_no_attempt() -> None:
+    assert statements_of(findings_of(boot(-3 * HOUR), boot(-2 * HOUR), xid(46), xid(46, HOUR)))[-1] == RESET
+
+
+def test_faults_of_another_part_or_another_week_do_not_count() -> None:
+    assert statements_of(findings_of(xid(48), boot(HOUR), xid(79, 2 * HOUR)))[-1] == REBOOT
+    assert statements_of(findings_of(xid(79), boot(HOUR), xid(79, 8 * DAY)))[-1] == REBOOT
+    assert statements_of(findings_of(xid(79, device="GPU-2"), boot(HOUR), xid(79, 2 * HOUR)))[-1] == REBOOT
+
+
+def test_the_start_of_the_daemon_is_no_boot() -> None:
+    first = event(K.NODE_STARTED, -HOUR, uptime=HOUR, boot_id="b1")
+    again = event(K.NODE_STARTED, HOUR, uptime=3 * HOUR, boot_id="b1")
+    assert statements_of(findings_of(first, xid(79), again)) == [REBOOT]
+    nameless = event(K.NODE_STARTED, HOUR, uptime=3 * HOUR)
+    assert statements_of(findings_of(first, xid(79), nameless)) == [REBOOT]
+    silent = event(K.NODE_STARTED, HOUR, boot_id="b2")
+    assert statements_of(findings_of(first, xid(79), silent))[-1][2] is False, "another boot's id tells as well"
+
+
+# the service
+
+
+def test_events_shown_again_after_a_restart_build_the_same_state() -> None:
+    past = [xid(79), boot(HOUR)]
+    detector = XidDetector()
+    detector.update(past)
+    assert statements_of(detector.update([*past, xid(79, DAY)])) == [INSPECT]
+
+
+def test_what_left_the_memory_can_still_end() -> None:
+    held = findings_of(xid(79), xid(31, 0.0, "GPU-2"), xid(64, 0.0, "GPU-3"))
+    detector = XidDetector()
+    detector.restore_findings(
+        [*held, replace(held[0], detector="other", entity=replace(held[0].entity, device="GPU-9"))]
+    )
+    ended = detector.advance_clock(T + 2 * HOUR)
+    assert [f.entity.device for f in ended] == ["GPU-2"]
+    ended = detector.update([boot(3 * HOUR)])
+    assert [(f.entity.device, f.active) for f in ended] == [("GPU-1", False)]
+    assert detector.advance_clock(T + 30 * DAY) == [], "a part to be replaced waits for a person"
+
+
+def test_what_a_person_closed_is_forgotten() -> None:
+    detector = XidDetector()
+    (found,) = findings_of(xid(64), detector=detector)
+    detector.release({found.key}, before=T + HOUR)
+    assert findings_of(xid(31, HOUR), detector=detector) == [], "it holds: what is milder is not told"
+    detector.release(set(), before=T)
+    assert findings_of(xid(31, HOUR + 100), detector=detector) == [], "too fresh to be missing"
+    detector.release(set(), before=T + 10.0)
+    assert statements_of(findings_of(xid(13, 2 * HOUR), detector=detector)) == [INFO]
+
+
+def test_another_policy_takes_over_what_is_known() -> None:
+    detector = XidDetector()
+    findings_of(xid(79), detector=detector)
+    strict = load('[xid.79]\nrecommended_action = "inspect_node"')
+    assert statements_of(detector.follow(strict, T + 1)) == [INSPECT]
+    assert detector.follow(strict, T + 2) == []
+    mild = load('[xid.79]\nseverity = "info"\nrecommended_action = "monitor"')
+    assert statements_of(detector.follow(mild, T + 3)) == [("critical", "inspect_node", False)]
+
+
+def test_the_memory_of_one_device_is_bounded() -> None:
+    detector = XidDetector()
+    for n in range(3000):
+        detector.update([xid(n % 170, n * 100.0, pid=n, link=n, gpc=n, tpc=n, job=f"j{n}", text="x" * (n % 500))])
+    (history,) = (h for p, h in detector._histories.items() if p.device)
+    assert len(history.bursts) <= 24
+    assert all(len(b.processes) <= 8 and len(b.text) <= 400 for b in history.bursts)

@@ -1,0 +1,246 @@
+"""Dumps as PyTorch writes them, whole and damaged: exactly the ranks that hold up the job."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from mainstay.detectors.finding import FindingKind
+from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
+from mainstay.detectors.hang.collective_match import MatchState
+from mainstay.detectors.hang.flight_recorder import DumpError, decode, dumps_of, parse
+from tests.data import DATA, needs
+
+DUMPS = DATA / "flight-recorder"
+WORLD = list(range(8))
+GROUPS = {
+    "0": ("default_pg", WORLD),
+    "1": ("TENSOR_MODEL_PARALLEL_GROUP", [0, 1, 2, 3]),
+    "2": ("TENSOR_MODEL_PARALLEL_GROUP", [4, 5, 6, 7]),
+    **{str(3 + r): ("DATA_PARALLEL_GROUP", [r, r + 4]) for r in range(4)},
+}
+
+
+def call(pg: int, name: str, desc: str, seq: int, op: str = "all_reduce", *, done: bool, **more: Any) -> dict[str, Any]:
+    return {
+        "pg_id": pg,
+        "process_group": [name, desc],
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "profiling_name": f"nccl:{op}",
+        "time_created_ns": 1_700_000_000_000_000_000 + seq,
+        "input_sizes": [[1024]],
+        "input_dtypes": ["BFloat16"],
+        "output_sizes": [[1024]],
+        "output_dtypes": ["BFloat16"],
+        "state": "completed" if done else "scheduled",
+        "retired": done,
+        "is_p2p": False,
+        **more,
+    }
+
+
+def dump(rank: int, counts: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """A rank's dump; ``counts`` gives (entered, completed) by description."""
+    mine = [(name, desc, ranks) for name, (desc, ranks) in GROUPS.items() if rank in ranks]
+    entries = [
+        call(pg, name, desc, seq, done=seq <= counts[desc][1])
+        for pg, (name, desc, _) in enumerate(mine)
+        for seq in range(counts[desc][1], counts[desc][0] + 1)
+    ]
+    return {
+        "version": "2.9",
+        "pg_config": {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, desc, ranks in mine},
+        "pg_status": {
+            str(pg): {
+                "last_enqueued_collective": counts[desc][0],
+                "last_started_collective": -1,
+                "last_completed_collective": counts[desc][1],
+            }
+            for pg, (_, desc, _) in enumerate(mine)
+        },
+        "entries": entries,
+    }
+
+
+def hung(culprit: int = 2) -> dict[str, Any]:
+    """``culprit`` stops before call 10 of its tp group; its peers wait there, the other replica in dp for its ranks."""
+    replica = [r for r in WORLD if r // 4 == culprit // 4]
+    raw = {}
+    for rank in WORLD:
+        tensor = (9, 9) if rank == culprit else (10, 9) if rank in replica else (10, 10)
+        data = (4, 4) if rank in replica else (5, 4)
+        named = {"TENSOR_MODEL_PARALLEL_GROUP": tensor, "DATA_PARALLEL_GROUP": data, "default_pg": (3, 3)}
+        raw[str(rank)] = dump(rank, named)
+    return raw
+
+
+def read(raw: dict[str, Any]) -> HangDiagnosis:
+    return diagnose(dumps_of({"dumps": raw}))
+
+
+@pytest.mark.parametrize("file", ["gpu_error_tp4_pp2_ep8.json.gz", "lock_gil_tp2_pp4_ep4.json.gz"])
+@needs("flight-recorder")
+def test_real_dumps_name_exactly_the_faulty_ranks(file: str) -> None:
+    raw = json.loads(gzip.decompress((DUMPS / file).read_bytes()))
+    found = diagnose(dumps_of(raw))
+    assert list(found.ranks_blamed) == raw["fault_ranks"]
+    assert found.kind is FindingKind.NONCOMM_HANG
+    assert found.sure
+
+
+@pytest.mark.parametrize("culprit", WORLD)
+def test_the_rank_that_did_not_come_is_named_and_its_victims_are_not(culprit: int) -> None:
+    found = read(hung(culprit))
+    assert found.ranks_blamed == (culprit,)
+    assert found.culprits[0].group == "TENSOR_MODEL_PARALLEL_GROUP"
+    assert found.culprits[0].waiting == 3
+
+
+def test_numbers_as_text_and_as_pickle_say_the_same() -> None:
+    raw = hung()
+    as_text = copy.deepcopy(raw)
+    for one in as_text.values():
+        for status in one["pg_status"].values():
+            status.update({key: str(value) for key, value in status.items()})
+        for entry in one["entries"]:
+            entry.update(is_p2p="false", collective_seq_id=str(entry["collective_seq_id"]))
+    pickled = {rank: decode(pickle.dumps(one, 2)) for rank, one in raw.items()}
+    assert read(as_text).ranks_blamed == read(pickled).ranks_blamed == (2,)
+
+
+def test_an_old_dump_without_counters_is_read_from_its_entries() -> None:
+    raw = hung()
+    for one in raw.values():
+        del one["pg_status"]
+        one["version"] = "2.4"
+    assert read(raw).ranks_blamed == (2,)
+
+
+def test_local_ids_and_names_may_differ_from_rank_to_rank() -> None:
+    raw = hung()
+    for rank, one in raw.items():  # another numbering on each rank: id and name mean nothing on other ranks
+        shift = 10 * int(rank)
+        one["pg_status"] = {str(int(pg) + shift): status for pg, status in one["pg_status"].items()}
+        one["pg_config"] = {
+            str(n): {"name": str(n), "desc": of["desc"], "ranks": of["ranks"]}
+            for n, of in enumerate(one["pg_config"].values())
+        }
+        names = {of["desc"]: of["name"] for of in one["pg_config"].values()}
+        for entry in one["entries"]:
+            entry["pg_id"] += shift
+            entry["process_group"] = [names[entry["process_group"][1]], entry["process_group"][1]]
+    assert read(raw).ranks_blamed == (2,)
+
+
+def test_a_short_ring_changes_nothing() -> None:
+    raw = hung()
+    for rank, one in raw.items():
+        one["entries"] = one["entries"][-1:] if int(rank) % 2 else []
+    assert read(raw).ranks_blamed == (2,)
+
+
+def test_the_culprits_own_dump_may_be_missing() -> None:
+    raw = hung()
+    del raw["2"]
+    found = read(raw)
+    assert found.ranks_blamed == (2,)
+    assert found.missing == (2,)
+    assert not found.sure
+    assert "left no dump" in found.culprits[0].reason
+
+
+def test_a_victims_missing_dump_blames_nobody_else() -> None:
+    raw = hung()
+    del raw["6"]
+    found = read(raw)
+    assert found.ranks_blamed == (2,)
+    assert found.missing == (6,)
+
+
+def test_everybody_inside_the_same_call_is_a_communication_hang() -> None:
+    counts = {"TENSOR_MODEL_PARALLEL_GROUP": (9, 9), "DATA_PARALLEL_GROUP": (4, 4), "default_pg": (4, 3)}
+    found = read({str(rank): dump(rank, counts) for rank in WORLD})
+    assert found.kind is FindingKind.COMM_HANG
+    assert found.stuck == (("default_pg", tuple(WORLD)),)
+    assert not found.culprits
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"profiling_name": "nccl:broadcast"}, MatchState.COLLECTIVE_TYPE_MISMATCH),
+        ({"input_sizes": [[512]]}, MatchState.SIZE_OR_SYNTAX_MISMATCH),
+        ({"input_dtypes": ["Float"]}, MatchState.COLLECTIVE_DTYPE_MISMATCH),
+    ],
+)
+def test_members_that_mean_different_calls_are_a_mismatch(change: dict[str, Any], match: MatchState) -> None:
+    counts = {"TENSOR_MODEL_PARALLEL_GROUP": (9, 9), "DATA_PARALLEL_GROUP": (4, 4), "default_pg": (4, 3)}
+    raw = {str(rank): dump(rank, counts) for rank in WORLD}
+    odd = next(entry for entry in raw["5"]["entries"] if entry["pg_id"] == 0 and not entry["retired"])
+    odd.update(change)
+    found = read(raw)
+    assert found.kind is FindingKind.COLLECTIVE_MISMATCH
+    assert found.ranks_blamed == (5,)
+    assert found.odd[0][1].match is match
+    assert found.matches[match] == 1
+
+
+def test_uneven_all_to_all_is_no_mismatch() -> None:
+    counts = {"TENSOR_MODEL_PARALLEL_GROUP": (9, 9), "DATA_PARALLEL_GROUP": (4, 4), "default_pg": (4, 3)}
+    raw = {str(rank): dump(rank, counts) for rank in WORLD}
+    for rank, one in raw.items():
+        for entry in one["entries"]:
+            entry.update(profiling_name="nccl:all_to_all", input_sizes=[[int(rank) + 1, 8]])
+    found = read(raw)
+    assert found.matches == {"UNDECIDED": 1}
+    assert found.kind is FindingKind.COMM_HANG
+
+
+def test_a_job_at_rest_tells_nothing() -> None:
+    counts = {"TENSOR_MODEL_PARALLEL_GROUP": (9, 9), "DATA_PARALLEL_GROUP": (4, 4), "default_pg": (3, 3)}
+    found = read({str(rank): dump(rank, counts) for rank in WORLD})
+    assert found.kind is None
+    assert not found.culprits
+
+
+def test_gloo_tells_no_members_and_is_read_all_the_same() -> None:
+    """As torch 2.13 with gloo writes it: an empty pg_config, numbers as text, calls retired in state scheduled."""
+    raw = {}
+    for rank in range(2):
+        entered = 4 - rank
+        entries = [
+            call(1, "1", "tp", seq, done=seq < 4) | {"state": "scheduled", "profiling_name": "gloo:all_reduce"}
+            for seq in range(1, entered + 1)
+        ]
+        status = {"last_enqueued_collective": str(entered), "last_completed_collective": "3"}
+        raw[str(rank)] = {
+            "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
+            "pg_status": {"0": dict.fromkeys(status, "3"), "1": status},
+            "entries": entries,
+        }
+    assert read(raw).ranks_blamed == (1,)
+
+
+@pytest.mark.parametrize("content", [[], {}, {"a": 1}, {"dumps": {}}, {"dumps": {"x": {"entries": []}}}, "text", 3])
+def test_what_is_no_dump_is_refused(content: object) -> None:
+    with pytest.raises(DumpError, match="no flight-recorder dump"):
+        dumps_of(content)
+
+
+def test_nonsense_inside_a_dump_is_left_out() -> None:
+    odd = {"entries": [None, 3, {}, {"pg_id": None, "process_group": 7}], "pg_status": {"0": 5}, "pg_config": [1]}
+    assert parse(odd, 0).rank == 0
+    assert diagnose({0: parse(odd, 0)}).kind is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\x80\x02cposix\nsystem\n.", b"hello"])
+def test_bytes_that_are_neither_are_refused(data: bytes) -> None:
+    with pytest.raises(DumpError):
+        decode(data)

@@ -1,0 +1,87 @@
+"""``mainstay analyze-hang``: files in, one screen or JSON out, and an exit code that a script can use."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstay.detectors.hang.cli import analyze_hang
+from tests.detectors.hang.test_flight_recorder import WORLD, dump, hung
+
+
+def write(directory: Path, raw: dict[str, Any]) -> Path:
+    """One file a rank, in each of the forms that they come in."""
+    for rank, one in raw.items():
+        form = int(rank) % 4
+        if form == 0:
+            (directory / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(one, 2))
+        elif form == 1:
+            (directory / f"nccl_trace_rank_{rank}.json").write_text(json.dumps(one))
+        elif form == 2:
+            (directory / f"trace{rank}.json.gz").write_bytes(gzip.compress(json.dumps(one).encode()))
+        else:
+            (directory / f"job7_{rank}.pkl").write_bytes(pickle.dumps(one))
+    return directory
+
+
+def test_the_culprit_is_on_the_first_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze_hang(write(tmp_path, hung())) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "Rank 2 holds up the job."
+    assert "8 dumps read" in out
+
+
+def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze_hang(write(tmp_path, hung(5)), as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["kind"] == "noncomm_hang"
+    assert [c["rank"] for c in told["culprits"]] == [5]
+    assert told["ranks_read"] == 8
+    assert told["ranks_missing"] == []
+
+
+def test_one_file_may_hold_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "all8.json"
+    file.write_text(json.dumps({"dumps": hung(7)}))
+    assert analyze_hang(file) == 0
+    assert capsys.readouterr().out.startswith("Rank 7 holds up the job.")
+
+
+def test_what_is_no_dump_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, hung())
+    (tmp_path / "README.txt").write_text("dumps of last night")
+    assert analyze_hang(tmp_path) == 0
+    assert "Left out README.txt" in capsys.readouterr().out
+
+
+def test_a_job_at_rest_exits_with_four(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"TENSOR_MODEL_PARALLEL_GROUP": (9, 9), "DATA_PARALLEL_GROUP": (4, 4), "default_pg": (3, 3)}
+    assert analyze_hang(write(tmp_path, {str(rank): dump(rank, counts) for rank in WORLD})) == 4
+    assert "nothing can be said" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_line_and_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze_hang(tmp_path / "nowhere") == 2
+    assert analyze_hang(tmp_path) == 2
+    (tmp_path / "trace_0").write_bytes(b"\x80\x02cposix\nsystem\nq\x00.")
+    assert analyze_hang(tmp_path) == 2
+    (tmp_path / "trace_0").write_text('{"entries": []}')
+    (tmp_path / "other_0").write_text('{"entries": []}')
+    assert analyze_hang(tmp_path) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "does not exist" in lines[0]
+    assert "it is empty" in lines[1]
+    assert "posix system" in lines[2]
+    assert "rank 0 has two dumps" in lines[3]
+
+
+def test_broken_gzip_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trace_0.json.gz").write_bytes(gzip.compress(b'{"entries": []}')[:-9])
+    assert analyze_hang(tmp_path) == 2
+    assert "broken gzip" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""Memory that leaks is reported with the time that is left; jobs that come, grow, breathe and go are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mainstay.detectors.base import Samples
+from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.host.memory_leak import MemoryDetector
+from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction, Severity
+
+T0 = 1.7e9 // 600 * 600
+TOTAL = 2.0 * 2**40
+GIB = 2.0**30
+SIGNALS = ("memory_used_bytes", "memory_used_ratio", "uptime_seconds")
+
+
+def hosts(used: np.ndarray, step: float = 10.0) -> Samples:
+    """``used``: [time, host] bytes."""
+    ticks, count = used.shape
+    x = np.empty((ticks, 3, count), np.float32)
+    x[:, 0], x[:, 1] = used, used / TOTAL
+    x[:, 2] = 86_400.0 + (step * np.arange(ticks))[:, None]
+    return Samples(
+        entities=tuple(Entity(node=f"n{n}", device=HOST_DEVICE) for n in range(count)),
+        groups=("gpu/EPYC",) * count,
+        signals=SIGNALS,
+        t=T0 + step * np.arange(ticks, dtype=np.float64),
+        x=x,
+    )
+
+
+def noisy(seed: int, hours: float, *, count: int = 6, step: float = 10.0) -> np.ndarray:
+    """A steady job with some gigabytes of coming and going."""
+    rng = np.random.default_rng(seed)
+    ticks = int(hours * 3600 / step)
+    return 400 * GIB + GIB * rng.normal(0.0, 2.0, (ticks, count)) + GIB * rng.uniform(0, 50, count)
+
+
+def leak(used: np.ndarray, per_hour: float, *, host: int = 2, start: float = 0.0, step: float = 10.0) -> np.ndarray:
+    hours = np.arange(len(used)) * step / 3600
+    used[:, host] += per_hour * GIB * np.maximum(hours - start, 0.0)
+    return used
+
+
+def example(seed: int) -> Samples:
+    used = leak(noisy(seed, 4.0, step=30.0), 550.0, step=30.0)
+    used[350:, 2] = 400 * GIB  # the job ends
+    return hosts(used, 30.0)
+
+
+def findings_of(used: np.ndarray, step: float = 10.0) -> list[Finding]:
+    return MemoryDetector().update(hosts(used, step))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_leak_is_information_with_the_time_that_is_left(seed: int) -> None:
+    (finding,) = findings_of(leak(noisy(seed, 12.0), 30.0))
+    assert (finding.kind, finding.severity) == (FindingKind.MEMORY_LEAK, Severity.INFO)
+    assert finding.entity.node == "n2"
+    assert finding.time - T0 <= 8 * 3600
+    assert finding.evidence.numbers["bytes_per_second"] * 3600 / GIB == pytest.approx(30.0, rel=0.3)
+    assert "none is left in" in finding.evidence.summary
+
+
+def test_a_fast_leak_is_a_warning_before_it_ends_the_job() -> None:
+    used = leak(noisy(0, 4.0), 450.0)
+    found = findings_of(used[: np.argmax(used[:, 2] > 0.99 * TOTAL) or None])
+    assert [f.severity for f in found] == [Severity.WARNING]
+    assert found[-1].recommended_action is RecommendedAction.RESTART_JOB
+    assert 600 < found[-1].evidence.numbers["seconds_left"] <= 3600
+    assert found[-1].evidence.series[0].threshold == pytest.approx(TOTAL)
+
+
+def test_it_is_over_when_the_job_is() -> None:
+    begins, ends = findings_of(np.vstack([leak(noisy(0, 7.0), 100.0), noisy(1, 8.0)]))[:2]
+    assert (begins.active, ends.active) == (True, False)
+
+
+def test_jobs_that_start_and_stop_are_no_leak() -> None:
+    used = noisy(0, 24.0)
+    rng = np.random.default_rng(1)
+    for host in range(used.shape[1]):
+        for start in rng.integers(0, len(used), 8):
+            used[start : start + int(rng.integers(200, 4000)), host] += rng.uniform(50, 400) * GIB
+    assert findings_of(used) == []
+
+
+def test_ever_larger_jobs_are_no_leak() -> None:
+    used = noisy(0, 12.0)
+    used += 60 * GIB * (np.arange(len(used)) // 900)[:, None]  # every two and a half hours
+    assert findings_of(used) == []
+
+
+@pytest.mark.parametrize("period", [120.0, 900.0, 3600.0, 7200.0, 14_400.0])
+def test_a_sawtooth_is_no_leak(period: float) -> None:
+    used = noisy(0, 24.0)
+    phase = (np.arange(len(used)) * 10.0 % period / period)[:, None]
+    found = [f for f in findings_of(used + 300 * GIB * phase) if f.active]
+    assert found == []
+
+
+def test_a_data_set_that_is_read_into_memory_is_no_warning() -> None:
+    used = noisy(0, 6.0)
+    used[:, 3] += np.minimum(np.arange(len(used)) * 0.8, 1000.0) * GIB
+    assert {f.severity for f in findings_of(used) if f.active} <= {Severity.INFO}
+
+
+def test_what_was_not_measured_proves_nothing() -> None:
+    used = leak(noisy(0, 12.0), 30.0)
+    used[len(used) // 4 : len(used) // 2] = np.nan
+    assert {f.entity.node for f in findings_of(used)} <= {"n2"}
+    assert findings_of(np.full_like(used, np.nan)) == []
+
+
+def test_a_boot_is_not_judged() -> None:
+    data = hosts(leak(noisy(0, 1.0), 400.0))
+    data.x[:, 2] = np.minimum(data.x[:, 2] - 86_400.0, 500.0)
+    assert MemoryDetector().update(data) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_day_has_no_alarm(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    used = noisy(seed, 24.0, count=100, step=30.0)
+    used += GIB * np.cumsum(rng.normal(0.0, 0.3, used.shape), axis=0)  # it wanders by 16 GiB in a day
+    for host in range(100):
+        for start in rng.integers(0, len(used), 4):
+            used[start : start + int(rng.integers(60, 800)), host] += rng.uniform(50, 600) * GIB
+    assert [f.evidence.summary for f in findings_of(used, 30.0)] == []

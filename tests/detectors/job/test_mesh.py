@@ -1,0 +1,63 @@
+"""Ranks on axes: which ranks form a group of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.lib_mesh import regular
+from mainstay.detectors.job.mesh import JobMesh, mesh_of
+
+
+def ranks_of(mesh: JobMesh, kind: str) -> list[list[int]]:
+    return [mesh.ranks[rows].tolist() for rows in mesh.groups(kind)]
+
+
+def test_groups_differ_in_their_own_axis_only() -> None:
+    mesh = regular("job", dp=2, pp=2, tp=2)
+    assert ranks_of(mesh, "world") == [list(range(8))]
+    assert ranks_of(mesh, "tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert ranks_of(mesh, "pp") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert ranks_of(mesh, "dp") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert mesh.kinds == ("world", "dp", "pp", "tp")
+
+
+def test_an_axis_of_one_place_is_no_kind() -> None:
+    mesh = regular("job", dp=4)
+    assert mesh.kinds == ("world", "dp")
+    assert mesh.on("ep").tolist() == [0, 0, 0, 0]
+    assert ranks_of(mesh, "dp") == [[0, 1, 2, 3]]
+
+
+def test_rows_do_not_depend_on_the_order_of_the_ranks() -> None:
+    mesh = regular("job", dp=2, pp=2)
+    order = np.array([3, 1, 0, 2])
+    mixed = replace(mesh, ranks=mesh.ranks[order], index=mesh.index[:, order])
+    assert sorted(map(sorted, ranks_of(mixed, "pp"))) == ranks_of(mesh, "pp")
+    assert mixed.rows([0, None, 9, 3]).tolist() == [2, -1, -1, 0]
+
+
+def test_a_topology_becomes_a_mesh() -> None:
+    place = [
+        {"rank": r, "dp": r // 2, "pp": r % 2, "tp": 0, "node": f"n{r // 2}", "device": None} for r in (1, 0, 3, 2)
+    ]
+    mesh = mesh_of("job", {"ranks": place}, {"n0": ("leaf-0",)})
+    assert mesh.ranks.tolist() == [0, 1, 2, 3]
+    assert mesh.nodes == ("n0", "n0", "n1", "n1")
+    assert mesh.switches == (("leaf-0",), ("leaf-0",), (), ())
+    assert ranks_of(mesh, "dp") == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"ranks": np.array([0, 0])}, "rank 0 stands twice"),
+        ({"index": np.zeros((1, 2), np.int64)}, "index has shape"),
+        ({"nodes": ("a",)}, "1 nodes for 2 ranks"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, object], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        replace(regular("job", dp=2), **change)

@@ -1,0 +1,178 @@
+"""A job that became slower as a whole; one that spikes, drifts, pauses or resumes has not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.lib_pace import pace_of
+from mainstay.detectors.base import DetectorState, Samples
+from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.job.slowdown import SlowdownDetector
+from mainstay.detectors.statistics.bocpd import Bocpd
+from mainstay.probes.core_types import StepPhase
+from tests.data import DATA, needs
+
+ONSET = 100
+
+
+def series(seed: int, *, steps: int = 200, noise: float = 0.01, by: float = 0.0, stop: int | None = None) -> np.ndarray:
+    """Step times with single spikes; ``by`` slower from ``ONSET`` to ``stop``."""
+    rng = np.random.default_rng(seed)
+    seconds = 2.0 * np.exp(rng.normal(0.0, noise, steps))
+    seconds[rng.random(steps) < 0.02] *= 1.5
+    seconds[ONSET:stop] *= 1 + by
+    return seconds
+
+
+def job(seconds: np.ndarray, ranks: int = 4) -> Samples:
+    """All ranks alike, as in synchronous training."""
+    rng = np.random.default_rng(1)
+    x = seconds[:, None] * np.exp(rng.normal(0.0, 0.001, (len(seconds), ranks)))
+    return Samples(
+        entities=tuple(Entity(job="demo", rank=r, node=f"node-{r // 2}") for r in range(ranks)),
+        groups=("stage 0",) * ranks,
+        signals=("step_time_seconds",),
+        t=1.7e9 + np.cumsum(seconds),
+        x=x[:, None, :].astype(np.float32),
+        steps=np.arange(len(seconds)),
+    )
+
+
+def example(seed: int) -> Samples:
+    return job(series(seed, by=0.15))
+
+
+def findings_of(data: Samples) -> list[Finding]:
+    return SlowdownDetector().update(data)
+
+
+def delay(data: Samples, finding: Finding) -> int:
+    return int(np.searchsorted(data.t, finding.time)) - ONSET + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("by", "noise", "within"), [(0.10, 0.005, 7), (0.10, 0.02, 10), (0.3, 0.02, 7), (0.07, 0.01, 10)]
+)
+def test_a_lasting_slowdown_is_said_in_few_steps(seed: int, by: float, noise: float, within: int) -> None:
+    data = job(series(seed, noise=noise, by=by))
+    found = findings_of(data)
+    assert [(f.kind, f.entity, f.active) for f in found] == [(FindingKind.JOB_SLOWDOWN, Entity(job="demo"), True)]
+    assert 5 <= delay(data, found[0]) <= within + 1
+    assert found[0].evidence.numbers["ratio"] == pytest.approx(1 + by, rel=0.03)
+    assert abs(found[0].evidence.numbers["since_step"] - ONSET) <= 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_spikes_and_drift_are_not(seed: int) -> None:
+    seconds = series(seed, steps=1000)
+    seconds *= 1 + 0.02 * np.sin(np.arange(1000) / 150)  # day and night
+    seconds[300:302] *= 3.0  # a pause of two steps
+    assert findings_of(job(seconds)) == []
+
+
+def test_it_ends_when_it_returns_and_can_come_again() -> None:
+    seconds = series(2, steps=300, by=0.2, stop=130)
+    seconds[200:240] *= 1.2
+    assert [f.active for f in findings_of(job(seconds))] == [True, False, True, False]
+
+
+def test_a_level_that_stays_becomes_the_usual_one() -> None:
+    found = findings_of(job(series(3, steps=900, by=0.2)))
+    assert [f.active for f in found] == [True, False]
+    assert "taken as usual" in found[1].evidence.summary
+
+
+def test_three_per_cent_is_below_what_is_verified() -> None:
+    assert findings_of(job(series(4, steps=400, by=0.03))) == []
+
+
+def test_other_phases_and_first_steps_after_a_rollback_do_not_count() -> None:
+    data = job(series(5, by=0.5))
+    phase = np.zeros((200, 1, 4), np.float32)
+    phase[ONSET:] = StepPhase.EVALUATE
+    assert (
+        findings_of(replace(data, signals=("step_time_seconds", "step_phase"), x=np.concatenate((data.x, phase), 1)))
+        == []
+    )
+    again = job(series(5, by=2.0, stop=ONSET + 5))
+    assert findings_of(replace(again, steps=np.r_[np.arange(100), np.arange(90, 190)])) == []
+
+
+def test_it_says_whether_it_judges() -> None:
+    detector = SlowdownDetector()
+    assert detector.status().state is DetectorState.IDLE
+    data = job(series(6))
+    detector.update(data.part(0, 10))
+    assert detector.status().state is DetectorState.LEARNING
+    detector.update(data.part(10, 90))
+    assert detector.status().state is DetectorState.ACTIVE
+    detector.reset()
+    detector.update(job(series(6, noise=0.3)))
+    assert detector.status().state is DetectorState.ABSTAINING
+
+
+def test_bocpd_finds_the_change_and_its_time() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(0.0, 1.0, (60, 3))
+    x[40:, 1] += 6.0
+    bocpd = Bocpd(3, longest=50)
+    for row in x[:40]:
+        bocpd.update(row)
+    assert (bocpd.run_length() >= 39).all()
+    for row in x[40:]:
+        bocpd.update(row)
+    assert list(bocpd.run_length()) == [49, 20, 49]
+    assert bocpd.changed_within(25)[1] > 0.99
+    assert bocpd.changed_within(25)[0] < 0.2
+    np.testing.assert_allclose(bocpd.mass.sum(axis=1), 1.0)
+
+
+def test_bocpd_skips_what_is_missing() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(0.0, 1.0, 80)
+    bocpd, twin = Bocpd(longest=100), Bocpd(2, longest=100)
+    for value in x:
+        bocpd.update(np.array([value]))
+        twin.update(np.array([value, np.nan]))
+    assert bocpd.run_length()[0] >= 79
+    np.testing.assert_allclose(twin.mass[0], bocpd.mass[0])
+    assert twin.mass[1, 0] == 1.0
+
+
+def test_bocpd_agrees_with_the_posterior_computed_naively() -> None:
+    """All partitions of six samples, weighed by hazard and by Normal-Gamma marginal likelihoods."""
+    from itertools import pairwise, product
+    from math import lgamma, log, pi
+
+    x = np.array([0.1, -0.4, 0.3, 4.0, 4.4, 3.9])
+    bocpd = Bocpd(longest=20)
+    prior = bocpd.prior
+
+    def marginal(run: np.ndarray) -> float:
+        n, mean = len(run), float(run.mean())
+        kappa, alpha = prior.kappa + n, prior.alpha + n / 2
+        beta = prior.beta + ((run - mean) ** 2).sum() / 2 + prior.kappa * n * mean**2 / (2 * kappa)
+        gain = lgamma(alpha) - lgamma(prior.alpha) + prior.alpha * log(prior.beta) - alpha * log(beta)
+        return float(gain + (log(prior.kappa) - log(kappa)) / 2 - n / 2 * log(2 * pi))
+
+    weight = np.zeros(7)
+    for cuts in product([False, True], repeat=6):  # a change before each sample, also before the first
+        places = [0, *[i for i in range(1, 6) if cuts[i]], 6]
+        logs = sum(marginal(x[a:b]) for a, b in pairwise(places))
+        logs += sum(log(prior.hazard) if cut else log(1 - prior.hazard) for cut in cuts)
+        weight[places[-1] - places[-2]] += np.exp(logs)
+    for value in x:
+        bocpd.update(np.array([value]))
+    np.testing.assert_allclose(bocpd.mass[0, 1:7], (weight / weight.sum())[1:], rtol=1e-6)
+
+
+@needs("step-times")
+@pytest.mark.parametrize("name", ["bert_h100", "gpt3_15b_a100lts", "mixtral8x7b_h100_dev"])
+def test_real_jobs_without_a_slow_stretch_are_left_alone(name: str) -> None:
+    with np.load(DATA / "step-times" / f"{name}.npz") as data:
+        seconds = data["iteration_time"]
+    assert findings_of(pace_of(seconds[np.isfinite(seconds)])) == []

@@ -1,0 +1,107 @@
+"""``mainstay localize``: a file of pairs in, culprits out, an exit code that a script can use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstay.detectors.localize.cli import localize
+
+Json = dict[str, Any]
+
+
+def write(path: Path, pairs: list[Json], text: str = "") -> Path:
+    file = path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps(pair) for pair in pairs) + "\n" + text)
+    return file
+
+
+def pairs(slow: float) -> list[Json]:
+    return [
+        {"a": "n1", "b": "n2", "bandwidth": {"4096": 1e9, "4194304": 4.6e10}},
+        {"a": "n3", "b": "n4", "bandwidth": {"4096": 1.01e9, "4194304": 4.6e10 * slow}},
+        {"a": "n5", "b": "n6", "bandwidth": {"4096": 1e9, "4194304": 4.62e10}},
+        {"a": "n1", "b": "n3", "bandwidth": {"4096": 0.99e9, "4194304": 4.65e10 * slow}, "round": 2},
+        {"a": "n2", "b": "n4", "bandwidth": {"4096": 1e9, "4194304": 4.58e10}, "round": 2},
+        {"a": "n3", "b": "n5", "bandwidth": {"4096": 1e9, "4194304": 4.6e10 * slow}, "round": 3},
+    ]
+
+
+def test_the_culprit_is_on_the_first_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(write(tmp_path, pairs(0.7))) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("Node n3: 7")
+    assert "at 4 MiB (not at 4 KiB)" in out.replace("\n", " ")
+    assert "n3 - n5: 70%" in out
+
+
+def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(write(tmp_path, pairs(0.7)), as_json=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [c["name"] for c in told["verdict"]["culprits"]] == [["n3"]]
+    assert sorted(told["verdict"]["good"]) == ["n1", "n2", "n4", "n5", "n6"]
+
+
+def test_healthy_pairs_are_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(write(tmp_path, pairs(1.0))) == 0
+    assert "No slow part" in capsys.readouterr().out
+
+
+def test_too_little_is_no_verdict_and_says_what_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(write(tmp_path, pairs(0.7)[:3])) == 4
+    out = capsys.readouterr().out
+    assert out.startswith("No culprit found")
+    assert "Measure next: n" in out
+
+
+def test_times_and_a_topology(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [f"n{k}" for k in range(8)]
+    switches = {name: f"leaf-{k // 2}" for k, name in enumerate(nodes)}
+    chart = {"nodes": [{"name": n, "nics": [{"switches": [switches[n], "spine"]}]} for n in nodes]}
+    (tmp_path / "topology.json").write_text(json.dumps(chart))
+    rows: list[Json] = []
+    for one in range(8):
+        for other in range(one + 1, 8):
+            far = one // 2 != other // 2
+            slow = far and 0 in {one // 2, other // 2}
+            rows.append({"a": nodes[one], "b": nodes[other], "seconds": {"4194304": 2e-3 if slow else 1e-3}})
+    assert localize(write(tmp_path, rows), topology=tmp_path / "topology.json") == 1
+    assert "uplinks of switch leaf-0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": "n1", "b"', "line 7"),
+        ('{"a": "n1", "b": "n2", "bandwidth": {"big": 1.0}}', "line 7"),
+        ('{"a": "n1", "b": "n1", "bandwidth": 5.0}', "itself"),
+        ('{"a": "n1", "b": "n2", "bandwidth": -5.0}', "above 0"),
+        ('{"a": "n1", "b": "n2", "seconds": 0}', "more than"),
+        ('{"a": "n1", "b": "n2", "speed": 5.0}', "speed"),
+        ('{"a": "n1", "b": "n2"}', "without a bandwidth"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    assert localize(write(tmp_path, pairs(1.0), text)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("chart", ["{", '{"nodes": [{"name": "n1"}]}', '{"nodes": [{"name": ""}]}'])
+def test_a_topology_that_does_not_fit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], chart: str
+) -> None:
+    (tmp_path / "t.json").write_text(chart)
+    assert localize(write(tmp_path, pairs(1.0)), topology=tmp_path / "t.json") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_no_file_and_an_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(tmp_path / "none") == 2
+    assert localize(write(tmp_path, [])) == 2
+    assert "holds no pair" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""Schedules: everybody meets everybody by the circle method; ways through the fabric."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from mainstay.detectors.localize.rounds import circle
+from mainstay.detectors.localize.topology import (
+    Component,
+    Endpoint,
+    FabricComponentKind,
+    FabricTopology,
+    Host,
+    Nic,
+    TopologyMap,
+    flat,
+)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 17])
+def test_the_circle_lets_every_two_meet_once(count: int) -> None:
+    turns = count - 1 + count % 2
+    met = []
+    for turn in range(turns):
+        pairs = circle(count, turn)
+        positions = [position for pair in pairs for position in pair]
+        assert len(set(positions)) == len(positions)
+        assert len(positions) == count - count % 2, "with an odd count one has a bye"
+        met += pairs
+    assert sorted(met) == list(combinations(range(count), 2))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nobody_meets_nobody(count: int) -> None:
+    assert circle(count, 3) == []
+
+
+def kinds(way: tuple[Component, ...], kind: FabricComponentKind) -> set[tuple[str, ...]]:
+    return {piece.name for piece in way if piece.kind is kind}
+
+
+def test_ways_over_chains_of_switches() -> None:
+    chart = TopologyMap(
+        flat(["a", "b", "c", "d"], {"a": ("l1", "s1"), "b": ("l1", "s1"), "c": ("l2", "s1"), "d": ("l3", "s2")})
+    )
+    near = chart.way(Endpoint("a"), Endpoint("b"))
+    assert kinds(near.pieces, FabricComponentKind.SWITCH) == {("l1",)}
+    assert not kinds(near.pieces, FabricComponentKind.UPLINK)
+    far = chart.way(Endpoint("a"), Endpoint("c"))
+    assert kinds(far.pieces, FabricComponentKind.SWITCH) == {("l1",), ("l2",), ("s1",)}
+    assert kinds(far.pieces, FabricComponentKind.UPLINK) == {("l1",), ("l2",)}
+    apart = chart.way(Endpoint("a"), Endpoint("d"))
+    assert kinds(apart.pieces, FabricComponentKind.UPLINK) == {("l1",), ("s1",), ("l3",), ("s2",)}
+    assert len({near.group, far.group, apart.group}) == 3, "healthy speed differs with the length of the way"
+
+
+def test_ways_over_several_spines() -> None:
+    hosts = tuple(Host(name=n, nics=(Nic(name="x", switches=(leaf,)),)) for n, leaf in (("a", "l1"), ("b", "l2")))
+    chart = TopologyMap(FabricTopology(nodes=hosts, spines={"l1": ("s1", "s2"), "l2": ("s2", "s3")}))
+    a, b = Endpoint("a", "x"), Endpoint("b", "x")
+    assert chart.vias(a, b) == ("s2",)
+    told = chart.way(a, b, "s2").pieces
+    assert kinds(told, FabricComponentKind.CABLE) == {("l1", "s2"), ("l2", "s2")}
+    untold = chart.way(a, b).pieces
+    assert not kinds(untold, FabricComponentKind.CABLE), "it is unknown which it took"
+    assert kinds(untold, FabricComponentKind.UPLINK) == {("l1",), ("l2",)}
+    assert chart.way(a, b).group == chart.way(a, b, "s2").group
+
+
+def test_a_gpu_beside_another_nic_is_another_kind_of_transfer() -> None:
+    host = Host(name="a", nics=(Nic(name="x"), Nic(name="y")), gpus=("g", "h"))
+    chart = TopologyMap(FabricTopology(nodes=(host, Host(name="b"))))
+    straight = chart.way(Endpoint("a", "x", "g"), Endpoint("b"))
+    crossed = chart.way(Endpoint("a", "x", "h"), Endpoint("b"))
+    assert straight.group != crossed.group
+    assert kinds(crossed.pieces, FabricComponentKind.GPU) == {("a", "h")}
+    with pytest.raises(ValueError, match="no NIC 'z' of node a"):
+        chart.way(Endpoint("a", "z"), Endpoint("b"))

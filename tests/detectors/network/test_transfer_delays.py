@@ -1,0 +1,216 @@
+"""The slow path and its end: sender, receiver, link, switch, all; and none where nothing is slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.lib_comm import START, Network, network, simulate, slow, spoil
+from bench.lib_mesh import regular
+from mainstay.detectors.base import DetectorState, Samples
+from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.network.transfer_delay_noise import calibrate
+from mainstay.detectors.network.transfer_delays import TransferDelayDetector
+
+ONSET = 40
+
+
+def all_to_all(seed: int, *, steps: int = 70) -> tuple[Network, Samples]:
+    """Eight ranks on four nodes, everybody to everybody."""
+    mesh = regular("job", dp=8, ranks_per_node=2, leaf_nodes=2)
+    pairs = np.array([(a, b) for a in range(8) for b in range(8) if a != b])
+    net = Network(mesh=mesh, pairs=pairs, size=np.full(len(pairs), 8e6))
+    return net, simulate(net, steps, seed)
+
+
+def cell(net: Network, source: int, target: int) -> np.ndarray:
+    return (net.pairs == (source, target)).all(axis=1)
+
+
+def example(seed: int) -> Samples:
+    net, data = all_to_all(seed)
+    return slow(data, cell(net, 1, 4), 2.0, ONSET)
+
+
+def findings_of(data: Samples) -> list[Finding]:
+    return TransferDelayDetector().update(data)
+
+
+def delay(finding: Finding) -> int:
+    """Slow steps taken in until the finding."""
+    return round((finding.time - START) / 5.0) - ONSET + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_hot_cell_is_the_link(seed: int) -> None:
+    found = findings_of(example(seed))
+    assert [(f.kind, f.entity) for f in found] == [(FindingKind.CONGESTION, Entity(job="job", rank=1, peer=4))]
+    assert 3 <= delay(found[0]) <= 8
+    assert not found[0].recommended_action.evicts
+    assert found[0].evidence.numbers["ratio"] == pytest.approx(2.0, rel=0.2)
+    assert "both do well with their other peers" in found[0].evidence.summary
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("side", "word"), [(0, "sends takes"), (1, "receives takes"), (None, "sends and receives")])
+def test_a_row_is_the_sender_and_a_column_the_receiver(seed: int, side: int | None, word: str) -> None:
+    net, data = all_to_all(seed)
+    hot = ~net.local & ((net.pairs == 5).any(axis=1) if side is None else net.pairs[:, side] == 5)
+    found = findings_of(spoil(slow(data, hot, 2.0, ONSET), seed))
+    assert (found[0].kind, found[0].entity.rank, found[0].entity.node) == (FindingKind.NIC_DEGRADED, 5, "node-2")
+    assert word in found[0].evidence.summary
+    assert delay(found[0]) <= 5
+
+
+def test_in_a_ring_sender_and_receiver_are_not_told_apart() -> None:
+    net = network("rings", 64)
+    found = findings_of(slow(simulate(net, 60, 3), cell(net, 8, 16), 2.0, ONSET))
+    assert [f.entity for f in found] == [Entity(job="job", rank=8, peer=16)]
+    assert found[0].evidence.numbers["sender_possible"] == found[0].evidence.numbers["receiver_possible"] == 1.0
+    assert found[0].confidence < 0.7
+    assert "the port of rank 8 or the port of rank 16" in found[0].evidence.summary
+
+
+@pytest.mark.parametrize("pattern", ["pipeline", "hierarchical"])
+def test_cells_that_share_a_switch_name_it(pattern: str) -> None:
+    net = network(pattern, 128)
+    ends = net.under("leaf-2")
+    found = findings_of(slow(simulate(net, 60, 1), ~net.local & (ends[:, 0] != ends[:, 1]), 2.0, ONSET))
+    assert (found[0].kind, found[0].entity) == (FindingKind.CONGESTION, Entity(job="job", device="leaf-2"))
+
+
+def test_a_whole_node_is_one_finding() -> None:
+    net = network("hierarchical", 128)
+    nodes = np.array(net.mesh.nodes)[net.pairs]
+    found = findings_of(slow(simulate(net, 60, 2), ~net.local & (nodes[:, 0] == "node-3"), 2.0, ONSET))
+    assert [(f.kind, f.entity) for f in found] == [(FindingKind.NIC_DEGRADED, Entity(job="job", node="node-3"))]
+
+
+def test_when_all_are_slow_no_rank_is_blamed() -> None:
+    net = network("pipeline", 64)
+    found = findings_of(slow(simulate(net, 80, 2), ~net.local, 1.6, ONSET))
+    assert [(f.kind, f.entity) for f in found] == [(FindingKind.CONGESTION, Entity(job="job"))]
+
+
+def test_two_faults_at_once_are_two_findings() -> None:
+    net, data = all_to_all(1)
+    hot = cell(net, 1, 4) | (~net.local & (net.pairs[:, 0] == 6))
+    named = {(f.kind, f.entity.rank, f.entity.peer) for f in findings_of(slow(data, hot, 2.5, ONSET)) if f.active}
+    assert named == {(FindingKind.NIC_DEGRADED, 6, None), (FindingKind.CONGESTION, 1, 4)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_healthy_networks_are_left_alone(seed: int) -> None:
+    net = network(["rings", "pipeline", "all_to_all", "hierarchical"][seed], 64)
+    assert findings_of(spoil(simulate(net, 150, seed), seed)) == []
+
+
+def test_one_spike_of_a_whole_row_alarms_nobody() -> None:
+    net, data = all_to_all(2)
+    x = data.x.copy()
+    x[ONSET : ONSET + 2, 0, net.pairs[:, 0] == 3] *= 50.0
+    assert findings_of(replace(data, x=x)) == []
+
+
+def test_it_ends_when_transfers_are_as_they_were() -> None:
+    net, data = all_to_all(3)
+    x = data.x.copy()
+    x[ONSET:55, 0, cell(net, 1, 4)] *= 2.0
+    found = findings_of(replace(data, x=x))
+    assert [f.active for f in found] == [True, False]
+    assert 55 <= (found[1].time - START) / 5.0 <= 61
+
+
+def test_larger_messages_are_not_slower_links() -> None:
+    net, data = all_to_all(4)
+    growth = np.exp(np.random.default_rng(0).normal(0.0, 0.5, (len(data.t), 1, data.x.shape[2])))
+    assert findings_of(replace(data, x=(data.x * growth).astype(np.float32))) == []
+    x = data.x.copy()
+    x[ONSET:, :, cell(net, 1, 4)] *= 4.0  # from one step on, of one pair
+    assert findings_of(replace(data, x=x)) == []
+
+
+def test_without_a_mesh_ranks_are_still_named() -> None:
+    net, data = all_to_all(5)
+    found = findings_of(replace(slow(data, net.pairs[:, 0] == 5, 2.0, ONSET), mesh=None))
+    assert [(f.kind, f.entity.rank, f.entity.node) for f in found] == [(FindingKind.NIC_DEGRADED, 5, None)]
+
+
+def test_a_pair_slow_from_the_start_is_found_among_its_kind() -> None:
+    net = network("hierarchical", 128)
+    hot = ~net.local & (net.pairs[:, 0] == 9)
+    found = findings_of(slow(simulate(net, 60, 5), hot, 2.0, 0))
+    assert [(f.kind, f.entity.rank) for f in found] == [(FindingKind.NIC_DEGRADED, 9)]
+
+
+def test_a_rank_that_moved_to_another_node_is_learned_anew() -> None:
+    net, data = all_to_all(6, steps=80)
+    moved = replace(net.mesh, nodes=("node-9", *net.mesh.nodes[1:]))
+    slower = slow(data, (net.pairs == 0).any(axis=1), 1.4, ONSET)
+    detector = TransferDelayDetector()
+    assert detector.update(slower.part(0, ONSET)) == []
+    assert detector.update(replace(slower.part(ONSET, 80), mesh=moved)) == []
+
+
+def test_it_says_whether_it_judges() -> None:
+    _, data = all_to_all(7)
+    detector = TransferDelayDetector()
+    assert detector.status().state is DetectorState.IDLE
+    detector.update(data.part(0, 10))
+    assert detector.status().state is DetectorState.LEARNING
+    detector.update(data.part(10, 40))
+    assert detector.status().state is DetectorState.ACTIVE
+    wild = np.exp(np.random.default_rng(1).normal(0.0, 2.0, (70, 1, data.x.shape[2])))
+    detector.reset()
+    x = data.x.copy()
+    x[:, :1] *= wild
+    detector.update(replace(data, x=x))
+    assert detector.status().state is DetectorState.ABSTAINING
+
+
+def test_a_link_of_a_large_job_is_named_although_it_has_many_others_beside_it() -> None:
+    net = network("hierarchical", 2048)
+    link = int(np.flatnonzero(~net.local)[100])
+    hot = np.arange(len(net.pairs)) == link
+    found = findings_of(slow(simulate(net, 47, 3), hot, 2.0, ONSET))
+    assert [(f.entity.rank, f.entity.peer) for f in found] == [tuple(net.pairs[link].tolist())]
+
+
+def test_quiet_pairs_are_judged_beside_loud_ones() -> None:
+    net, data = all_to_all(8)
+    x = data.x.copy()
+    loud = net.pairs[:, 0] >= 3
+    wild = np.exp(np.random.default_rng(2).normal(0.0, 2.0, (len(data.t), int(loud.sum()))))
+    x[:, 0, loud] *= wild
+    detector = TransferDelayDetector()
+    found = detector.update(slow(replace(data, x=x), cell(net, 1, 4), 2.0, ONSET))
+    assert [(f.entity.rank, f.entity.peer) for f in found] == [(1, 4)]
+    account = detector.status()
+    assert account.state is DetectorState.ACTIVE
+    assert account.numbers["pairs_too_loud"] == np.count_nonzero(loud)
+    assert "too much from step to step" in account.reason
+
+
+def test_limits_follow_the_tails_of_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    light = rng.normal(0.0, 0.05, 20_000)
+    heavy = np.where(rng.random(20_000) < 0.02, rng.exponential(1.0, 20_000), light)
+    keys = {"shift": np.log(2.0), "least": np.log(1.2), "clip": 4.0, "rare": 1e9, "floor": 0.03}
+    assert calibrate(light, **keys).steps < 4.0 < calibrate(heavy, **keys).steps < 12.0
+    assert calibrate(rng.normal(0.0, 2.0, 2_000), **keys).steps == np.inf
+
+
+def test_false_alarms_come_as_rarely_as_asked() -> None:
+    """A tenth of the wanted rarity is simulated: the CUSUM at its limit, on fresh samples of the same noise."""
+    rng = np.random.default_rng(1)
+    noise = rng.standard_t(4, 10_000) * 0.1
+    limit = calibrate(noise, shift=np.log(2.0), least=np.log(1.2), clip=4.0, rare=1e4, floor=0.03)
+    score, alarms = np.zeros(200), 0
+    for _ in range(1_000):  # 200,000 samples
+        z = np.clip(rng.standard_t(4, 200) * 0.1 / limit.sigma, -4, 4)
+        score = np.maximum(0.0, score + z - limit.k)
+        alarms += int(np.count_nonzero(score >= limit.h))
+        score[score >= limit.h] = 0.0
+    assert alarms <= 20

@@ -1,0 +1,81 @@
+"""Slow devices that share something become one finding; those that do not stay apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mainstay.detectors.validation.node_clusters import DeviceLocation, group
+
+
+def places(nodes: int = 32, gpus: int = 4, in_rack: int = 8) -> dict[str, DeviceLocation]:
+    return {
+        f"n{node}-{gpu}": DeviceLocation(node=f"n{node}", rack=f"r{node // in_rack}")
+        for node in range(nodes)
+        for gpu in range(gpus)
+    }
+
+
+def test_a_slow_node_is_one_finding() -> None:
+    slow = {f"n5-{gpu}" for gpu in range(4)}
+    (one,) = group(slow, places())
+    assert (one.node, one.rack, len(one.devices), one.of) == ("n5", None, 4, 4)
+    assert one.chance < 1e-4
+    assert one.description == "4 of 4 devices of n5 are slow"
+
+
+def test_most_of_a_node_is_enough_where_it_cannot_be_chance() -> None:
+    (one,) = group({"n5-0", "n5-1", "n5-3"}, places())
+    assert (one.node, one.of) == ("n5", 4)
+
+
+def test_devices_far_apart_stay_apart() -> None:
+    found = group({"n1-0", "n9-1", "n17-2"}, places())
+    assert [one.devices for one in found] == [("n1-0",), ("n17-2",), ("n9-1",)]
+    assert {one.chance for one in found} == {1.0}
+
+
+def test_half_a_node_stays_apart() -> None:
+    assert len(group({"n5-0", "n5-1"}, places())) == 2
+
+
+def test_a_slow_rack_is_one_finding() -> None:
+    slow = {f"n{node}-{gpu}" for node in range(8, 14) for gpu in range(2)} | {"n30-0"}
+    rack, alone = group(slow, places())
+    assert (rack.rack, rack.node, len(rack.devices), rack.of) == ("r1", None, 12, 32)
+    assert rack.nodes == tuple(sorted(f"n{node}" for node in range(8, 14)))
+    assert rack.description == "12 of 32 devices of rack r1 are slow"
+    assert alone.devices == ("n30-0",)
+
+
+def test_a_slow_node_is_not_its_rack() -> None:
+    (one,) = group({f"n9-{gpu}" for gpu in range(4)}, places())
+    assert one.rack is None
+
+
+def test_without_racks_nodes_are_enough() -> None:
+    where = {name: DeviceLocation(node=place.node) for name, place in places().items()}
+    assert [one.node for one in group({f"n5-{gpu}" for gpu in range(4)}, where)] == ["n5"]
+
+
+def test_every_slow_device_is_in_exactly_one_group() -> None:
+    where, random = places(), np.random.default_rng(0)
+    for _ in range(50):
+        slow = {str(name) for name in random.choice(sorted(where), size=int(random.integers(1, 40)), replace=False)}
+        said = [device for one in group(slow, where) for device in one.devices]
+        assert sorted(said) == sorted(slow)
+
+
+def test_chance_rarely_makes_a_group() -> None:
+    where, random = places(), np.random.default_rng(1)
+    made = sum(
+        any(len(one.devices) > 1 for one in group(set(random.choice(sorted(where), size=6, replace=False)), where))
+        for _ in range(400)
+    )
+    assert made <= 4
+
+
+def test_a_device_without_a_place_is_named() -> None:
+    with pytest.raises(ValueError, match="no place is known of lost"):
+        group({"lost"}, places())
+    assert group(set(), places()) == ()

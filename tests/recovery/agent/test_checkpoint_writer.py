@@ -1,0 +1,285 @@
+"""The disk level of one agent, and a job that goes back while it is written. In one process, but for who writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from bench.lib_source import ArraySource
+from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, WriterProcess
+from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
+from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
+from mainstay.recovery.agent.node import AgentNode, AgentSettings
+from mainstay.recovery.agent.parity_store import ParityStore
+from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.writer import Writer, WriteRequest, WriteResult
+from mainstay.recovery.memory.digest import digest
+from mainstay.recovery.memory.records import Word
+from mainstay.recovery.memory.snapshot import SnapshotWriter
+
+RUN = "run-1"
+
+
+def config(generation: int = 1, returns: tuple[tuple[int, int], ...] = (), every: int = 10) -> DiskConfig:
+    return DiskConfig(run=RUN, generation=generation, every=every, dp=1, pp=1, tp=1, returns=returns)
+
+
+class Bench:
+    """The store of one node with one rank, and what writes its files."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = root / "checkpoints"
+        memory = root / "memory"
+        memory.mkdir()
+        settings = AgentSettings(job="job", node="node", token="secret", directory=memory, disk_every=10, disk_keep=4)
+        self.store = ArenaStore(memory, slots=settings.slots, disk_every=settings.disk_every)
+        self.array = np.zeros(5000, np.uint8)
+        source = ArraySource({"t": self.array})
+        self.store.open(0, source.layout)
+        self.arena = self.store.arena(0)
+        self.snapshots = SnapshotWriter(self.arena, source)
+        self.writer = CheckpointWriter(AgentNode(settings, self.store, ParityStore(memory)), self.files)
+        self.writer.configure(ConfigureDisk(config=config()))
+
+    def step(self, epoch: int, generation: int, value: int) -> None:
+        self.array[:] = value
+        self.snapshots.start(epoch, generation)
+        self.snapshots.wait()
+
+    def go_back(self, epoch: int, generation: int) -> None:
+        self.store.fence(generation)
+        self.store.discard_after(epoch)
+
+    def listed(self) -> list[tuple[int, int]]:
+        """(epoch, generation) of each part."""
+        return sorted((entry.epoch, entry.generation) for entry in self.writer.listed())
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Orders are carried out here, so that a test can step between."""
+    writer = Writer()
+    monkeypatch.setattr(WriterProcess, "submit", lambda _, order: writer.carry_out(order))
+    made = Bench(tmp_path)
+    yield made
+    made.snapshots.close()
+
+
+def test_a_file_tells_the_generation_in_which_its_step_was_made(bench: Bench) -> None:
+    bench.step(10, 1, 5)
+    bench.writer.run_once()
+    bench.step(20, 1, 6)
+    bench.writer.run_once()
+    bench.go_back(10, 2)
+    assert bench.listed() == [(10, 1), (20, 1)]
+    bench.writer.configure(ConfigureDisk(config=config(2, ((10, 2),))))
+    assert bench.listed() == [(10, 1)]
+    bench.step(20, 2, 6)  # the same bits, of another history all the same
+    bench.writer.run_once()
+    assert bench.listed() == [(10, 1), (20, 2)]
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_job_that_goes_back_while_a_file_is_written_has_its_epochs_written_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    bench.step(10, 1, 5)
+    bench.writer.run_once()
+    submit: Callable[..., WriteResult] = WriterProcess.submit
+
+    def interrupted(writer_process: WriterProcess, order: WriteRequest) -> WriteResult:
+        if when == "before":
+            bench.go_back(10, 2)
+        outcome = submit(writer_process, order)
+        if when == "behind":
+            bench.go_back(10, 2)
+        return outcome
+
+    bench.step(20, 1, 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(WriterProcess, "submit", interrupted)
+        bench.writer.run_once()
+    assert bench.arena.word(Word.DISK_FLOOR) == 10  # what is behind is still to be written, and its slots are pinned
+    bench.writer.configure(ConfigureDisk(config=config(2, ((10, 2),))))
+    bench.step(20, 2, 7)
+    bench.writer.run_once()
+    assert bench.listed() == [(10, 1), (20, 2)]
+    (tensor,) = RunDirectory(bench.files / RUN).part(20, 0, 2).tensors
+    assert np.fromfile(bench.files / RUN / "step-00000020" / "__0_2.distcp", np.uint8)[tensor.at] == 7
+
+
+def test_the_run_is_remembered_by_the_next_agent_and_forgotten_with_the_memory(bench: Bench) -> None:
+    again = CheckpointWriter(bench.writer._node, bench.files)
+    assert again.config == config()
+    again.forget()
+    assert CheckpointWriter(bench.writer._node, bench.files).config is None
+
+
+def test_the_last_save_writes_what_is_no_disk_epoch(bench: Bench) -> None:
+    bench.step(13, 1, 9)
+    bench.writer.save(SaveCheckpoint(epoch=13))
+    assert bench.listed() == [(13, 1)]
+    assert RunDirectory(bench.files / RUN).manifest(13).epoch == 13
+    (bench.files / RUN / "step-00000014").write_text("in the way")
+    bench.step(14, 1, 9)
+    with pytest.raises(NoSuchSlotError, match="epoch 14 was not written"):
+        bench.writer.save(SaveCheckpoint(epoch=14))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"run": "../up"}, "run"), ({"dp": 0}, "dp=0"), ({"every": -1}, "0 for never"), ({"dp": 1 << 40}, "cannot be")],
+)
+def test_orders_that_make_no_sense_are_refused(bench: Bench, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        bench.writer.configure(ConfigureDisk(config=msgspec.structs.replace(config(), **changes)))
+    assert bench.writer.config == config()
+
+
+def test_a_slow_disk_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.writer.late() == ""
+    monkeypatch.setattr("mainstay.recovery.agent.checkpoint_writer.SLOW_SECONDS", 0.0)
+    bench.writer._writer_process.busy_since = 0.0
+    assert "has been under way for" in bench.writer.late()
+
+
+# Real agents
+
+
+def test_the_disk_level_round_trip(agents, ranks, contents, eventually, tmp_path):
+    disk = tmp_path / "checkpoints"
+    agent = agents("a", "--checkpoint-interval", "3", "--checkpoint-dir", str(disk))
+    rank = ranks(0, agent)
+    client = agent.client()
+    client.configure_disk(config(every=3))
+    for epoch in range(1, 11):
+        rank.step(epoch)
+        if epoch % 3 == 0:
+            eventually(lambda epoch=epoch: epoch in [d.epoch for d in client.inventory().disk])
+    eventually(lambda: [d.epoch for d in client.inventory().disk] == [9, 6])  # two are kept
+    agent.lose()
+    agent.start()
+    back = ranks(0, agent)
+    done = agent.client().load_disk(0, 9, disk, RUN)
+    assert done.nbytes == back.layout.nbytes
+    views = back.arena.layout.views(back.arena.slot_bytes(back.arena.find(9).slot))
+    assert all(views[name].tobytes() == value.tobytes() for name, value in contents(0, 9, back.sizes).items())
+    assert agent.client().inventory().rates.disk_read > 0
+    other = ranks(4, agent)
+    agent.client().load_disk(4, 9, disk, RUN, from_rank=0, generation=1)  # another shape of the job
+    assert other.arena.find(9).digest == done.digest
+
+
+def test_a_damaged_or_foreign_file_is_refused(agents, ranks, eventually, tmp_path):
+    agent = agents("a", "--checkpoint-interval", "1", "--checkpoint-dir", str(tmp_path))
+    rank = ranks(0, agent)
+    client = agent.client()
+    client.configure_disk(config(every=1))
+    rank.step(1)
+    step = tmp_path / RUN / "step-00000001"
+    eventually((step / "manifest.json").exists)
+    path = step / "__0_1.distcp"
+    whole = path.read_bytes()
+    for body in (whole[:-90_000], whole[: len(whole) // 2] + b"!" + whole[len(whole) // 2 + 1 :], b""):
+        path.write_bytes(body)
+        with pytest.raises(CorruptError, match=r"__0_1\.distcp"):
+            client.load_disk(0, 1, tmp_path, RUN)
+    path.write_bytes(whole)
+    for epoch, run in ((2, RUN), (1, "run-2")):
+        with pytest.raises(NoSuchSlotError, match="does not hold rank 0"):
+            client.load_disk(0, epoch, tmp_path, run)
+    (step / "rank-5.g1.json").write_bytes((step / "rank-0.g1.json").read_bytes())
+    (step / "__5_1.distcp").write_bytes(whole)
+    ranks(5, agent)
+    with pytest.raises(CorruptError, match="holds rank 0"):
+        client.load_disk(5, 1, tmp_path, RUN)
+
+
+def test_a_disk_that_refuses_is_reported_and_training_goes_on(agents, ranks, eventually, tmp_path):
+    (tmp_path / RUN).write_text("in the way")
+    agent = agents("a", "--checkpoint-interval", "1", "--checkpoint-dir", str(tmp_path))
+    agent.client().configure_disk(config(every=1))
+    rank = ranks(0, agent)
+    for epoch in range(1, 6):
+        rank.step(epoch)
+    eventually(lambda: any("disk level of rank 0" in words for words in agent.client().inventory().degraded))
+    assert rank.arena.newest().epoch == 5
+
+
+def children(pid: int) -> set[int]:
+    """Of all threads of a process; a thread that answers a client may end meanwhile."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def test_a_writer_that_is_killed_is_started_again(agents, ranks, eventually, tmp_path):
+    agent = agents("a", "--checkpoint-interval", "1", "--checkpoint-dir", str(tmp_path))
+    client = agent.client()
+    client.configure_disk(config(every=1))
+    rank = ranks(0, agent)
+    for epoch in (1, 2):
+        rank.step(epoch)
+        eventually(lambda epoch=epoch: epoch in {d.epoch for d in client.inventory().disk})
+        eventually(lambda: len(children(agent.process.pid)) == 1)
+        for pid in children(agent.process.pid):
+            os.kill(pid, 9)
+    assert not [words for words in client.inventory().degraded if "disk" in words]
+
+
+def test_the_copy_of_a_lost_rank_is_written_when_asked(bench: Bench) -> None:
+    source = ArraySource({"t": np.full(5000, 3, np.uint8)})
+    bench.writer.configure(ConfigureDisk(config=DiskConfig(run=RUN, generation=1, every=10, dp=2, pp=1, tp=1)))
+    arena, slot = bench.store.copies.begin_copy(1, source.layout)
+    arena.slot_bytes(slot)[:5000] = 3
+    arena.slot_bytes(slot)[5000:] = 0
+    bench.store.copies.commit(arena, slot, 13, 1, digest(arena.slot_bytes(slot)[: source.layout.nbytes]))
+    bench.step(13, 1, 9)
+    bench.writer.save(SaveCheckpoint(epoch=13, copies=(1, 7)))
+    assert [(part.rank, part.nbytes) for part in RunDirectory(bench.files / RUN).manifest(13).parts] == [
+        (0, 5056),
+        (1, 5056),
+    ]
+
+
+def test_a_directory_that_hangs_holds_up_no_inventory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.step(10, 1, 5)
+    bench.writer.run_once()
+    assert bench.listed() == [(10, 1)]
+    answer = threading.Event()
+    monkeypatch.setattr("mainstay.recovery.agent.checkpoint_writer.LIST_SECONDS", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "steps", lambda _: answer.wait(30.0) and [])
+        assert bench.listed() == [(10, 1)]  # what was last seen
+        assert "does not answer" in bench.store.degraded["checkpoint directory"]
+        assert bench.listed() == [(10, 1)]
+        answer.set()
+        assert bench.writer._looking is not None
+        bench.writer._looking.join(20.0)
+    monkeypatch.setattr("mainstay.recovery.agent.checkpoint_writer.LIST_SECONDS", 20.0)
+    assert bench.listed() == [(10, 1)]
+    assert "checkpoint directory" not in bench.store.degraded
+
+
+def test_a_directory_that_cannot_be_made_is_said_once_and_over_when_it_can(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.files.write_text("in the way")
+    for _ in range(3):
+        bench.writer.run_once()
+    assert caplog.text.count("DEGRADED disk level: ") == 1
+    assert "disk level" in bench.store.degraded
+    bench.files.unlink()
+    bench.writer.run_once()
+    assert "disk level" not in bench.store.degraded

@@ -1,0 +1,397 @@
+"""Which run a job is, what it continues from, and what is saved before it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstay.recovery.agent.messages import DiskInfo
+from mainstay.recovery.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointError,
+    CheckpointPart,
+    Manifest,
+    PartEntry,
+    RunInfo,
+    TensorEntry,
+    part_name,
+    run_name,
+    step_name,
+    write_checked,
+)
+from mainstay.recovery.launcher.checkpointing import newest_common
+from mainstay.recovery.launcher.messages import Saved
+from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.recovery_plan import RestoreSource
+
+EARLIER = "01997c4e-8f00-7000-8000-000000000001"
+
+
+@pytest.fixture
+def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
+    return dataclasses.replace(options, disk_every=5, checkpoint_dir=tmp_path / "checkpoints")
+
+
+def earlier_step(directory: Path, epoch: int, *, dp: int = 2, pp: int = 2, replicated: bool = True) -> None:
+    """A whole step of an earlier run, as far as a coordinator looks at one."""
+    run = directory / EARLIER
+    (run / step_name(epoch)).mkdir(parents=True)
+    write_checked(run / run_name(3), RunInfo(run=EARLIER, job="job", generation=3, dp=dp, pp=pp, tp=1))
+    parts = tuple(PartEntry(rank=rank, generation=3, nbytes=100, check="") for rank in range(dp * pp))
+    manifest = Manifest(
+        run=EARLIER, job="job", epoch=epoch, dp=dp, pp=pp, tp=1, replicated=replicated, time=1.0, parts=parts
+    )
+    write_checked(run / step_name(epoch) / MANIFEST, manifest)
+
+
+def test_agents_are_told_of_the_run_and_of_what_was_gone_back_from(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            first = world.nodes[0].runs[-1]
+            assert (first.every, first.dp, first.pp, first.generation, first.returns) == (5, 2, 2, 1, ())
+            assert first.run == world.coordinator.disk.run == world.events("job_started")[0]["data"]["run"]
+            world.node_of(3).kill(3)
+            await world.until_state("running", 2)
+            told = await world.until(lambda: [c for c in world.nodes[1].runs if c.generation == 2])
+            assert (told[0].run, told[0].returns) == (first.run, ((7, 2),))
+
+    play(scenario())
+
+
+def finish(world: Any) -> None:
+    for node in world.nodes:
+        for rank in list(node.pids):
+            node.kill(rank, exit_code=0, signal=None)
+
+
+def test_the_last_steps_are_saved_before_anybody_is_told_to_stop(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            for node in world.nodes:
+                node.saves_with = None
+            finish(world)
+            await world.until(lambda: all(node.saves == [7] for node in world.nodes))
+            await asyncio.sleep(0.05)
+            assert all(node.stopped is None for node in world.nodes)
+            for node in world.nodes:
+                node.stream.send(Saved(epoch=7))
+            await world.until(lambda: all(node.stopped for node in world.nodes))
+            assert [node.stopped.exit_code for node in world.nodes] == [0, 0]
+            assert world.coordinator.state == "finished"
+
+    play(scenario())
+
+
+def test_a_job_that_is_stopped_saves_the_newest_step_that_all_ranks_have(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            for rank in (0, 2):  # the others were about to
+                world.node_of(rank).commit(rank, 8)
+            await world.until(lambda: world.coordinator.committed == 8)
+            world.coordinator.stopped(143)
+            assert world.coordinator.over
+            await world.until(lambda: all(node.stopped for node in world.nodes))
+            assert [node.saves for node in world.nodes] == [[7], [7]]
+            assert {rank for node in world.nodes for fence in node.fences for rank in fence.kill} == {0, 1, 2, 3}
+            assert await world.coordinator.outcome == 143
+            assert world.coordinator.state == "failed"
+
+    play(scenario())
+
+
+def test_when_no_restart_is_possible_the_healthy_replica_saves_at_once(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    """Just in time: node 1 is gone with its replica, no node has room for its ranks, and node 0 holds the same."""
+
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, spares=0), steps=7) as world:
+            assert world.coordinator.executor.survey.replicated
+            world.nodes[1].stream.close()
+            await world.until(lambda: world.nodes[0].stopped)
+            assert world.nodes[0].saves == [7]
+            assert "nowhere to run" in world.nodes[0].stopped.reason
+
+    play(scenario())
+
+
+def test_replicas_that_differ_do_not_stand_for_one_another(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, spares=0), steps=7) as world:
+            world.coordinator.executor.survey.replicated = False
+            world.nodes[1].stream.close()
+            await world.until(lambda: world.nodes[0].stopped)
+            assert world.nodes[0].saves == []
+            assert "nothing was saved at the end" in caplog.text
+
+    play(scenario())
+
+
+def test_equal_replicas_share_the_writing_and_stand_in_when_all_is_lost(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, checkpoint_replicas=1), steps=7) as world:
+            assert world.nodes[0].runs[0].copies == 0  # nothing is known of replicas before the first step
+            told = await world.until(lambda: [c for c in world.nodes[0].runs if c.copies == 1])
+            assert told[-1].writers() == {0, 3}
+            for node in world.nodes:
+                node.disk = [DiskInfo(rank=rank, epoch=5, nbytes=100, generation=1) for rank in (0, 3)]
+                node.slots.clear()
+            for rank in range(4):
+                world.node_of(rank).kill(rank)
+            await world.until(
+                lambda: [e for e in world.events("recovery_planned") if e["data"]["plan"]["chosen"] == "disk_restart"]
+            )
+            orders = await world.until(
+                lambda: len(o := [o for n in world.nodes for o in n.orders if o.order.generation > 1]) >= 4 and o
+            )
+            newest = max(order.order.generation for order in orders)
+            assert {o.rank: o.order.restore.from_rank for o in orders if o.order.generation == newest} == {
+                0: 0, 1: 3, 2: 0, 3: 3,
+            }  # fmt: skip
+
+    play(scenario())
+
+
+def test_copies_of_a_lost_node_are_saved_by_whoever_keeps_them(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    """Sharded over replicas, so that nothing stands for the lost ranks but their copies."""
+
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, spares=0), steps=7) as world:
+            world.coordinator.executor.survey.replicated = False
+            lost = set(world.nodes[1].pids)
+            world.nodes[0].slots |= dict.fromkeys(lost, 6)
+            world.nodes[1].stream.close()
+            await world.until(lambda: world.nodes[0].stopped)
+            assert world.nodes[0].saves == [6]
+            assert set(world.nodes[0].saved_copies) == lost
+
+    play(scenario())
+
+
+def test_what_could_not_be_saved_is_said_and_the_job_ends_all_the_same(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            world.nodes[1].saves_with = "disk level of rank 2: the disk is full"
+            world.coordinator.stopped(143)
+            await world.until(lambda: all(node.stopped for node in world.nodes))
+            assert "step 7 is perhaps not whole on disk: node-1: disk level of rank 2: the disk is full" in caplog.text
+
+    play(scenario())
+
+
+def test_a_node_that_is_lost_during_the_last_save_is_not_waited_for(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            world.nodes[1].saves_with = None
+            world.coordinator.stopped(143)
+            await world.until(lambda: world.nodes[1].saves)
+            world.nodes[1].stream.close()
+            await world.until(lambda: world.nodes[0].stopped)
+
+    play(scenario())
+
+
+def test_without_a_disk_level_a_job_ends_at_once(
+    running: Callable[..., Any], options: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(options, steps=7) as world:
+            world.coordinator.stopped(143)
+            await world.until(lambda: all(node.stopped for node in world.nodes))
+            assert all(node.saves == [] and node.runs == [] for node in world.nodes)
+
+    play(scenario())
+
+
+# Resuming
+
+
+def test_the_first_order_of_every_rank_is_the_step_of_the_earlier_run(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    earlier_step(disk.checkpoint_dir or Path(), 40)
+
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, resume="latest"), steps=0) as world:
+            orders = {o.rank: o.order.restore for node in world.nodes for o in node.orders}
+            for rank, restore in orders.items():
+                assert (restore.epoch, restore.source) == (40, RestoreSource.DISK)
+                assert (restore.run, restore.from_rank, restore.part) == (EARLIER, rank, 3)
+            assert {rank.epoch for rank in world.coordinator.members.ranks} == {40}
+            await world.until(lambda: world.nodes[0].runs)
+            assert world.nodes[0].runs[-1].resumed == (EARLIER, 40)
+            assert world.nodes[0].runs[-1].run > EARLIER
+
+    play(scenario())
+
+
+def test_who_loses_everything_before_a_step_of_its_own_goes_back_to_the_earlier_run(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    earlier_step(disk.checkpoint_dir or Path(), 40)
+
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, resume=EARLIER), steps=0) as world:
+            for node in world.nodes:
+                node.slots.clear()
+            for rank in range(4):
+                world.node_of(rank).kill(rank)
+            await world.until(
+                lambda: [e for e in world.events("recovery_planned") if e["data"]["plan"]["chosen"] == "disk_restart"]
+            )
+            order = (await world.until(lambda: [o for o in world.nodes[0].orders if o.order.generation > 1]))[-1]
+            assert (order.order.restore.run, order.order.restore.epoch) == (EARLIER, 40)
+
+    play(scenario())
+
+
+def test_a_step_that_cannot_be_read_is_one_clear_line(
+    new_world: Any, disk: RunOptions, play: Callable[..., None]
+) -> None:
+    earlier_step(disk.checkpoint_dir or Path(), 40)
+
+    async def scenario() -> None:
+        world = new_world(dataclasses.replace(disk, resume="latest"))
+        await world.start()
+        try:
+            for number in range(2):
+                (await world.connect(number)).broken = {RestoreSource.DISK}
+            await world.until(lambda: world.nodes[0].stopped)
+            assert "cannot continue from step 40: the bytes are gone" in world.nodes[0].stopped.reason
+        finally:
+            await world.close()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ({"pp": 4}, "pp=4 tp=1, this job has pp=2"),
+        ({"dp": 4, "replicated": False}, "made with dp=4, this job has dp=2; its state is sharded"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused_in_one_line(
+    new_world: Any, disk: RunOptions, play: Callable[..., None], step: dict[str, Any], words: str
+) -> None:
+    earlier_step(disk.checkpoint_dir or Path(), 40, **step)
+
+    async def scenario() -> None:
+        world = new_world(dataclasses.replace(disk, resume="latest"))
+        await world.start()
+        try:
+            for number in range(2):
+                await world.connect(number)
+            await world.until(lambda: world.nodes[0].stopped)
+            assert words in world.nodes[0].stopped.reason
+        finally:
+            await world.close()
+
+    play(scenario())
+
+
+def test_auto_begins_anew_where_there_is_nothing(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, resume="auto"), steps=1) as world:
+            assert world.coordinator.disk.source is None
+            assert "nothing to resume" in caplog.text
+        with pytest.raises(CheckpointError, match=r"--resume latest: .* is no directory"):
+            type(world)(dataclasses.replace(disk, resume="latest"))
+
+    play(scenario())
+
+
+def test_the_newest_step_that_can_be_made_whole() -> None:
+    shape = MeshShape(dp=2, pp=2)
+    even = {rank: {6, 7} for rank in range(4)}
+    assert newest_common(even, shape, replicated=False) == 7
+    uneven = even | {0: {7, 8}, 2: {7, 8}}
+    assert newest_common(uneven, shape, replicated=True) == 7
+    lost = {0: {7, 8}, 1: {6, 7}}
+    assert newest_common(lost, shape, replicated=True) == 7
+    assert newest_common(lost, shape, replicated=False) is None
+    assert newest_common({0: {7}, 2: {7}}, shape, replicated=True) is None
+    ahead = {0: {8}, 1: {8}, 2: {7, 8}, 3: {7}}
+    assert newest_common(ahead, shape, replicated=True) == 8
+
+
+def test_auto_follows_what_saving_costs(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    """100 bytes of state at 100 bytes a second, steps of 0.1 s: the request to save often meets what a save takes."""
+    auto = dataclasses.replace(disk, disk_auto=True, parity_every=10, parity_auto=True, mtbf_hours=1e-3)
+
+    async def scenario() -> None:
+        async with running(auto, steps=7) as world:
+            tuning = world.coordinator.tuning
+            tuning.retune(0.0)  # nothing is known of the disk yet
+            assert tuning.disk_every == 5
+            assert tuning.parity_every == 1  # 100 bytes are nothing for a network
+            tuning.retune(100.0)
+            assert tuning.disk_every > 10
+            told = await world.until(lambda: [c for c in world.nodes[1].runs if c.every == tuning.disk_every])
+            assert told[0].run == world.coordinator.disk.run
+            before = tuning.disk_every
+            tuning.retune(98.0)  # not worth a word
+            assert tuning.disk_every == before
+
+    play(scenario())
+
+
+def test_the_rate_is_that_of_the_slowest_part_of_the_newest_whole_step(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    directory = disk.checkpoint_dir or Path()
+
+    async def scenario() -> None:
+        async with running(disk, steps=1) as world:
+            tuning = world.coordinator.tuning
+            assert await tuning._disk_rate() == 0.0
+            run = directory / world.coordinator.disk.run
+            (run / step_name(5)).mkdir(parents=True)
+            info = RunInfo(run=run.name, job="job", generation=1, dp=2, pp=1, tp=1)
+            write_checked(run / run_name(1), info)
+            text = TensorEntry("mainstay.layout", "uint8", (1,), 0, 1, 0, 0, 1)
+            parts = [
+                CheckpointPart(
+                    run=run.name, job="job", rank=rank, epoch=5, generation=1, dp=2, pp=1, tp=1, file="f", nbytes=100,
+                    layout_digest=0, seconds=seconds, tensors=(), described=text,
+                )
+                for rank, seconds in enumerate((2.0, 4.0))
+            ]  # fmt: skip
+            checks = [write_checked(run / step_name(5) / part_name(p.rank, 1), p).check for p in parts]
+            entries = tuple(PartEntry(rank=r, generation=1, nbytes=100, check=c) for r, c in enumerate(checks))
+            manifest = Manifest(
+                run=run.name, job="job", epoch=5, dp=2, pp=1, tp=1, replicated=True, time=1.0, parts=entries
+            )
+            write_checked(run / step_name(5) / MANIFEST, manifest)
+            assert await tuning._disk_rate() == 25.0
+
+    play(scenario())

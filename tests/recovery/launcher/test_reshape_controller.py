@@ -1,0 +1,228 @@
+"""A planned change of (dp, pp): who is asked, what is saved before anything is given up, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstay.recovery.launcher.messages import Saved
+from mainstay.recovery.launcher.option_values import OptionsError
+from mainstay.recovery.launcher.options import RunOptions, parse
+from mainstay.recovery.launcher.recovery_executor import VERIFY_STEPS
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.recovery_plan import RestoreSource
+from mainstay.recovery.reshape_cli import run_reshape
+from mainstay.recovery.reshape_request import (
+    ReshapeRequest,
+    ReshapeResult,
+    ReshapeStatus,
+    answered,
+    read_requests,
+    write_request,
+)
+from tests.recovery.launcher.adapting import adapt, whole_step
+
+
+@pytest.fixture
+def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
+    return dataclasses.replace(options, disk_every=5, checkpoint_dir=tmp_path / "checkpoints")
+
+
+SHAPE = MeshShape(dp=2, pp=2)
+"""That the job is started in."""
+
+
+def request(world: Any, dp: int, pp: int) -> Path:
+    """Asked for, and seen by the coordinator."""
+    path = write_request(world.options.state_dir, ReshapeRequest(id="request", dp=dp, pp=pp, asked_at=1.0))
+    world.coordinator.disk.reshaping.run_once()
+    return path
+
+
+def go_on(world: Any) -> None:
+    """Steps are committed until what was begun counts as verified."""
+    for epoch in range(9, 9 + VERIFY_STEPS):
+        world.commit_all(epoch)
+
+
+async def the_answer(world: Any, path: Path) -> ReshapeResult:
+    given: ReshapeResult = await world.until(lambda: answered(path))
+    return given
+
+
+def test_all_ranks_start_anew_from_the_step_that_was_saved(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            old = world.coordinator.disk.run
+            whole_step(world, 8, SHAPE)
+            path = request(world, 1, 4)
+            await asyncio.sleep(0.02)
+            assert not any(node.fences for node in world.nodes)  # it waits for the end of a step
+            world.dp, world.pp = 1, 4
+            world.commit_all(8)
+            await world.until_state("running", 3)
+            assert [node.saves for node in world.nodes] == [[8], [8]]
+            assert {rank for node in world.nodes for rank in node.fences[-1].kill} == {0, 1, 2, 3}
+            orders = {m.rank: m.order.restore for node in world.nodes for m in node.orders if m.order.generation == 3}
+            assert {order.source for order in orders.values()} == {RestoreSource.DISK}
+            assert {rank: order.parts for rank, order in orders.items()} == {
+                0: ((0, 1), (1, 1)), 1: ((0, 1), (1, 1)), 2: ((1, 1), (0, 1)), 3: ((1, 1), (0, 1)),
+            }  # fmt: skip
+            assert {order.run for order in orders.values()} == {old}
+            config = world.nodes[0].runs[-1]
+            assert (config.dp, config.pp, config.resumed) == (1, 4, (old, 8))
+            assert config.run == world.coordinator.disk.run != old
+            go_on(world)
+            given = await the_answer(world, path)
+            assert (given.outcome, given.step, given.steps_repeated) == (ReshapeStatus.DONE, 8, 0)
+            assert world.coordinator.recoveries == 0
+
+    play(scenario())
+
+
+def test_what_cannot_be_saved_is_not_given_up(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            world.nodes[1].saves_with = "the disk is full"
+            path = request(world, 1, 4)
+            world.commit_all(8)
+            await world.until_state("running", 2)
+            go_on(world)
+            given = await the_answer(world, path)
+            assert (given.outcome, given.detail) == (ReshapeStatus.FAILED, "node-1: the disk is full")
+            assert not any(fence.kill for node in world.nodes for fence in node.fences)
+            assert world.coordinator.members.shape == MeshShape(dp=2, pp=2)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("model_names", [False, True])
+def test_a_step_that_no_other_shape_can_read_is_not_gone_on_from(
+    model_names: bool, running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    """Written, but with names of each stage's own; or an older step is the newest whole one: nodes share no disk."""
+
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            whole_step(world, 5 if model_names else 8, SHAPE, model_names=model_names)
+            path = request(world, 1, 4)
+            world.commit_all(8)
+            await world.until_state("running", 2)
+            go_on(world)
+            given = await the_answer(world, path)
+            assert given.outcome is ReshapeStatus.FAILED
+            assert ("is not whole in" if model_names else "its names are each stage's own") in given.detail
+            assert world.coordinator.disk.source is None
+
+    play(scenario())
+
+
+def test_a_rank_that_is_lost_meanwhile_comes_first(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            await adapt(world)
+            for node in world.nodes:
+                node.saves_with = None
+            path = request(world, 1, 4)
+            world.commit_all(8)
+            await world.until(lambda: all(node.saves for node in world.nodes))
+            world.node_of(3).kill(3)
+            given = await the_answer(world, path)
+            assert (given.outcome, given.detail) == (
+                ReshapeStatus.FAILED,
+                "something failed meanwhile, which came first",
+            )
+            for node in world.nodes:
+                node.stream.send(Saved(epoch=8))
+            await world.until_state("running", 3)
+            go_on(world)
+            assert (await world.until_event("recovery_completed"))["data"]["epoch"] in {7, 8}
+            assert world.coordinator.members.shape == MeshShape(dp=2, pp=2)
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((3, 1), "dp=3 pp=1 tp=1 are not the 4 ranks that the job has"),
+        ((0, 4), "dp=0 pp=4: each must be at least 1"),
+        ((2, 2), "the job has dp=2 pp=2 already"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(
+    shape: tuple[int, int], words: str, running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk) as world:
+            await adapt(world)
+            given = await the_answer(world, request(world, *shape))
+            assert (given.outcome, given.detail) == (ReshapeStatus.REFUSED, words)
+            assert world.coordinator.generation == 1
+
+    play(scenario())
+
+
+def test_what_a_job_lacks_is_said(
+    running: Callable[..., Any], disk: RunOptions, options: RunOptions, play: Callable[..., None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with running(disk) as world:
+            given = await the_answer(world, request(world, 1, 4))
+            assert given.outcome is ReshapeStatus.REFUSED
+            assert "the script of ranks [0, 1, 2, 3] cannot be started in another shape" in given.detail
+        async with running(dataclasses.replace(options, state_dir=tmp_path / "other")) as world:
+            await adapt(world)
+            assert (await the_answer(world, request(world, 1, 4))).detail.startswith("there is no --checkpoint-dir")
+
+    play(scenario())
+
+
+def test_requests_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_requests(tmp_path) == []
+    write_request(tmp_path, ReshapeRequest(id="b", dp=1, pp=2, asked_at=1.0))
+    write_request(tmp_path, ReshapeRequest(id="a", dp=2, pp=1, asked_at=2.0))
+    for number, body in enumerate((b"", b"{", b"\xff", b'{"id":"x","dp":1}', b'{"dp":"two"}')):
+        (tmp_path / "reshape" / f"bad-{number}.json").write_bytes(body)
+    assert [found.id for found in read_requests(tmp_path)] == ["b", "a"]
+    assert read_requests(tmp_path) == []
+    assert caplog.text.count("asks for no shape") == 5
+
+
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def error_of(shape: tuple[int, int], state: Path) -> str:
+        assert run_reshape("job", shape, "", state, 0.2, as_json=False) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert error_of((0, 1), tmp_path) == "mainstay reshape: dp=0 pp=1: each must be at least 1"
+    assert "no job is coordinated from" in error_of((1, 1), tmp_path)
+    (tmp_path / "job.json").write_text(json.dumps({"state": "finished", "more": 1}))
+    assert error_of((1, 1), tmp_path) == "mainstay reshape: job job has finished already"
+    (tmp_path / "job.json").write_text(json.dumps({"state": "running"}))
+    assert run_reshape("job", (1, 1), "", tmp_path, 0.2, as_json=False) == 1
+    assert capsys.readouterr().err == "mainstay reshape: job job gave no answer within 0.2 s\n"
+    assert len(read_requests(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("words", [["--dp", "2"], ["--dp", "2", "--pp", "3"], ["--dp", "-2", "--pp", "-2"]])
+def test_a_shape_that_ranks_cannot_form_is_refused_at_the_start(words: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    with pytest.raises(OptionsError, match="--dp and --pp go together, and their product divides the 4 ranks"):
+        parse(["--nproc-per-node", "4", *words, str(script)])

@@ -1,0 +1,54 @@
+"""Waiting for what messages bring about: a recovery that another failure ends must end, in any case."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mainstay.recovery.launcher.membership import NodeMember
+from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
+
+
+async def cancelled_while_it_happens(turns: int) -> tuple[bool, bool]:
+    """Whether the waiting task could still be cancelled ``turns`` of the loop after it happened, and whether it was."""
+    changed, happened = asyncio.Condition(), False
+    executor = cast("RecoveryExecutor", SimpleNamespace(_c=SimpleNamespace(changed=changed)))
+    waiting = asyncio.create_task(RecoveryExecutor.until(executor, lambda: happened, 60.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    async with changed:
+        happened = True
+        changed.notify_all()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    could = waiting.cancel()
+    await asyncio.wait([waiting])
+    return could, waiting.cancelled()
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_cancelled_recovery_never_goes_on(turns: int) -> None:
+    """The decision behind it would find that no node has said yet what it holds, and give the job up."""
+    could, was = asyncio.run(cancelled_while_it_happens(turns))
+    assert was == could
+
+
+def test_it_says_whether_it_happened_in_time() -> None:
+    async def work() -> tuple[bool, bool]:
+        executor = cast("RecoveryExecutor", SimpleNamespace(_c=SimpleNamespace(changed=asyncio.Condition())))
+        return await RecoveryExecutor.until(executor, lambda: True, 0.01), await RecoveryExecutor.until(
+            executor, lambda: False, 0.01
+        )
+
+    assert asyncio.run(work()) == (True, False)
+
+
+def test_an_answer_to_an_older_fence_that_comes_late_says_nothing() -> None:
+    node = NodeMember(hello=cast("Any", None), stream=None, heard_at=0.0, endpoint="", standbys=0)
+    held = cast("Any", object())
+    node.confirms_fence(4, held)
+    node.confirms_fence(3, None)
+    assert (node.fenced, node.inventory) == (4, held)

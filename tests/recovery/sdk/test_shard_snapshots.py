@@ -1,0 +1,131 @@
+"""--shard-snapshots: a killed rank and a lost node come back bit-equal although no slot holds the whole state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import Job
+from tests.fork_server.processes import Warm
+from tests.recovery.sdk.ranks import run_ranks
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
+
+STEPS = 100
+SCRIPT = f"""
+import sys, time
+import numpy as np, torch, torch.distributed as dist
+import mainstay
+
+mesh = mainstay.init(dp=2)
+torch.manual_seed(1)
+layers = torch.nn.Linear(64, 300), torch.nn.BatchNorm1d(300), torch.nn.ReLU(), torch.nn.Linear(300, 1)
+model = torch.nn.Sequential(*layers)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+counts = {{"samples": 0}}
+torch.manual_seed(2 + mesh.rank)  # random numbers and running statistics are each rank's own
+run = mainstay.attach(model, optimizer, extra={{"counts": counts}})
+for step in run.steps({STEPS}):
+    with run.step():
+        x = torch.rand(8, 64)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=mesh.dp)
+        optimizer.step()
+        counts["samples"] += len(x)
+        time.sleep(0.02)
+state = {{f"model.{{k}}": v.numpy() for k, v in model.state_dict().items()}}
+state |= {{f"moment.{{i}}": s["exp_avg_sq"].numpy() for i, s in enumerate(optimizer.state.values())}}
+np.savez(f"{{sys.argv[1]}}/rank-{{mesh.rank}}.npz", samples=counts["samples"], torch=torch.rand(4).numpy(), **state)
+"""
+
+
+def job(warm: Warm, directory: Path, *options: str) -> Job:
+    saved = directory / "saved"
+    saved.mkdir(parents=True)
+    script = directory / "script.py"
+    script.write_text(SCRIPT)
+    return warm.job(
+        directory=directory / "job", script=script, arguments=[str(saved)], nodes=2, per_node=1, options=options
+    )
+
+
+def arena_bytes(running: Job) -> int:
+    return sum(path.stat().st_size for path in running.shm.rglob("rank-*.arena"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The final state without a fault and without sharding, and the bytes of all arenas."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    with job(warm, directory, "--parity-interval", "0") as running:
+        running.wait_step(1)
+        nbytes = arena_bytes(running)
+        assert running.wait() == [0, 0], running.tail()
+    return directory / "saved", nbytes
+
+
+def assert_bit_equal(found: Path, undisturbed: Path) -> None:
+    for rank in range(2):
+        name = f"rank-{rank}.npz"
+        assert (found / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
+def sources(running: Job) -> list[list[str]]:
+    plans = [event["data"]["plan"] for event in running.events("recovery_planned")]
+    return [[restore["source"] for restore in plan["alternatives"][0]["restores"]] for plan in plans]
+
+
+def test_a_killed_process_gathers_its_replicas_part(warm: Warm, tmp_path: Path, undisturbed: tuple[Path, int]) -> None:
+    with job(warm, tmp_path, "--shard-snapshots", "--parity-interval", "0") as running:
+        running.wait_step(1)
+        assert arena_bytes(running) < 0.75 * undisturbed[1], "each replica keeps a half of what both hold"
+        for number, (step, rank) in enumerate(((6, 1), (40, 0))):
+            running.wait_step(step)
+            running.kill(rank)
+            recovered = running.wait_recoveries(number + 1)
+            assert recovered["data"]["steps_lost"] <= 1
+        assert running.wait() == [0, 0], running.tail()
+    assert all(plan[victim] == "local_slot" for plan, victim in zip(sources(running), (1, 0), strict=True))
+    assert_bit_equal(tmp_path / "saved", undisturbed[0])
+
+
+def test_a_lost_node_is_rebuilt_from_parity_and_its_replicas_part(
+    warm: Warm, tmp_path: Path, undisturbed: tuple[Path, int]
+) -> None:
+    with job(warm, tmp_path, "--shard-snapshots", "--parity-interval", "1", "--standbys", "1") as running:
+        running.wait_step(8)
+        running.launchers[1].kill()
+        running.launchers[1].wait()
+        running.launchers = running.launchers[:1]
+        running.wait_recoveries(1)
+        assert running.wait() == [0], running.tail()
+    assert sources(running)[-1][1] == "parity"
+    assert_bit_equal(tmp_path / "saved", undisturbed[0])
+
+
+def _unlike(rank: int) -> str:
+    import torch
+    import torch.distributed as dist
+
+    from mainstay.recovery.memory.shard import ShardedState
+    from mainstay.recovery.memory.state import TrainerState
+    from mainstay.recovery.sdk.replica_check import require_equal
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    state, group, cpu = ShardedState(TrainerState(model, None), rank, 2), dist.group.WORLD, torch.device("cpu")
+    require_equal(state, model.parameters(), group, cpu)
+    with torch.no_grad():
+        model.weight[0, 0] += rank
+    try:
+        require_equal(state, model.parameters(), group, cpu)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_are_no_replicas_are_refused() -> None:
+    assert ["leave the option out" in words for words in run_ranks(_unlike, 2)] == [True, True]

@@ -1,0 +1,101 @@
+"""From evidence against a living node to a moved rank: service, coordinator and ranks as they are, a person says yes.
+
+Then an operator moves it back with ``mainstay migrate``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.lib_job import Job, free_port
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.migrate_cli import JobAddress, migrate
+from mainstay.service.demo.client import ApiClient
+from mainstay.service.demo.stack import Stack
+from tests.fork_server.processes import Warm
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
+
+HOUR = 3600.0
+ARGUMENTS = [
+    "--steps", "1000000", "--seed", "5", "--width", "64", "--batch", "2", "--dp", "1", "--pp", "2", "--layers", "2",
+    "--faults", "sleep:rank=0,step=0,ms=25",
+]  # fmt: skip
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    environment = {
+        "MAINSTAY_INCIDENTS__DETECTION_INTERVAL_SECONDS": "0.2",
+        "MAINSTAY_REMEDIATION__INTERVAL_SECONDS": "0.2",
+    }
+    stack = Stack(tmp_path / "stack", free_port(), environment)
+    try:
+        stack.start_service("serve")
+        yield stack
+    finally:
+        stack.close()
+
+
+def damages(node: str) -> dict[str, Any]:
+    """What an agent found there at three times: evidence that no single accident leaves."""
+    data = {"found": 1, "flipped": 1, "repaired": 1, "lost": 0, "drills": 0, "what": "rank 1 was repaired"}
+    times = [time.time() - hours * HOUR for hours in (5, 3, 1)]
+    return {
+        "items": [
+            {"id": uuid7(), "time": at, "kind": "snapshot_corrupted", "node": node, "job": "job", "data": data}
+            for at in times
+        ]
+    }
+
+
+def nodes(job: Job) -> list[str]:
+    return [rank["node"] for rank in job.state()["topology"]["ranks"]]
+
+
+def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp_path: Path, capsys: Any) -> None:
+    api = stack.api
+    token = tmp_path / "token"
+    token.write_text(api.post("/auth/tokens", {"name": "job", "kind": "job", "scopes": ["report"]})["token"])
+    options = ["--standbys", "1", "--service", api.base_url, "--service-token-file", str(token)]
+    with warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=options) as job:
+        job.wait_step(5)
+        before = job.pids()
+        ApiClient(api.base_url, token.read_text()).post("/events", damages("node-1"))
+
+        def proposed() -> Any:
+            items = api.get("/remediations")["items"]
+            return items if items and items[0]["state"] == "proposed" else None
+
+        (item,) = job.until(proposed, 60.0, "the offer to move")
+        assert (item["recommended_action"], item["node"]) == ("migrate_ranks", "node-1")
+        assert "Memory of node-1 had bit flips at 3 times" in item["reason"]
+        assert nodes(job) == ["node-0", "node-1"], "no request was made yet"
+
+        api.post(f"/remediations/{item['id']}:accept", {"reason": "better before it dies"})
+        (finished,) = job.until(lambda: job.events("migration_finished"), 60.0, "the end of the migration")
+        assert finished["data"]["ok"], finished
+        assert finished["data"]["steps_lost"] <= 1
+        finding = api.get("/findings", kind="memory_bit_flips")["items"][0]
+        assert job.events("migration_started")[0]["data"]["finding"] == finding["id"]
+        job.until(lambda: api.get(f"/remediations/{item['id']}")["state"] == "done", 60.0, "the proposal's end")
+        story = [one["text"] for one in api.get(f"/incidents/{item['incident']}")["timeline"]]
+        assert any("job job: completed, ranks [1] moved" in text for text in story), story
+        assert nodes(job) == ["node-0", "node-0"]
+        assert job.pids()[0] == before[0], "no other rank was stopped"
+
+        admin = tmp_path / "admin"
+        admin.write_text(stack.token)
+        waiting = lambda: api.get("/jobs/job")["topology"]["standbys"].get("node-1")  # noqa: E731
+        job.until(waiting, 60.0, "a warm standby where the rank was")
+        where = JobAddress(service=api.base_url, token_file=admin)
+        assert migrate("job", where, rank=1, target="node-1", reason="its memory was changed", timeout=60.0) == 0
+        assert "Done: ranks [1] moved" in capsys.readouterr().out
+        assert nodes(job) == ["node-0", "node-1"]
+        step = job.step()
+        job.wait_step(step + 3)

@@ -1,0 +1,56 @@
+"""The schema that migrations build is the one that the models describe, on both databases, forth and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import inspect
+
+from mainstay.probes.frame import Axis
+from mainstay.service.common import migrate
+from mainstay.service.common.db import Database
+from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
+
+
+@pytest.fixture
+def database(empty_database_url: str) -> Iterator[Database]:
+    made = Database(empty_database_url)
+    yield made
+    made.close()
+
+
+def test_models_and_migrations_agree(database: Database) -> None:
+    migrate.upgrade(database)
+    migrate.drift(database)
+    assert migrate.is_current(database)
+
+
+def test_down_and_up_again(database: Database) -> None:
+    migrate.upgrade(database)
+    tables = set(inspect(database.engine).get_table_names())
+    migrate.downgrade(database, "base")
+    assert set(inspect(database.engine).get_table_names()) <= {"alembic_version"}
+    assert not migrate.is_current(database)
+    migrate.upgrade(database)
+    assert set(inspect(database.engine).get_table_names()) == tables
+    migrate.drift(database)
+
+
+@pytest.mark.postgres
+def test_the_tables_of_the_block_store_are_its_own(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    store = PostgresBlockStore(database.engine)
+    store.append([StoredBlock("n1", Axis.TIME, "s", 1, 3600.0, 3601.0, b"x")])
+    migrate.drift(database)
+    migrate.downgrade(database, "base")
+    assert [block.sequence for block in store.read(0.0, 9000.0, axis=Axis.TIME)] == [1]
+    database.close()
+
+
+def test_upgrading_twice_changes_nothing(database: Database) -> None:
+    migrate.upgrade(database)
+    migrate.upgrade(database)
+    migrate.drift(database)

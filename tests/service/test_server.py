@@ -1,0 +1,188 @@
+"""The commands as a user runs them: one clear line for what is wrong, and a service that starts and stops well."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mainstay.service.server import CannotServeError, bind, check_data_dir, check_listen
+from mainstay.service.settings import Settings
+from tests.fork_server.processes import Warm, warm_process
+
+pytestmark = pytest.mark.slow  # each starts the real command
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Knows the service already, which takes three seconds to import; ``serving`` begins from nothing."""
+    with warm_process(
+        tmp_path_factory.mktemp("service"), "mainstay.service.app", "mainstay.service.server", "mainstay.service.cli"
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def mainstay(warm: Warm) -> Command:
+    """Runs the command to its end."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [str(warm.python), "-m", "mainstay", *arguments]
+        env = {**os.environ, **environment}
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
+
+    return run
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode != 0
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@contextmanager
+def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``mainstay serve`` on a free port; the process and its first lines up to the sign-in link."""
+    command = [sys.executable, "-m", "mainstay", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
+    with (tmp_path / "serve.log").open("w") as log:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert child.stdout is not None
+        lines = child.stdout.readline() + child.stdout.readline()
+        yield child, lines
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait(60)
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def test_the_first_start_prints_a_link_that_signs_in(tmp_path: Path) -> None:
+    with serving(tmp_path) as (child, lines):
+        url = lines.split("ready on ")[1].split()[0]
+        assert f"{url}/sign-in#token=" in lines
+        token = lines.split("#token=")[1].strip()
+        assert (tmp_path / "data" / "admin-token").read_text().strip() == token
+        with httpx.Client(base_url=url) as client:
+            assert client.post("/v1/auth/session", json={"token": token}).status_code == 204
+            assert client.get("/v1/auth/me").json()["kind"] == "admin"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) in {0, -signal.SIGTERM}
+
+
+def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
+    with serving(tmp_path) as (child, lines):
+        url, token = lines.split("ready on ")[1].split()[0], lines.split("#token=")[1].strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=url, headers=headers) as client, client.stream("GET", "/v1/watch") as response:
+            assert response.status_code == 200
+            started = time.monotonic()
+            child.send_signal(signal.SIGTERM)
+            response.read()
+            child.wait(60)
+    assert time.monotonic() - started < 60  # a stream ends after ten minutes
+
+
+def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None:
+    data = ("--data-dir", str(tmp_path / "data"))
+    with serving(tmp_path) as (_, lines):
+        url = lines.split("ready on ")[1].split()[0]
+        reader = mainstay("token", "create", "ci", "--scopes", "read,act", "--quiet", *data).stdout.strip()
+        join = mainstay("token", "join", "--node", "n1", "--quiet", *data).stdout.strip()
+        listed = json.loads(mainstay("token", "list", "--json", *data).stdout)
+        assert [(token["kind"], token["scopes"]) for token in listed] == [
+            ("join", ["report"]), ("user", ["read", "act"]), ("admin", ["admin"]),
+        ]  # fmt: skip
+        with httpx.Client(base_url=url) as client:
+            me = client.get("/v1/auth/me", headers={"Authorization": f"Bearer {reader}"})
+            assert me.json()["scopes"] == ["act", "read"]
+            bearer = {"Authorization": f"Bearer {join}"}
+            assert client.post("/v1/nodes:enroll", json={"name": "n1"}, headers=bearer).status_code == 201
+        assert mainstay("token", "revoke", listed[1]["id"], *data).returncode == 0
+        assert "no live token" in one_line(mainstay("token", "revoke", listed[1]["id"], *data))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "--port", "99999"), "port"),
+        (("serve", "--host", "0.0.0.0"), "not a loopback"),
+        (("serve", "--tls-certificate", "x.pem"), "both"),
+        (("serve", "--database-url", "mysql://u@h/d"), "mysql"),
+        (("serve", "--database-url", "postgresql://u:secret@127.0.0.1:1/d"), "does not answer"),
+        (("serve", "--data-dir", "/proc/nowhere"), "cannot be written"),
+        (("worker",), "memory://"),
+        (("token", "create", "x", "--scopes", "root"), "root"),
+        (("token", "join", "--node", "a b"), "a b"),
+        (("token", "list", "--data-dir", "/nonexistent"), "no database"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    mainstay: Command, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    line = one_line(mainstay(*arguments, MAINSTAY_DATA_DIR=str(tmp_path)))
+    assert words in line
+    assert "secret" not in line
+
+
+def test_a_taken_port_is_said_in_one_line(mainstay: Command, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        line = one_line(mainstay("serve", "--port", port, "--data-dir", str(tmp_path)))
+    assert f"cannot listen on 127.0.0.1:{port}" in line
+
+
+@pytest.mark.postgres
+def test_an_old_schema_is_not_changed_unasked(mainstay: Command, tmp_path: Path, postgres_url: str) -> None:
+    line = one_line(mainstay("serve", "--port", "0", "--data-dir", str(tmp_path), "--database-url", postgres_url))
+    assert "start once with --migrate" in line
+    with serving(tmp_path, "--database-url", postgres_url, "--migrate") as (_, lines):
+        assert "ready on" in lines
+
+
+# the checks on their own
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+def test_loopback_needs_no_tls(host: str) -> None:
+    check_listen(Settings(host=host))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+def test_beyond_loopback_needs_tls_or_a_word(tmp_path: Path, host: str) -> None:
+    with pytest.raises(CannotServeError, match="loopback"):
+        check_listen(Settings(host=host))
+    check_listen(Settings(host=host, insecure_listen=True))
+    pem = tmp_path / "x.pem"
+    pem.touch()
+    check_listen(Settings(host=host, tls_certificate=pem, tls_key=pem))
+    with pytest.raises(CannotServeError, match="not a file"):
+        check_listen(Settings(host=host, tls_certificate=pem, tls_key=tmp_path / "none"))
+
+
+def test_bind_takes_a_free_port(free_port: Callable[[], int]) -> None:
+    port = free_port()
+    with bind(Settings(port=port)) as first:
+        assert first.getsockname()[1] == port
+        with pytest.raises(CannotServeError, match=str(port)):
+            bind(Settings(port=port))
+
+
+def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(CannotServeError, match="cannot be written"):
+        check_data_dir(file)
