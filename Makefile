@@ -46,8 +46,8 @@ up: install web ## Service, dashboard and the node daemon of this host on http:/
 test: install web ## All tests, with real PostgreSQL, Redis, Celery, Chromium and processes that really die
 	$(BIN)/python tests/machine.py
 	cd web && npm run --silent test
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not exclusive" $(PYTEST_ARGS)
-	$(BIN)/pytest -m exclusive
+	$(BIN)/python -m tests.rerun_alone -n $(WORKERS) --dist loadgroup -m "not exclusive" $(PYTEST_ARGS)
+	$(BIN)/python -m tests.rerun_alone -m exclusive
 
 test-fast: install ## Tests that start no servers or jobs of their own (about two minutes)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not exclusive" $(PYTEST_ARGS)
