@@ -41,6 +41,7 @@ from mainstay.service.fleet import endpoints as fleet
 from mainstay.service.fleet import lifecycle_endpoints as node_life
 from mainstay.service.fleet import loops as fleet_loops
 from mainstay.service.fleet.heatmap import LayoutCache
+from mainstay.service.fleet.node_reports import NodeReports
 from mainstay.service.incidents import detection_loop, lemon_scan
 from mainstay.service.incidents import endpoints as incidents
 from mainstay.service.incidents.metrics import DetectorStatusCollector
@@ -146,6 +147,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         history=History(ingest.ring, ingest.store, ingest.catalogs),
         layout=LayoutCache(database),
         selector=Selector(settings.incidents.shared_fault_nodes),
+        reports=NodeReports(database, ingest.seen, clock),
     )
 
 

@@ -23,6 +23,8 @@ from mainstay.service.settings import Settings
 _BACKLOG: Final = 4096
 _GRACE_SECONDS: Final = 2
 """A frame waits a tenth of a second for its commit; what takes longer is a long poll, and is asked again."""
+_KEEP_ALIVE_SECONDS: Final = 75
+"""Longer than a node daemon pauses between frames: uvicorn's five seconds would close every connection in between."""
 
 
 class CannotServeError(Exception):
@@ -132,6 +134,7 @@ def make_server(
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,

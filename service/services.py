@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainstay.service.common.db import Database
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
+    from mainstay.service.fleet.node_reports import NodeReports
     from mainstay.service.settings import Settings
     from mainstay.service.stream.hub import ChangeHub
     from mainstay.service.telemetry.blocks import BlockStore
@@ -46,6 +47,7 @@ class Services:
     history: History
     layout: LayoutCache
     selector: Selector
+    reports: NodeReports
     wakers: WakeupRegistry = field(default_factory=WakeupRegistry)
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)

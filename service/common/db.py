@@ -7,14 +7,16 @@ writes does not take.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NewType
+from typing import Annotated, Any, Final, NewType
 
 from fastapi import Depends, Request
+from fastapi.concurrency import contextmanager_in_threadpool
 from sqlalchemy import JSON, DateTime, Double, MetaData, create_engine, event
 from sqlalchemy import orm as sa
 from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
@@ -28,6 +30,8 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 _WRITES = "mainstay_writes"
+_WRITERS: Final = {"sqlite": 1, "postgresql": 12}
+"""Requests that hold a write transaction at once: SQLite admits one writer, PostgreSQL's pool holds 50 connections."""
 
 
 class UnixTime(TypeDecorator[float]):
@@ -117,6 +121,10 @@ class Database:
             self.engine.execution_options(**{_WRITES: True}), class_=Session, expire_on_commit=False
         )
         self._readers = sa.sessionmaker(self.engine, class_=Session, expire_on_commit=False, autoflush=False)
+        # A request waits for its turn to write without a thread. Were the threads to wait for SQLite's lock instead,
+        # none would be left for the request that holds it: 40 simultaneous writers would block one another.
+        self.writers = asyncio.Semaphore(_WRITERS[self.engine.dialect.name])
+        self.reporters = asyncio.Semaphore(_WRITERS[self.engine.dialect.name])
 
     @property
     def is_sqlite(self) -> bool:
@@ -191,9 +199,15 @@ def _on_sqlite_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _lend_write(request: Request) -> Iterator[WriteSession]:
+async def _lend_write(request: Request) -> AsyncIterator[WriteSession]:
     database: Database = request.app.state.database
-    with database.session() as session:
+    async with database.writers, contextmanager_in_threadpool(database.session()) as session:
+        yield session
+
+
+async def _lend_report(request: Request) -> AsyncIterator[WriteSession]:
+    database: Database = request.app.state.database
+    async with database.reporters, contextmanager_in_threadpool(database.session()) as session:
         yield session
 
 
@@ -206,5 +220,7 @@ def _lend_read(request: Request) -> Iterator[ReadSession]:
 # scope="function": the commit happens before the answer is sent, so an acknowledged change is a durable one.
 Writing = Annotated[WriteSession, Depends(_lend_write, scope="function")]
 """Dependency of a handler that writes."""
+Reporting = Annotated[WriteSession, Depends(_lend_report, scope="function")]
+"""Dependency of a handler that stores what nodes and jobs report: a burst of them does not delay what people do."""
 Reading = Annotated[ReadSession, Depends(_lend_read, scope="function")]
 """Dependency of a handler that reads."""

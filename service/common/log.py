@@ -28,7 +28,8 @@ def configure(level: str, form: str) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    # Plain tracebacks: with the local variables of each frame, one error can print megabytes and cost minutes.
+    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
     as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     last = as_json if form == "json" else [plain]
     formatter = structlog.stdlib.ProcessorFormatter(

@@ -10,7 +10,7 @@ from mainstay.probes.core_types import EventKind
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.auth.tokens import Principal, TokenKind
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.db import Reading, Reporting
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name, QuerySeconds
 from mainstay.service.events import repository, service
@@ -39,7 +39,7 @@ def check_author(principal: Principal, event: EventIn) -> None:
 
 @router.post("/events", operation_id="post_events")
 def post_events(
-    batch: EventBatch, principal: Reporter, session: Writing, services: ServicesDep, now: Now
+    batch: EventBatch, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> EventsAccepted:
     """Store events (at most 500 at once). An id that is known already changes nothing."""
     for event in batch.items:

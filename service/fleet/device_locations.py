@@ -14,18 +14,18 @@ MAX_STAYS = 50
 """Of one piece of hardware, in an answer: nothing is moved more often within the time that history is kept."""
 
 
-def follow(session: WriteSession, node: str, there: Mapping[str, str], *, now: float) -> None:
-    """Bring the stays in line with a node's report: ``there`` maps hardware to the node's name for it."""
-    touching = or_(DeviceLocationRow.node == node, DeviceLocationRow.hardware.in_(there))
+def follow(session: WriteSession, there: Mapping[str, Mapping[str, str]], now: float) -> None:
+    """Bring the stays in line with reports: ``there`` maps each node to hardware, and that to its device's name."""
+    places = {hardware: (node, device) for node, found in there.items() for hardware, device in found.items()}
+    touching = or_(DeviceLocationRow.node.in_(there), DeviceLocationRow.hardware.in_(places))
     begun: set[str] = set()
     for stay in session.scalars(select(DeviceLocationRow).where(DeviceLocationRow.left_at.is_(None), touching)):
-        here = stay.node == node and there.get(stay.hardware) == stay.device
-        if here:
+        if places.get(stay.hardware) == (stay.node, stay.device):
             stay.last_seen_at = now
             begun.add(stay.hardware)
-        elif stay.hardware in there or stay.node == node:
+        else:
             stay.left_at = max(now, stay.first_seen_at)
-    for hardware, device in sorted(there.items()):
+    for hardware, (node, device) in sorted(places.items()):
         if hardware not in begun:
             made = {"hardware": hardware, "node": node, "device": device}
             session.add(DeviceLocationRow(id=new_id(), first_seen_at=now, last_seen_at=now, left_at=None, **made))

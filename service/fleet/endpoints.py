@@ -10,7 +10,7 @@ from mainstay.probes.core_types import NAME_PATTERN, HealthState
 from mainstay.probes.signals import SIGNALS
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.db import Reading
 from mainstay.service.common.etag import IfNoneMatch, etag, matches, not_modified
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
@@ -34,14 +34,10 @@ class DevicePage(Page[DeviceRead]):
 
 
 @router.put("/nodes/{name}", operation_id="put_node")
-def put_node(
-    name: NodeName, body: NodeReportCreate, principal: Reporter, *, services: ServicesDep, session: Writing, now: Now
-) -> NodeRead:
+async def put_node(name: NodeName, body: NodeReportCreate, principal: Reporter, services: ServicesDep) -> NodeRead:
     """Report a node: it sends this when it starts, and when something about it changes."""
     principal.require_node(name)
-    row = service.report(session, name, body, now=now)
-    services.seen.note(name, now)
-    return fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0]
+    return await services.reports.keep(name, body)
 
 
 @router.get("/nodes", operation_id="list_nodes")

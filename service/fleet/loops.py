@@ -11,12 +11,11 @@ INTERVAL = 1.0
 
 def make(services: Services) -> list[Loop]:
     def sweep_heartbeats() -> None:
-        with services.database.session() as session:
-            follow_voices(
-                session,
-                services.seen.take_dirty(),
-                now=services.clock.now(),
-                heartbeat_timeout_seconds=services.settings.fleet.heartbeat_timeout_seconds,
-            )
+        follow_voices(
+            services.database,
+            services.seen.take_dirty(),
+            now=services.clock.now(),
+            heartbeat_timeout_seconds=services.settings.fleet.heartbeat_timeout_seconds,
+        )
 
     return [Loop("fleet-voices", INTERVAL, sweep_heartbeats)]

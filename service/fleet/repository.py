@@ -41,15 +41,13 @@ def devices_by_node(session: AnySession, names: Collection[str]) -> dict[str, li
     return found
 
 
-def previous_location(session: AnySession, hardware: str, node: str) -> str | None:
-    """Another node where this hardware was, and is no longer reported."""
-    statement = (
-        select(DeviceRow.node)
-        .where(DeviceRow.hardware == hardware, DeviceRow.node != node, DeviceRow.present.is_(False))
-        .order_by(DeviceRow.last_seen_at.desc())
-        .limit(1)
+def previous_locations(session: AnySession, moved: Mapping[str, str]) -> dict[str, str]:
+    """Hardware → another node where it was last, and is no longer reported; ``moved`` says where each is now."""
+    statement = select(DeviceRow.hardware, DeviceRow.node).where(
+        DeviceRow.hardware.in_(moved), DeviceRow.present.is_(False)
     )
-    return session.scalar(statement)
+    rows = session.execute(statement.order_by(DeviceRow.last_seen_at)).all()
+    return {hardware: node for hardware, node in rows if hardware is not None and node != moved[hardware]}
 
 
 def layout(session: AnySession) -> list[tuple[str, str, str, str]]:
@@ -82,24 +80,32 @@ def note_seen(session: WriteSession, heard: Mapping[str, float]) -> None:
     session.connection().execute(statement, rows)
 
 
-def fallen_silent(session: AnySession, before: float) -> list[NodeRow]:
+def fallen_silent(before: float) -> Select[NodeRow]:
+    """Healthy nodes that have not reported since ``before``."""
     statement = select(NodeRow).where(NodeRow.state == HealthState.HEALTHY.value, NodeRow.last_seen_at < before)
-    return list(session.scalars(statement.order_by(NodeRow.name)))
+    return statement.order_by(NodeRow.name)
 
 
-def speaking_again(session: AnySession, since: float) -> list[NodeRow]:
+def speaking_again(since: float) -> Select[NodeRow]:
     """Unknown nodes that report again and have not sent a shutdown notice."""
     statement = select(NodeRow).where(
         NodeRow.state == HealthState.UNKNOWN.value, NodeRow.last_seen_at >= since, NodeRow.stopped_at.is_(None)
     )
-    return list(session.scalars(statement.order_by(NodeRow.name)))
+    return statement.order_by(NodeRow.name)
 
 
-def back_from_shutdown_notice(session: AnySession, after: float) -> list[NodeRow]:
+def back_from_shutdown_notice(session: AnySession, after: float) -> list[str]:
     """Nodes that sent a shutdown notice and reported more than ``after`` seconds later."""
-    stopped = select(NodeRow).where(NodeRow.stopped_at.is_not(None), NodeRow.last_seen_at > NodeRow.stopped_at)
-    rows = session.scalars(stopped.order_by(NodeRow.name))
-    return [row for row in rows if (row.last_seen_at or 0.0) > (row.stopped_at or 0.0) + after]
+    stopped = select(NodeRow.name, NodeRow.last_seen_at, NodeRow.stopped_at).where(
+        NodeRow.stopped_at.is_not(None), NodeRow.last_seen_at > NodeRow.stopped_at
+    )
+    rows = session.execute(stopped.order_by(NodeRow.name))
+    return [name for name, seen, stopped_at in rows if (seen or 0.0) > (stopped_at or 0.0) + after]
+
+
+def forget_shutdown_notice(session: WriteSession, names: Collection[str]) -> None:
+    """These nodes report again."""
+    session.execute(update(NodeRow).where(NodeRow.name.in_(names)).values(stopped_at=None))
 
 
 def validated(session: AnySession, names: Collection[str]) -> set[str]:

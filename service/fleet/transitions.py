@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import select, update
+from sqlalchemy.orm.attributes import set_committed_value
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service.common.db import WriteSession
@@ -182,9 +183,11 @@ def _write(session: WriteSession, row: NodeRow, **values: Any) -> bool:
         .returning(NodeRow.name)
         .execution_options(synchronize_session=False)
     )
-    written = session.scalar(statement) is not None
-    session.refresh(row, attribute_names=_MOVED)
-    if written:
-        told = {"id": row.name, "state": row.state, "reason": row.state_reason, "owner": row.owner}
-        record_change(session, Topic.NODE, told | {"version": row.state_version})
-    return written
+    if session.scalar(statement) is None:
+        session.refresh(row, attribute_names=_MOVED)
+        return False
+    for name, value in values.items():  # what the database holds now: nothing to read again, nothing to write
+        set_committed_value(row, name, value)
+    told = {"id": row.name, "state": row.state, "reason": row.state_reason, "owner": row.owner}
+    record_change(session, Topic.NODE, told | {"version": row.state_version})
+    return True

@@ -122,10 +122,12 @@ class Bench:
         names = tuple(f"GPU-{i}" for i in range(GPUS))
         self.frame(made, node, Axis.TIME, entities=names, t0=float(int(self.clock.now())), narrow=narrow)
         self.clock.advance(1.0)
-        with self.services.database.session() as session:
-            follow_voices(
-                session, self.services.seen.take_dirty(), now=self.clock.now(), heartbeat_timeout_seconds=10.0
-            )
+        follow_voices(
+            self.services.database,
+            self.services.seen.take_dirty(),
+            now=self.clock.now(),
+            heartbeat_timeout_seconds=10.0,
+        )
         self.judge.run_once()
 
     def step(self, number: int, slow: int | None = None, ranks: int = 8) -> None:
