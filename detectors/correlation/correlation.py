@@ -10,9 +10,8 @@ came. The service owns storage; nothing is remembered here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import chain, pairwise
 
 from mainstay.detectors.correlation import finding_relations
@@ -35,6 +34,8 @@ class FleetTopology:
     node_cohort: Mapping[str, str] = field(default_factory=dict)
     cohort_nodes: Mapping[str, int] = field(default_factory=dict)
     """cohort -> how many nodes it has."""
+    fleet_nodes: int = 0
+    """How many nodes there are; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +50,12 @@ class OpenIncident:
     """Whether new trouble may join (open, acting). A recovered one only learns that its findings cleared."""
 
 
-class CorrelationAction(StrEnum):
-    OPEN = "open"
-    ATTACH = "attach"
-    CLEAR = "clear"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationDecision:
     """What to do with some of the findings of a batch. Every field that the incident shows is given."""
 
-    verb: CorrelationAction
     incident: str | None
-    """The incident to change; None to open one."""
+    """The incident that they join; None to open one."""
     findings: tuple[Finding, ...]
     """New findings to attach, in order of time."""
     also: tuple[str, ...] = ()
@@ -91,6 +85,8 @@ class Config:
     """Of a cohort's nodes, and at least ``rack_nodes``: then it is what they share."""
     many_nodes: int = 16
     """So many nodes at once share a cause even in a cohort of thousands."""
+    fleet_share: float = 0.5
+    """Of all nodes, and at least ``many_nodes``: silent at once, they rather share a network, or nobody hears them."""
 
 
 def correlate(
@@ -102,24 +98,23 @@ def correlate(
     """Sort a batch of findings into incidents.
 
     Args:
-        findings: new ones in any order; advice is left aside, repeats are attached as new evidence.
+        findings: new ones that hold, in any order; advice is left aside, repeats are attached as new evidence.
         incidents: the ones not closed.
         topology: who runs where at this time.
         config: thresholds.
 
     Returns:
-        Decisions in order of their first finding; clears last. Applied in order they touch disjoint findings.
+        Decisions in order of their first finding. Applied in order they touch disjoint findings.
     """
     config, places = config or Config(), _Places(topology)
-    batch = sorted((f for f in findings if f.kind not in ADVICE), key=finding_order)
+    batch = sorted((f for f in findings if f.active and f.kind not in ADVICE), key=finding_order)
     groups = _Groups(places, config)
     for incident in (i for i in incidents if i.accepts):
         groups.add_incident(incident)
     for finding in batch:
-        if finding.active:
-            groups.add_finding(finding)
+        groups.add_finding(finding)
     decisions = [_decide(new, joined, places, config) for new, joined in groups.result()]
-    return (*(d for d in decisions if d is not None), *_clears(batch, incidents))
+    return tuple(decision for decision in decisions if decision is not None)
 
 
 class _Places:
@@ -140,6 +135,14 @@ class _Places:
         """Its name and how many nodes it has."""
         cohort = self._topology.node_cohort.get(node, "")
         return cohort, self._topology.cohort_nodes.get(cohort, 0)
+
+    @property
+    def fleet_nodes(self) -> int:
+        return self._topology.fleet_nodes
+
+    def most(self, nodes: Collection[str], config: Config) -> bool:
+        """Whether these are most of the fleet, and many."""
+        return len(nodes) >= max(config.many_nodes, config.fleet_share * self.fleet_nodes) and self.fleet_nodes > 0
 
     def device(self, finding: Finding) -> str | None:
         entity = finding.entity
@@ -336,7 +339,6 @@ def _decide(
     opened = [incident.id for incident in joined]
     node, device = (None, None) if wide else (places.node(root), places.device(root))
     return CorrelationDecision(
-        verb=CorrelationAction.ATTACH if joined else CorrelationAction.OPEN,
         incident=next(iter(opened), None),
         also=tuple(opened[1:]),
         findings=tuple(new),
@@ -358,20 +360,14 @@ def _title(root: Finding, causes: Sequence[Finding], places: _Places, config: Co
     devices = {device for f in alike if (device := places.device(f)) is not None}
     text = root.evidence.summary
     if root.kind in finding_relations.SHARED and len(nodes) >= config.rack_nodes:
+        if root.kind in finding_relations.SILENCE and places.most(nodes, config):
+            return (
+                f"{len(nodes)} of {places.fleet_nodes} nodes are silent at once: check the network between them and"
+                " Mainstay, and the service itself, before the nodes."
+            ), True
         racks = {places.rack(node) for node in nodes}
         where = f" of rack {racks.pop()}" if len(racks) == 1 and None not in racks else ""
         return f"{len(nodes)} nodes{where}: {text}", True
     if len(nodes) == 1 and len(devices) > 1:
         return f"{len(devices)} devices of {nodes.pop()}: {text}", False
     return text, False
-
-
-def _clears(batch: list[Finding], incidents: Sequence[OpenIncident]) -> list[CorrelationDecision]:
-    """What no longer holds, told to every incident that holds it, recovered ones too."""
-    decisions = []
-    for incident in sorted(incidents, key=lambda i: (i.opened_at, i.id)):
-        held = {finding.key for finding in incident.findings if finding.active}
-        ended = tuple(finding for finding in batch if not finding.active and finding.key in held)
-        if ended:
-            decisions.append(CorrelationDecision(verb=CorrelationAction.CLEAR, incident=incident.id, findings=ended))
-    return decisions

@@ -57,6 +57,9 @@ SHARED = frozenset(
 MUTE = frozenset({_K.PROBE_UNRESPONSIVE, _K.GPU_LOST})
 """A device that does not answer: its other findings are the reason."""
 
+SILENCE = frozenset({_K.NODE_LOST, _K.PROBE_UNRESPONSIVE})
+"""A node that does not report: its network, its daemon, or whoever listens may be the reason."""
+
 _HOLDS = float("inf")
 _DEADLINE = 600.0
 """NCCL's time-out: what stopped a rank shows as a hang within it."""

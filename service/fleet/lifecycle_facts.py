@@ -10,7 +10,7 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.lifecycle import NodeFacts
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents.models import FindingRow
-from mainstay.service.incidents.node_suspicion import suspicion
+from mainstay.service.incidents.node_suspicion import suspicions
 from mainstay.service.jobs.repository import by_node
 from mainstay.service.validation.latch import power_of
 from mainstay.service.validation.models import NodeVerdictRow
@@ -25,7 +25,7 @@ def gather_facts(
     current_verdict = session.get(NodeVerdictRow, row.name)
     return NodeFacts(
         state=HealthState(row.state),
-        suspected=suspicion(session, row.name) is not None,
+        suspected=bool(suspicions(session, [row.name])),
         silent=is_silent(row, now, heartbeat_timeout_seconds),
         jobs=tuple(by_node(session).get(row.name, ())),
         evicting=len(evicting(session, row.name)),

@@ -17,11 +17,11 @@ def apply_deadlines(context: Context) -> int:
 
 
 def _move(context: Context, incident: IncidentRow) -> None:
-    held = repository.active_findings(context.session, incident.id)
+    held = repository.oldest_active(context.session, incident.id)
     planned = repository.has_recovery(context.session, incident.id)
     match IncidentState(incident.state):
-        case IncidentState.VERIFIED if held:
-            _propose(context, incident, IncidentTrigger.RELAPSED, f"Still there: {held[0].evidence['summary']}")
+        case IncidentState.VERIFIED if held is not None:
+            _propose(context, incident, IncidentTrigger.RELAPSED, f"Still there: {held.evidence['summary']}")
         case IncidentState.VERIFIED:
             _propose(
                 context,
@@ -29,8 +29,8 @@ def _move(context: Context, incident: IncidentRow) -> None:
                 IncidentTrigger.QUIET,
                 f"Quiet for {context.settings.close_after_seconds:g} s: closed.",
             )
-            service.settle(context.session, incident, context.now)
-        case IncidentState.RECOVERED if not planned and not held:
+            repository.deactivate(context.session, incident.id, context.now)
+        case IncidentState.RECOVERED if not planned and held is None:
             text = f"What was found stayed away for {context.settings.clear_after_seconds:g} s."
             _propose(context, incident, IncidentTrigger.STAYED_CLEAR, text)
         case state:

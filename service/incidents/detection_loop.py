@@ -40,6 +40,8 @@ from mainstay.service.xid_policies.live import LivePolicy
 _log: Final = logging.getLogger(__name__)
 BATCH: Final = 64
 """Events in one transaction: one fsync for a burst, and a short time during which other writers wait."""
+FINDINGS: Final = 500
+"""Findings in one transaction: when a whole fleet falls silent, others write in between."""
 REPLAYED: Final = 4096
 """Events shown again after a restart: what the event detectors themselves remember."""
 SETTLE_SECONDS: Final = 60.0
@@ -200,16 +202,15 @@ class DetectionLoop:
         found = self._watch.judge(self._fleet, now)
         quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
         self._pending += [*self._policy.refresh(now), *quiet, *found, *self._disown(self._fleet, found, now)]
-        if not self._pending:
-            return
-        with self._services.database.session() as session:
-            context = Context(session, self._settings, now)
-            finding_ingest.ingest_findings(
-                context,
-                self._pending,
-                heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
-            )
-        self._pending = []
+        while self._pending:
+            part = self._pending[:FINDINGS]
+            with self._services.database.session() as session:
+                finding_ingest.ingest_findings(
+                    Context(session, self._settings, now),
+                    part,
+                    heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
+                )
+            del self._pending[: len(part)]
 
     def _refresh(self, session: AnySession, now: float) -> None:
         if abs(now - self._fleet_at) >= FLEET_SECONDS:

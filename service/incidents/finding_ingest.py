@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from sqlalchemy import select
@@ -30,9 +32,58 @@ from mainstay.service.jobs.models import RecoveryRow
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
 _BEFORE: Final = frozenset({IncidentState.RECOVERED.value, IncidentState.VERIFIED.value})
 _ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.RECOVERING.value})
+_LINES: Final = 20
+"""Lines that one batch adds to the timeline of an incident; more are told in one."""
 _NOISE_SECONDS: Final = 10.0
 _EARLY_SECONDS: Final = 30.0
 """How much older than the first sign of a recovery its cause may be: clocks and spools differ."""
+
+
+class _Rows:
+    """The stored rows that a batch may touch, read at once."""
+
+    def __init__(self, context: Context, batch: Sequence[Finding]) -> None:
+        self._session = context.session
+        # Rows of earlier versions have no detector in their key.
+        self._keys = {key for finding in batch for key in (finding.key, finding.about)}
+        rows = repository.active_by_key(context.session, self._keys)
+        self._active = {(row.detector, row.key): row for row in rows}
+
+    def active(self, finding: Finding) -> FindingRow | None:
+        """The row in which the same detector says the same."""
+        rows = (self._active.get((finding.detector, key)) for key in (finding.key, finding.about))
+        return max((row for row in rows if row is not None), key=lambda row: row.time, default=None)
+
+    def put(self, row: FindingRow) -> None:
+        self._active[row.detector, row.key] = row
+
+    def drop(self, row: FindingRow) -> None:
+        self._active.pop((row.detector, row.key), None)
+
+    @cached_property
+    def returnable(self) -> dict[str, FindingRow]:
+        """Key → its newest row in an incident that recovered without a recovery and is not closed."""
+        rows = {row.key: row for row in repository.found_by_key(self._session, self._keys, _BEFORE)}
+        recovered = repository.with_recovery(self._session, {row.incident_id for row in rows.values()})
+        return {key: row for key, row in rows.items() if row.incident_id not in recovered}
+
+
+@dataclass
+class _News:
+    """What a batch says anew about findings that incidents hold: one change an incident, however much it is."""
+
+    found: dict[str, list[Finding]] = field(default_factory=lambda: defaultdict(list))
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, incident_id: str, finding: Finding, text: str) -> None:
+        self.found[incident_id].append(finding)
+        self.texts.setdefault(incident_id, text)
+
+    def apply(self, context: Context) -> None:
+        for incident_id, findings in self.found.items():
+            others = len(findings) - 1
+            text = self.texts[incident_id] + (f" {others} more like it." if others else "")
+            _grow(context, service.require(context.session, incident_id), findings, text)
 
 
 def ingest_findings(context: Context, findings: Iterable[Finding], *, heartbeat_timeout_seconds: float) -> None:
@@ -40,21 +91,13 @@ def ingest_findings(context: Context, findings: Iterable[Finding], *, heartbeat_
     batch = list(findings)
     if not batch:
         return
-    fresh = [f for f in batch if f.active and not _known(context, f)]
-    ended = [f for f in batch if not f.active]
-    incidents = _incidents(context)
-    held = [f for incident in incidents for f in incident.findings]
-    named = _nodes([*fresh, *held]) if fresh else set()
-    decisions = pure.correlate(
-        [*fresh, *_explaining(context, fresh), *ended],
-        incidents,
-        _topology(context, named),
-        pure.Config(rack_nodes=context.settings.shared_fault_nodes),
-    )
-    _place(context, decisions, fresh)
+    rows, news = _Rows(context, batch), _News()
+    fresh = [f for f in batch if f.active and not _known(context, rows, news, f)]
     context.session.flush()
-    for finding in ended:
-        _clear(context, finding)
+    news.apply(context)
+    if fresh:
+        _place(context, rows, fresh)
+    _clear(context, rows, [f for f in batch if not f.active])
     node_suspicion.reconsider(
         context.session, _nodes(batch), now=context.now, heartbeat_timeout_seconds=heartbeat_timeout_seconds
     )
@@ -64,15 +107,23 @@ def _nodes(findings: Iterable[Finding]) -> set[str]:
     return {f.entity.node for f in findings if f.entity.node is not None}
 
 
-def _place(context: Context, decisions: Sequence[pure.CorrelationDecision], fresh: Iterable[Finding]) -> None:
-    """Store new findings: in the incidents that the decisions name, or without one."""
+def _place(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> None:
+    """Store new findings: in the incidents that correlation names, or without one."""
+    incidents = _incidents(context)
+    held = [f for incident in incidents for f in incident.findings]
+    decisions = pure.correlate(
+        [*fresh, *_explaining(context, fresh)],
+        incidents,
+        _topology(context, _nodes([*fresh, *held])),
+        pure.Config(rack_nodes=context.settings.shared_fault_nodes),
+    )
     for decision in decisions:
-        if decision.verb is not pure.CorrelationAction.CLEAR:
-            _apply(context, decision)
+        _apply(context, rows, decision)
     placed = {id(f) for d in decisions for f in d.findings}
     for finding in fresh:
         if id(finding) not in placed:  # recommendations and information open no incident
-            _store(context, finding, None)
+            _store(context, rows, finding, None)
+    context.session.flush()
 
 
 def _explaining(context: Context, fresh: Sequence[Finding]) -> list[Finding]:
@@ -84,13 +135,13 @@ def _explaining(context: Context, fresh: Sequence[Finding]) -> list[Finding]:
     return [wire.from_row(row) for row in rows]
 
 
-def _known(context: Context, finding: Finding) -> bool:
+def _known(context: Context, rows: _Rows, news: _News, finding: Finding) -> bool:
     """Whether the finding is no news: it holds already, was answered already, or came back."""
-    return _renewed(context, finding) or _answered(context, finding) or _returned(context, finding)
+    return _renewed(rows, news, finding) or _answered(context, rows, finding) or _returned(rows, news, finding)
 
 
-def _renewed(context: Context, finding: Finding) -> bool:
-    row = repository.active_finding(context.session, finding)
+def _renewed(rows: _Rows, news: _News, finding: Finding) -> bool:
+    row = rows.active(finding)
     if row is None:
         return False
     if row.incident_id is None and finding.severity is not Severity.INFO and finding.kind not in ADVICE:
@@ -98,9 +149,9 @@ def _renewed(context: Context, finding: Finding) -> bool:
     again = finding.event is not None and finding.event != row.event_id and not _noise(row, finding)
     more_severe = _is_more_severe(row, finding)
     _write(row, finding)
-    incident = None if row.incident_id is None else context.session.get(IncidentRow, row.incident_id)
-    if (again or more_severe) and incident is not None:
-        _grow(context, incident, [finding], f"{'More severe' if more_severe else 'Again'}: {finding.evidence.summary}")
+    if (again or more_severe) and row.incident_id is not None:
+        what = "More severe" if more_severe else "Again"
+        news.add(row.incident_id, finding, f"{what}: {finding.evidence.summary}")
     return True
 
 
@@ -121,7 +172,7 @@ def _write(row: FindingRow, finding: Finding) -> None:
     row.cleared_at = None
 
 
-def _answered(context: Context, finding: Finding) -> bool:
+def _answered(context: Context, rows: _Rows, finding: Finding) -> bool:
     """The coordinator's report of the recovery overtook the launcher's report of the failure."""
     recovery = _recovery_of(context, finding)
     if recovery is None or recovery.incident_id is None:
@@ -133,11 +184,10 @@ def _answered(context: Context, finding: Finding) -> bool:
     row = wire.to_row(finding, incident.id)
     if recovery.recovered_at is not None:
         row.active, row.cleared_at = False, recovery.recovered_at
+    else:
+        rows.put(row)
     context.session.add(row)
-    service.add_timeline_entry(
-        context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary,
-        data={"finding": row.id, "kind": finding.kind.value},
-    )  # fmt: skip
+    _tell(context, incident, "finding", [(finding, row)])
     if incident.state != IncidentState.CLOSED:
         _widen(context, incident, [finding])
     return True
@@ -158,32 +208,22 @@ def _recovery_of(context: Context, finding: Finding) -> RecoveryRow | None:
     return None
 
 
-def _returned(context: Context, finding: Finding) -> bool:
+def _returned(rows: _Rows, news: _News, finding: Finding) -> bool:
     """A finding that cleared without action is back before its incident was closed."""
-    statement = (
-        select(FindingRow)
-        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
-        .where(FindingRow.key == finding.key, IncidentRow.state.in_(_BEFORE))
-        .order_by(FindingRow.time.desc())
-        .limit(1)
-    )
-    row = context.session.scalars(statement).one_or_none()
-    if row is None or row.incident_id is None or repository.has_recovery(context.session, row.incident_id):
+    row = rows.returnable.get(finding.key)
+    if row is None or row.incident_id is None:
         return False
     _write(row, finding)
-    context.session.flush()
-    _grow(context, service.require(context.session, row.incident_id), [finding], f"Back: {finding.evidence.summary}")
+    rows.put(row)
+    news.add(row.incident_id, finding, f"Back: {finding.evidence.summary}")
     return True
 
 
 def _incidents(context: Context) -> list[pure.OpenIncident]:
-    held: dict[str, list[Finding]] = defaultdict(list)
-    for row in repository.active_findings(context.session):
-        if row.incident_id is not None:
-            held[row.incident_id].append(wire.from_row(row))
+    held = repository.held_findings(context.session)
     return [
         pure.OpenIncident(
-            id=row.id, opened_at=row.opened_at, findings=tuple(held[row.id]), accepts=row.state in _ACCEPTS
+            id=row.id, opened_at=row.opened_at, findings=tuple(held.get(row.id, ())), accepts=row.state in _ACCEPTS
         )
         for row in repository.live(context.session)
     ]
@@ -197,29 +237,30 @@ def _topology(context: Context, named: set[str]) -> pure.FleetTopology:
             nodes[job.id, place["rank"]] = place["node"]
             if place["device"] is not None:
                 devices[job.id, place["rank"]] = place["device"]
-    racks, cohorts, sizes = _neighbors(context, named)
-    return pure.FleetTopology(
-        rank_node=nodes, rank_device=devices, node_rack=racks, node_cohort=cohorts, cohort_nodes=sizes
+    topology = pure.FleetTopology(rank_node=nodes, rank_device=devices)
+    # One node alone has no neighbors.
+    return topology if len(named) < context.settings.shared_fault_nodes else _with_neighbors(context, topology, named)
+
+
+def _with_neighbors(context: Context, topology: pure.FleetTopology, named: set[str]) -> pure.FleetTopology:
+    """Add rack and cohort of the nodes that findings name, and how many nodes there are."""
+    rows = context.session.execute(select(NodeRow.name, NodeRow.rack, NodeRow.cohort)).all()
+    mine = [(name, rack, cohort) for name, rack, cohort in rows if name in named]
+    return replace(
+        topology,
+        node_rack={name: rack for name, rack, _ in mine if rack},
+        node_cohort={name: cohort for name, _, cohort in mine},
+        cohort_nodes=dict(Counter(cohort for _, _, cohort in rows)),
+        fleet_nodes=len(rows),
     )
 
 
-def _neighbors(context: Context, named: set[str]) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
-    """Rack and cohort of the nodes that findings name, and the cohorts' sizes; one node alone has no neighbors."""
-    if len(named) < context.settings.shared_fault_nodes:
-        return {}, {}, {}
-    rows = context.session.execute(select(NodeRow.name, NodeRow.rack, NodeRow.cohort)).all()
-    sizes = Counter(cohort for _, _, cohort in rows)
-    mine = [(name, rack, cohort) for name, rack, cohort in rows if name in named]
-    return {n: rack for n, rack, _ in mine if rack}, {n: cohort for n, _, cohort in mine}, dict(sizes)
-
-
-def _apply(context: Context, decision: pure.CorrelationDecision) -> None:
-    if decision.verb is pure.CorrelationAction.OPEN or decision.incident is None:
-        incident = _open(context, decision)
-        _attach(context, incident, decision.findings)
+def _apply(context: Context, rows: _Rows, decision: pure.CorrelationDecision) -> None:
+    if decision.incident is None:
+        _attach(context, rows, _open(context, decision), decision.findings)
         return
     incident = service.require(context.session, decision.incident)
-    _attach(context, incident, decision.findings)
+    _attach(context, rows, incident, decision.findings)
     for other in decision.also:
         _merge(context, service.require(context.session, other), incident)
     _describe(context, incident, decision)
@@ -255,22 +296,36 @@ def _summary(causes: Sequence[Finding]) -> str:
     return " ".join(dict.fromkeys(finding.evidence.summary for finding in causes[:5]))
 
 
-def _attach(context: Context, incident: IncidentRow, findings: Iterable[Finding]) -> None:
-    for finding in findings:
-        row = _store(context, finding, incident.id)
-        data = {"finding": row.id, "kind": finding.kind.value, "detector": finding.detector, "event": finding.event}
-        service.add_timeline_entry(
-            context.session, incident, time=finding.time, kind="finding", text=finding.evidence.summary, data=data
-        )
+def _attach(context: Context, rows: _Rows, incident: IncidentRow, findings: Iterable[Finding]) -> None:
+    pairs = [(finding, _store(context, rows, finding, incident.id)) for finding in findings]
+    _tell(context, incident, "finding", pairs)
     context.session.flush()
 
 
-def _store(context: Context, finding: Finding, incident_id: str | None) -> FindingRow:
+def _tell(context: Context, incident: IncidentRow, kind: str, pairs: Sequence[tuple[Finding, FindingRow]]) -> None:
+    """Put findings on the timeline: each in its line, or many in one."""
+    if len(pairs) > _LINES:
+        first = min(pairs, key=lambda pair: pair[0].time)[0]
+        service.add_timeline_entry(
+            context.session, incident, time=first.time, kind=kind,
+            text=f"{len(pairs)} findings, the first: {first.evidence.summary}",
+            data={"findings": len(pairs), "kinds": sorted({finding.kind.value for finding, _ in pairs})},
+        )  # fmt: skip
+        return
+    for finding, row in pairs:
+        data = {"finding": row.id, "kind": row.kind, "detector": finding.detector, "event": finding.event}
+        service.add_timeline_entry(
+            context.session, incident, time=finding.time, kind=kind, text=finding.evidence.summary, data=data
+        )
+
+
+def _store(context: Context, rows: _Rows, finding: Finding, incident_id: str | None) -> FindingRow:
     """A new row, or the one in which the same was mere information until now."""
-    row = repository.active_finding(context.session, finding)
+    row = rows.active(finding)
     if row is None:
         row = wire.to_row(finding, incident_id)
         context.session.add(row)
+        rows.put(row)
     else:
         if (row.time, row.severity) != (finding.time, finding.severity.value):
             _write(row, finding)
@@ -330,21 +385,23 @@ def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
     )  # fmt: skip
 
 
-def _clear(context: Context, finding: Finding) -> None:
-    row = repository.active_finding(context.session, finding)
-    if row is None:
-        return
-    row.active, row.cleared_at = False, finding.time
+def _clear(context: Context, rows: _Rows, ended: Iterable[Finding]) -> None:
+    """End what no longer holds; an incident of which nothing holds any more may end too."""
+    over: dict[str, list[tuple[Finding, FindingRow]]] = defaultdict(list)
+    for finding in ended:
+        row = rows.active(finding)
+        if row is None:
+            continue
+        row.active, row.cleared_at = False, finding.time
+        rows.drop(row)
+        if row.incident_id is not None:
+            over[row.incident_id].append((finding, row))
     context.session.flush()
-    if row.incident_id is None:
-        return
-    incident = service.require(context.session, row.incident_id)
-    service.add_timeline_entry(
-        context.session, incident, time=finding.time, kind="finding_cleared", text=finding.evidence.summary,
-        data={"finding": row.id, "kind": row.kind},
-    )  # fmt: skip
-    if _over(context, incident, row):
-        _propose(context, incident, IncidentTrigger.CLEARED, "Everything that was found is over.")
+    for incident_id, pairs in over.items():
+        incident = service.require(context.session, incident_id)
+        _tell(context, incident, "finding_cleared", pairs)
+        if _over(context, incident, pairs[-1][1]):
+            _propose(context, incident, IncidentTrigger.CLEARED, "Everything that was found is over.")
 
 
 def _over(context: Context, incident: IncidentRow, row: FindingRow) -> bool:

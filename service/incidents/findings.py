@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Final
 
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
@@ -66,8 +66,22 @@ def entity_of(row: FindingRow) -> Entity:
     return Entity(node=row.node, device=row.device, job=row.job, rank=row.rank, peer=row.peer)
 
 
+SHORT: Final = (
+    *(FindingRow.kind, FindingRow.node, FindingRow.device, FindingRow.job, FindingRow.rank, FindingRow.peer),
+    *(FindingRow.time, FindingRow.severity, FindingRow.detector, FindingRow.confidence, FindingRow.active),
+    *(FindingRow.recommended_action, FindingRow.cause, FindingRow.event_id),
+    FindingRow.evidence["summary"].as_string().label("summary"),
+)
+"""Columns of a finding without its series: enough to correlate with, cheap to load by the thousand."""
+
+
 def from_row(row: FindingRow) -> Finding:
-    """The finding without its series: enough to correlate with, cheap to load."""
+    """The finding without its series."""
+    return from_columns(row, str(row.evidence["summary"]))
+
+
+def from_columns(row: Any, summary: str) -> Finding:
+    """The same from a row of the columns ``SHORT``."""
     return Finding(
         kind=FindingKind(row.kind),
         entity=entity_of(row),
@@ -75,7 +89,7 @@ def from_row(row: FindingRow) -> Finding:
         severity=Severity(row.severity),
         detector=row.detector,
         confidence=row.confidence,
-        evidence=Evidence(summary=str(row.evidence["summary"])),
+        evidence=Evidence(summary=summary),
         active=row.active,
         recommended_action=RecommendedAction(row.recommended_action),
         cause=None if row.cause is None else Cause(row.cause),

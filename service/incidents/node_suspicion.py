@@ -8,11 +8,12 @@ detector itself names a broken machine as the cause does a slow or hung rank cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from sqlalchemy import or_, select
 
+from mainstay.detectors.correlation.finding_relations import SILENCE
 from mainstay.detectors.finding import ADVICE, Cause, FindingKind
 from mainstay.probes.core_types import HealthState, RecommendedAction, Severity, Verdict
 from mainstay.service.common.db import AnySession, WriteSession
@@ -58,17 +59,15 @@ _MACHINERY: Final = frozenset(
     }
 )
 """Causes that leave with the node."""
-_SILENCE: Final = frozenset({FindingKind.NODE_LOST, FindingKind.PROBE_UNRESPONSIVE})
 
 
-def reconsider(session: WriteSession, nodes: Iterable[str], *, now: float, heartbeat_timeout_seconds: float) -> None:
+def reconsider(session: WriteSession, nodes: Collection[str], *, now: float, heartbeat_timeout_seconds: float) -> None:
     """Bring each node's state in line with what is found about it; unknown names are left alone."""
     session.flush()
-    for name in sorted(set(nodes)):
-        row = session.get(NodeRow, name)
-        if row is None:
-            continue
-        state, found = HealthState(row.state), suspicion(session, name)
+    held = suspicions(session, nodes)
+    rows = session.scalars(select(NodeRow).where(NodeRow.name.in_(nodes)).order_by(NodeRow.name))
+    for row in rows:
+        state, found = HealthState(row.state), held.get(row.name)
         if found is not None:
             known = NodeFacts(state=state, suspected=True)
             propose(session, row, NodeTrigger.FINDING_OPENED, reason=found, now=now, known=known)
@@ -82,23 +81,26 @@ def reconsider(session: WriteSession, nodes: Iterable[str], *, now: float, heart
             propose(session, row, NodeTrigger.CLEARED, reason=why, now=now, known=NodeFacts(state=state, silent=silent))
 
 
-def suspicion(session: AnySession, name: str) -> str | None:
-    """What holds against a node, in words; None when nothing does."""
-    statement = select(FindingRow).where(
-        FindingRow.node == name,
+def suspicions(session: AnySession, nodes: Collection[str]) -> dict[str, str]:
+    """Node → what holds against it, in words; nodes against which nothing holds are absent."""
+    summary = FindingRow.evidence["summary"].as_string()
+    statement = select(FindingRow.node, summary).where(
+        FindingRow.node.in_(nodes),
         FindingRow.active,
         FindingRow.severity != Severity.INFO,
         FindingRow.recommended_action != RecommendedAction.RESTART_JOB,  # the job's own fault
-        FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | _SILENCE]),
+        FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | SILENCE]),
         or_(
             FindingRow.kind.not_in([kind.value for kind in _ONLY_WITH_CAUSE]),
             FindingRow.cause.in_([cause.value for cause in _MACHINERY]),
         ),
     )
-    finding = session.scalars(statement.order_by(FindingRow.time.desc(), FindingRow.id.desc()).limit(1)).one_or_none()
-    if finding is not None:
-        return str(finding.evidence["summary"])
-    verdict = session.get(NodeVerdictRow, name)
-    if verdict is not None and verdict.verdict == Verdict.FAIL:
-        return f"validation {verdict.suite} failed; a check of equal or greater power has to pass"
-    return None
+    newest_last = session.execute(statement.order_by(FindingRow.time, FindingRow.id))
+    failed = select(NodeVerdictRow.node, NodeVerdictRow.suite).where(
+        NodeVerdictRow.node.in_(nodes), NodeVerdictRow.verdict == Verdict.FAIL
+    )
+    verdicts = {
+        node: f"validation {suite} failed; a check of equal or greater power has to pass"
+        for node, suite in session.execute(failed)
+    }
+    return verdicts | {node: text for node, text in newest_last if node is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
@@ -9,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 from mainstay.detectors.finding import Cause, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
 from mainstay.service.jobs.models import RecoveryRow
@@ -117,11 +119,63 @@ def holds(session: AnySession, incident_id: str) -> bool:
     return session.scalar(statement) is not None
 
 
-def active_finding(session: AnySession, finding: Finding) -> FindingRow | None:
-    """The row in which the same detector says the same. Rows of earlier versions have no detector in their key."""
-    own = FindingRow.key.in_((finding.key, finding.about)) & (FindingRow.detector == finding.detector)
-    statement = select(FindingRow).where(own, FindingRow.active).order_by(FindingRow.time.desc()).limit(1)
-    return session.scalars(statement).one_or_none()
+def active_by_key(session: AnySession, keys: Collection[str]) -> list[FindingRow]:
+    """The active rows with one of these keys, oldest first."""
+    statement = select(FindingRow).where(FindingRow.key.in_(keys), FindingRow.active)
+    return list(session.scalars(statement.order_by(FindingRow.time)))
+
+
+def found_by_key(session: AnySession, keys: Collection[str], states: Collection[str]) -> list[FindingRow]:
+    """Rows with one of these keys in incidents of these states, oldest first."""
+    statement = (
+        select(FindingRow)
+        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
+        .where(FindingRow.key.in_(keys), IncidentRow.state.in_(states))
+    )
+    return list(session.scalars(statement.order_by(FindingRow.time)))
+
+
+def held_findings(session: AnySession) -> dict[str, list[Finding]]:
+    """Incident → what holds of it, oldest first, without series."""
+    statement = select(FindingRow.incident_id, *wire.SHORT).where(
+        FindingRow.active, FindingRow.incident_id.is_not(None)
+    )
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for row in session.execute(statement.order_by(FindingRow.time, FindingRow.id)):
+        found[row.incident_id].append(wire.from_columns(row, row.summary))
+    return found
+
+
+def count_active(session: AnySession, incident_id: str) -> int:
+    statement = select(func.count()).where(FindingRow.active, FindingRow.incident_id == incident_id)
+    return session.scalar(statement) or 0
+
+
+def oldest_active(session: AnySession, incident_id: str) -> FindingRow | None:
+    statement = select(FindingRow).where(FindingRow.active, FindingRow.incident_id == incident_id)
+    return session.scalars(statement.order_by(FindingRow.time, FindingRow.id).limit(1)).one_or_none()
+
+
+def stopped_jobs(session: AnySession, incident_id: str, kinds: Collection[str]) -> set[str]:
+    """Jobs about which the incident holds a finding of these kinds."""
+    statement = (
+        select(FindingRow.job)
+        .distinct()
+        .where(
+            FindingRow.active,
+            FindingRow.incident_id == incident_id,
+            FindingRow.job.is_not(None),
+            FindingRow.kind.in_(kinds),
+        )
+    )
+    return {job for job in session.scalars(statement) if job is not None}
+
+
+def deactivate(session: WriteSession, incident_id: str, now: float) -> None:
+    """End all findings of an incident."""
+    session.flush()
+    statement = update(FindingRow).where(FindingRow.active, FindingRow.incident_id == incident_id)
+    session.execute(statement.values(active=False, cleared_at=now))
 
 
 def findings_of(session: AnySession, incident_id: str) -> list[FindingRow]:
@@ -142,6 +196,11 @@ def actions_of(session: AnySession, incident_id: str) -> list[ActionRow]:
 def newest_plan(session: AnySession, incident_id: str) -> PlanRow | None:
     statement = select(PlanRow).where(PlanRow.incident_id == incident_id).order_by(PlanRow.created_at.desc()).limit(1)
     return session.scalars(statement).one_or_none()
+
+
+def with_recovery(session: AnySession, incidents: Collection[str | None]) -> set[str | None]:
+    """Which of the incidents have a recovery."""
+    return set(session.scalars(select(RecoveryRow.incident_id).where(RecoveryRow.incident_id.in_(incidents))))
 
 
 def has_recovery(session: AnySession, incident_id: str) -> bool:

@@ -146,13 +146,12 @@ def propose(
 
 
 def _facts(session: WriteSession, incident: IncidentRow, reason: str, job: str | None = None) -> IncidentFacts:
-    held = repository.active_findings(session, incident.id)
-    stopped = {row.job for row in held if row.job is not None and row.kind in _NEEDS_PLAN}
+    others = set() if job is None else repository.stopped_jobs(session, incident.id, _NEEDS_PLAN) - {job}
     return IncidentFacts(
         state=IncidentState(incident.state),
-        active_findings=len(held),
+        active_findings=repository.count_active(session, incident.id),
         has_plan=repository.has_recovery(session, incident.id),
-        others_stopped=len(stopped - {job}) if job is not None else 0,
+        others_stopped=len(others),
         reason=reason,
     )
 
@@ -237,10 +236,5 @@ def decide_by_hand(
         raise IllegalTransitionError(f"incident {incident.id} is {incident.state}: {decision.reason}")
     propose(session, incident, trigger, settings=settings, now=now, text=text, reason=reason)
     if decision.to is IncidentState.CLOSED:
-        settle(session, incident, now)
-
-
-def settle(session: WriteSession, incident: IncidentRow, now: float) -> None:
-    """Deactivate the findings of a closed incident: if the fault starts again, it opens a new one."""
-    for row in repository.active_findings(session, incident.id):
-        row.active, row.cleared_at = False, now
+        # If the fault starts again, it opens a new incident.
+        repository.deactivate(session, incident.id, now)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mainstay.detectors.correlation.correlation import (
     Config,
-    CorrelationAction,
     CorrelationDecision,
     FleetTopology,
     OpenIncident,
@@ -55,7 +54,7 @@ def decide(*findings: Finding, incidents: Iterable[OpenIncident] = ()) -> tuple[
 
 def test_one_finding_opens_one_incident_that_says_everything() -> None:
     (decision,) = decide(rank(3))
-    assert (decision.verb, decision.incident) == (CorrelationAction.OPEN, None)
+    assert decision.incident is None
     assert (decision.job, decision.node, decision.device, decision.ranks) == ("demo", "b", "GPU-3", (3,))
     assert (decision.severity, decision.kinds, decision.title) == (
         Severity.CRITICAL,
@@ -108,7 +107,7 @@ def test_new_trouble_joins_the_open_incident_it_belongs_to() -> None:
     mine = OpenIncident(id="i1", opened_at=100.0, findings=(rank(3),))
     other = OpenIncident(id="i0", opened_at=90.0, findings=(rank(0, job="other", time=90.0),))
     (decision,) = decide(finding(K.NODE_LOST, 102.0, node="b"), incidents=[other, mine])
-    assert (decision.verb, decision.incident, decision.also) == (CorrelationAction.ATTACH, "i1", ())
+    assert (decision.incident, decision.also) == ("i1", ())
     assert [f.kind for f in decision.findings] == [K.NODE_LOST]
     assert [f.kind for f in decision.causes] == [K.NODE_LOST, K.PROCESS_EXIT], "the ranking is over the whole incident"
 
@@ -116,14 +115,13 @@ def test_new_trouble_joins_the_open_incident_it_belongs_to() -> None:
 def test_the_same_key_joins_its_incident_however_late() -> None:
     mine = OpenIncident(id="i1", opened_at=100.0, findings=(rank(3, K.STRAGGLER),))
     (decision,) = decide(rank(3, K.STRAGGLER, time=5000.0), incidents=[mine])
-    assert (decision.verb, decision.incident) == (CorrelationAction.ATTACH, "i1")
+    assert decision.incident == "i1"
 
 
-def test_a_recovered_incident_takes_no_new_trouble_but_learns_what_cleared() -> None:
+def test_a_recovered_incident_takes_no_new_trouble() -> None:
     over = OpenIncident(id="i1", opened_at=100.0, findings=(rank(3),), accepts=False)
-    again, clear = decide(rank(3, time=120.0), rank(3, time=110.0, active=False), incidents=[over])
-    assert (again.verb, again.incident) == (CorrelationAction.OPEN, None)
-    assert (clear.verb, clear.incident) == (CorrelationAction.CLEAR, "i1")
+    (again,) = decide(rank(3, time=120.0), rank(3, time=110.0, active=False), incidents=[over])
+    assert again.incident is None
 
 
 def test_a_clear_that_concerns_nobody_is_dropped() -> None:
@@ -188,11 +186,11 @@ def test_every_new_finding_lands_in_exactly_one_place(batch: list[Finding], held
         OpenIncident(id=f"i{n}", opened_at=f.time, findings=(f,), accepts=n % 3 != 0) for n, f in enumerate(held)
     ]
     decisions = decide(*batch, incidents=incidents)
-    placed = [f for d in decisions if d.verb is not CorrelationAction.CLEAR for f in d.findings]
+    placed = [f for d in decisions for f in d.findings]
     wanted = [f for f in batch if f.active and f.kind not in ADVICE]
     assert all(placed.count(f) <= wanted.count(f) for f in placed)
     assert all(f in placed for f in wanted if f.severity is not Severity.INFO)
-    changed = [i for d in decisions if d.verb is CorrelationAction.ATTACH for i in (d.incident, *d.also)]
+    changed = [i for d in decisions if d.incident is not None for i in (d.incident, *d.also)]
     assert len(changed) == len(set(changed)), "an incident is changed by one decision only"
     accepting = {i.id for i in incidents if i.accepts}
     assert set(changed) <= accepting
@@ -255,8 +253,7 @@ def test_half_of_a_cohort_shares_a_cause_whatever_its_racks() -> None:
 def test_the_racks_incident_is_the_same_in_whatever_order_its_nodes_come(order: tuple[int, int, int]) -> None:
     first, second, third = (on(n, time=100.0 + 10 * n) for n in order)
     (decision,) = correlate([third], [open_of("i1", first), open_of("i2", second)], RACKS)
-    assert (decision.verb, decision.incident, decision.also) == (
-        CorrelationAction.ATTACH,
+    assert (decision.incident, decision.also) == (
         min(("i1", first.time), ("i2", second.time), key=lambda pair: pair[1])[0],
         (max(("i1", first.time), ("i2", second.time), key=lambda pair: pair[1])[0],),
     )
@@ -268,7 +265,7 @@ def test_a_node_that_follows_joins_the_racks_incident_hours_later() -> None:
     (decision,) = correlate([on(3, time=9000.0)], [wide], RACKS)
     assert (decision.incident, decision.title) == ("i1", "4 nodes of rack r0: power_brake happened.")
     (other,) = correlate([on(5, time=9000.0)], [wide], RACKS)
-    assert other.verb is CorrelationAction.OPEN
+    assert other.incident is None
 
 
 def test_a_silent_device_and_what_else_holds_of_it_are_one() -> None:
@@ -276,7 +273,7 @@ def test_a_silent_device_and_what_else_holds_of_it_are_one() -> None:
     (decision,) = correlate([finding(K.PROBE_UNRESPONSIVE, 500.0, node="n0", device="GPU-0")], [lost], RACKS)
     assert decision.incident == "i1"
     (apart,) = correlate([finding(K.PROBE_UNRESPONSIVE, 500.0, node="n0", device="GPU-1")], [lost], RACKS)
-    assert apart.verb is CorrelationAction.OPEN
+    assert apart.incident is None
 
 
 def test_several_gpus_of_a_node_are_counted_in_the_title() -> None:
@@ -286,22 +283,21 @@ def test_several_gpus_of_a_node_are_counted_in_the_title() -> None:
     assert decision.node == "n0"
 
 
-def test_one_witness_does_not_take_back_what_another_said() -> None:
+def test_two_witnesses_of_the_same_are_one_incident() -> None:
     one, two = on(0), replace(on(0), detector="other")
     (decision,) = correlate([two], [open_of("i1", one)], RACKS)
     assert decision.incident == "i1", "the same thing, however late"
-    (clear,) = correlate([replace(two, active=False, time=120.0)], [open_of("i1", one, two)], RACKS)
-    assert [f.detector for f in clear.findings] == ["other"]
+    assert correlate([replace(two, active=False, time=120.0)], [open_of("i1", one, two)], RACKS) == ()
 
 
 def test_a_throttled_gpu_explains_its_slow_rank_however_long_the_proof_takes() -> None:
     throttle = finding(K.THERMAL_THROTTLE, 100.0, node="a", device="GPU-1", severity=Severity.WARNING)
     mine = OpenIncident(id="i1", opened_at=100.0, findings=(throttle,))
     (decision,) = decide(rank(1, K.STRAGGLER, 400.0, severity=Severity.WARNING), incidents=[mine])
-    assert (decision.verb, decision.incident) == (CorrelationAction.ATTACH, "i1")
+    assert decision.incident == "i1"
     assert [f.kind for f in decision.causes] == [K.THERMAL_THROTTLE, K.STRAGGLER]
     (apart,) = decide(rank(0, K.STRAGGLER, 400.0, severity=Severity.WARNING), incidents=[mine])
-    assert apart.verb is CorrelationAction.OPEN, "another GPU of the node is not throttled"
+    assert apart.incident is None, "another GPU of the node is not throttled"
 
 
 @pytest.mark.parametrize(
@@ -346,3 +342,12 @@ def test_a_dead_network_port_explains_a_communication_hang() -> None:
         finding(K.COMM_HANG, 110.0, job="demo"), finding(K.NIC_DEGRADED, 100.0, node="b", device="nic:x:1")
     )
     assert [f.kind for f in decision.causes] == [K.NIC_DEGRADED, K.COMM_HANG]
+
+
+def test_when_most_of_the_fleet_is_silent_the_network_and_the_service_come_first() -> None:
+    silent = [on(n, time=100.0 + n / 10) for n in range(20)]
+    (decision,) = correlate(silent, [], replace(RACKS, fleet_nodes=30))
+    assert decision.title.startswith("20 of 30 nodes are silent at once: check the network")
+    assert decision.node is None
+    (few,) = correlate(silent, [], replace(RACKS, fleet_nodes=300))
+    assert "20 nodes: " in few.title
