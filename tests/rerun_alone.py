@@ -2,9 +2,9 @@
 
 ``python -m tests.rerun_alone -n 3 -m "not exclusive"``
 
-A test that fails beside others on a loaded machine and passes alone depends on time. It is named, because
-it needs a fix, and it does not refuse the whole run. A test that fails alone too, more than ``AT_MOST`` failures, and a run
-that did not come to its end are failures.
+A test that fails beside others on a loaded machine and passes alone depends on time. It is named, because it needs a
+fix, and it does not refuse the whole run. A test that fails alone too, more than ``AT_MOST`` failures, and a run that
+did not come to its end are failures.
 """
 
 from __future__ import annotations
