@@ -72,7 +72,7 @@ class AuthSettings(_Group):
     session_hours: float = Field(default=24 * 7, gt=0, description="Lifetime of a browser session, in hours.")
     join_token_hours: float = Field(default=24, gt=0, description="Default lifetime of a join token, in hours.")
     cache_seconds: float = Field(
-        default=60.0,
+        default=600.0,
         ge=0,
         description="Time for which a checked token stays valid without a new database query, in seconds.",
     )

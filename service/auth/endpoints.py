@@ -55,12 +55,12 @@ def sign_in(body: SignIn, request: Request, services: ServicesDep, session: Writ
 
 
 @router.delete("/auth/session", status_code=204, operation_id="sign_out", response_class=Response)
-def sign_out(_anyone: Anyone, request: Request, services: ServicesDep, session: Writing) -> Response:
+def sign_out(anyone: Anyone, request: Request, services: ServicesDep, session: Writing) -> Response:
     """End the browser's session."""
     cookie = request.cookies.get(COOKIE)
     if cookie is not None:
         service.sign_out(session, cookie)
-        after_commit(session, services.tokens.clear)
+        after_commit(session, lambda: services.tokens.forget({anyone.token_id}))
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response
@@ -104,7 +104,7 @@ def revoke_token(
 ) -> None:
     """End a token and the sessions opened with it, at once."""
     service.revoke_token(session, token_id, now=now)
-    after_commit(session, services.tokens.clear)
+    after_commit(session, lambda: services.tokens.forget({token_id}))
 
 
 @router.post("/nodes:enroll", status_code=201, operation_id="enroll_node", responses=problems(409))
@@ -112,6 +112,6 @@ def enroll_node(
     body: EnrollmentCreate, joining: Anyone, services: ServicesDep, session: Writing, now: Now
 ) -> EnrollmentRead:
     """Exchange a join token for the credential of one node."""
-    secret = service.enroll(session, joining, body.name, now=now)
-    after_commit(session, services.tokens.clear)
+    secret, ended = service.enroll(session, joining, body.name, now=now)
+    after_commit(session, lambda: services.tokens.forget(ended))
     return EnrollmentRead(node=body.name, token=secret)

@@ -84,7 +84,7 @@ async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
         if principal is None:
             what = "session is over" if by_cookie else "token is unknown, expired or revoked"
             raise UnauthorizedError(f"this {what}", error="invalid_token")
-        services.tokens.put(cache_key, principal, epoch)
+        services.tokens.put(cache_key, principal, epoch, session=by_cookie)
     if principal.expires_at is not None and principal.expires_at <= services.clock.now():
         raise UnauthorizedError("this token or session has expired", error="invalid_token")
     return principal

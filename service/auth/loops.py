@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainstay.service.auth import repository
 from mainstay.service.common.loops import Loop
 from mainstay.service.services import Services
 
+_OVERLAP_SECONDS: Final = 60.0
+"""How far apart the clocks of two processes may be, and how long a transaction that revokes may take."""
+
 
 def make(services: Services) -> list[Loop]:
-    known: list[tuple[float | None, int]] = []
+    known: set[str] = set()
 
     def reload_revocations() -> None:
+        seconds = services.settings.auth.revocation_seconds + _OVERLAP_SECONDS
         with services.database.reading() as session:
-            now = repository.revocations(session)
-        if known != [now]:
-            services.tokens.clear()
-            known[:] = [now]
+            revoked = repository.revoked_since(session, services.clock.now() - seconds)
+        if new := revoked - known:
+            services.tokens.forget(new)
+        known.clear()
+        known.update(revoked)
 
     return [Loop("auth-revocations", services.settings.auth.revocation_seconds, reload_revocations)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, select, update
 
 from mainstay.service.auth.models import SessionRow, TokenRow
 from mainstay.service.auth.tokens import TokenKind
@@ -55,19 +55,20 @@ def revoke(session: WriteSession, token_id: str, now: float) -> bool:
     return done
 
 
-def revoke_node_tokens(session: WriteSession, node: str, now: float) -> None:
-    """Revoke the old credentials of a node that enrolls again and gets a new one."""
-    session.execute(
+def revoke_node_tokens(session: WriteSession, node: str, now: float) -> set[str]:
+    """Revoke the old credentials of a node that enrolls again and gets a new one; returns their ids."""
+    statement = (
         update(TokenRow)
         .where(TokenRow.node == node, TokenRow.kind == TokenKind.NODE, TokenRow.revoked_at.is_(None))
         .values(revoked_at=now)
+        .returning(TokenRow.id)
     )
+    return set(session.scalars(statement))
 
 
-def revocations(session: AnySession) -> tuple[float | None, int]:
-    """Changes whenever a token is revoked or a browser session ends."""
-    latest = session.scalar(select(func.max(TokenRow.revoked_at)))
-    return latest, session.scalar(select(func.count()).select_from(SessionRow)) or 0
+def revoked_since(session: AnySession, since: float) -> set[str]:
+    """Ids of the tokens that were revoked at ``since`` or later."""
+    return set(session.scalars(select(TokenRow.id).where(TokenRow.revoked_at >= since)))
 
 
 def has_admin(session: AnySession) -> bool:

@@ -116,8 +116,8 @@ def sign_out(session: WriteSession, cookie: str) -> None:
         session.delete(row)
 
 
-def enroll(session: WriteSession, principal: Principal, name: str, *, now: float) -> str:
-    """Spend a join token: the node's row and the secret of its credential.
+def enroll(session: WriteSession, principal: Principal, name: str, *, now: float) -> tuple[str, set[str]]:
+    """Spend a join token: the secret of the node's credential, and the ids of the tokens that ended.
 
     An unbound join token opens a new name only, so that a leaked token cannot take over an existing node.
 
@@ -138,9 +138,9 @@ def enroll(session: WriteSession, principal: Principal, name: str, *, now: float
     if known is None:
         session.add(NodeRow(name=name, first_seen_at=now, last_seen_at=None, started_at=None))
         record_change(session, Topic.NODE, {"id": name, "state": "unknown", "reason": "enrolled"})
-    repository.revoke_node_tokens(session, name, now)
+    ended = repository.revoke_node_tokens(session, name, now)
     new = NewToken(name=f"node {name}", kind=TokenKind.NODE, node=name)
-    return create_token(session, new, now=now)[1]
+    return create_token(session, new, now=now)[1], {principal.token_id, *ended}
 
 
 def ensure_admin(session: WriteSession, data_dir: Path, *, now: float) -> str | None:

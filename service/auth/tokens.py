@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -100,12 +100,17 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+SESSION_SECONDS: Final = 5.0
+"""How long a browser's session may outlive its end in another process."""
+
+
 @dataclass
 class TokenCache:
     """Digest of a secret → principal, for a while: the frame route must not ask the database each time.
 
     A revocation takes effect at once in this process, and in others at the next iteration of the loop in
-    ``mainstay.service.auth.loops``.
+    ``mainstay.service.auth.loops``. Only what was revoked is forgotten: ten thousand daemons whose tokens were
+    forgotten would all ask the database within the next second.
     """
 
     seconds: float
@@ -116,7 +121,7 @@ class TokenCache:
 
     @property
     def epoch(self) -> int:
-        """Changes when the cache is emptied; take it before asking the database."""
+        """Changes when something is forgotten; take it before asking the database."""
         return self._epoch
 
     def get(self, key: str) -> Principal | None:
@@ -125,16 +130,20 @@ class TokenCache:
             return None
         return entry[1]
 
-    def put(self, key: str, principal: Principal, epoch: int) -> None:
-        """Remember, unless a revocation came between the look-up and now."""
+    def put(self, key: str, principal: Principal, epoch: int, *, session: bool = False) -> None:
+        """Remember, unless a revocation came between the look-up and now; a browser's session for seconds only."""
+        seconds = min(self.seconds, SESSION_SECONDS) if session else self.seconds
         with self._lock:
             if epoch != self._epoch:
                 return
             if len(self._entries) >= MAX_CACHED:
                 self._entries.clear()
-            self._entries[key] = (self.monotonic() + self.seconds, principal)
+            self._entries[key] = (self.monotonic() + seconds, principal)
 
-    def clear(self) -> None:
+    def forget(self, tokens: Collection[str]) -> None:
+        """Forget the tokens with these ids, and the sessions opened with them."""
         with self._lock:
             self._epoch += 1
-            self._entries.clear()
+            known = [key for key, (_, principal) in self._entries.items() if principal.token_id in tokens]
+            for key in known:
+                del self._entries[key]

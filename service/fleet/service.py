@@ -48,6 +48,19 @@ def require_node(session: AnySession, name: str) -> NodeRow:
     return row
 
 
+def require_nodes(session: AnySession, names: Collection[str]) -> None:
+    """Check that all these nodes are known.
+
+    Raises:
+        UnknownNodeError: names the first that is not.
+    """
+    known = session.scalars(select(NodeRow.name).where(NodeRow.name.in_(names)))
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise UnknownNodeError(f"no node is called {unknown[0]!r}{others}")
+
+
 def report(session: WriteSession, name: str, said: NodeReportCreate, *, now: float) -> NodeRow:
     """Keep what a node said about itself and its devices."""
     return report_all(session, {name: said}, now=now)[0]

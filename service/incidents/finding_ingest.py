@@ -112,7 +112,7 @@ def _place(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> None:
     incidents = _incidents(context)
     held = [f for incident in incidents for f in incident.findings]
     decisions = pure.correlate(
-        [*fresh, *_explaining(context, fresh)],
+        [*fresh, *_explaining(context, rows, fresh)],
         incidents,
         _topology(context, _nodes([*fresh, *held])),
         pure.Config(rack_nodes=context.settings.shared_fault_nodes),
@@ -126,13 +126,15 @@ def _place(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> None:
     context.session.flush()
 
 
-def _explaining(context: Context, fresh: Sequence[Finding]) -> list[Finding]:
+def _explaining(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> list[Finding]:
     """What was mere information until a process ended: the program's own error, told moments before, says why."""
     exits = [finding.time for finding in fresh if finding.kind is FindingKind.PROCESS_EXIT]
     if not exits:
         return []
-    rows = repository.unplaced(context.session, RecommendedAction.RESTART_JOB, since=min(exits) - _EARLY_SECONDS)
-    return [wire.from_row(row) for row in rows]
+    told = repository.unplaced(context.session, RecommendedAction.RESTART_JOB, since=min(exits) - _EARLY_SECONDS)
+    for row in told:
+        rows.put(row)
+    return [wire.from_row(row) for row in told]
 
 
 def _known(context: Context, rows: _Rows, news: _News, finding: Finding) -> bool:

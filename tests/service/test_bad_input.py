@@ -370,8 +370,28 @@ def test_a_token_of_one_job_writes_for_no_other(house: House, refused: Any, fram
     step = frames.body(subject="yours", axis=Axis.STEP, entities=("0",))
     with nothing_stored(house):
         refused(job.put("/v1/jobs/yours", json=JOB), 403, "wrong-job", "yours")
-        refused(job.post("/v1/events", content=events(job="yours"), headers=JSON), 403, "wrong-job", "yours")
+        refused(
+            job.post("/v1/events", content=events(job="yours", kind="process_exit"), headers=JSON),
+            403,
+            "wrong-job",
+            "yours",
+        )
         refused(job.post(FRAMES, content=step), 403, "wrong-job", "yours")
+
+
+def test_hardware_events_come_from_the_node_itself(house: House, refused: Any) -> None:
+    """One XID from a job's token could otherwise drain any node."""
+    xid = events(kind="xid", job="mine", node="n1")
+    clients = [house.with_token(kind="job", job="mine"), house.with_token(kind="job")]
+    with nothing_stored(house):
+        for client in clients:
+            refused(client.post("/v1/events", content=xid, headers=JSON), 403, "wrong-node")
+
+
+def test_hardware_events_of_an_invented_node_refuse_the_batch(house: House, refused: Any) -> None:
+    with nothing_stored(house):
+        sent = house.admin.post("/v1/events", content=events(kind="xid", job=None, node="invented"), headers=JSON)
+        refused(sent, 404, "unknown-node", "invented")
 
 
 # what is not there

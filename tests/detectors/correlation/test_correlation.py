@@ -345,7 +345,7 @@ def test_a_dead_network_port_explains_a_communication_hang() -> None:
 
 
 def test_when_most_of_the_fleet_is_silent_the_network_and_the_service_come_first() -> None:
-    silent = [on(n, time=100.0 + n / 10) for n in range(20)]
+    silent = [on(n, K.NODE_LOST, time=100.0 + n / 10) for n in range(20)]
     (decision,) = correlate(silent, [], replace(RACKS, fleet_nodes=30))
     assert decision.title.startswith("20 of 30 nodes are silent at once: check the network")
     assert decision.node is None

@@ -142,5 +142,5 @@ def test_a_network_that_fails_is_one_incident(desk: Desk) -> None:
     ]
     desk.ingest(*silent)
     (incident,) = desk.incidents()
-    assert incident.title.startswith("25 nodes: ")
+    assert incident.title.startswith("25 of 40 nodes are silent at once: check the network")
     assert incident.node is None

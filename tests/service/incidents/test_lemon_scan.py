@@ -14,7 +14,6 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import lemon_scan, repository
 from mainstay.service.incidents.lemon_scan import LemonScan
 from mainstay.service.incidents.models import FindingRow, IncidentRow
-from mainstay.service.incidents.service import settle
 from mainstay.service.settings import Settings
 from tests.fakes.clock import ManualClock
 
@@ -112,9 +111,8 @@ def test_a_lemon_that_was_taken_back_needs_a_further_failure(past: Past) -> None
         past.fail("n30", days_ago=3.0 + i)
     (row,) = past.scan()
     with past.services.database.session() as session:
-        incident = session.get(IncidentRow, row.incident_id)
-        assert incident is not None
-        settle(session, incident, past.clock.now())
+        assert row.incident_id is not None
+        repository.deactivate(session, row.incident_id, past.clock.now())
     assert past.scan() == []
     past.fail("n30", days_ago=-1.0)
     past.clock.advance(DAY)
