@@ -1,0 +1,206 @@
+"""One real ``mainstay serve`` and a fleet that boots, reports, falls silent at once, and comes back.
+
+``python -m bench.fleet [--nodes N] [--frame-seconds S] [--json FILE]``. The generator runs on the same cores; processor
+time is the service's own, from ``/proc``. Nodes of the generator share an admin's token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from bench.lib_fleet import GPU, GPUS, Client, Fleet, Samples, Watcher
+from bench.report import RESULTS, Row, publish
+from mainstay.service.demo.stack import free_port
+
+STEADY_SECONDS = 60.0
+SILENT_SECONDS = 60.0
+HEARTBEAT_TIMEOUT = 30.0
+"""Longer than the default: frames come every few seconds."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Service:
+    """A service as a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self._log = (directory / "serve.log").open("wb")
+        self._token = directory / "data" / "admin-token"
+        command = [sys.executable, "-m", "mainstay", "serve", "--port", str(self.port), "--migrate"]
+        command += ["--data-dir", str(directory / "data")]
+        env = {**os.environ, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": str(HEARTBEAT_TIMEOUT)}
+        self._child = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env)
+
+    async def client(self, connections: int) -> Client:
+        """A client with the admin's token, once the service answers."""
+        client = Client(self.port, "", connections)
+        while not self._token.exists() or client.statuses[200] == 0:
+            if self._child.poll() is not None:
+                raise RuntimeError("the service ended: see serve.log")
+            await asyncio.sleep(0.2)
+            if self._token.exists():
+                client.token = self._token.read_text().strip()
+                await client.request("GET", "/v1/auth/me")
+        client.statuses.clear()
+        return client
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def resident_bytes(self) -> int:
+        fields = Path(f"/proc/{self._child.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self) -> None:
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(20)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._log.close()
+
+
+class Run:
+    """One fleet on one service; each phase adds its rows."""
+
+    def __init__(self, service: Service, fleet: Fleet, watcher: Client) -> None:
+        self.service, self.nodes, self.fleet = service, fleet.count, fleet
+        self.seconds = fleet.samples.seconds
+        self.watcher, self.rows = Watcher(watcher), list[Row]()
+
+    async def measure(self) -> None:
+        watching = asyncio.create_task(self.watcher.run())
+        await self._boot()
+        await self._steady()
+        await self._silence()
+        await self._back()
+        watching.cancel()
+        refused = {status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 204}}
+        self._row("requests of people refused or broken", sum(refused.values()), "", 0.0, note=str(refused))
+
+    async def _boot(self) -> None:
+        started, cpu = time.monotonic(), self.service.cpu_seconds()
+        await self.fleet.register()
+        registered = time.monotonic() - started
+        cpu = self.service.cpu_seconds() - cpu
+        sending = asyncio.create_task(self.fleet.send(self.seconds))
+        healthy = await self._until(self._all_healthy, 120.0, started)
+        await sending
+        refused = {status: count for status, count in self.fleet.client.statuses.items() if status not in {200, 204}}
+        note = (
+            f"registered in {registered:.1f} s with {cpu:.1f} CPU seconds; refused and sent again: {refused or 'none'}"
+        )
+        self._row("all nodes healthy after they boot at once", healthy, "s", 60.0, note=note)
+        self._people("while the fleet boots")
+
+    async def _steady(self) -> None:
+        self.fleet.acks.clear()
+        started, cpu = time.monotonic(), self.service.cpu_seconds()
+        await self.fleet.send(STEADY_SECONDS)
+        took = time.monotonic() - started
+        cpu = self.service.cpu_seconds() - cpu
+        samples = len(self.fleet.acks) * self.seconds * GPUS * (len(GPU.narrow) + len(GPU.wide))
+        self._row(
+            "CPU seconds per million samples, direct", cpu / samples * 1e6, "s", 0.25,
+            note=f"{cpu / took:.2f} of a core for {samples / took:.0f} samples a second in frames of {self.seconds} s",
+        )  # fmt: skip
+        self._row("acknowledgement of a frame, p99", _p99(self.fleet.acks), "s", 0.5)
+        resident = self.service.resident_bytes() / 2**30
+        self._row("resident memory", resident, "GiB", 4.0)
+        self._people("under load")
+
+    async def _silence(self) -> None:
+        began = time.monotonic()
+        first = await self._until(self._any_incident, SILENT_SECONDS, began)
+        await asyncio.sleep(max(0.0, began + SILENT_SECONDS - time.monotonic()))
+        found = await self.watcher.client.json("/v1/incidents?limit=200")
+        live = [item for item in found["items"] if item["state"] != "closed"] if found else []
+        title = live[0]["title"] if live else "none"
+        # The detector waits for three frames that are missing.
+        self._row("first incident after the last frame", first, "s", 15.0 + 3 * self.seconds, note=title)
+        self._row("open incidents of the silence", len(live), "", 4.0)
+        self._people("while the fleet is silent")
+
+    async def _back(self) -> None:
+        began = time.monotonic()
+        sending = asyncio.create_task(self.fleet.send(60.0))
+        clear = await self._until(self._all_clear, 90.0, began + self.seconds)
+        await sending
+        self._row("all clear after every node has sent again", clear, "s", 30.0)
+        self._people("while the fleet comes back")
+
+    async def _all_healthy(self) -> bool:
+        overview = await self.watcher.client.json("/v1/overview")
+        return bool(overview) and overview["nodes"].get("healthy", 0) >= self.nodes
+
+    async def _any_incident(self) -> bool:
+        found = await self.watcher.client.json("/v1/incidents?state=open&limit=1")
+        return bool(found and found["items"])
+
+    async def _all_clear(self) -> bool:
+        return await self._all_healthy() and not await self._any_incident()
+
+    async def _until(self, holds: Callable[[], Awaitable[bool]], seconds: float, began: float) -> float:
+        """Seconds from ``began`` until it holds; ``seconds`` when it never does."""
+        while time.monotonic() < began + seconds:
+            if await holds():
+                return time.monotonic() - began
+            await asyncio.sleep(0.5)
+        return seconds
+
+    def _people(self, when: str) -> None:
+        for what, seconds in self.watcher.seconds.items():
+            claim = f"{what} p99 {when}"
+            self._row(claim, _p99(seconds), "s", 0.5, note=f"median {statistics.median(seconds):.3f} s")
+        self.watcher.seconds.clear()
+
+    def _row(self, claim: str, figure: float, unit: str, limit: float, *, note: str = "") -> None:
+        target, holds = f"<= {limit:g}", figure <= limit
+        row = Row(
+            claim=f"{self.nodes} nodes: {claim}", figure=figure, unit=unit, target=target, holds=holds, kind="live",
+            note=note,
+        )  # fmt: skip
+        self.rows.append(row)
+        print(f"{row.claim}: {figure:.3f} {unit} {note}", flush=True)
+
+
+def _p99(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100, method="inclusive")[-1] if len(seconds) > 1 else 0.0
+
+
+async def measure(nodes: int, frame_seconds: int) -> list[Row]:
+    """Start a service and let a fleet of ``nodes`` live through its phases."""
+    with tempfile.TemporaryDirectory(prefix="mainstay-fleet-") as directory:
+        service = Service(Path(directory))
+        try:
+            fleet = Fleet(await service.client(64), nodes, Samples(frame_seconds))
+            run = Run(service, fleet, await service.client(2))
+            await run.measure()
+        finally:
+            service.stop()
+    return run.rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--frame-seconds", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=RESULTS / "fleet.json", metavar="FILE")
+    told = parser.parse_args()
+    publish("fleet", asyncio.run(measure(told.nodes, told.frame_seconds)), told.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""A fleet of nodes for ``bench.fleet``: keep-alive connections, reports, frames, and watchers that time answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
+from mainstay.probes.signals import SignalSource, catalog
+
+GPUS = 8
+GPU = catalog(SignalSource.GPU)
+
+
+@dataclass
+class Client:
+    """Requests over a few connections that stay open; as cheap as a client in Python can be."""
+
+    port: int
+    token: str
+    connections: int = 64
+    statuses: Counter[int] = field(default_factory=Counter)
+    """Answers by status; 0 where the connection broke."""
+    _idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._idle = asyncio.Queue()
+        for _ in range(self.connections):
+            self._idle.put_nowait(None)
+
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, kind: str = "application/json"
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer; 0 where the connection broke."""
+        pair = await self._idle.get()
+        try:
+            pair = pair or await asyncio.open_connection("127.0.0.1", self.port)
+            status, answer = await self._exchange(pair, f"{method} {path}", body, kind)
+        except (OSError, asyncio.IncompleteReadError, ValueError):
+            pair, status, answer = None, 0, b""
+        self.statuses[status] += 1
+        self._idle.put_nowait(pair)
+        return status, answer
+
+    async def _exchange(
+        self, pair: tuple[asyncio.StreamReader, asyncio.StreamWriter], what: str, body: bytes, kind: str
+    ) -> tuple[int, bytes]:
+        reader, writer = pair
+        head = f"{what} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAuthorization: Bearer {self.token}\r\n"
+        head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+        if headers.get("transfer-encoding") == "chunked":
+            raise ValueError("chunked answers are not read here")
+        return int(lines[0].split()[1]), await reader.readexactly(int(headers.get("content-length", 0)))
+
+    async def json(self, path: str) -> Any:
+        status, body = await self.request("GET", path)
+        return json.loads(body) if status == 200 else None
+
+
+@dataclass
+class Fleet:
+    """Nodes ``n00000`` … that report themselves once and then send a frame each ``samples.seconds``."""
+
+    client: Client
+    count: int
+    samples: Samples
+    acks: list[float] = field(default_factory=list)
+    """Seconds from a frame's sending to its acknowledgement."""
+    _sequence: int = 0
+
+    @property
+    def names(self) -> Iterator[str]:
+        return (f"n{number:05d}" for number in range(self.count))
+
+    async def register(self) -> None:
+        """All nodes at once, as when a cluster boots; a refused report is sent again after a second."""
+        await asyncio.gather(*(self._report(name) for name in self.names))
+
+    async def _report(self, name: str) -> None:
+        body, status = json.dumps(_report(name)).encode(), 0
+        while status != 200:
+            status, answer = await self.client.request("PUT", f"/v1/nodes/{name}", body)
+            _raise_for_bad_input(status, answer)
+            if status != 200:
+                await asyncio.sleep(1.0)
+
+    async def send(self, seconds: float) -> None:
+        """Each node sends its frames, spread evenly over the period."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            began, self._sequence = time.monotonic(), self._sequence + 1
+            async with asyncio.TaskGroup() as group:
+                for number, name in enumerate(self.names):
+                    due = began + number / self.count * self.samples.seconds
+                    if (wait := due - time.monotonic()) > 0.005:
+                        await asyncio.sleep(wait)
+                    group.create_task(self._frame(name, self._sequence))
+                await asyncio.sleep(max(0.0, began + self.samples.seconds - time.monotonic()))
+
+    async def _frame(self, name: str, sequence: int) -> None:
+        started, body = time.monotonic(), self.samples.frame(name, sequence)
+        status, answer = await self.client.request("POST", "/v1/telemetry/frames", body, kind="application/msgpack")
+        _raise_for_bad_input(status, answer)
+        self.acks.append(time.monotonic() - started)
+
+
+def _raise_for_bad_input(status: int, answer: bytes) -> None:
+    if 400 <= status < 500 and status != 429:
+        raise RuntimeError(answer.decode())
+
+
+def _report(name: str) -> dict[str, Any]:
+    number = int(name[1:])
+    gpus = [
+        {"id": f"GPU-{name}-{k}", "index": k, "kind": "gpu", "model": "H100", "uuid": f"GPU-{name}-{k}"}
+        for k in range(GPUS)
+    ]
+    host = {"id": "host", "index": 0, "kind": "host", "model": "x86", "uuid": None}
+    return {
+        "hostname": name, "os": "Debian 12", "kernel": "6.1", "version": "0.1.0", "boot_id": "b", "cohort": "h100",
+        "rack": f"r{number // 16}", "cpu_count": 96, "memory_bytes": 2**40, "started_at": time.time(),
+        "devices": [device | {"serial": None, "memory_bytes": 80 * 2**30} for device in (host, *gpus)],
+        "catalog": {"narrow": list(GPU.narrow), "wide": list(GPU.wide)},
+    }  # fmt: skip
+
+
+_HEALTHY = {
+    "gpu_utilization_ratio": 0.9, "gpu_memory_used_bytes": 6e10, "gpu_temperature_celsius": 60.0,
+    "gpu_memory_temperature_celsius": 70.0, "gpu_power_watts": 500.0, "gpu_sm_clock_hertz": 1.7e9,
+    "gpu_memory_clock_hertz": 2.6e9, "gpu_throttle_reasons": 0.0, "gpu_temperature_margin_celsius": 25.0,
+    "gpu_recovery_action": 0.0, "gpu_remap_pending": 0.0, "gpu_remap_failed": 0.0,
+}  # fmt: skip
+"""What a GPU at work measures; everything else is missing."""
+
+
+class Samples:
+    """The samples of one node: the same in every frame, since noise costs the generator more than the service."""
+
+    def __init__(self, seconds: int) -> None:
+        rng = np.random.default_rng(1)
+        mean = np.array([_HEALTHY.get(name, np.nan) for name in GPU.narrow])[:, None]
+        noise = 1 + 0.01 * rng.standard_normal((GPUS, len(GPU.narrow), seconds))
+        self.seconds = seconds
+        self.values = (mean * noise).astype("<f4").tobytes()
+        self.wide = np.zeros((GPUS, len(GPU.wide), seconds), "<i8").tobytes()
+        self.crc32 = checksum(self.values, self.wide)
+
+    def frame(self, name: str, sequence: int) -> bytes:
+        return encode(
+            Frame(
+                version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence,
+                t0=float(int(time.time()) - self.seconds), dt=1.0, catalog=GPU.digest,
+                entities=tuple(f"GPU-{name}-{k}" for k in range(GPUS)), samples=self.seconds, crc32=self.crc32,
+                values=self.values, wide=self.wide,
+            )
+        )  # fmt: skip
+
+
+@dataclass
+class Watcher:
+    """What people do meanwhile, twice a second: sign in, read nodes, incidents and the heat-map."""
+
+    client: Client
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    async def run(self) -> None:
+        while True:
+            sign_in = json.dumps({"token": self.client.token}).encode()
+            await self._time("sign-in", "POST", "/v1/auth/session", sign_in)
+            await self._time("nodes", "GET", "/v1/nodes?limit=50")
+            await self._time("incidents", "GET", "/v1/incidents?limit=20")
+            await self._time("heat-map", "GET", "/v1/fleet/heatmap")
+            await asyncio.sleep(0.5)
+
+    async def _time(self, what: str, method: str, path: str, body: bytes = b"") -> None:
+        started = time.monotonic()
+        await self.client.request(method, path, body)
+        self.seconds[what].append(time.monotonic() - started)
