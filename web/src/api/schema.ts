@@ -294,6 +294,9 @@ export interface paths {
         /**
          * Post Events
          * @description Store events (at most 500 at once). An id that is known already changes nothing.
+         *
+         *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
+         *     registered nodes only: one that is unknown refuses the whole batch.
          */
         post: operations["post_events"];
         delete?: never;
