@@ -178,9 +178,15 @@ def deactivate(session: WriteSession, incident_id: str, now: float) -> None:
     session.execute(statement.values(active=False, cleared_at=now))
 
 
-def findings_of(session: AnySession, incident_id: str) -> list[FindingRow]:
+def findings_of(session: AnySession, incident_id: str, limit: int | None = None) -> list[FindingRow]:
+    """The findings of an incident, oldest first; where there are more than ``limit``, those that hold before others."""
     statement = select(FindingRow).where(FindingRow.incident_id == incident_id)
-    return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
+    rows = session.scalars(statement.order_by(FindingRow.active.desc(), FindingRow.time, FindingRow.id).limit(limit))
+    return sorted(rows, key=lambda row: (row.time, row.id))
+
+
+def count_findings(session: AnySession, incident_id: str) -> int:
+    return session.scalar(select(func.count()).where(FindingRow.incident_id == incident_id)) or 0
 
 
 def timeline_of(session: AnySession, incident_id: str) -> list[TimelineRow]:

@@ -131,6 +131,8 @@ class ActionRead(Output):
 class IncidentDetail(IncidentRead):
     timeline: list[TimelineEntry]
     findings: list[FindingRead]
+    """At most 200, those that hold before others."""
+    findings_total: int
     plan: RecoveryPlanRead | None
     actions: list[ActionRead]
 

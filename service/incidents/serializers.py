@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.incidents import findings, repository
@@ -46,13 +47,18 @@ def _acted(recovery: RecoveryRow) -> float | None:
     return max(0.0, recovery.seconds - float(recovery.parts.get("detect", 0.0)))
 
 
+MAX_FINDINGS: Final = 200
+"""Findings in one answer: an incident of a whole fleet has thousands. ``GET /v1/findings`` lists all."""
+
+
 def serialize_detail(session: AnySession, row: IncidentRow) -> IncidentDetail:
     """The incident with its whole story."""
     plan = repository.newest_plan(session, row.id)
     return IncidentDetail(
         **read(row).model_dump(),
         timeline=[TimelineEntry.model_validate(entry) for entry in repository.timeline_of(session, row.id)],
-        findings=[findings.read(finding) for finding in repository.findings_of(session, row.id)],
+        findings=[findings.read(finding) for finding in repository.findings_of(session, row.id, MAX_FINDINGS)],
+        findings_total=repository.count_findings(session, row.id),
         plan=serialize_plans(session, [plan])[0] if plan is not None else None,
         actions=[ActionRead.model_validate(action) for action in repository.actions_of(session, row.id)],
     )

@@ -37,6 +37,7 @@ export function hotIncident(node, opened, now) {
       text,
       data: kind === "finding" ? { confidence: 0.98 } : {},
     })),
+    findings_total: 1,
     findings: [
       {
         id: uuid(opened, "f1"),

@@ -177,6 +177,7 @@ function recoveryIncident(job, rank, opened, stage, small) {
       ? `Restored from the local slot in ${took.toFixed(2)} s; no step was lost.`
       : "Its process ended by SIGKILL; a standby takes its place from the local slot.",
     timeline: story.map(([t, kind, text, data]) => ({ time: at(t), kind, text, data })),
+    findings_total: 1,
     findings: [{ ...exitFinding(id, job, rank, node, at(0.02)), active: !done }],
     plan,
     actions: [

@@ -3034,6 +3034,8 @@ export interface components {
             device: string | null;
             /** Findings */
             findings: components["schemas"]["FindingRead"][];
+            /** Findings Total */
+            findings_total: number;
             /** Id */
             id: string;
             /** Job */

@@ -30,7 +30,9 @@ export function Evidence({ incident }: { incident: IncidentDetail }) {
       title="Evidence"
       about={
         findings.length > 1
-          ? `${plural(findings.length, "finding")}, most likely root cause first`
+          ? `${plural(incident.findings_total, "finding")}, most likely root cause first${
+              incident.findings_total > findings.length ? `. Shown: ${findings.length}` : ""
+            }`
           : undefined
       }
       flush
