@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,8 @@ class HeatmapLayout:
     slots: tuple[tuple[str, str, str], ...]
     """(node, device, kind)"""
     states: tuple[str, ...]
+    places: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(node, device) → slot."""
 
     def read(self) -> HeatmapLayoutRead:
         slots = [HeatmapCellRead(slot=i, node=n, device=d, kind=k) for i, (n, d, k) in enumerate(self.slots)]
@@ -55,12 +58,13 @@ class HeatmapValues:
 
 @dataclass
 class LayoutCache:
-    """The latest layout, at most a second old."""
+    """The latest layout, at most a second old. Devices are read again only when a node has reported."""
 
     database: Database
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _made_at: float = field(default=-math.inf, init=False)
     _layout: HeatmapLayout = field(default=HeatmapLayout("", (), ()), init=False)
+    _reported: tuple[int, float | None] = field(default=(0, None), init=False)
 
     def get(self, now: float) -> HeatmapLayout:
         with self._lock:
@@ -70,10 +74,15 @@ class LayoutCache:
 
     def _load(self) -> HeatmapLayout:
         with self.database.reading() as session:
-            rows = repository.layout(session)
-        slots = tuple((node, device, kind) for node, device, kind, _ in rows)
-        version = etag(*slots).removeprefix('W/"').rstrip('"')
-        return HeatmapLayout(version, slots, tuple(state for *_, state in rows))
+            reported = repository.devices_reported(session)
+            slots = self._layout.slots if reported == self._reported else tuple(repository.layout(session))
+            states = repository.states(session)
+        self._reported = reported
+        of_slots = tuple(states.get(node, HealthState.UNKNOWN.value) for node, _, _ in slots)
+        if slots is self._layout.slots:
+            return replace(self._layout, states=of_slots)
+        places = {(node, device): slot for slot, (node, device, _) in enumerate(slots)}
+        return HeatmapLayout(etag(*slots).removeprefix('W/"').rstrip('"'), slots, of_slots, places)
 
 
 def of_states(layout: HeatmapLayout) -> HeatmapValues:
@@ -95,17 +104,16 @@ def of_signal(layout: HeatmapLayout, ring: TelemetryRing, name: str, now: float)
 
 
 def _newest(layout: HeatmapLayout, ring: TelemetryRing, signal: Signal, second: int) -> NDArray[np.float64]:
-    found = np.full(len(layout.slots), np.nan)
-    places = {(node, device): i for i, (node, device, _) in enumerate(layout.slots)}
     recent = _RARE.get(signal.name, RECENT_SECONDS)
     window = ring.window(signal.source, second - recent, second + 2, signals=[signal.name])
-    values = window.values[:, 0, :]
-    for row in values:  # oldest first: a newer known value replaces an older one
-        known = np.flatnonzero(~np.isnan(row))
-        for column in known:
-            place = places.get(window.columns[column])
-            if place is not None and source_of(window.columns[column][1]) is signal.source:
-                found[place] = row[column]
+    newest = np.full(len(window.columns), np.nan)
+    for row in window.values[:, 0, :]:  # oldest first: a newer known value replaces an older one
+        newest = np.where(np.isnan(row), newest, row)
+    found = np.full(len(layout.slots), np.nan)
+    for column in np.flatnonzero(~np.isnan(newest)):
+        place = layout.places.get(window.columns[column])
+        if place is not None and source_of(window.columns[column][1]) is signal.source:
+            found[place] = newest[column]
     return found
 
 

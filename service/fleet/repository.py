@@ -50,15 +50,26 @@ def previous_locations(session: AnySession, moved: Mapping[str, str]) -> dict[st
     return {hardware: node for hardware, node in rows if hardware is not None and node != moved[hardware]}
 
 
-def layout(session: AnySession) -> list[tuple[str, str, str, str]]:
-    """(node, device, kind, node state) of every present host and GPU, in the stable order of the fleet."""
+def layout(session: AnySession) -> list[tuple[str, str, str]]:
+    """(node, device, kind) of every present host and GPU, in the stable order of the fleet."""
     statement = (
-        select(DeviceRow.node, DeviceRow.id, DeviceRow.kind, NodeRow.state)
-        .join(NodeRow, NodeRow.name == DeviceRow.node)
+        select(DeviceRow.node, DeviceRow.id, DeviceRow.kind)
         .where(DeviceRow.present, DeviceRow.kind != "nic")
         .order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id)
     )
-    return [(node, device, kind, state) for node, device, kind, state in session.execute(statement)]
+    return [(node, device, kind) for node, device, kind in session.execute(statement)]
+
+
+def devices_reported(session: AnySession) -> tuple[int, float | None]:
+    """How many devices are present and when one was last reported: the same until a node reports itself anew."""
+    statement = select(func.count().filter(DeviceRow.present), func.max(DeviceRow.last_seen_at))
+    count, at = session.execute(statement.select_from(DeviceRow)).one()
+    return count, at
+
+
+def states(session: AnySession) -> dict[str, str]:
+    """Node → state."""
+    return {name: state for name, state in session.execute(select(NodeRow.name, NodeRow.state))}  # noqa: C416 - rows
 
 
 def transitions(node: str) -> Select[TransitionRow]:
