@@ -1,4 +1,4 @@
-"""One real ``mainstay serve`` and a fleet that boots, reports, falls silent at once, and comes back.
+"""One real ``mainstay serve`` and a fleet that boots, reports, stops reporting at once, and comes back.
 
 ``python -m bench.fleet [--nodes N] [--frame-seconds S] [--json FILE]``. The generator runs on the same cores; processor
 time is the service's own, from ``/proc``. Nodes of the generator share an admin's token.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +22,7 @@ from fastapi.concurrency import contextmanager_in_threadpool
 from sqlalchemy import JSON, DateTime, Double, MetaData, create_engine, event
 from sqlalchemy import orm as sa
 from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 NAMING = {
@@ -30,6 +33,8 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 _WRITES = "mainstay_writes"
+_BUSY_SECONDS: Final = 15.0
+"""How long a writer waits for SQLite; then the request is answered with 503."""
 _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
 """Requests that hold a write transaction at once: SQLite admits one writer, PostgreSQL's pool holds 50 connections."""
 
@@ -107,6 +112,59 @@ def _run_after(session: Session) -> None:
         work()
 
 
+class _WriterQueue:
+    """SQLite's one writer, first come first served: its own lock lets whoever asks often starve the others."""
+
+    def __init__(self) -> None:
+        self._guard, self._held = threading.Lock(), False
+        self._waiting: deque[threading.Event] = deque()
+
+    def acquire(self) -> None:
+        """Wait to be the writer.
+
+        Raises:
+            OperationalError: for longer than ``_BUSY_SECONDS``.
+        """
+        mine = threading.Event()
+        with self._guard:
+            if not self._held:
+                self._held = True
+                return
+            self._waiting.append(mine)
+        if mine.wait(_BUSY_SECONDS):
+            return
+        with self._guard:
+            if not mine.is_set():
+                self._waiting.remove(mine)
+                raise OperationalError("BEGIN IMMEDIATE", None, TimeoutError("database is locked"))
+
+    def release(self) -> None:
+        """Hand over to the writer that has waited longest: no other can come in between."""
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._held = False
+
+    def on_begin(self, connection: Connection) -> None:
+        # A writer takes the lock at once: upgrading a read lock later fails without waiting when another writer came
+        # first.
+        if not connection.get_execution_options().get(_WRITES, False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        self.acquire()
+        connection.info[_WRITES] = True
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        except BaseException:
+            self.on_end(connection)
+            raise
+
+    def on_end(self, connection: Connection) -> None:
+        if connection.info.pop(_WRITES, False):
+            self.release()
+
+
 class Database:
     """The control plane's database behind one URL.
 
@@ -174,9 +232,12 @@ def _engine(url: URL) -> Engine:
         if not url.database or url.database == ":memory:":
             raise ValueError("an in-memory SQLite is one database per connection: give it a file")
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url, connect_args={"timeout": 15.0}, **options)
+        engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _on_sqlite_connect)
-        event.listen(engine, "begin", _on_sqlite_begin)
+        queue = _WriterQueue()
+        event.listen(engine, "begin", queue.on_begin)
+        event.listen(engine, "commit", queue.on_end)
+        event.listen(engine, "rollback", queue.on_end)
         return engine
     # The pool checks a connection before lending it: a restarted server costs one ping, not one failed request.
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
@@ -189,14 +250,13 @@ def _to_json(value: Any) -> str:
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
     # SQLAlchemy's begin event issues BEGIN; the driver must not issue its own.
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "busy_timeout=15000", "synchronous=FULL"):
+    for pragma in (
+        "journal_mode=WAL",
+        "foreign_keys=ON",
+        f"busy_timeout={_BUSY_SECONDS * 1000:.0f}",
+        "synchronous=FULL",
+    ):
         connection.execute(f"PRAGMA {pragma}")
-
-
-def _on_sqlite_begin(connection: Connection) -> None:
-    # A writer takes the lock at once: upgrading a read lock later fails without waiting when another writer came first.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 async def _lend_write(request: Request) -> AsyncIterator[WriteSession]:

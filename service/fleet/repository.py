@@ -61,7 +61,7 @@ def layout(session: AnySession) -> list[tuple[str, str, str]]:
 
 
 def devices_reported(session: AnySession) -> tuple[int, float | None]:
-    """How many devices are present and when one was last reported: the same until a node reports itself anew."""
+    """How many devices are present and when one was last reported: the same until a node sends its report again."""
     statement = select(func.count().filter(DeviceRow.present), func.max(DeviceRow.last_seen_at))
     count, at = session.execute(statement.select_from(DeviceRow)).one()
     return count, at

@@ -148,7 +148,7 @@ def follow_voices(
 ) -> None:
     """Record when nodes last reported, and apply the state changes that follow from silence and new reports.
 
-    Each ``MOVES`` nodes have a transaction of their own: when a whole fleet falls silent, others write in between.
+    Each ``MOVES`` nodes have a transaction of their own: when a whole fleet stops reporting, others write in between.
     """
     since = now - heartbeat_timeout_seconds
     for some in _parts(sorted(heard), SEEN):

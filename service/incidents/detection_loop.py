@@ -41,7 +41,7 @@ _log: Final = logging.getLogger(__name__)
 BATCH: Final = 64
 """Events in one transaction: one fsync for a burst, and a short time during which other writers wait."""
 FINDINGS: Final = 500
-"""Findings in one transaction: when a whole fleet falls silent, others write in between."""
+"""Findings in one transaction: when a whole fleet stops reporting, others write in between."""
 REPLAYED: Final = 4096
 """Events shown again after a restart: what the event detectors themselves remember."""
 SETTLE_SECONDS: Final = 60.0

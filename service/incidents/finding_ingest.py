@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Final
 
 from sqlalchemy import select
@@ -22,6 +21,7 @@ from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents import node_suspicion, repository, service
+from mainstay.service.incidents.finding_rows import FindingRows
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.incidents.opening import open_incident
@@ -30,52 +30,22 @@ from mainstay.service.jobs import repository as jobs
 from mainstay.service.jobs.models import RecoveryRow
 
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
-_BEFORE: Final = frozenset({IncidentState.RECOVERED.value, IncidentState.VERIFIED.value})
 _ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.RECOVERING.value})
 _LINES: Final = 20
-"""Lines that one batch adds to the timeline of an incident; more are told in one."""
+"""Lines that one batch adds to the timeline of an incident; more are one line."""
 _NOISE_SECONDS: Final = 10.0
 _EARLY_SECONDS: Final = 30.0
 """How much older than the first sign of a recovery its cause may be: clocks and spools differ."""
 
 
-class _Rows:
-    """The stored rows that a batch may touch, read at once."""
-
-    def __init__(self, context: Context, batch: Sequence[Finding]) -> None:
-        self._session = context.session
-        # Rows of earlier versions have no detector in their key.
-        self._keys = {key for finding in batch for key in (finding.key, finding.about)}
-        rows = repository.active_by_key(context.session, self._keys)
-        self._active = {(row.detector, row.key): row for row in rows}
-
-    def active(self, finding: Finding) -> FindingRow | None:
-        """The row in which the same detector says the same."""
-        rows = (self._active.get((finding.detector, key)) for key in (finding.key, finding.about))
-        return max((row for row in rows if row is not None), key=lambda row: row.time, default=None)
-
-    def put(self, row: FindingRow) -> None:
-        self._active[row.detector, row.key] = row
-
-    def drop(self, row: FindingRow) -> None:
-        self._active.pop((row.detector, row.key), None)
-
-    @cached_property
-    def returnable(self) -> dict[str, FindingRow]:
-        """Key → its newest row in an incident that recovered without a recovery and is not closed."""
-        rows = {row.key: row for row in repository.found_by_key(self._session, self._keys, _BEFORE)}
-        recovered = repository.with_recovery(self._session, {row.incident_id for row in rows.values()})
-        return {key: row for key, row in rows.items() if row.incident_id not in recovered}
-
-
 @dataclass
 class _News:
-    """What a batch says anew about findings that incidents hold: one change an incident, however much it is."""
+    """What a batch adds to findings that incidents hold: one change an incident, however much it is."""
 
     found: dict[str, list[Finding]] = field(default_factory=lambda: defaultdict(list))
     texts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, incident_id: str, finding: Finding, text: str) -> None:
+    def add_finding(self, incident_id: str, finding: Finding, text: str) -> None:
         self.found[incident_id].append(finding)
         self.texts.setdefault(incident_id, text)
 
@@ -91,7 +61,7 @@ def ingest_findings(context: Context, findings: Iterable[Finding], *, heartbeat_
     batch = list(findings)
     if not batch:
         return
-    rows, news = _Rows(context, batch), _News()
+    rows, news = FindingRows(context.session, batch), _News()
     fresh = [f for f in batch if f.active and not _known(context, rows, news, f)]
     context.session.flush()
     news.apply(context)
@@ -107,7 +77,7 @@ def _nodes(findings: Iterable[Finding]) -> set[str]:
     return {f.entity.node for f in findings if f.entity.node is not None}
 
 
-def _place(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> None:
+def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> None:
     """Store new findings: in the incidents that correlation names, or without one."""
     incidents = _incidents(context)
     held = [f for incident in incidents for f in incident.findings]
@@ -126,7 +96,7 @@ def _place(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> None:
     context.session.flush()
 
 
-def _explaining(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> list[Finding]:
+def _explaining(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> list[Finding]:
     """What was mere information until a process ended: the program's own error, told moments before, says why."""
     exits = [finding.time for finding in fresh if finding.kind is FindingKind.PROCESS_EXIT]
     if not exits:
@@ -137,12 +107,12 @@ def _explaining(context: Context, rows: _Rows, fresh: Sequence[Finding]) -> list
     return [wire.from_row(row) for row in told]
 
 
-def _known(context: Context, rows: _Rows, news: _News, finding: Finding) -> bool:
+def _known(context: Context, rows: FindingRows, news: _News, finding: Finding) -> bool:
     """Whether the finding is no news: it holds already, was answered already, or came back."""
     return _renewed(rows, news, finding) or _answered(context, rows, finding) or _returned(rows, news, finding)
 
 
-def _renewed(rows: _Rows, news: _News, finding: Finding) -> bool:
+def _renewed(rows: FindingRows, news: _News, finding: Finding) -> bool:
     row = rows.active(finding)
     if row is None:
         return False
@@ -153,7 +123,7 @@ def _renewed(rows: _Rows, news: _News, finding: Finding) -> bool:
     _write(row, finding)
     if (again or more_severe) and row.incident_id is not None:
         what = "More severe" if more_severe else "Again"
-        news.add(row.incident_id, finding, f"{what}: {finding.evidence.summary}")
+        news.add_finding(row.incident_id, finding, f"{what}: {finding.evidence.summary}")
     return True
 
 
@@ -174,7 +144,7 @@ def _write(row: FindingRow, finding: Finding) -> None:
     row.cleared_at = None
 
 
-def _answered(context: Context, rows: _Rows, finding: Finding) -> bool:
+def _answered(context: Context, rows: FindingRows, finding: Finding) -> bool:
     """The coordinator's report of the recovery overtook the launcher's report of the failure."""
     recovery = _recovery_of(context, finding)
     if recovery is None or recovery.incident_id is None:
@@ -210,14 +180,14 @@ def _recovery_of(context: Context, finding: Finding) -> RecoveryRow | None:
     return None
 
 
-def _returned(rows: _Rows, news: _News, finding: Finding) -> bool:
+def _returned(rows: FindingRows, news: _News, finding: Finding) -> bool:
     """A finding that cleared without action is back before its incident was closed."""
     row = rows.returnable.get(finding.key)
     if row is None or row.incident_id is None:
         return False
     _write(row, finding)
     rows.put(row)
-    news.add(row.incident_id, finding, f"Back: {finding.evidence.summary}")
+    news.add_finding(row.incident_id, finding, f"Back: {finding.evidence.summary}")
     return True
 
 
@@ -257,7 +227,7 @@ def _with_neighbors(context: Context, topology: pure.FleetTopology, named: set[s
     )
 
 
-def _apply(context: Context, rows: _Rows, decision: pure.CorrelationDecision) -> None:
+def _apply(context: Context, rows: FindingRows, decision: pure.CorrelationDecision) -> None:
     if decision.incident is None:
         _attach(context, rows, _open(context, decision), decision.findings)
         return
@@ -298,7 +268,7 @@ def _summary(causes: Sequence[Finding]) -> str:
     return " ".join(dict.fromkeys(finding.evidence.summary for finding in causes[:5]))
 
 
-def _attach(context: Context, rows: _Rows, incident: IncidentRow, findings: Iterable[Finding]) -> None:
+def _attach(context: Context, rows: FindingRows, incident: IncidentRow, findings: Iterable[Finding]) -> None:
     pairs = [(finding, _store(context, rows, finding, incident.id)) for finding in findings]
     _tell(context, incident, "finding", pairs)
     context.session.flush()
@@ -321,7 +291,7 @@ def _tell(context: Context, incident: IncidentRow, kind: str, pairs: Sequence[tu
         )
 
 
-def _store(context: Context, rows: _Rows, finding: Finding, incident_id: str | None) -> FindingRow:
+def _store(context: Context, rows: FindingRows, finding: Finding, incident_id: str | None) -> FindingRow:
     """A new row, or the one in which the same was mere information until now."""
     row = rows.active(finding)
     if row is None:
@@ -387,7 +357,7 @@ def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
     )  # fmt: skip
 
 
-def _clear(context: Context, rows: _Rows, ended: Iterable[Finding]) -> None:
+def _clear(context: Context, rows: FindingRows, ended: Iterable[Finding]) -> None:
     """End what no longer holds; an incident of which nothing holds any more may end too."""
     over: dict[str, list[tuple[Finding, FindingRow]]] = defaultdict(list)
     for finding in ended:

@@ -1,4 +1,4 @@
-"""Reports that arrive together are stored together, and writers that wait block nobody."""
+"""Reports that arrive together are stored together, and writers that wait block no other request."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_hardware_that_moves_within_a_batch_tells_where_it_was(service: Any, rep
 
 
 def test_more_writers_than_threads_all_get_through(service: Any) -> None:
-    """Were they to wait for SQLite's lock in their threads, the request that holds it would find none to go on."""
+    """Were they to wait for SQLite's lock in their threads, the request that holds it would find none to continue."""
     client: httpx.Client = service.client()
 
     def write(number: int) -> int:
