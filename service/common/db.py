@@ -12,7 +12,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, NewType
@@ -154,11 +154,10 @@ class _WriterQueue:
             return
         self.acquire()
         connection.info[_WRITES] = True
-        try:
+        with ExitStack() as unless_begun:
+            unless_begun.callback(self.on_end, connection)
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-        except BaseException:
-            self.on_end(connection)
-            raise
+            unless_begun.pop_all()
 
     def on_end(self, connection: Connection) -> None:
         if connection.info.pop(_WRITES, False):
