@@ -86,7 +86,7 @@ class Config:
     many_nodes: int = 16
     """So many nodes at once share a cause even in a cohort of thousands."""
     fleet_share: float = 0.5
-    """Of all nodes, and at least ``many_nodes``: so many silent nodes share a network, or the service is deaf."""
+    """Of all nodes, and at least ``many_nodes``: so many share a network, or the service receives nothing."""
 
 
 def correlate(
