@@ -77,6 +77,7 @@ def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], ow
     try:
         server_module.check_listen(settings)
         server_module.check_data_dir(settings.data_dir)
+        lock = server_module.lock_data_dir(settings.data_dir)
         server_module.check_database(settings)
         sock = server_module.bind(settings)
     except server_module.CannotServeError as error:
@@ -87,7 +88,8 @@ def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], ow
         extras = (*extras, lambda services: own_node(services, settings.base_url))
     app = create_app(settings, extras=extras)
     server = server_module.make_server(app, settings, lambda _: _welcome(settings, app.state.first_token))
-    server.run(sockets=[sock])
+    with lock:
+        server.run(sockets=[sock])
     if not server.started:
         sys.exit(1)  # uvicorn has logged why
 

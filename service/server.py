@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import IO, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -58,6 +59,26 @@ def check_data_dir(directory: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise CannotServeError(f"data directory {directory} cannot be written: {error.strerror}") from error
+
+
+def lock_data_dir(directory: Path) -> IO[str]:
+    """Hold the data directory for as long as the returned file is open; the kernel lets go of it with the process.
+
+    Raises:
+        CannotServeError: another service holds it. Two of them would contradict each other's findings.
+    """
+    file = (directory / "serve.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        file.close()
+        raise CannotServeError(f"data directory {directory} is in use by {holder}") from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    return file
 
 
 def check_database(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mainstay.service.server import CannotServeError, bind, check_data_dir, check_listen
+from mainstay.service.server import CannotServeError, bind, check_data_dir, check_listen, lock_data_dir
 from mainstay.service.settings import Settings
 from tests.fork_server.processes import Warm, warm_process
 
@@ -81,6 +81,15 @@ def test_the_first_start_prints_a_link_that_signs_in(tmp_path: Path) -> None:
             assert client.get("/v1/auth/me").json()["kind"] == "admin"
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) in {0, -signal.SIGTERM}
+
+
+def test_a_second_service_on_the_directory_is_refused_and_names_the_first(mainstay: Command, tmp_path: Path) -> None:
+    with serving(tmp_path) as (child, _):
+        second = mainstay("serve", "--port", "0", "--data-dir", str(tmp_path / "data"))
+        assert f"data directory {tmp_path / 'data'} is in use by process {child.pid} on " in one_line(second)
+        child.kill()
+        child.wait(60)
+    lock_data_dir(tmp_path / "data").close()  # the kernel let go of it with the process
 
 
 def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
