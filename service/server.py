@@ -62,7 +62,7 @@ def check_data_dir(directory: Path) -> None:
 
 
 def lock_data_dir(directory: Path) -> IO[str]:
-    """Hold the data directory for as long as the returned file is open; the kernel lets go of it with the process.
+    """Hold the data directory for as long as the returned file is open; the kernel unlocks it when the process ends.
 
     Raises:
         CannotServeError: another service holds it. Two of them would contradict each other's findings.

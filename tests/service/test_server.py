@@ -89,7 +89,7 @@ def test_a_second_service_on_the_directory_is_refused_and_names_the_first(mainst
         assert f"data directory {tmp_path / 'data'} is in use by process {child.pid} on " in one_line(second)
         child.kill()
         child.wait(60)
-    lock_data_dir(tmp_path / "data").close()  # the kernel let go of it with the process
+    lock_data_dir(tmp_path / "data").close()  # the kernel unlocked it when the process ended
 
 
 def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
