@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -89,6 +91,45 @@ def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
     assert found, "the example must make the detector speak"
     assert {f.kind for f in found} <= DETECTORS[name].kinds
     assert {f.detector for f in found} == {name} == {DETECTORS[name].name}
+
+
+@EVERY
+def test_limits_and_findings_of_the_example_are_the_stored_ones(name: str) -> None:
+    """A recording keeps its findings when the code changes: to change them, delete the file, run, and review it.
+
+    The first line holds the limits, which the documentation names.
+    """
+    limits = msgspec.to_builtins(DETECTORS[name].Config(), order="sorted")  # type: ignore[attr-defined]
+    if "policy" in limits:  # its rules are in a file of their own
+        limits["policy"] = limits["policy"]["settings"]
+    found = [limits, *(plain(each) for seed in (0, 1) for each in run(DETECTORS[name](), example(name, seed)))]
+    file = Path(__file__).parent / "findings" / f"{name}.json"
+    if not file.exists():
+        file.write_text("[\n" + ",\n".join(json.dumps(each) for each in found) + "\n]\n", encoding="utf-8")
+        pytest.fail(f"{file} was not there: the findings of now are in it for review")
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    assert len(found) == len(stored)
+    for now, then in zip(found, stored, strict=True):
+        assert alike(now, then), f"{str(now)[:2000]}\ninstead of\n{str(then)[:2000]}"
+
+
+def plain(finding: Finding) -> dict[str, Any]:
+    """A finding without the points of its charts, of which the last are kept."""
+    made: dict[str, Any] = msgspec.to_builtins(finding)
+    for series in made["evidence"]["series"]:
+        series |= {axis: [len(series[axis]), *series[axis][-2:]] for axis in ("x", "y", "peers")}
+    return made
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equal, where numbers may differ by the last digits that another build of numpy gives."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) or (one != one and other != other)  # noqa: PLR0124
+    return bool(one == other)
 
 
 @EVERY

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from bench.lib_mesh import regular
 from bench.lib_recording import InMemoryRecording, write
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.gpu.device_state import DeviceStateDetector
 from mainstay.detectors.recording import files
 from mainstay.detectors.recording.cli import replay as command
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo, Recording
@@ -148,6 +151,50 @@ def test_replay_says_the_same_from_memory_and_from_disk(directory: Path) -> None
     assert [(f.key, f.active, f.evidence.summary) for f in again] == [
         (f.key, f.active, f.evidence.summary) for f in said
     ]
+
+
+def hot(seconds: int = 600) -> InMemoryRecording:
+    """Two GPUs of one node that boots after half of the time; the second one says from then on that it needs a reset.
+
+    GPUs and hosts come in chunks of different lengths.
+    """
+    t = START + np.arange(seconds, dtype=np.float64)
+    action = np.zeros((seconds, 1, 2), np.float32)
+    action[seconds // 2 :, 0, 1] = 1.0
+    uptime = np.where(t < START + seconds // 2, t - START + 5000.0, t - START - seconds // 2).astype(np.float32)
+    gpus = Samples(
+        entities=(Entity(node="node-0", device="gpu-0"), Entity(node="node-0", device="gpu-1")),
+        groups=("h100",) * 2, signals=("gpu_recovery_action",), t=t, x=action,
+    )  # fmt: skip
+    hosts = Samples(
+        entities=(Entity(node="node-1", device="host"), Entity(node="node-0", device="host")),
+        groups=("h100",) * 2, signals=("uptime_seconds",), t=t,
+        x=np.stack([np.full(seconds, np.nan, np.float32), uptime], axis=1)[:, None, :],
+    )  # fmt: skip
+
+    class Chunks(InMemoryRecording):
+        def devices(self, source: SignalSource) -> Iterator[Samples]:
+            whole, step = (gpus, 70) if source is SignalSource.GPU else (hosts, 45)
+            if source in {SignalSource.GPU, SignalSource.HOST}:
+                yield from (whole.part(at, min(at + step, seconds)) for at in range(0, seconds, step))
+
+    return Chunks(fleet=fleet())
+
+
+def test_devices_are_replayed_beside_the_uptime_of_their_host() -> None:
+    made = hot()
+    whole = next(iter(made.devices(SignalSource.GPU)))
+    detector = DeviceStateDetector()
+    hosts = np.concatenate([chunk.x[:, 0, 1] for chunk in made.devices(SignalSource.HOST)])
+    expected = []
+    at = 0
+    for chunk in made.devices(SignalSource.GPU):
+        beside = np.repeat(hosts[at : at + len(chunk.t), None, None], 2, axis=2)
+        at += len(chunk.t)
+        x = np.concatenate([chunk.x, beside], axis=1)
+        expected += detector.update(replace(chunk, signals=(*whole.signals, "uptime_seconds"), x=x))
+    assert {f.entity.device for f in expected if f.active} == {"gpu-1"}
+    assert replay(made, ["device_state"]) == expected
 
 
 def test_only_the_detectors_that_were_asked(directory: Path) -> None:

@@ -73,6 +73,13 @@ def test_nan_is_named_at_its_first_rank_in_its_first_step() -> None:
     assert found[0].confidence >= 0.9
 
 
+def test_ranks_that_are_first_together_share_the_suspicion() -> None:
+    data = planted(job(0), "nonfinite_values", [3, 5], slice(ONSET, ONSET + 1), 1.0)
+    found = [finding for finding in findings_of(data) if finding.active]
+    assert [(f.entity.rank, f.confidence) for f in found] == [(3, 0.475), (5, 0.475)]
+    assert all("in the same step as 1 others" in f.evidence.summary for f in found)
+
+
 def test_a_single_overflow_stays_a_warning() -> None:
     found = findings_of(planted(job(1), "nonfinite_values", 5, slice(ONSET, ONSET + 1), 1.0))
     assert [(f.entity.rank, f.severity, f.active) for f in found] == [
