@@ -256,6 +256,7 @@ def test_backtest_prints_what_would_have_been(file: Path, capsys: pytest.Capture
         (["plan", "{file}", "--target-risk", "0.1", "--keep", "0.9"], "not both"),
         (["plan", "{file}", "--hours", "0"], "--hours is 0"),
         (["plan", "{file}", "--worth", "0"], "--worth is 0"),
+        (["plan", "{file}", "--worth", "inf"], "--worth is inf"),
         (["plan", "{file}", "--nodes", "n0,n0"], "each once"),
         (["plan", "nowhere.json"], "nowhere.json: No such file"),
         (["backtest", "{bad}"], "Expected"),
