@@ -48,7 +48,7 @@ class TestMap:
     def tests_of(self, file: str, source: str, line: int) -> list[str]:
         """Return the tests that run the statement at ``line``, the most likely to notice a change first.
 
-        These are the quick ones of the mirrored test file, then of its folder. A statement outside functions is judged
+        These are the quick ones of the mirrored test file, then of its folder and the folders above. A statement outside functions is judged
         by the tests of the whole module, or of its folder.
         """
         lines, statement = self.lines[file], _statement(source, line)
@@ -57,9 +57,13 @@ class TestMap:
         if not statement_in_function(source, line):
             tests = {test for each in lines.values() for test in each}
             tests = tests or {test for test in self.seconds if test.startswith(folder)}
-        own = f"{folder}test_{Path(file).stem}.py"
+        own, above = f"{folder}test_{Path(file).stem}.py", {str(each) for each in Path(folder, "x").parents}
+
+        def likely(test: str) -> tuple[bool, bool, float]:
+            return not test.startswith(own), str(Path(test.split("::")[0]).parent) not in above, self.seconds[test]
+
         chosen, spent = [], 0.0
-        for test in sorted(tests, key=lambda t: (not t.startswith(own), not t.startswith(folder), self.seconds[t])):
+        for test in sorted(tests, key=likely):
             if spent + self.seconds[test] <= _BUDGET_S or not chosen:
                 chosen.append(test)
                 spent += self.seconds[test]

@@ -128,6 +128,33 @@ def test_what_is_read_is_what_was_written(directory: Path) -> None:
     assert np.isnan(np.delete(steps.x, both, axis=1)).all()
 
 
+def test_progress_and_pairs_come_back_from_every_window(tmp_path: Path) -> None:
+    info = fleet()
+    mesh = info.mesh("gpt")
+    ranks = tuple(Entity(job="gpt", rank=r, node=mesh.nodes[r]) for r in range(8))
+    rng = np.random.default_rng(1)
+    t = START + np.arange(SECONDS, dtype=np.float64)
+    progress = Samples(
+        entities=ranks, groups=("",) * 8, signals=("in_collective_seconds", "progress_step"), t=t,
+        x=rng.random((SECONDS, 2, 8)).astype(np.float32), mesh=mesh,
+    )  # fmt: skip
+    ways = tuple(Entity(job="gpt", rank=a, peer=b) for a, b in ((0, 1), (1, 0), (3, 2)))
+    many = 600  # steps, more than a window of the reader
+    pairs = Samples(
+        entities=ways, groups=("pair",) * 3, signals=("transfer_seconds", "transfer_bytes"),
+        t=START + np.arange(many) / 2, x=rng.random((many, 2, 3)).astype(np.float32), steps=np.arange(many), mesh=mesh,
+    )  # fmt: skip
+    write(InMemoryRecording(fleet=info, by_progress={"gpt": progress}, by_pair={"gpt": pairs}), tmp_path)
+    read = RecordingDirectory(tmp_path)
+    for made, chunks in ((progress, list(read.progress("gpt"))), (pairs, list(read.pairs("gpt")))):
+        assert len(chunks) == 2
+        np.testing.assert_array_equal(np.concatenate([chunk.t for chunk in chunks]), made.t)
+        assert [(e.rank, e.peer) for e in chunks[0].entities] == [(e.rank, e.peer) for e in made.entities]
+        columns = [chunks[0].signals.index(name) for name in made.signals]
+        found = np.concatenate([chunk.x[:, columns] for chunk in chunks])
+        np.testing.assert_allclose(found, made.x, rtol=1e-6)
+
+
 def test_counters_travel_as_totals_and_come_back_as_rates(directory: Path) -> None:
     table = pq.read_table(directory / files.SAMPLES)
     mine = (pa.compute.field("signal") == "context_switches_total") & (pa.compute.field("node") == "node-1")
