@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -24,6 +22,7 @@ import pytest
 from mainstay.detectors.base import ArrayDetector, Detector, EventDetector, Samples
 from mainstay.detectors.finding import Finding
 from mainstay.detectors.registry import ARRAY_DETECTORS, DETECTORS, EVENT_DETECTORS
+from tests.stored import assert_stored
 
 EVERY = pytest.mark.parametrize("name", sorted(DETECTORS))
 ARRAYS = pytest.mark.parametrize("name", sorted(ARRAY_DETECTORS))
@@ -95,7 +94,7 @@ def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
 
 @EVERY
 def test_limits_and_findings_of_the_example_are_the_stored_ones(name: str) -> None:
-    """A recording keeps its findings when the code changes: to change them, delete the file, run, and review it.
+    """A recording keeps its findings when the code changes.
 
     The first line holds the limits, which the documentation names. The third example has gaps.
     """
@@ -105,14 +104,7 @@ def test_limits_and_findings_of_the_example_are_the_stored_ones(name: str) -> No
     examples = [example(name, 0), example(name, 1), with_gaps(example(name, 2))]
     examples += own_tests(name).others() if hasattr(own_tests(name), "others") else []
     found = [limits, *(each for data in examples for each in outcome(DETECTORS[name](), data))]
-    file = Path(__file__).parent / "findings" / f"{name}.json"
-    if not file.exists():
-        file.write_text("[\n" + ",\n".join(json.dumps(each) for each in found) + "\n]\n", encoding="utf-8")
-        pytest.fail(f"{file} was not there: the findings of now are in it for review")
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    assert len(found) == len(stored)
-    for now, then in zip(found, stored, strict=True):
-        assert alike(now, then), f"{str(now)[:2000]}\ninstead of\n{str(then)[:2000]}"
+    assert_stored(Path(__file__).parent / "findings" / f"{name}.json", found)
 
 
 def with_gaps(data: Any) -> Any:
@@ -133,17 +125,6 @@ def plain(finding: Finding) -> dict[str, Any]:
     for series in made["evidence"]["series"]:
         series |= {axis: [len(series[axis]), *series[axis][-2:]] for axis in ("x", "y", "peers")}
     return made
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Equal, where numbers may differ by the last digits that another build of numpy gives."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) or (one != one and other != other)  # noqa: PLR0124
-    return bool(one == other)
 
 
 @EVERY
