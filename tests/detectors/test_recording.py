@@ -20,6 +20,7 @@ from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.gpu.device_state import DeviceStateDetector
 from mainstay.detectors.recording import files
+from mainstay.detectors.recording.cli import _beginning
 from mainstay.detectors.recording.cli import replay as command
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo, Recording
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
@@ -294,6 +295,15 @@ def test_a_step_that_was_done_again_counts_as_it_came_first(directory: Path) -> 
     [steps] = RecordingDirectory(directory).steps("gpt")
     assert len(steps.steps if steps.steps is not None else ()) == STEPS
     assert steps.x[0, steps.signals.index("compute_time_seconds")].max() < 2.0
+
+
+@pytest.mark.parametrize(
+    ("since", "seconds"), [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1.5d", 129_600.0), ("1000", 9000.0)]
+)
+def test_how_long_ago_a_recording_begins(since: str, seconds: float) -> None:
+    assert _beginning(since, 10_000.0) == 10_000.0 - seconds
+    with pytest.raises(ValueError, match="--since 'soon' must look like 90s"):
+        _beginning("soon", 10_000.0)
 
 
 def test_it_does_not_write_over_another_recording(directory: Path) -> None:

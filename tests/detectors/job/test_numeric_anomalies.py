@@ -151,6 +151,7 @@ def test_the_replica_that_differs_is_named_at_once() -> None:
     assert [(f.kind, f.entity.rank, step_of(f)) for f in found] == [(FindingKind.SDC_SUSPECT, 4, ONSET)]
     assert found[0].severity is Severity.CRITICAL
     assert found[0].cause is Cause.SILENT_CORRUPTION
+    assert "which agree among themselves" in found[0].evidence.summary
 
 
 def test_it_is_over_when_digests_agree_again() -> None:
@@ -162,7 +163,7 @@ def test_of_two_replicas_both_are_suspected() -> None:
     data = planted(job(1, dp=2), "parameters_digest", 0, slice(ONSET, None, 10), 7.0)
     found = findings_of(data)
     assert [(f.entity.rank, f.severity) for f in found] == [(0, Severity.WARNING), (2, Severity.WARNING)]
-    assert all(f.confidence < 0.5 for f in found)
+    assert all(f.confidence < 0.5 and "no majority says who is right" in f.evidence.summary for f in found)
 
 
 def test_where_digests_never_agree_parameters_are_sharded() -> None:
