@@ -28,11 +28,10 @@ import coverage
 import pytest
 from hypothesis import Phase, settings
 
-_BUDGET_S: Final = float(os.environ.get("MUTANT_BUDGET", "30"))
-"""CPU seconds that the tests of one mutant take without the change, so that survivors cost no more."""
 _WALL_S: Final = 120.0
 _OPTIONS: Final = (
-    "-q", "-n", "0", "-p", "no:cacheprovider", "--capture=sys", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+    "-q", "-n", "0", "-p", "no:cacheprovider", "--capture=sys", "--tb=no",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 
 
@@ -44,12 +43,14 @@ class TestMap:
     seconds: dict[str, float]
     modules: list[str]
     """Modules from outside the project that the tests import."""
+    budget_s: float = 10.0
+    """CPU seconds that the tests of one mutant take without the change, so that survivors cost no more."""
 
     def tests_of(self, file: str, source: str, line: int) -> list[str]:
         """Return the tests that run the statement at ``line``, the most likely to notice a change first.
 
-        These are the quick ones of the mirrored test file, then of its folder and the folders above. A statement outside functions is judged
-        by the tests of the whole module, or of its folder.
+        These are the quick ones of the mirrored test file, then of its folder and the folders above. A statement
+        outside functions is judged by the tests of the whole module, or of its folder.
         """
         lines, statement = self.lines[file], _statement(source, line)
         tests = {test for at in statement for test in lines.get(str(at), ())}
@@ -60,11 +61,12 @@ class TestMap:
         own, above = f"{folder}test_{Path(file).stem}.py", {str(each) for each in Path(folder, "x").parents}
 
         def likely(test: str) -> tuple[bool, bool, float]:
-            return not test.startswith(own), str(Path(test.split("::")[0]).parent) not in above, self.seconds[test]
+            folder = str(Path(test.split("::", maxsplit=1)[0]).parent)
+            return not test.startswith(own), folder not in above, self.seconds[test]
 
         chosen, spent = [], 0.0
         for test in sorted(tests, key=likely):
-            if spent + self.seconds[test] <= _BUDGET_S or not chosen:
+            if spent + self.seconds[test] <= self.budget_s or not chosen:
                 chosen.append(test)
                 spent += self.seconds[test]
         return chosen

@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +44,7 @@ def main() -> int:
     if arguments.again or not lines.exists():
         files = sorted({file for files in lib_mutants.files_of(tree).values() for file in files})
         lib_mutant_tests.record(tree, files, chosen_tests, lines)
-    tests = TestMap(**json.loads(lines.read_text()))
+    tests = TestMap(**json.loads(lines.read_text()), budget_s=arguments.budget)
     lib_mutant_tests.preload(tests.modules)
     earlier = _read(results)
     again = ("survived", "again") if arguments.again else ("again",)
@@ -67,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--again", action="store_true", help="run survivors again, also with new tests in TESTS")
     parser.add_argument("--marks", default="not slow and not exclusive", help="which tests may notice a change")
+    parser.add_argument("--budget", type=float, default=10.0, help="CPU seconds of tests for one mutant")
     parser.add_argument("--work", type=Path, help="folder that keeps the copy of the tree and results between runs")
     parser.add_argument("tests", nargs="*", default=["tests"])
     return parser.parse_args()
@@ -88,7 +90,8 @@ def _try_functions(session: ForkingSession, tree: Path, mutants: list[Mutant], t
         path = tree / mutant.file
         source = path.read_text()
         chosen = tests.tests_of(mutant.file, source, mutant.line)
-        old, new = (compile(text, str(path), "exec") for text in (source, mutant.text))
+        with warnings.catch_warnings(action="ignore"):  # a mutant may compare with a literal by `is`
+            old, new = (compile(text, str(path), "exec") for text in (source, mutant.text))
         codes = lib_mutant_tests.changed_functions(old, new)
         if not chosen or codes == []:
             outcome = "survived"

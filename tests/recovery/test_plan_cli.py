@@ -78,7 +78,8 @@ def test_the_cost_inputs_evaluate_every_strategy(tmp_path: Path, capsys: pytest.
         ("nothing spare", {"standbys": {}, "replicated": False, "slots": {"epochs": []}}, {"able": []}),
         ("wide", {
             "ranks": {"dp": 4, "pp": 4, "tp": 1, "nodes": [f"node-{k}" for k in range(8)]},
-            "lost_nodes": ["node-3"], "standbys": {"node-0": 2}, "parity": {"epochs": [1200], "groups": [[0, 4, 8, 12]]},
+            "lost_nodes": ["node-3"], "standbys": {"node-0": 2},
+            "parity": {"epochs": [1200], "groups": [[0, 4, 8, 12]]},
         }, {"schemes": [{"data": 2, "extra": 1, "every_s": 9}], "repairs": [[0.5, 600.0], [0.5, 90000.0]]}),
     ],
 )  # fmt: skip

@@ -30,7 +30,7 @@ def example(seed: int) -> Samples:
 
 
 def others() -> list[Samples]:
-    """A rank that falls silent, a dead link, and two ranks that stop."""
+    """A rank that stops reporting, a dead link, and two ranks that stop."""
     return [
         job(0, Fault(step=40, call=6, ranks=(9,), stopped=True)),
         job(1, Fault(step=40, call=1, ranks=(5,), link="tp")),
