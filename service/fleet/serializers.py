@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -15,7 +15,6 @@ from mainstay.service.fleet.lifecycle import Owner
 from mainstay.service.fleet.models import DeviceRow, NodeRow
 from mainstay.service.fleet.schemas import DeviceRead, NodeRead
 from mainstay.service.incidents.repository import open_by_node
-from mainstay.service.jobs.repository import by_node
 from mainstay.service.validation.models import NodeVerdictRow
 
 
@@ -24,18 +23,20 @@ class _Context:
     """What other features know, by node name."""
 
     devices: dict[str, list[DeviceRow]]
-    jobs: dict[str, list[str]]
+    jobs: Mapping[str, Sequence[str]]
     incidents: dict[str, int]
     verdicts: dict[str, NodeVerdictRow]
 
 
-def serialize_nodes(session: AnySession, rows: Sequence[NodeRow], seen: LastSeenCache, now: float) -> list[NodeRead]:
-    """Answers for ``rows``, in their order."""
+def serialize_nodes(
+    session: AnySession, rows: Sequence[NodeRow], seen: LastSeenCache, jobs: Mapping[str, Sequence[str]], now: float
+) -> list[NodeRead]:
+    """Answers for ``rows``, in their order; ``jobs`` are the running ones by node."""
     names = [row.name for row in rows]
     verdicts = session.scalars(select(NodeVerdictRow).where(NodeVerdictRow.node.in_(names)))
     context = _Context(
         devices=repository.devices_by_node(session, names),
-        jobs=by_node(session),
+        jobs=jobs,
         incidents=open_by_node(session, names),
         verdicts={row.node: row for row in verdicts},
     )
@@ -70,7 +71,7 @@ def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> No
         last_seen_at=last,
         first_seen_at=row.first_seen_at,
         age_seconds=None if last is None else max(0.0, now - last),
-        jobs=context.jobs.get(row.name, []),
+        jobs=list(context.jobs.get(row.name, ())),
         open_incidents=context.incidents.get(row.name, 0),
         last_verdict=None if verdict is None else Verdict(verdict.verdict),
         last_validation_at=None if verdict is None else verdict.at,

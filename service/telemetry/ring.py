@@ -57,6 +57,16 @@ class LatestReadings:
     """[wide signal, column], totals as they were read."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewestValues:
+    """The newest known value of one signal in each column; NaN where there is none."""
+
+    columns: tuple[Column | None, ...]
+    """None: not in use."""
+    values: NDArray[np.float32]
+    """[column]"""
+
+
 class SourceRing:
     """The ring of one source. Not locked: ``TelemetryRing`` does that."""
 
@@ -215,6 +225,10 @@ class SourceRing:
         columns = tuple(key for i in places if (key := self.columns[i]) is not None)
         return LatestReadings(columns, gauges, self._rates.totals(places, stop - max_age_seconds).T)
 
+    def newest(self, signal: str, start: int, stop: int) -> NewestValues:
+        known = self._last_known(np.array(self._rows([signal]), np.intp), stop, stop - start)
+        return NewestValues(tuple(self.columns), known[0, : len(self.columns)])
+
     def _last_known(self, rows: NDArray[np.intp], stop: int, reach: int) -> NDArray[np.float32]:
         """[row, column] of the whole ring."""
         seconds = np.arange(stop - 1, stop - 1 - min(reach, self.depth), -1)
@@ -299,6 +313,15 @@ class TelemetryRing:
         """
         with self._lock:
             return self._rings[source].readings(stop, seconds, max_age_seconds=max_age_seconds)
+
+    def newest(self, source: SignalSource, signal: str, start: int, stop: int) -> NewestValues:
+        """The newest value of ``signal`` in each column in seconds ``start`` up to but not including ``stop``.
+
+        Raises:
+            ValueError: the signal is not one of the source's.
+        """
+        with self._lock:
+            return self._rings[source].newest(signal, start, stop)
 
     @property
     def sources(self) -> frozenset[SignalSource]:
