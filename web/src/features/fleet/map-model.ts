@@ -1,5 +1,5 @@
 /** The cells and texts of the heatmap. */
-import type { HealthState, Signal, Slot } from "@/api/types";
+import type { FleetLayout, HealthState, Signal } from "@/api/types";
 import { groupByNode, type HeatNode } from "@/charts/heat-layout";
 import { NO_DATA, type Pattern } from "@/charts/heat-paint";
 import { namedValue } from "@/features/signals/named";
@@ -7,6 +7,26 @@ import { quantity, unitOf } from "@/lib/format";
 import { health, healthOrder } from "@/lib/status-styles";
 
 export const FULL_SCALE = 250;
+
+/** A device of the fleet; `slot` is the index of its byte in a snapshot. */
+export interface Slot {
+  slot: number;
+  node: string;
+  device: string;
+  kind: string;
+}
+
+/** Expand the columns of a layout: the slots of a node are adjacent, one per device of its shape. */
+export function slotsOf(layout: Pick<FleetLayout, "nodes" | "shape_of" | "shapes">): Slot[] {
+  const slots: Slot[] = [];
+  layout.nodes.forEach((node, index) => {
+    const shape = layout.shapes[layout.shape_of[index] ?? -1];
+    shape?.devices.forEach((device, place) => {
+      slots.push({ slot: slots.length, node, device, kind: shape.kinds[place] ?? "" });
+    });
+  });
+  return slots;
+}
 
 export interface MapModel {
   slots: Slot[];
