@@ -43,7 +43,7 @@ _RUNNING_JOBS = (
 
 @dataclass
 class Occupancy:
-    """Which running jobs have ranks on a node. A job's places change with its generation and start only: they are kept."""
+    """Which running jobs have ranks on a node. A job's places change with generation and start only, and are kept."""
 
     _keys: tuple[tuple[str, int, float], ...] = ()
     _places: dict[tuple[str, int, float], frozenset[str]] = field(default_factory=dict)
@@ -52,7 +52,8 @@ class Occupancy:
 
     def by_node(self, session: AnySession) -> Mapping[str, tuple[str, ...]]:
         """Node -> ids of running jobs. Not to be changed."""
-        keys = tuple(session.connection().execute(_RUNNING_JOBS).all())
+        rows = session.connection().execute(_RUNNING_JOBS).all()
+        keys = tuple((job, generation, start) for job, generation, start in rows)
         with self._lock:
             if keys == self._keys:
                 return self._by_node

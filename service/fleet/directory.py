@@ -180,7 +180,22 @@ def _load(session: AnySession, nodes: _Rows, devices: _Rows) -> dict[str, FleetN
 
 def _node(row: Any, devices: list[FleetDevice]) -> FleetNode:
     text = f"{row.name}\n{row.hostname}\n{row.rack}\n{row.cohort}".lower()
-    return FleetNode(*row, text=text, devices=tuple(devices))
+    return FleetNode(
+        name=row.name,
+        state=row.state,
+        cohort=intern(row.cohort),
+        rack=intern(row.rack),
+        hostname=row.hostname,
+        gpus=row.gpus,
+        stopped_at=row.stopped_at,
+        last_seen_at=row.last_seen_at,
+        verdict=row.verdict,
+        suite=row.suite,
+        power=row.power,
+        validated_at=row.at,
+        text=text,
+        devices=tuple(devices),
+    )
 
 
 def _device(row: Any) -> FleetDevice:

@@ -77,18 +77,17 @@ def list_nodes(
     """Nodes in the order of ``sort``; ``q`` is looked for in name, host name, rack and cohort."""
     jobs = services.occupancy.by_node(session)
     listed = NodeList(services.fleet.current(session).nodes.values(), wanted, jobs)
-    nodes = listed.matching()
     names, cursor = node_list.page_of(
-        nodes, sort, page,
+        listed.matching, sort, page,
         seen=lambda node: max(node.last_seen_at or 0.0, services.seen.get(node.name) or 0.0),
         incidents=open_by_node(session) if sort.endswith("incidents") else {},
     )  # fmt: skip
     return NodePage(
         items=fleet_serializers.serialize_nodes(session, repository.named(session, names), services.seen, jobs, now),
         next_cursor=cursor,
-        total=len(nodes),
+        total=len(listed.matching),
         facets=listed.facets() if facets else None,
-        names=[node.name for node in nodes] if facets and wanted != NodeFilter() else None,
+        names=[node.name for node in listed.matching] if facets and wanted != NodeFilter() else None,
     )
 
 

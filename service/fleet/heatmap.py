@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +16,6 @@ from mainstay.probes.signals import SIGNALS, Signal, SignalSource
 from mainstay.service.common.compression import CachedBody
 from mainstay.service.common.etag import digest
 from mainstay.service.fleet.directory import Fleet, FleetNode
-from mainstay.service.fleet.schemas import HeatmapLayoutRead
 from mainstay.service.telemetry.catalogs import source_of
 from mainstay.service.telemetry.ring import Column, TelemetryRing
 
@@ -39,7 +39,7 @@ class HeatmapLayout:
     slots: dict[Column, int]
     """(node, device) → slot."""
     body: CachedBody
-    """``HeatmapLayoutRead`` as JSON."""
+    """``HeatmapLayoutRead`` as JSON, not by pydantic: a large fleet takes it a third of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +86,29 @@ def _make(fleet: Fleet) -> HeatmapLayout:
     nodes = [(node, _shape(node)) for node in fleet.nodes.values()]
     nodes = [(node, shape) for node, shape in nodes if shape]
     racks: dict[str, int] = {}
-    shapes: dict[tuple[Column, ...], int] = {}
+    shapes: dict[tuple[str, ...], int] = {}
     names = [node.name for node, _ in nodes]
-    columns = {
+    columns: dict[str, Any] = {
         "nodes": names,
         "rack_of": [racks.setdefault(node.rack, len(racks)) for node, _ in nodes],
         "shape_of": [shapes.setdefault(shape, len(shapes)) for _, shape in nodes],
         "racks": list(racks),
-        "shapes": [{"devices": [d for d, _ in shape], "kinds": [kind for _, kind in shape]} for shape in shapes],
+        "shapes": list(shapes),
     }
-    version = digest(columns)
-    devices = ((node.name, device) for node, shape in nodes for device, _ in shape)
+    version = digest(msgspec.json.encode(columns))
+    devices = ((node.name, device) for node, shape in nodes for device in shape)
     return HeatmapLayout(
         version=version,
         names=names,
         counts=np.array([len(shape) for _, shape in nodes], np.intp),
         slots={column: slot for slot, column in enumerate(devices)},
-        body=CachedBody(HeatmapLayoutRead.model_validate({"version": version} | columns).model_dump_json().encode()),
+        body=CachedBody(msgspec.json.encode({"version": version} | columns)),
     )
 
 
-def _shape(node: FleetNode) -> tuple[tuple[str, str], ...]:
-    """(device, kind) of the host and the GPUs."""
-    return tuple((device.id, device.kind) for device in node.devices if device.kind != "nic")
+def _shape(node: FleetNode) -> tuple[str, ...]:
+    """The host and the GPUs."""
+    return tuple(device.id for device in node.devices if device.kind != "nic")
 
 
 def of_states(layout: HeatmapLayout, fleet: Fleet) -> HeatmapValues:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -14,6 +14,7 @@ from mainstay.service.common.pagination import PageParams, decode_cursor, encode
 from mainstay.service.fleet.directory import FleetNode
 from mainstay.service.fleet.schemas import FacetRead, NodeFacetsRead
 
+_Test = Callable[[FleetNode], bool]
 _URGENCY: Final = {
     state.value: place
     for place, state in enumerate(
@@ -54,7 +55,6 @@ class NodeFilter:
     """Part of its name, host name, rack or cohort."""
 
 
-@dataclass(frozen=True, slots=True)
 class NodeList:
     """Nodes of a fleet that meet a filter.
 
@@ -64,43 +64,45 @@ class NodeList:
         jobs: ids of the running jobs, by node.
     """
 
-    nodes: Iterable[FleetNode]
-    wanted: NodeFilter
-    jobs: Mapping[str, Sequence[str]]
+    def __init__(self, nodes: Collection[FleetNode], wanted: NodeFilter, jobs: Mapping[str, Sequence[str]]) -> None:
+        self._nodes, self._jobs = nodes, jobs
+        self._tests = dict(_tests(wanted, jobs))
+        self.matching = self._meeting(self._tests.values())
 
-    def matching(self, *, leave_out: str = "") -> list[FleetNode]:
-        """Those that meet the filter, or all of it but the condition ``leave_out``."""
-        tests = [test for name, test in self._tests() if name != leave_out]
-        return [node for node in self.nodes if all(test(node) for test in tests)]
-
-    def _tests(self) -> Iterable[tuple[str, Callable[[FleetNode], bool]]]:
-        wanted, jobs = self.wanted, self.jobs
-        if wanted.state is not None:
-            yield "state", lambda node: node.state == wanted.state
-        if wanted.rack is not None:
-            yield "rack", lambda node: node.rack == wanted.rack
-        if wanted.cohort is not None:
-            yield "cohort", lambda node: node.cohort == wanted.cohort
-        if wanted.job is not None:
-            yield "job", lambda node: wanted.job in jobs.get(node.name, ())
-        if wanted.text:
-            text = wanted.text.lower()
-            yield "text", lambda node: text in node.text
+    def _meeting(self, tests: Collection[_Test]) -> Sequence[FleetNode]:
+        return [node for node in self._nodes if all(test(node) for test in tests)] if tests else list(self._nodes)
 
     def facets(self) -> NodeFacetsRead:
         """How many nodes each value of a condition would show, the others as they are."""
         return NodeFacetsRead(
-            state=_counted(Counter(node.state for node in self.matching(leave_out="state"))),
-            rack=_counted(Counter(node.rack for node in self.matching(leave_out="rack"))),
-            cohort=_counted(Counter(node.cohort for node in self.matching(leave_out="cohort"))),
-            job=_counted(
-                Counter(job for node in self.matching(leave_out="job") for job in self.jobs.get(node.name, ()))
-            ),
+            state=_counted(node.state for node in self._without("state")),
+            rack=_counted(node.rack for node in self._without("rack")),
+            cohort=_counted(node.cohort for node in self._without("cohort")),
+            job=_counted(job for node in self._without("job") for job in self._jobs.get(node.name, ())),
         )
 
+    def _without(self, condition: str) -> Sequence[FleetNode]:
+        if condition not in self._tests:
+            return self.matching
+        return self._meeting([test for name, test in self._tests.items() if name != condition])
 
-def _counted(counts: Counter[str]) -> list[FacetRead]:
-    return [FacetRead(value=value, count=count) for value, count in sorted(counts.items()) if value]
+
+def _tests(wanted: NodeFilter, jobs: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, _Test]]:
+    if wanted.state is not None:
+        yield "state", lambda node: node.state == wanted.state
+    if wanted.rack is not None:
+        yield "rack", lambda node: node.rack == wanted.rack
+    if wanted.cohort is not None:
+        yield "cohort", lambda node: node.cohort == wanted.cohort
+    if wanted.job is not None:
+        yield "job", lambda node: wanted.job in jobs.get(node.name, ())
+    if wanted.text:
+        text = wanted.text.lower()
+        yield "text", lambda node: text in node.text
+
+
+def _counted(values: Iterable[str]) -> list[FacetRead]:
+    return [FacetRead(value=value, count=count) for value, count in sorted(Counter(values).items()) if value]
 
 
 def page_of(

@@ -210,13 +210,6 @@ class HistoryEntry(Output):
     ref: str | None
 
 
-class HeatmapShapeRead(Output):
-    """Devices that a node has slots for, in their order."""
-
-    devices: list[str]
-    kinds: list[str]
-
-
 class HeatmapLayoutRead(Output):
     """The stable order of the fleet, in columns: a snapshot has one byte a slot.
 
@@ -230,4 +223,5 @@ class HeatmapLayoutRead(Output):
     shape_of: list[int]
     """[node] index into ``shapes``."""
     racks: list[str]
-    shapes: list[HeatmapShapeRead]
+    shapes: list[list[str]]
+    """Devices that have a slot, in order: ``host`` is the node itself, the others are GPUs."""

@@ -150,10 +150,9 @@ export function makeNodes(scenario, now) {
 }
 
 export function makeLayout(nodes) {
-  const shapes = nodes.map(({ devices }) => ({
-    devices: devices.map((device) => device.id),
-    kinds: devices.map((device) => device.kind),
-  }));
+  const shapes = nodes.map(({ devices }) =>
+    devices.filter((device) => device.kind !== "nic").map((device) => device.id),
+  );
   const racks = [...new Set(nodes.map((node) => node.rack))];
   return {
     version: `mock-${nodes.length}`,

@@ -111,10 +111,13 @@ function seriesOf(signal, node, device, t, step, now) {
 /** One byte a slot. */
 export function snapshot(nodes, layout, signal, states, now) {
   const known = new Map(nodes.map((n) => [n.name, n]));
-  const slots = layout.nodes.flatMap((node, index) => {
-    const { devices, kinds } = layout.shapes[layout.shape_of[index]];
-    return devices.map((device, place) => ({ node, device, kind: kinds[place] }));
-  });
+  const slots = layout.nodes.flatMap((node, index) =>
+    layout.shapes[layout.shape_of[index]].map((device) => ({
+      node,
+      device,
+      kind: device === "host" ? "host" : "gpu",
+    })),
+  );
   const bytes = Buffer.alloc(slots.length, 255);
   if (signal === "state") {
     slots.forEach((slot, i) => {

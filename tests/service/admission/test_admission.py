@@ -93,6 +93,18 @@ def test_one_bad_node_denies_the_job_and_spares_are_named(fleet: Any, check_admi
     assert check_admission("n1", spares=1)["spares"] == ["n3"]
 
 
+def test_a_move_is_known_to_the_next_question(fleet: Any, check_admission: Any, service_anywhere: Any) -> None:
+    service_anywhere.hold_still()  # no loop tells the gate
+    fleet("n1", "n2")
+    client = service_anywhere.client()
+    assert check_admission("n1")["decision"] == "allow"
+    for verb, expected in (("drain", "deny"), ("undrain", "deny"), ("quarantine", "deny")):
+        moved = client.post(f"/v1/nodes/n1:{verb}", json={"reason": "test"}).json()
+        told = check_admission("n1", spares=1)
+        assert (told["decision"], told["spares"]) == (expected if moved["state"] != "healthy" else "allow", ["n2"])
+        assert [node["state"] for node in told["nodes"]] == [moved["state"]] * len(told["nodes"])
+
+
 def test_what_is_old_or_weak_is_degraded(fleet: Any, check_admission: Any) -> None:
     fleet("n1", hours=200)
     told = check_admission("n1")

@@ -2989,19 +2989,9 @@ export interface components {
             /** Shape Of */
             shape_of: number[];
             /** Shapes */
-            shapes: components["schemas"]["HeatmapShapeRead"][];
+            shapes: string[][];
             /** Version */
             version: string;
-        };
-        /**
-         * HeatmapShapeRead
-         * @description Devices that a node has slots for, in their order.
-         */
-        HeatmapShapeRead: {
-            /** Devices */
-            devices: string[];
-            /** Kinds */
-            kinds: string[];
         };
         /** HistoryEntry */
         HistoryEntry: {

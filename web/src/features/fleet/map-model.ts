@@ -13,7 +13,7 @@ export interface Slot {
   slot: number;
   node: string;
   device: string;
-  kind: string;
+  kind: "host" | "gpu";
 }
 
 /** Expand the columns of a layout: the slots of a node are adjacent, one per device of its shape. */
@@ -21,9 +21,9 @@ export function slotsOf(layout: Pick<FleetLayout, "nodes" | "shape_of" | "shapes
   const slots: Slot[] = [];
   layout.nodes.forEach((node, index) => {
     const shape = layout.shapes[layout.shape_of[index] ?? -1];
-    shape?.devices.forEach((device, place) => {
-      slots.push({ slot: slots.length, node, device, kind: shape.kinds[place] ?? "" });
-    });
+    for (const device of shape ?? []) {
+      slots.push({ slot: slots.length, node, device, kind: device === "host" ? "host" : "gpu" });
+    }
   });
   return slots;
 }
@@ -35,13 +35,10 @@ export interface MapModel {
   nodes: HeatNode[];
 }
 
-/**
- * For states, the GPUs of a node represent it, and the host only if it has no GPUs. Ports are omitted; the node page
- * shows them.
- */
+/** For states, the GPUs of a node represent it, and the host only if it has no GPUs. */
 function standIns(slots: readonly Slot[]): Slot[] {
   const withGpu = new Set(slots.filter((slot) => slot.kind === "gpu").map((slot) => slot.node));
-  return slots.filter((slot) => slot.kind === "gpu" || (slot.kind === "host" && !withGpu.has(slot.node)));
+  return slots.filter((slot) => slot.kind === "gpu" || !withGpu.has(slot.node));
 }
 
 /** Return the cells that can have the signal; a host, for example, has no GPU temperature. */
