@@ -98,11 +98,11 @@ def test_a_move_is_known_to_the_next_question(fleet: Any, check_admission: Any, 
     fleet("n1", "n2")
     client = service_anywhere.client()
     assert check_admission("n1")["decision"] == "allow"
-    for verb, expected in (("drain", "deny"), ("undrain", "deny"), ("quarantine", "deny")):
-        moved = client.post(f"/v1/nodes/n1:{verb}", json={"reason": "test"}).json()
-        told = check_admission("n1", spares=1)
-        assert (told["decision"], told["spares"]) == (expected if moved["state"] != "healthy" else "allow", ["n2"])
-        assert [node["state"] for node in told["nodes"]] == [moved["state"]] * len(told["nodes"])
+    for verb, state in (("drain", "draining"), ("undrain", "healthy"), ("quarantine", "quarantined")):
+        assert client.post(f"/v1/nodes/n1:{verb}", json={"reason": "test"}).json()["state"] == state
+        told = check_admission("n1")
+        assert [node["state"] for node in told["nodes"]] == ([] if state == "healthy" else [state])
+        assert check_admission("n2", spares=1)["spares"] == (["n1"] if state == "healthy" else [])
 
 
 def test_what_is_old_or_weak_is_degraded(fleet: Any, check_admission: Any) -> None:
