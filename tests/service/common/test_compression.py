@@ -55,7 +55,7 @@ def test_reads_are_compressed(lasting_service: Any, path: str, encoding: str) ->
         assert DECODERS[encoding](body) == plain
 
 
-def test_small_answers_streams_and_acts_are_not(lasting_service: Any) -> None:
+def test_small_answers_streams_and_actions_are_not(lasting_service: Any) -> None:
     client = lasting_service.client(None, **{"Accept-Encoding": "zstd, br, gzip"})
     assert "content-encoding" not in client.get("/healthz").headers
     nodes = [f"absent{number}" for number in range(200)]

@@ -44,7 +44,7 @@ def fleet_of(services: Services) -> Fleet:
         return services.fleet.current(session)
 
 
-def tell(services: Services, report: Json, *names: str, **changes: Any) -> None:
+def report_nodes(services: Services, report: Json, *names: str, **changes: Any) -> None:
     said = NodeReportCreate.model_validate(report | changes)
     with services.database.session() as session:
         fleet_service.report_all(session, dict.fromkeys(names, said), now=1000.0)
@@ -60,7 +60,7 @@ def move(services: Services, name: str, trigger: NodeTrigger) -> None:
 def test_what_one_process_commits_the_other_sees_with_its_next_look(both: list[Services], report: Json) -> None:
     here, there = both
     assert fleet_of(there).nodes == {}
-    tell(here, report, "b", "a", rack="r1", devices=[*report["devices"], gpu_of(0, facts={"driver": "550"})])
+    report_nodes(here, report, "b", "a", rack="r1", devices=[*report["devices"], gpu_of(0, facts={"driver": "550"})])
     seen = fleet_of(there)
     assert list(seen.nodes) == ["a", "b"], "in the order of names"
     devices = [(device.id, device.uuid, device.driver) for device in seen.nodes["a"].devices]
@@ -71,12 +71,12 @@ def test_what_one_process_commits_the_other_sees_with_its_next_look(both: list[S
     assert (after.nodes["a"].state, after.states) == ("quarantined", {"quarantined": 1, "unknown": 1})
     assert seen.nodes["a"].state == "unknown", "what was handed out does not change"
     assert after.layout == seen.layout, "a move does not change the map's layout"
-    tell(here, report, "a")
+    report_nodes(here, report, "a")
     assert fleet_of(there).layout > after.layout, "its GPU is gone"
 
 
 def test_a_write_that_rolls_back_is_never_seen(services: Services, report: Json) -> None:
-    tell(services, report, "a")
+    report_nodes(services, report, "a")
     with services.database.session() as session:
         row = session.get(NodeRow, "a")
         assert row is not None
@@ -88,7 +88,7 @@ def test_a_write_that_rolls_back_is_never_seen(services: Services, report: Json)
 
 
 def test_far_behind_everything_is_read_again(services: Services, report: Json) -> None:
-    tell(services, report, "a")
+    report_nodes(services, report, "a")
     directory = FleetDirectory(keep_changes=2)
     with services.database.reading() as session:
         directory.current(session)
@@ -106,7 +106,7 @@ def test_far_behind_everything_is_read_again(services: Services, report: Json) -
 
 def test_reports_that_another_process_heard_are_followed(both: list[Services], report: Json) -> None:
     here, there = both
-    tell(here, report, "a", "b")
+    report_nodes(here, report, "a", "b")
     assert fleet_of(there).nodes["a"].last_seen_at == 1000.0
     fleet_service.follow_voices(here.database, {"a": 1010.0}, now=1011.0, heartbeat_timeout_seconds=1e6)
     with there.database.reading() as session:
