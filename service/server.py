@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
+from mainstay.service.connections import CertificateReloader, with_deadline
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 
@@ -26,6 +28,9 @@ _GRACE_SECONDS: Final = 2
 """A frame waits a tenth of a second for its commit; what takes longer is a long poll, and is asked again."""
 _KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a node daemon pauses between frames: uvicorn's five seconds would close every connection in between."""
+
+_RELOAD_TICKS: Final = 20
+"""uvicorn ticks ten times a second: a new certificate is in use after two seconds."""
 
 
 class CannotServeError(Exception):
@@ -40,7 +45,9 @@ def check_listen(settings: Settings) -> None:
     """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise CannotServeError("TLS needs both --tls-certificate and --tls-key")
-    for path in (settings.tls_certificate, settings.tls_key):
+    if settings.tls_client_ca is not None and settings.tls_certificate is None:
+        raise CannotServeError("client certificates need TLS: give --tls-certificate and --tls-key")
+    for path in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca):
         if path is not None and not path.is_file():
             raise CannotServeError(f"{path} is not a file")
     if not (settings.is_loopback or settings.tls_certificate or settings.insecure_listen):
@@ -119,13 +126,22 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._on_ready = on_ready
+        self._reloader: CertificateReloader | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        if self.config.ssl is not None and self.config.ssl_certfile and self.config.ssl_keyfile:
+            files = Path(self.config.ssl_certfile), Path(self.config.ssl_keyfile)
+            self._reloader = CertificateReloader(self.config.ssl, *files)
         await super().startup(sockets)
         if self.started:
             tune_gc()
             self._on_ready(self._app.state.services)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._reloader is not None and counter % _RELOAD_TICKS == 0:
+            self._reloader.reload_if_changed()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         services: Services | None = getattr(self._app.state, "services", None)
@@ -150,7 +166,7 @@ def make_server(
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=with_deadline(settings.header_timeout_seconds),
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -159,5 +175,8 @@ def make_server(
         timeout_graceful_shutdown=_GRACE_SECONDS,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
+        # Browsers and jobs have none: who must show one is decided by the token (service/auth/guard.py).
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_OPTIONAL,
     )
     return Server(config, app, on_ready)

@@ -13,7 +13,16 @@ Secret = Annotated[ShortText, Field(min_length=1)]
 
 
 class SignIn(Input):
+    """``token`` is an access token, or the code of a sign-in link."""
+
     token: Secret
+
+
+class SignInCode(Output):
+    """A code that signs a browser in once, until ``expires_at`` (Unix seconds)."""
+
+    code: str
+    expires_at: float
 
 
 class Me(Output):

@@ -70,15 +70,20 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[st
         child.stdout.close()
 
 
-def test_the_first_start_prints_a_link_that_signs_in(tmp_path: Path) -> None:
+def test_the_first_start_prints_a_link_that_signs_in_once(mainstay: Command, tmp_path: Path) -> None:
     with serving(tmp_path) as (child, lines):
         url = lines.split("ready on ")[1].split()[0]
-        assert f"{url}/sign-in#token=" in lines
-        token = lines.split("#token=")[1].strip()
-        assert (tmp_path / "data" / "admin-token").read_text().strip() == token
-        with httpx.Client(base_url=url) as client:
-            assert client.post("/v1/auth/session", json={"token": token}).status_code == 204
-            assert client.get("/v1/auth/me").json()["kind"] == "admin"
+        assert f"{url}/sign-in#code=" in lines
+        secret = (tmp_path / "data" / "admin-token").read_text().strip()
+        code = lines.split("#code=")[1].strip()
+        again = mainstay("token", "login-link", "--quiet", "--url", url, "--data-dir", str(tmp_path / "data"))
+        assert again.stdout.startswith(f"{url}/sign-in#code=mst_code_")
+        assert secret not in lines + again.stdout + (tmp_path / "serve.log").read_text()
+        for link_code in (code, again.stdout.split("#code=")[1].strip()):
+            with httpx.Client(base_url=url) as client:
+                assert client.post("/v1/auth/session", json={"token": link_code}).status_code == 204
+                assert client.get("/v1/auth/me").json()["kind"] == "admin"
+                assert client.post("/v1/auth/session", json={"token": link_code}).status_code == 401
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) in {0, -signal.SIGTERM}
 
@@ -94,7 +99,7 @@ def test_a_second_service_on_the_directory_is_refused_and_names_the_first(mainst
 
 def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
     with serving(tmp_path) as (child, lines):
-        url, token = lines.split("ready on ")[1].split()[0], lines.split("#token=")[1].strip()
+        url, token = lines.split("ready on ")[1].split()[0], (tmp_path / "data" / "admin-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=url, headers=headers) as client, client.stream("GET", "/v1/watch") as response:
             assert response.status_code == 200
