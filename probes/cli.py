@@ -115,10 +115,12 @@ def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the check
 
 
 def _daemon(options: NodeOptions) -> NodeDaemon:
+    from mainstay.probes.data_dir import keep_files_private, private_directory
     from mainstay.probes.transport import Transport
 
     config = _config(options)
-    config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_files_private()
+    private_directory(config.data_dir)
     transport = Transport(options.service, _token(options), tls=_tls(options))
     return config.build(transport, enroll=_enrollment(options, config, transport))
 

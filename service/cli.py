@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, Parameter
 
+from mainstay.probes.data_dir import keep_files_private
 from mainstay.service.config.cli import CONFIG_HELP
 
 if TYPE_CHECKING:  # commands import what they need when they run
@@ -77,6 +78,7 @@ def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], ow
     from mainstay.service.local_node import own_node
 
     settings = _settings(options, command)
+    keep_files_private()
     try:
         server_module.check_listen(settings)
         server_module.check_data_dir(settings.data_dir)
@@ -141,7 +143,9 @@ def worker(
         _fail("worker", "memory:// works only inside one process: give --broker-url redis://…, or use mainstay up")
     if not 1 <= concurrency <= 64:
         _fail("worker", f"--concurrency {concurrency} must be from 1 to 64")
+    keep_files_private()
     try:
+        server_module.check_data_dir(settings.data_dir)
         server_module.check_database(settings)
     except server_module.CannotServeError as error:
         _fail("worker", str(error), 1)

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from mainstay.probes.data_dir import TooOpenError, private_directory, require_private
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
 from mainstay.service.connections import CertificateReloader, with_deadline
@@ -58,12 +59,14 @@ def check_listen(settings: Settings) -> None:
 
 
 def check_data_dir(directory: Path) -> None:
-    """Raise ``CannotServeError`` when the data directory cannot be written."""
+    """Raise ``CannotServeError`` when the data directory cannot be written, or when others may use it."""
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         probe = directory / f".write-{os.getpid()}"
         probe.touch()
         probe.unlink()
+    except TooOpenError as error:
+        raise CannotServeError(str(error)) from error
     except OSError as error:
         raise CannotServeError(f"data directory {directory} cannot be written: {error.strerror}") from error
 
@@ -89,16 +92,30 @@ def lock_data_dir(directory: Path) -> IO[str]:
 
 
 def check_database(settings: Settings) -> None:
-    """Raise ``CannotServeError`` when the database does not answer, or its schema is old and may not be changed."""
+    """Check that the database can be used, before anything else touches it.
+
+    Raises:
+        CannotServeError: it does not answer, other users may read its file, its schema is old and may not be changed,
+            or a newer version of Mainstay made it.
+    """
     try:
         database = Database(settings.resolved_database_url)
     except (ValueError, ArgumentError) as error:
         raise CannotServeError(f"database URL: {error}") from error
     shown = database.url.render_as_string(hide_password=True)
     try:
+        if database.is_sqlite and (file := Path(database.url.database or "")).is_file():
+            require_private(file)
         database.ping()
+        if unknown := migrate.unknown_revisions(database):
+            raise CannotServeError(
+                f"{shown} is of a newer version of Mainstay (schema {', '.join(sorted(unknown))}):"
+                " install that version, or restore a backup of this one"
+            )
         if not settings.migrates and not migrate.is_current(database):
             raise CannotServeError(f"the schema of {shown} is not current: start once with --migrate")
+    except TooOpenError as error:
+        raise CannotServeError(str(error)) from error
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise CannotServeError(f"database {shown} does not answer: {cause}") from error

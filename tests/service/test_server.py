@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -127,6 +128,42 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
             assert client.post("/v1/nodes:enroll", json={"name": "n1"}, headers=bearer).status_code == 201
         assert mainstay("token", "revoke", listed[1]["id"], *data).returncode == 0
         assert "no live token" in one_line(mainstay("token", "revoke", listed[1]["id"], *data))
+
+
+def test_what_the_service_keeps_is_its_owners_alone(mainstay: Command, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(tmp_path):
+        kept = [data, *data.rglob("*")]
+        assert {path.name for path in kept} >= {"mainstay.db", "blocks", "admin-token", "serve.lock"}
+        assert [path for path in kept if path.stat().st_mode & 0o077] == []
+    database = data / "mainstay.db"
+    database.chmod(0o644)
+    line = one_line(mainstay("serve", "--port", "0", "--data-dir", str(data)))
+    assert f"other users may use the file {database} (mode 0644): run 'chmod 600 {database}'" in line
+    database.chmod(0o600)
+    data.chmod(0o750)
+    line = one_line(mainstay("serve", "--port", "0", "--data-dir", str(data)))
+    assert f"run 'chmod 700 {data}'" in line
+
+
+def test_a_database_of_a_newer_version_is_refused_in_one_line(mainstay: Command, tmp_path: Path) -> None:
+    with serving(tmp_path):
+        pass
+    database = tmp_path / "data" / "mainstay.db"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    before = database.read_bytes()
+    for command in (("serve", "--port", "0"), ("up", "--port", "0"), ("token", "list")):
+        line = one_line(mainstay(*command, "--data-dir", str(tmp_path / "data")))
+        assert "is of a newer version of Mainstay (schema 9999)" in line
+    assert database.read_bytes() == before
+
+
+def test_a_damaged_database_is_refused_in_one_line(mainstay: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "mainstay.db").write_bytes(b"this is no database" * 1000)
+    (tmp_path / "data" / "mainstay.db").chmod(0o600)
+    assert "not a database" in one_line(mainstay("serve", "--port", "0", "--data-dir", str(tmp_path / "data")))
 
 
 @pytest.mark.parametrize(
