@@ -179,6 +179,7 @@ def create(
     scopes: Annotated[str, Parameter(help="Set the scopes, separated by commas: read, report, act, admin.")] = "read",
     kind: Annotated[Literal["user", "job"], Parameter(help="Choose the kind; a job token only reports.")] = "user",
     job: Annotated[str | None, Parameter(help="Bind a job token to one job.")] = None,
+    any_job: Annotated[bool, Parameter(help="Let a job token write the data of every job.", negative="")] = False,
     expires_hours: Annotated[
         float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
     ] = None,
@@ -193,7 +194,7 @@ def create(
     if unknown:
         _fail("token", f"scope {unknown[0]!r} must be one of {', '.join(Scope)}")
     chosen = (Scope.REPORT,) if kind == "job" else tuple(Scope(scope) for scope in wanted)
-    new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job)
+    new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job, any_job=any_job)
     _issue(options, new, hours=expires_hours, quiet=quiet)
 
 

@@ -34,13 +34,17 @@ class Me(Output):
 
 
 class TokenCreate(Input):
-    """A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job."""
+    """A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+
+    A job token without ``job`` is made only with ``any_job``: it may write the data of every job.
+    """
 
     name: Annotated[ShortText, Field(min_length=1)]
     kind: Literal[TokenKind.USER, TokenKind.JOIN, TokenKind.JOB] = TokenKind.USER
     scopes: list[Scope] = Field(default_factory=list, max_length=4)
     node: Name | None = None
     job: Name | None = None
+    any_job: bool = False
     expires_in: Annotated[float, Field(gt=0, le=10 * 365 * 86_400), JsonNumber] | None = None
     """Seconds; null is for ever (join tokens: the configured default)."""
 

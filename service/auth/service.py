@@ -58,6 +58,8 @@ class NewToken:
     scopes: tuple[Scope, ...] = ()
     node: str | None = None
     job: str | None = None
+    any_job: bool = False
+    """A job token is meant for no single job."""
     expires_at: float | None = None
 
 
@@ -65,8 +67,11 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     """The row and the secret, which is not kept.
 
     Raises:
-        UnprocessableError: scopes that this kind cannot have, or none where some are needed.
+        UnprocessableError: scopes that this kind cannot have, or none where some are needed; a job token that is
+            neither bound to a job nor meant for all.
     """
+    if new.kind is TokenKind.JOB and (new.job is None) is not new.any_job:
+        raise UnprocessableError("a job token is bound to one job (job) or meant for all of them (any_job): choose one")
     scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
     if new.kind in _BOUND_SCOPES and set(scopes) != set(_BOUND_SCOPES[new.kind]):
         allowed = ", ".join(_BOUND_SCOPES[new.kind])
