@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mainstay.service.auth.tokens import Scope, TokenKind
-from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, ShortText
+from mainstay.service.common.schemas import Input, JsonNumber, Lenient, Name, Output, ShortText
 
 Secret = Annotated[ShortText, Field(min_length=1)]
 
@@ -67,7 +67,7 @@ class TokenCreated(TokenRead):
     """The secret, shown this once."""
 
 
-class EnrollmentCreate(Input):
+class EnrollmentCreate(Lenient):
     name: Name
 
 

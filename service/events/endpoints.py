@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Final
@@ -23,6 +24,7 @@ from mainstay.service.fleet.service import require_nodes
 from mainstay.service.jobs import repository as jobs
 from mainstay.service.services import ServicesDep
 
+_log: Final = logging.getLogger(__name__)
 router = APIRouter(tags=["events"])
 
 
@@ -76,17 +78,20 @@ def check_author(principal: Principal, event: EventIn, nodes_of: Callable[[str],
 def post_events(
     batch: EventBatch, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> EventsAccepted:
-    """Store events (at most 500 at once). An id that is known already changes nothing.
+    """Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
 
     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
     """
+    if batch.newer_kinds:
+        kinds = ", ".join(sorted(set(batch.newer_kinds)))
+        _log.warning("events from %s are of kinds that this version does not know: %s", principal.name, kinds)
     nodes_of = cache(lambda job: jobs.nodes_of(session, job))
     for event in batch.items:
         check_author(principal, event, nodes_of, now)
     require_nodes(session, {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None})
     new = service.store(session, services, batch.items, now=now)
-    return EventsAccepted(accepted=len(new), duplicates=len(batch.items) - len(new))
+    return EventsAccepted(accepted=len(new), duplicates=len(batch.items) - len(new), set_aside=len(batch.newer_kinds))
 
 
 @router.get("/events", operation_id="list_events")

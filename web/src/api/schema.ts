@@ -313,10 +313,10 @@ export interface paths {
         put?: never;
         /**
          * Post Events
-         * @description Store events (at most 500 at once). An id that is known already changes nothing.
+         * @description Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
          *
          *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
-         *     registered nodes only: one that is unknown refuses the whole batch.
+         *     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
          */
         post: operations["post_events"];
         delete?: never;
@@ -2788,6 +2788,8 @@ export interface components {
             accepted: number;
             /** Duplicates */
             duplicates: number;
+            /** Set Aside */
+            set_aside: number;
         };
         /** EvidenceRead */
         EvidenceRead: {
@@ -4864,8 +4866,15 @@ export interface components {
         /**
          * TokenCreate
          * @description A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+         *
+         *     A job token without ``job`` is made only with ``any_job``: it may write the data of every job.
          */
         TokenCreate: {
+            /**
+             * Any Job
+             * @default false
+             */
+            any_job: boolean;
             /** Expires In */
             expires_in?: number | null;
             /** Job */
