@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mainstay.service.common.outgoing import is_address
 from mainstay.service.common.problem import BadRequestError, problem_response
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -53,12 +53,4 @@ class AllowedHosts:
             host = (urlsplit(f"//{header}").hostname or "").rstrip(".")
         except ValueError:
             return False
-        return host in self._names or host.endswith(self._suffixes) or (self._any_address and _is_address(host))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return host in self._names or host.endswith(self._suffixes) or (self._any_address and is_address(host))
