@@ -21,9 +21,15 @@ from sqlalchemy import Connection, Engine, Index, MetaData, create_engine, event
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
 
-from mainstay.probes.frame import Axis
-from mainstay.service.telemetry.blocks import StoredBlock
-from mainstay.service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
+from mainstay.service.telemetry.blocks_sql import (
+    MemberIndex,
+    as_blocks,
+    block_table,
+    in_range,
+    member_table,
+    touched,
+)
 
 _FILE: Final = re.compile(r"blocks-(\d+)\.db")
 _log: Final = logging.getLogger(__name__)
@@ -35,7 +41,13 @@ _OPEN_FILES: Final = 6
 _METADATA: Final = MetaData()
 _BLOCKS: Final = block_table("blocks", _METADATA)
 Index("uq_blocks_key", _BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence, unique=True)
-_INSERT: Final = insert(_BLOCKS).on_conflict_do_nothing()
+_MEMBERS: Final = member_table("members", _METADATA)
+_INSERT_MEMBERS: Final = insert(_MEMBERS).on_conflict_do_nothing()
+_INSERT: Final = (
+    "INSERT OR IGNORE INTO blocks (hour, subject, stream, sequence, kind, start, stop, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+"""As the driver takes it: building a statement for each row cost more than storing it."""
 
 
 class SqliteBlockStore:
@@ -48,6 +60,7 @@ class SqliteBlockStore:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         """Held by a transaction that writes: a file is not set aside under it."""
+        self._members = MemberIndex()
 
     def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         new = [False] * len(blocks)
@@ -64,12 +77,20 @@ class SqliteBlockStore:
         return new
 
     def _append(self, hour: int, blocks: Sequence[StoredBlock]) -> list[bool]:
-        with self._writing, self._engine(hour).begin() as connection:
-            return _insert(connection, blocks)
+        with self._writing:
+            members = self._members.new_rows(blocks)
+            with self._engine(hour).begin() as connection:
+                stored = _insert(connection, blocks)
+                if members:
+                    connection.execute(_INSERT_MEMBERS, members)
+            self._members.note(members)
+        return stored
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
+    def read(
+        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+    ) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
-            statement = in_range(_BLOCKS, start, stop, subject, axis).execution_options(yield_per=64)
+            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds).execution_options(yield_per=64)
             try:
                 with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
                     yield from as_blocks(rows)
@@ -97,6 +118,7 @@ class SqliteBlockStore:
             raise error
         mark = f".damaged-{time.time_ns()}"
         with self._writing, self._lock:
+            self._members = MemberIndex()
             engine = self._engines.pop(hour, None)
             if engine is not None:
                 engine.dispose()
@@ -128,7 +150,7 @@ def _insert(connection: Connection, blocks: Sequence[StoredBlock]) -> list[bool]
     """Insert all; one row count identifies the usual cases: all new, or all stored before."""
     attempt = connection.begin_nested()
     before = connection.exec_driver_sql("SELECT total_changes()").scalar_one()
-    connection.execute(_INSERT, [as_row(block) for block in blocks])
+    connection.exec_driver_sql(_INSERT, [_row(block) for block in blocks])
     stored = connection.exec_driver_sql("SELECT total_changes()").scalar_one() - before
     if stored == len(blocks):
         return [True] * stored
@@ -136,7 +158,13 @@ def _insert(connection: Connection, blocks: Sequence[StoredBlock]) -> list[bool]
         return [False] * len(blocks)
     # Some were there: find out which, one by one.
     attempt.rollback()
-    return [connection.execute(_INSERT, as_row(block)).rowcount == 1 for block in blocks]
+    return [connection.exec_driver_sql(_INSERT, _row(block)).rowcount == 1 for block in blocks]
+
+
+def _row(block: StoredBlock) -> tuple[int, str, str, int, str, float, float, bytes]:
+    return (
+        block.hour, block.subject, block.stream, block.sequence, block.kind.value, block.start, block.stop, block.body
+    )  # fmt: skip
 
 
 def _open(path: Path) -> Engine:
