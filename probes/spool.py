@@ -6,7 +6,7 @@ Invariants:
   is never given to two payloads, because nothing is lent to a sender before it is durable (file and directory synced).
 * The queue never holds more than ``max_bytes`` on disk: the oldest segment is dropped, counted and logged.
 * A torn tail (the process or the machine died while appending) is discarded when the directory is opened again. A
-  damaged segment is set aside as ``….damaged``: what else there is goes on.
+  damaged segment is set aside as ``….damaged``: the others stay in use.
 * An entry that the service refuses for ever is set aside in ``rejected/`` with the reason and never blocks the queue.
 
 In the directory: segments (see ``mainstay.probes.segments``); ``acked``, the last acknowledged sequence (should it be

@@ -104,7 +104,7 @@ class CertificateReloader:
             return
         self._loaded = stamps
         try:
-            # A pair that does not match would leave the live context without a key: try it elsewhere first.
+            # A pair that does not match would leave the live context without a key: try another context first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._context):
                 context.load_cert_chain(self._certificate, self._key)
         except OSError as error:  # ssl.SSLError is one

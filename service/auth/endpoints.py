@@ -42,7 +42,7 @@ async def _throttled(request: Request, services: ServicesDep) -> str:
     if {"sec-fetch-site", "origin"} & set(request.headers.keys()):
         guard.require_same_origin(request)  # a browser request: another site must not sign a user in
     address = request.client.host if request.client is not None else ""
-    services.sign_ins.begin(address)
+    services.sign_ins.begin_attempt(address)
     return address
 
 
@@ -65,7 +65,7 @@ def sign_in(
 ) -> Response:
     """Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429."""
     cookie, seconds = service.sign_in(session, body.token, now=now, hours=services.settings.auth.session_hours)
-    services.sign_ins.succeeded(address)
+    services.sign_ins.return_attempt(address)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, cookie, max_age=int(seconds), path="/", secure=secure, httponly=True, samesite="strict")

@@ -42,7 +42,7 @@ class SignInThrottle:
     _by_address: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-    def begin(self, address: str) -> None:
+    def begin_attempt(self, address: str) -> None:
         """Count an attempt of ``address``.
 
         Raises:
@@ -59,7 +59,7 @@ class SignInThrottle:
             for bucket, _ in (mine, everyone):
                 bucket.left -= 1.0
 
-    def succeeded(self, address: str) -> None:
+    def return_attempt(self, address: str) -> None:
         """Give the attempt back."""
         with self._lock:
             for bucket, limit in self._buckets(address):

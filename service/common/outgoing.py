@@ -47,7 +47,7 @@ class AddressPolicy:
     allowed: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, networks: Sequence[str]) -> AddressPolicy:
+    def from_texts(cls, networks: Sequence[str]) -> AddressPolicy:
         return cls(tuple(map(ip_network, networks)))
 
     def check(self, text: str) -> None:

@@ -101,7 +101,7 @@ def create_dcgm_target(
     host = check_url(body.url).hostname or ""
     if is_address(host):
         try:
-            AddressPolicy.of(services.settings.sources.allowed_networks).check(host)
+            AddressPolicy.from_texts(services.settings.sources.allowed_networks).check(host)
         except RefusedAddressError as error:
             raise UnprocessableError(f"body.url: {error}") from error
     row = targets.create(

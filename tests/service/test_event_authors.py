@@ -1,4 +1,4 @@
-"""Who may report which event: a node itself, a job its own and of its nodes, nobody else's."""
+"""Who may report which event: a node itself, a job its own and about its own nodes."""
 
 from __future__ import annotations
 

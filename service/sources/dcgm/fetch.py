@@ -29,7 +29,7 @@ from mainstay.service.common.outgoing import (
 
 MAX_URL: Final = 500
 DEFAULT_POLICY: Final = AddressPolicy()
-_ANYWHERE: Final = AddressPolicy.of(("::/0", "0.0.0.0/0"))
+_ANYWHERE: Final = AddressPolicy.from_texts(("::/0", "0.0.0.0/0"))
 """Refuses only what no setting allows: which networks are closed is known where a target is used."""
 
 

@@ -135,7 +135,7 @@ class Poller:
             seconds=settings.scrape_seconds,
             max_bytes=settings.max_scrape_bytes,
             ca_file=settings.ca_file,
-            policy=AddressPolicy.of(settings.allowed_networks),
+            policy=AddressPolicy.from_texts(settings.allowed_networks),
         )
         now = self.services.clock.now()
         memory = ScrapeState.from_stored(target.memory)

@@ -143,7 +143,7 @@ def test_a_damaged_file_is_set_aside_with_one_line(tmp_path: Path, harm: str, ca
     again = SqliteBlockStore(tmp_path / "blocks")
     kept = list(again.read(START - 10, START + 4 * 3600, kinds=[BlockKind.TIME]))
     assert [found.sequence for found in kept][-1:] == [99], "other hours are read"
-    assert again.append([block(100)]) == [True], "the hour goes on in a new file"
+    assert again.append([block(100)]) == [True], "the hour continues in a new file"
     assert [found.sequence for found in again.read(START - 10, START + 600, kinds=[BlockKind.TIME])] == [100]
     again.close()
     assert len([record for record in caplog.records if "set aside" in record.message]) == 1
