@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.probes.daemon import DaemonConfig, NodeDaemon
-    from mainstay.probes.transport import Transport
+    from mainstay.probes.transport import TlsFiles, Transport
 
 _ONCE_S: Final = 30.0
 """How long ``--once`` tries."""
@@ -51,6 +51,15 @@ class NodeOptions:
     data_dir: Annotated[Path | None, _option("MAINSTAY_NODE_DATA", "Keep spool and credential in this directory.")] = (
         None
     )
+    ca_file: Annotated[
+        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
+    ] = None
+    client_certificate: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
+    ] = None
+    client_key: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
+    ] = None
     cohort: Annotated[
         str | None,
         _option("MAINSTAY_COHORT", "Compare this node with this cohort; the default follows from the hardware."),
@@ -106,12 +115,20 @@ def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the check
 
 
 def _daemon(options: NodeOptions) -> NodeDaemon:
+    from mainstay.probes.data_dir import keep_files_private, private_directory
     from mainstay.probes.transport import Transport
 
     config = _config(options)
-    config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    transport = Transport(options.service, _token(options))
+    keep_files_private()
+    private_directory(config.data_dir)
+    transport = Transport(options.service, _token(options), tls=_tls(options))
     return config.build(transport, enroll=_enrollment(options, config, transport))
+
+
+def _tls(options: NodeOptions) -> TlsFiles:
+    from mainstay.probes.transport import TlsFiles
+
+    return TlsFiles(options.ca_file, options.client_certificate, options.client_key)
 
 
 def _config(options: NodeOptions) -> DaemonConfig:
@@ -166,7 +183,8 @@ def _enrollment(options: NodeOptions, config: DaemonConfig, transport: Transport
         )
 
     def get() -> str:
-        return stored or enroll(options.service, config.name, options.join_token or "", config.data_dir)
+        join_token = options.join_token or ""
+        return stored or enroll(options.service, config.name, join_token, config.data_dir, _tls(options))
 
     try:
         transport.token = get()

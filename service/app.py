@@ -25,7 +25,8 @@ from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
-from mainstay.service.auth.service import ensure_admin
+from mainstay.service.auth.service import create_code, ensure_admin
+from mainstay.service.auth.throttle import SignInThrottle
 from mainstay.service.auth.tokens import TokenCache
 from mainstay.service.check_selection import endpoints as selections
 from mainstay.service.check_selection.service import Selector
@@ -34,6 +35,7 @@ from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
 from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
+from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
@@ -146,6 +148,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         clock=clock,
         database=database,
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
+        sign_ins=SignInThrottle(settings.auth.sign_in_failures, settings.auth.sign_in_failures_total, time.monotonic),
         hub=ChangeHub(database),
         ingest=ingest,
         history=History(ingest.ring, ingest.store, ingest.catalogs),
@@ -177,7 +180,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
         app.state.loops, app.state.collectors = loops, COLLECTORS
-        app.state.first_token = _first_token(services)
+        app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:
             for extra in extras:
@@ -192,6 +195,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Compression)
+    app.add_middleware(AllowedHosts, bound=settings.host, names=settings.allowed_hosts)
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)
@@ -207,9 +211,14 @@ def _add_routes(app: FastAPI) -> None:
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
 
-def _first_token(services: Services) -> str | None:
+def _first_code(services: Services) -> str | None:
+    """On the first start: a code that signs the administrator in."""
+    settings, now = services.settings, services.clock.now()
     with services.database.session() as session:
-        return ensure_admin(session, services.settings.data_dir, now=services.clock.now())
+        token_id = ensure_admin(session, settings.data_dir, now=now)
+        if token_id is None:
+            return None
+        return create_code(session, token_id, now=now, seconds=settings.auth.sign_in_code_seconds)
 
 
 def _start(services: Services, loops: Loops) -> None:

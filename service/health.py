@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
@@ -19,6 +22,9 @@ from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
 from mainstay.service.exposition.page import page
 from mainstay.service.services import Services
+
+_LEAST_FREE_BYTES: Final = 16 * 2**20
+"""Twice the largest frame: with less, commits begin to fail."""
 
 
 async def healthz(_request: Request) -> Response:
@@ -40,9 +46,15 @@ def _checks(services: Services, loops: Loops) -> dict[str, str | None]:
     dead = [loop.name for loop in loops if not loop.alive]
     return {
         "database": _database_fault(services),
+        "disk": _disk_fault(services.settings.data_dir),
         "ingest": None if writer.healthy() else f"frames wait {writer.lag():.1f} s for the disk",
         "loops": f"not running: {', '.join(dead)}" if dead else None,
     }
+
+
+def _disk_fault(directory: Path) -> str | None:
+    free = shutil.disk_usage(directory).free
+    return None if free >= _LEAST_FREE_BYTES else f"{free // 2**20} MiB free in {directory}: nothing can be stored"
 
 
 def _database_fault(services: Services) -> str | None:

@@ -16,6 +16,7 @@ from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
     from mainstay.service.admission.node_facts import Occupancy
+    from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
     from mainstay.service.common.clock import Clock
@@ -43,6 +44,7 @@ class Services:
     clock: Clock
     database: Database
     tokens: TokenCache
+    sign_ins: SignInThrottle
     hub: ChangeHub
     ingest: Ingest
     history: History

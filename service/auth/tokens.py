@@ -1,6 +1,7 @@
 """Secrets and who they stand for.
 
-A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A node credential
+A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A sign-in code,
+``mst_code_…``, works once and stands for a token that appears nowhere. A node credential
 may write only its own node's data, a job token with a job only that job's. Unknown, expired and revoked are all 401.
 """
 
@@ -17,6 +18,7 @@ from typing import Final
 from mainstay.service.common.problem import ForbiddenError
 
 MAX_CACHED: Final = 50_000
+CODE_PREFIX: Final = "mst_code_"
 
 
 class Scope(StrEnum):
@@ -104,6 +106,15 @@ def make_secret(kind: TokenKind) -> str:
 
 def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def make_code() -> str:
+    return f"{CODE_PREFIX}{secrets.token_urlsafe(32)}"
+
+
+def code_digest(code: str) -> str:
+    """As stored among the sessions: no cookie has a digest of this form, so a code is never taken for one."""
+    return f"code:{digest(code)[:59]}"
 
 
 SESSION_SECONDS: Final = 5.0

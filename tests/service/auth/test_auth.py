@@ -24,7 +24,6 @@ def make(client: httpx.Client, **body: object) -> str:
 def test_the_first_start_makes_an_admin_and_keeps_its_token_private(service) -> None:
     file = service.settings.data_dir / "admin-token"
     assert file.stat().st_mode & 0o777 == 0o600
-    assert service.app.state.first_token == service.admin_token
     me = service.client().get("/v1/auth/me").json()
     assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
 
@@ -33,7 +32,7 @@ def test_the_second_start_does_not(start) -> None:
     first = start()
     token = first.admin_token
     second = start()
-    assert second.app.state.first_token is None
+    assert second.app.state.first_code is None
     assert second.client(token).get("/v1/auth/me").status_code == 200
 
 
@@ -201,6 +200,69 @@ def test_signing_in_with_nothing_is_refused(service) -> None:
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
         foreign = client.post("/v1/auth/session", json={"token": service.admin_token}, headers=headers)
         assert foreign.status_code == 403
+
+
+# sign-in codes
+
+
+def signed_in(client: httpx.Client, code: str) -> int:
+    return client.post("/v1/auth/session", json={"token": code}).status_code
+
+
+def test_a_code_signs_in_once_as_whoever_made_it(service_anywhere) -> None:
+    code = service_anywhere.client().post("/v1/auth/sign-in-codes").json()["code"]
+    first, second = service_anywhere.client(""), service_anywhere.client("")
+    assert signed_in(first, code) == 204
+    assert first.get("/v1/auth/me").json()["kind"] == "admin"
+    assert signed_in(second, code) == 401
+    assert second.get("/v1/auth/me").status_code == 401
+
+
+def test_the_first_code_is_the_administrators_and_no_token(service) -> None:
+    code = service.app.state.first_code
+    assert service.client(code).get("/v1/auth/me").status_code == 401
+    assert service.client("", Cookie=f"mainstay_session={code}").get("/v1/auth/me").status_code == 401
+    browser = service.client("")
+    assert signed_in(browser, code) == 204
+    assert browser.get("/v1/auth/me").json() == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
+
+
+def test_a_code_ends_with_time_and_with_its_token(start) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, auth={"sign_in_code_seconds": 60})
+    created = service.client().post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}).json()
+    codes = [service.client(created["token"]).post("/v1/auth/sign-in-codes").json()["code"] for _ in range(2)]
+    clock.advance(61)
+    assert signed_in(service.client(""), codes[0]) == 401
+    codes.append(service.client(created["token"]).post("/v1/auth/sign-in-codes").json()["code"])
+    assert service.client().delete(f"/v1/auth/tokens/{created['id']}").status_code == 204
+    assert signed_in(service.client(""), codes[2]) == 401
+
+
+def test_a_session_makes_no_code(browser) -> None:
+    refused = browser.post("/v1/auth/sign-in-codes", headers={"Sec-Fetch-Site": "same-origin"})
+    assert refused.status_code == 403
+
+
+def test_failed_sign_ins_are_throttled_also_with_the_right_token(start) -> None:
+    service = start(auth={"sign_in_failures": 3})
+    client = service.client("")
+    assert signed_in(client, service.admin_token) == 204, "what succeeds costs nothing"
+    assert [signed_in(client, f"mst_code_{n}") for n in range(3)] == [401, 401, 401]
+    refused = client.post("/v1/auth/session", json={"token": service.admin_token})
+    assert (refused.status_code, slug(refused)) == (429, "too-many-requests")
+    assert 1 <= int(refused.headers["retry-after"]) <= 20
+    assert service.client().get("/v1/auth/me").status_code == 200, "a token still works"
+
+
+def test_another_sites_page_cannot_use_up_the_attempts(start) -> None:
+    service = start(auth={"sign_in_failures": 1})
+    client = service.client("")
+    foreign = [
+        client.post("/v1/auth/session", json={"token": "x"}, headers={"Sec-Fetch-Site": "cross-site"}) for _ in range(3)
+    ]
+    assert {answer.status_code for answer in foreign} == {403}
+    assert signed_in(client, service.admin_token) == 204
 
 
 # enrolling

@@ -57,7 +57,7 @@ export interface paths {
         put?: never;
         /**
          * Sign In
-         * @description Exchange a token for a session cookie.
+         * @description Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429.
          */
         post: operations["sign_in"];
         /**
@@ -65,6 +65,26 @@ export interface paths {
          * @description End the browser's session.
          */
         delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sign-in-codes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Sign In Code
+         * @description Make a code that signs a browser in once, as whoever asks: ``/sign-in#code=CODE`` exchanges it.
+         */
+        post: operations["create_sign_in_code"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -293,10 +313,10 @@ export interface paths {
         put?: never;
         /**
          * Post Events
-         * @description Store events (at most 500 at once). An id that is known already changes nothing.
+         * @description Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
          *
          *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
-         *     registered nodes only: one that is unknown refuses the whole batch.
+         *     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
          */
         post: operations["post_events"];
         delete?: never;
@@ -2768,6 +2788,8 @@ export interface components {
             accepted: number;
             /** Duplicates */
             duplicates: number;
+            /** Set Aside */
+            set_aside: number;
         };
         /** EvidenceRead */
         EvidenceRead: {
@@ -4463,10 +4485,23 @@ export interface components {
             /** Version */
             version: number;
         };
-        /** SignIn */
+        /**
+         * SignIn
+         * @description ``token`` is an access token, or the code of a sign-in link.
+         */
         SignIn: {
             /** Token */
             token: string;
+        };
+        /**
+         * SignInCode
+         * @description A code that signs a browser in once, until ``expires_at`` (Unix seconds).
+         */
+        SignInCode: {
+            /** Code */
+            code: string;
+            /** Expires At */
+            expires_at: number;
         };
         /** SignalList */
         SignalList: {
@@ -4862,8 +4897,15 @@ export interface components {
         /**
          * TokenCreate
          * @description A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+         *
+         *     A job token without ``job`` is made only with ``any_job``: it may write the data of every job.
          */
         TokenCreate: {
+            /**
+             * Any Job
+             * @default false
+             */
+            any_job: boolean;
             /** Expires In */
             expires_in?: number | null;
             /** Job */
@@ -5483,6 +5525,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Too many requests (RFC 9457) */
+        TooManyRequests: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Wrong content type (RFC 9457) */
         WrongContentType: {
             headers: {
@@ -5582,6 +5633,8 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
             default: components["responses"]["Problem"];
         };
     };
@@ -5600,6 +5653,29 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_sign_in_code: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInCode"];
+                };
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
