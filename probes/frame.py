@@ -132,7 +132,7 @@ def _check_envelope(frame: Frame) -> None:
         validate_name(frame.subject, "subject")
         validate_name(frame.stream, "stream")
         validate_name(frame.catalog, "catalog")
-        _check_entities(frame.entities)
+        check_entities(frame.entities)
     except ValueError as error:
         raise FrameError(str(error)) from error
     if not 0 < len(frame.entities) <= MAX_ENTITIES:
@@ -149,7 +149,12 @@ def _check_envelope(frame: Frame) -> None:
         raise FrameError("checksum mismatch: the payload was damaged on the way")
 
 
-def _check_entities(entities: tuple[str, ...]) -> None:
+def check_entities(entities: tuple[str, ...]) -> None:
+    """Check that each is a legal id or a pair of ranks.
+
+    Raises:
+        ValueError: names the first that is not.
+    """
     lines = "\n".join((*entities, ""))
     if _ENTITIES.fullmatch(lines) and lines.count("\n") == len(entities):
         return
