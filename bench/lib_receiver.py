@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from mainstay.probes.frame import Frame, FrameError, check_shape, decode
+from mainstay.probes.bundle import Bundle, decode_bundle, decode_layout, read_tensors
+from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, FrameError, check_shape, checksum, decode
 from mainstay.probes.signals import Catalog
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -36,6 +37,12 @@ class Receiver:
         self.catalogs: dict[str, Catalog] = {}
         self.orders: list[dict[str, Any]] = []
         """Handed out, and removed, at the next long poll."""
+        self.bundles: dict[tuple[str, str, int], list[str]] = {}
+        """(relay, stream, sequence) to the subjects of a bundle."""
+        self.node_tokens: dict[str, str] = {}
+        """Token to node: what ``GET /v1/auth/me`` answers, in addition to ``token``."""
+        self.rejections: list[dict[str, Any]] = []
+        """Members of the next bundle that are refused."""
         self.duplicates = 0
         self.arrived: list[float] = []
         """Unix seconds at which frames and events came in."""
@@ -95,7 +102,9 @@ class Receiver:
         path = urlsplit(target).path
         if (special := self.answer(method, path, body)) is not None:
             return special
-        if self.token is not None and token != self.token and not path.endswith(":enroll"):
+        if path == "/v1/auth/me" and token in self.node_tokens:
+            return reply({"subject": self.node_tokens[token], "scopes": ["report"], "kind": "node"})
+        if self.token is not None and token not in {self.token, *self.node_tokens} and not path.endswith(":enroll"):
             return problem(401, "unauthorized", "the token is not known")
         if path.startswith(("/v1/telemetry/", "/v1/events")):
             return self._data(method, path.removeprefix("/v1/").split("/"), body)
@@ -105,6 +114,8 @@ class Receiver:
         match method, parts:
             case "POST", ["telemetry", "frames"]:
                 return self._frame(body)
+            case "POST", ["telemetry", "bundles"]:
+                return self._bundle(body)
             case "PUT", ["telemetry", "catalogs", digest]:
                 return self._catalog(digest, body)
             case "POST", ["events"]:
@@ -134,13 +145,36 @@ class Receiver:
             check_shape(frame, narrow=len(known.narrow), wide=len(known.wide))
         except FrameError as error:
             return problem(422, "invalid-frame", str(error))
+        if not self._keep(frame):
+            return 204, {"X-Mainstay-Duplicate": "1"}, b""
+        return 204, {}, b""
+
+    def _bundle(self, body: bytes) -> Answer:
+        try:
+            bundle = decode_bundle(body)
+            known = self.catalogs.get(bundle.catalog)
+            if known is None:
+                return problem(409, "unknown-catalog", f"catalog {bundle.catalog} is not known")
+            frames = list(unpack(bundle, narrow=len(known.narrow), wide=len(known.wide)))
+        except FrameError as error:
+            return problem(422, "invalid-bundle", str(error))
+        self.bundles[bundle.relay, bundle.stream, bundle.sequence] = [frame.subject for frame in frames]
+        rejected, self.rejections = self.rejections, []
+        refused = {(one["subject"], one["sequence"]) for one in rejected}
+        for frame in frames:
+            if (frame.subject, frame.sequence) not in refused:
+                self._keep(frame)
+        return reply({"rejected": rejected}) if rejected else (204, {}, b"")
+
+    def _keep(self, frame: Frame) -> bool:
+        """Return whether the frame is new."""
         frames = self.frames[frame.subject, frame.stream]
         if frame.sequence in frames:
             self.duplicates += 1
-            return 204, {"X-Mainstay-Duplicate": "1"}, b""
+            return False
         frames[frame.sequence] = frame
         self.arrived.append(time.time())
-        return 204, {}, b""
+        return True
 
     def _catalog(self, digest: str, body: bytes) -> Answer:
         catalog = msgspec.json.decode(body, type=Catalog)
@@ -160,6 +194,21 @@ class Receiver:
         self.changed.wait_for(lambda: self.orders, min(wait, 1.0))  # a second: tests should end soon
         orders, self.orders = self.orders, []
         return reply({"items": orders})
+
+
+def unpack(bundle: Bundle, *, narrow: int, wide: int) -> Iterator[Frame]:
+    """The frames of a decoded bundle, as ``pack`` was given them, sorted by subject."""
+    layout = decode_layout(bundle.layout)
+    values, integers = read_tensors(bundle, layout, narrow=narrow, wide=wide)
+    stop = 0
+    for k, entities in enumerate(layout.entities):
+        start, stop = stop, stop + len(entities)
+        half, other = (half[:, :, start:stop].T.tobytes() for half in (values, integers))
+        yield Frame(
+            version=FRAME_VERSION, subject=layout.subjects[k], axis=Axis.TIME, stream=layout.streams[k],
+            sequence=bundle.sequences[k], t0=bundle.starts[k], dt=bundle.dt, catalog=bundle.catalog, entities=entities,
+            samples=bundle.samples, crc32=checksum(half, other), values=half, wide=other,
+        )  # fmt: skip
 
 
 def reply(document: Any, status: int = 200) -> Answer:

@@ -62,6 +62,7 @@ class Spool:
         self.rejected = 0
         """Entries set aside since this object was made."""
         self._changed = threading.Condition()
+        self._woken = 0
         self._sync_lock = threading.Lock()
         self._segments: deque[Segment] = deque()
         self._file: BinaryIO
@@ -116,6 +117,12 @@ class Spool:
                 self._changed.wait(timeout)
             return self._pending() > 0
 
+    def gather(self, entries: int, timeout: float) -> None:
+        """Block until so many entries are pending, for at most ``timeout`` seconds or until ``wake`` is called."""
+        with self._changed:
+            woken = self._woken
+            self._changed.wait_for(lambda: self._pending() >= entries or self._woken != woken, timeout)
+
     def wait_empty(self, timeout: float) -> bool:
         """Block until everything was acknowledged; False when ``timeout`` seconds were not enough."""
         with self._changed:
@@ -124,6 +131,7 @@ class Spool:
     def wake(self) -> None:
         """Let ``wait`` return now."""
         with self._changed:
+            self._woken += 1
             self._changed.notify_all()
 
     def ack(self, sequence: int) -> None:
@@ -137,6 +145,11 @@ class Spool:
 
     def reject(self, entry: Entry, reason: str) -> None:
         """Set the oldest entry aside in ``rejected/`` with the reason; the queue continues behind it."""
+        self.set_aside(entry, reason)
+        self.ack(entry.sequence)
+
+    def set_aside(self, entry: Entry, reason: str) -> None:
+        """Keep a copy of an entry in ``rejected/`` with the reason; it still waits for its acknowledgement."""
         self.rejected += 1
         log.error("spool %s: entry %d set aside: %s", self.directory.name, entry.sequence, reason)
         aside = self.directory / "rejected"
@@ -150,7 +163,6 @@ class Spool:
                 old.with_suffix(".reason").unlink(missing_ok=True)
         except OSError:
             log.exception("spool %s: a rejected entry could not be kept", self.directory.name)
-        self.ack(entry.sequence)
 
     def sync(self) -> None:
         """Make everything appended so far durable against loss of power: one fdatasync for all of it."""
@@ -166,6 +178,12 @@ class Spool:
                 os.close(descriptor)
             with self._changed:
                 self._synced = max(self._synced, upto)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, with entries that were acknowledged and are not yet deleted."""
+        with self._changed:
+            return self._bytes()
 
     def __len__(self) -> int:
         """Entries that wait for an acknowledgement."""
