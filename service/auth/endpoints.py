@@ -92,6 +92,7 @@ def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, sessio
         scopes=tuple(body.scopes),
         node=body.node,
         job=body.job,
+        racks=tuple(body.racks),
         expires_at=None if life is None else now + life,
     )
     row, secret = service.create_token(session, new, now=now)

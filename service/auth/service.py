@@ -28,6 +28,7 @@ _BOUND_SCOPES: Final = {
     TokenKind.JOB: (Scope.REPORT,),
     TokenKind.NODE: (Scope.REPORT,),
     TokenKind.JOIN: (Scope.REPORT,),
+    TokenKind.RELAY: (Scope.REPORT,),
 }
 """Kinds that can have these scopes and no others (a join token hands its own on to the node)."""
 
@@ -49,6 +50,7 @@ class NewToken:
     scopes: tuple[Scope, ...] = ()
     node: str | None = None
     job: str | None = None
+    racks: tuple[str, ...] = ()
     expires_at: float | None = None
 
 
@@ -56,8 +58,10 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     """The row and the secret, which is not kept.
 
     Raises:
-        UnprocessableError: scopes that this kind cannot have, or none where some are needed.
+        UnprocessableError: scopes or racks that this kind cannot have, or none where some are needed.
     """
+    if bool(new.racks) != (new.kind is TokenKind.RELAY):
+        raise UnprocessableError("a relay token names its racks, or '*' for all; no other token names racks")
     scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
     if new.kind in _BOUND_SCOPES and set(scopes) != set(_BOUND_SCOPES[new.kind]):
         allowed = ", ".join(_BOUND_SCOPES[new.kind])
@@ -74,6 +78,7 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
         scopes=[scope.value for scope in dict.fromkeys(scopes)],
         node=new.node,
         job=new.job,
+        racks=list(dict.fromkeys(new.racks)) or None,
         created_at=now,
         expires_at=new.expires_at,
         revoked_at=None,

@@ -1,7 +1,8 @@
 """Secrets and who they stand for.
 
 A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A node credential
-may write only its own node's data, a job token with a job only that job's. Unknown, expired and revoked are all 401.
+may write only its own node's data, a job token with a job only that job's, a relay token frames of its racks' nodes.
+Unknown, expired and revoked are all 401.
 """
 
 from __future__ import annotations
@@ -40,10 +41,19 @@ class TokenKind(StrEnum):
     NODE = "node"
     JOB = "job"
     JOIN = "join"
+    RELAY = "relay"
+
+
+ALL_RACKS: Final = "*"
+"""In the place of rack names: every node, with a rack or without. No rack can have this name."""
 
 
 class NotYourNodeError(ForbiddenError):
     slug, title = "wrong-node", "Not your node"
+
+
+class NotYourRackError(ForbiddenError):
+    slug, title = "wrong-rack", "Not your rack"
 
 
 class NotYourJobError(ForbiddenError):
@@ -65,6 +75,8 @@ class Principal:
     node: str | None = None
     job: str | None = None
     expires_at: float | None = None
+    racks: frozenset[str] = frozenset()
+    """Of a relay: whose nodes' frames it may carry."""
 
     def may(self, scope: Scope) -> bool:
         return any(scope in IMPLIED[held] for held in self.scopes)
@@ -84,8 +96,17 @@ class Principal:
         """A token bound to a job writes only that job; a node credential alone writes no job."""
         self.require(Scope.REPORT)
         bound_elsewhere = self.job is not None and self.job != job
-        if (bound_elsewhere or self.kind is TokenKind.NODE) and not self.may(Scope.ADMIN):
+        if (bound_elsewhere or self.kind in {TokenKind.NODE, TokenKind.RELAY}) and not self.may(Scope.ADMIN):
             raise NotYourJobError(f"this token may not write data of job {job!r}")
+
+    def require_relay_of(self, rack: str) -> None:
+        """Only a relay of a node's rack, or an admin, carries the node's frames; a node without a rack has rack ``""``.
+
+        Raises:
+            NotYourRackError: the token is no relay's, or a relay's of other racks.
+        """
+        if not (self.may(Scope.ADMIN) or (self.kind is TokenKind.RELAY and self.racks & {rack, ALL_RACKS})):
+            raise NotYourRackError(f"this token may not carry frames of nodes in rack {rack!r}")
 
 
 def _listed(scopes: frozenset[Scope]) -> str:

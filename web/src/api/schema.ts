@@ -4830,7 +4830,9 @@ export interface components {
         };
         /**
          * TokenCreate
-         * @description A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+         * @description A new token.
+         *
+         *     ``node`` binds a join token to one node name, ``job`` a job token to one job, ``racks`` a relay token to racks.
          */
         TokenCreate: {
             /** Expires In */
@@ -4842,11 +4844,13 @@ export interface components {
              * @default user
              * @enum {string}
              */
-            kind: "user" | "join" | "job";
+            kind: "user" | "join" | "job" | "relay";
             /** Name */
             name: string;
             /** Node */
             node?: string | null;
+            /** Racks */
+            racks?: (string | "*")[];
             /** Scopes */
             scopes?: components["schemas"]["Scope"][];
         };
@@ -4867,6 +4871,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -4878,7 +4884,7 @@ export interface components {
          * TokenKind
          * @enum {string}
          */
-        TokenKind: "admin" | "user" | "node" | "job" | "join";
+        TokenKind: "admin" | "user" | "node" | "job" | "join" | "relay";
         /**
          * TokenPage
          * @description Tokens, newest first.
@@ -4906,6 +4912,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
