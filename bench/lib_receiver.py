@@ -102,10 +102,11 @@ class Receiver:
         path = urlsplit(target).path
         if (special := self.answer(method, path, body)) is not None:
             return special
-        if path == "/v1/auth/me" and token in self.node_tokens:
-            return reply({"subject": self.node_tokens[token], "scopes": ["report"], "kind": "node"})
         if self.token is not None and token not in {self.token, *self.node_tokens} and not path.endswith(":enroll"):
             return problem(401, "unauthorized", "the token is not known")
+        if path == "/v1/auth/me":
+            node = self.node_tokens.get(token)
+            return reply({"subject": node or "r1", "scopes": ["report"], "kind": "node" if node else "relay"})
         if path.startswith(("/v1/telemetry/", "/v1/events")):
             return self._data(method, path.removeprefix("/v1/").split("/"), body)
         return self._control(method, path.removeprefix("/v1/").split("/"), target, body)
