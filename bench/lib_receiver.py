@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from mainstay.probes.bundle import Bundle, decode_bundle, decode_layout, read_tensors
-from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, FrameError, check_shape, checksum, decode
+from mainstay.probes.bundle import decode_bundle, decode_layout, unpack
+from mainstay.probes.frame import Frame, FrameError, check_shape, decode
 from mainstay.probes.signals import Catalog
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -156,7 +156,7 @@ class Receiver:
             known = self.catalogs.get(bundle.catalog)
             if known is None:
                 return problem(409, "unknown-catalog", f"catalog {bundle.catalog} is not known")
-            frames = list(unpack(bundle, narrow=len(known.narrow), wide=len(known.wide)))
+            frames = list(unpack(bundle, decode_layout(bundle.layout)))
         except FrameError as error:
             return problem(422, "invalid-bundle", str(error))
         self.bundles[bundle.relay, bundle.stream, bundle.sequence] = [frame.subject for frame in frames]
@@ -195,21 +195,6 @@ class Receiver:
         self.changed.wait_for(lambda: self.orders, min(wait, 1.0))  # a second: tests should end soon
         orders, self.orders = self.orders, []
         return reply({"items": orders})
-
-
-def unpack(bundle: Bundle, *, narrow: int, wide: int) -> Iterator[Frame]:
-    """The frames of a decoded bundle, as ``pack`` was given them, sorted by subject."""
-    layout = decode_layout(bundle.layout)
-    values, integers = read_tensors(bundle, layout, narrow=narrow, wide=wide)
-    stop = 0
-    for k, entities in enumerate(layout.entities):
-        start, stop = stop, stop + len(entities)
-        half, other = (half[:, :, start:stop].T.tobytes() for half in (values, integers))
-        yield Frame(
-            version=FRAME_VERSION, subject=layout.subjects[k], axis=Axis.TIME, stream=layout.streams[k],
-            sequence=bundle.sequences[k], t0=bundle.starts[k], dt=bundle.dt, catalog=bundle.catalog, entities=entities,
-            samples=bundle.samples, crc32=checksum(half, other), values=half, wide=other,
-        )  # fmt: skip
 
 
 def reply(document: Any, status: int = 200) -> Answer:

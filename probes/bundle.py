@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import Final
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.decoding import UNREADABLE
-from mainstay.probes.frame import Axis, Frame, FrameError, check_entities, checksum
+from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, FrameError, check_entities, checksum
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -293,3 +293,29 @@ def read_tensors(
         if len(data) != need:
             raise FrameError(f"{what} has {len(data)} bytes, its shape needs {need}")
     return np.frombuffer(bundle.values, "<f4").reshape(shapes[0]), np.frombuffer(bundle.wide, "<i8").reshape(shapes[1])
+
+
+def unpack(bundle: Bundle, layout: BundleLayout, subject: str | None = None) -> Iterator[Frame]:
+    """The frames of a decoded bundle, of one subject or of all, as ``pack`` took them.
+
+    Raises:
+        FrameError: layout and tensors do not fit together.
+    """
+    sizes = [len(devices) for devices in layout.entities]
+    cells = bundle.samples * sum(sizes)
+    if len(bundle.values) % (4 * cells) or len(bundle.wide) % (8 * cells):
+        raise FrameError("the tensors of the bundle do not have a whole number of signals")
+    shape = (bundle.samples, -1, sum(sizes))
+    tensors = np.frombuffer(bundle.values, "<f4"), np.frombuffer(bundle.wide, "<i8")
+    narrow, wide = (tensor.reshape(shape) if tensor.size else tensor.reshape(0, 0, 0) for tensor in tensors)
+    stop = 0
+    for member, size in enumerate(sizes):
+        start, stop = stop, stop + size
+        if subject in {None, layout.subjects[member]}:
+            values, wides = (tensor[:, :, start:stop].T.tobytes() for tensor in (narrow, wide))
+            yield Frame(
+                version=FRAME_VERSION, subject=layout.subjects[member], axis=Axis.TIME, stream=layout.streams[member],
+                sequence=bundle.sequences[member], t0=bundle.starts[member], dt=bundle.dt, catalog=bundle.catalog,
+                entities=layout.entities[member], samples=bundle.samples, crc32=checksum(values, wides),
+                values=values, wide=wides,
+            )  # fmt: skip

@@ -127,7 +127,8 @@ class BundleSender(SpoolSender):
             if middle:
                 self._ready.extendleft(map(_Prepared, (prepared.members[middle:], prepared.members[:middle])))
             else:
-                self._set_aside(prepared.members[0][0], error.slug, str(error))
+                entry, frame = prepared.members[0]
+                self._refuse(entry, _RejectedFrame(frame.subject, frame.sequence, error.slug, str(error)))
             return
         self._ready.popleft()
         self.bundles += 1
@@ -140,9 +141,14 @@ class BundleSender(SpoolSender):
         if not prepared.body:
             self._sequence += 1
             prepared.encode(self._relay, self._life, self._sequence)
-        answer = self._transport.request(
-            "POST", "/telemetry/bundles", content=prepared.body, content_type="application/msgpack"
-        )
+        try:
+            answer = self._transport.request(
+                "POST", "/telemetry/bundles", content=prepared.body, content_type="application/msgpack"
+            )
+        except RetryableError as error:
+            if error.slug == "unknown-node":  # of each member: they were removed
+                raise RejectedError(str(error), status=error.status, slug=error.slug) from error
+            raise
         try:
             return msgspec.json.decode(answer.data, type=_Rejections) if answer.data else _Rejections()
         except UNREADABLE as error:

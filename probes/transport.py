@@ -26,6 +26,8 @@ from mainstay.probes.signals import Catalog
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 """Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
+_FINAL: Final = frozenset({"wrong-node", "wrong-rack"})
+"""Problems of these statuses that concern the data: it belongs to another sender."""
 _DETAIL_BYTES: Final = 4096
 
 
@@ -174,7 +176,7 @@ def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> Transp
         problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
-    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug == "wrong-node")
+    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug in _FINAL)
     kind = RejectedError if refused else RetryableError
     return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
 

@@ -92,21 +92,21 @@ class Principal:
         if self.node != node and not self.may(Scope.ADMIN):
             raise NotYourNodeError(f"this token may not write data of node {node!r}")
 
+    def require_relayed(self, node: str, rack: str | None) -> None:
+        """Only a relay of a node's rack, or an admin, carries the node's frames; a node may stand in no rack.
+
+        Raises:
+            NotYourRackError: the token is no relay's, or a relay's of other racks.
+        """
+        if not (self.may(Scope.ADMIN) or (self.kind is TokenKind.RELAY and self.racks & {rack or "", ALL_RACKS})):
+            raise NotYourRackError(f"this token may not carry frames of node {node!r} in rack {rack!r}")
+
     def require_job(self, job: str) -> None:
         """A token bound to a job writes only that job; a node credential alone writes no job."""
         self.require(Scope.REPORT)
         bound_elsewhere = self.job is not None and self.job != job
         if (bound_elsewhere or self.kind in {TokenKind.NODE, TokenKind.RELAY}) and not self.may(Scope.ADMIN):
             raise NotYourJobError(f"this token may not write data of job {job!r}")
-
-    def require_relay_of(self, rack: str) -> None:
-        """Only a relay of a node's rack, or an admin, carries the node's frames; a node without a rack has rack ``""``.
-
-        Raises:
-            NotYourRackError: the token is no relay's, or a relay's of other racks.
-        """
-        if not (self.may(Scope.ADMIN) or (self.kind is TokenKind.RELAY and self.racks & {rack, ALL_RACKS})):
-            raise NotYourRackError(f"this token may not carry frames of nodes in rack {rack!r}")
 
 
 def _listed(scopes: frozenset[Scope]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx
@@ -275,23 +276,27 @@ def test_a_relay_token_is_bound_to_racks_and_writes_nothing_of_a_node_or_a_job(s
 @pytest.mark.parametrize(
     ("racks", "carried", "refused"),
     [
-        ({"rack-1"}, ["rack-1"], ["rack-2", "", "*"]),
+        ({"rack-1"}, ["rack-1"], ["rack-2", "", None, "*"]),
         ({"rack-1", "rack-2"}, ["rack-1", "rack-2"], ["rack-3"]),
-        ({"*"}, ["rack-1", ""], []),
+        ({"*"}, ["rack-1", "", None], []),
         (set(), [], ["rack-1", "", "*"]),
     ],
 )
-def test_a_relay_carries_frames_of_its_racks(racks: set[str], carried: list[str], refused: list[str]) -> None:
+def test_a_relay_carries_frames_of_its_racks(
+    racks: set[str], carried: list[str | None], refused: list[str | None]
+) -> None:
     relay = Principal("id", TokenKind.RELAY, "r1", frozenset({Scope.REPORT}), racks=frozenset(racks))
     for rack in carried:
-        relay.require_relay_of(rack)
+        relay.require_relayed("n1", rack)
     for rack in refused:
-        with pytest.raises(NotYourRackError, match=f"frames of nodes in rack {rack!r}".replace("*", r"\*")):
-            relay.require_relay_of(rack)
+        with pytest.raises(NotYourRackError, match=re.escape(f"frames of node 'n1' in rack {rack!r}")):
+            relay.require_relayed("n1", rack)
 
 
 def test_no_other_token_carries_frames_of_others() -> None:
     for kind in set(TokenKind) - {TokenKind.RELAY}:
         with pytest.raises(NotYourRackError):
-            Principal("id", kind, "x", frozenset({Scope.REPORT}), racks=frozenset({"*"})).require_relay_of("rack-1")
-    Principal("id", TokenKind.ADMIN, "x", frozenset({Scope.ADMIN})).require_relay_of("rack-1")
+            Principal("id", kind, "x", frozenset({Scope.REPORT}), racks=frozenset({"*"})).require_relayed(
+                "n1", "rack-1"
+            )
+    Principal("id", TokenKind.ADMIN, "x", frozenset({Scope.ADMIN})).require_relayed("n1", "rack-1")
