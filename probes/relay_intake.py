@@ -18,8 +18,8 @@ COMMIT_SECONDS: Final = 0.02
 """Frames that arrive within this time share one write to the disk."""
 MAX_FUTURE_SECONDS: Final = 300.0
 """As the service's default: a frame from the future is a node's wrong clock."""
-_REFUSED_SECONDS: Final = 600.0
-"""How long a node that the service does not let this relay speak for is sent away."""
+_REFUSED_SECONDS: Final = 60.0
+"""How long a node that the service does not let this relay speak for is sent away. Its report may change that."""
 MAX_PAYLOAD_BYTES: Final = 512 * 1024
 """Of a frame, uncompressed: a minute of 16 GPUs at 1 Hz. 128 such frames are the largest bundle."""
 MAX_BODY_BYTES: Final = 1024 * 1024

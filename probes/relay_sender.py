@@ -23,8 +23,11 @@ from mainstay.probes.shipper import Shipper, SpoolSender
 from mainstay.probes.spool import Entry, Spool
 from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
 
-WRONG_RACK: Final = "wrong-rack"
-"""The problem of a frame whose node is in none of the racks of the relay's token."""
+_NOT_YET: Final = frozenset({"wrong-rack", "unknown-subject"})
+"""Problems of a frame whose node is in none of the relay's racks, or not registered: true of each node that has not
+sent its report, which goes to the service by another way."""
+_NOT_YET_SECONDS: Final = 120.0
+"""How old such a frame gets before it is set aside."""
 _BATCH: Final = 512
 """Frames taken from the spool at once: several bundles, so that each can hold the same nodes again."""
 _CUT_OFF: Final = frozenset({0, 401, 403, 404})
@@ -35,7 +38,6 @@ Member = tuple[Entry, Frame]
 
 class _RejectedFrame(msgspec.Struct):
     subject: str
-    sequence: int
     slug: str
     detail: str
 
@@ -128,14 +130,14 @@ class BundleSender(SpoolSender):
                 self._ready.extendleft(map(_Prepared, (prepared.members[middle:], prepared.members[:middle])))
             else:
                 entry, frame = prepared.members[0]
-                self._refuse(entry, _RejectedFrame(frame.subject, frame.sequence, error.slug, str(error)))
+                self._refuse(entry, frame, error.slug, str(error))
             return
         self._ready.popleft()
         self.bundles += 1
-        by_subject = {frame.subject: entry for entry, frame in prepared.members}
+        by_subject = {frame.subject: (entry, frame) for entry, frame in prepared.members}
         for refused in answer.rejected:
             if refused.subject in by_subject:
-                self._refuse(by_subject[refused.subject], refused)
+                self._refuse(*by_subject[refused.subject], refused.slug, refused.detail)
 
     def _post(self, prepared: _Prepared) -> _Rejections:
         if not prepared.body:
@@ -146,7 +148,7 @@ class BundleSender(SpoolSender):
                 "POST", "/telemetry/bundles", content=prepared.body, content_type="application/msgpack"
             )
         except RetryableError as error:
-            if error.slug == "unknown-node":  # of each member: they were removed
+            if error.slug in _NOT_YET:  # about every member, not about this relay
                 raise RejectedError(str(error), status=error.status, slug=error.slug) from error
             raise
         try:
@@ -154,11 +156,13 @@ class BundleSender(SpoolSender):
         except UNREADABLE as error:
             raise RetryableError(f"the answer to a bundle is not JSON: {error}", status=answer.status) from error
 
-    def _refuse(self, entry: Entry, refused: _RejectedFrame) -> None:
-        if refused.slug == WRONG_RACK:
-            self._send_away(refused.subject)
-        reason = f"{refused.slug}: {refused.subject} {refused.sequence}: {refused.detail}"
-        self._set_aside(entry, refused.slug, reason)
+    def _refuse(self, entry: Entry, frame: Frame, slug: str, detail: str) -> None:
+        if slug in _NOT_YET:
+            self._send_away(frame.subject)
+            if time.time() - frame.t0 < _NOT_YET_SECONDS:
+                self._spool.append(entry.payload)  # its turn comes again
+                return
+        self._set_aside(entry, slug, f"{slug}: {frame.subject} {frame.sequence}: {detail}")
 
     def _set_aside(self, entry: Entry, slug: str, reason: str) -> None:
         self.refused[slug or "rejected"] += 1

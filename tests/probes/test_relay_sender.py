@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,26 @@ def test_refused_members_are_set_aside_with_the_reason(receiver: Receiver, tmp_p
     reason = (tmp_path / "rejected" / "0000000000000002.reason").read_text()
     assert reason == "value-out-of-range: b 1: load_1m of host is -1\n"
     assert (tmp_path / "rejected" / "0000000000000002.entry").read_bytes() == encode(frame("b"))
+
+
+@pytest.mark.parametrize("slug", ["wrong-rack", "unknown-subject"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_frames_of_a_node_that_is_not_registered_yet_are_sent_again(
+    receiver: Receiver, tmp_path: Path, slug: str, *, whole: bool
+) -> None:
+    away: list[str] = []
+    receiver.catalogs[CATALOG.digest] = CATALOG
+    if whole:
+        left = [problem(404 if slug == "unknown-subject" else 403, slug, "not yet")]
+        receiver.answer = lambda *_: left.pop() if left else None
+    else:
+        receiver.rejections = [{"subject": "a", "sequence": 1, "slug": slug, "detail": "not yet"}]
+    with sending(receiver, tmp_path, [frame("a", t0=time.time())], away.append) as sender:
+        receiver.wait(lambda r: len(r.all_frames) == 1)
+        assert sender.shipper.spool.wait_empty(20)
+        assert not sender.refused
+        assert sender.cut_off_since is None
+    assert away == ["a"]
 
 
 def test_of_a_refused_bundle_only_the_bad_frame_is_set_aside(receiver: Receiver, tmp_path: Path) -> None:
