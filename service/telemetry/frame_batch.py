@@ -100,11 +100,6 @@ class FrameBatch:
     def samples(self) -> int:
         return len(self.narrow)
 
-    @property
-    def cells(self) -> int:
-        """Readings, present or missing."""
-        return self.narrow.size + self.wide.size
-
     @classmethod
     def of(cls, samples: CheckedSamples) -> FrameBatch:
         """One checked frame."""

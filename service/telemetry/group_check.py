@@ -57,8 +57,13 @@ class CheckedGroup:
 
     @property
     def cells(self) -> int:
-        jobs = sum(samples.narrow.size + samples.wide.size for samples in self.samples.values())
-        return jobs + sum(batch.cells for batch in self.batches)
+        """Readings, present or missing."""
+        return sum(one.narrow.size + one.wide.size for one in self.accepted)
+
+    @property
+    def accepted(self) -> list[CheckedSamples | FrameBatch]:
+        """What goes into memory."""
+        return [*self.batches, *self.samples.values()]
 
 
 def check_group(payloads: Sequence[Payload]) -> CheckedGroup:

@@ -235,7 +235,7 @@ class Ingest:
         checked = check_group(payloads)
         for place, problem in checked.refused.items():
             _log.error("a stored block is refused now: %s (%s)", problem.detail, type(payloads[place]).__name__)
-        for samples in (*checked.batches, *checked.samples.values()):
+        for samples in checked.accepted:
             self.keep(samples)
         return len(payloads) - len(checked.refused)
 

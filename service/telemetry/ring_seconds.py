@@ -33,8 +33,9 @@ def as_run(indices: NDArray[np.intp]) -> Run:
 
 def mesh(rows: Run, columns: Run) -> tuple[Run, ...]:
     """An index of [row, column] for any pair of runs."""
-    both = isinstance(rows, np.ndarray) and isinstance(columns, np.ndarray)
-    return np.ix_(rows, columns) if both else (rows, columns)
+    if isinstance(rows, np.ndarray) and isinstance(columns, np.ndarray):
+        return np.ix_(rows, columns)
+    return rows, columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class GroupCommitWriter:
         stats.newest_stop = max([stats.newest_stop, *(block.stop for block in blocks)])
 
     def _fill(self, checked: CheckedGroup) -> None:
-        for samples in (*checked.batches, *checked.samples.values()):
+        for samples in checked.accepted:
             try:
                 self.keep(samples)
             except Exception:  # noqa: BLE001 - named boundary: the frames are durable, even if a ring rejects them
