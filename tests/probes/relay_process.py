@@ -16,12 +16,11 @@ import urllib3
 from mainstay.probes.frame import Axis
 from mainstay.probes.frame_route import FrameRoute
 from mainstay.probes.shipper import FrameSender
-from mainstay.probes.signals import Catalog
 from mainstay.probes.spool import Spool
 from mainstay.probes.transport import Backoff, Transport
+from tests.probes.relay_frames import CATALOG
 
 ROOT = Path(__file__).resolve().parents[2]
-CATALOG = Catalog(("load_1m",), ("context_switches_total",))
 
 
 class RelayProcess:
@@ -81,17 +80,20 @@ class RelayedNode:
 
     def __init__(self, name: str, token: str, directory: Path, relay: str, service: str) -> None:
         self.name = name
+        self.sent = 0
         self.spool = Spool(directory / name)
         self.relay, self.service = Transport(relay), Transport(service, token)
         self.route = FrameRoute(self.relay, self.service)
         self.sender = FrameSender(self.spool, self.route, backoff=Backoff(base=0.05, cap=0.5))
 
-    def put(self) -> int:
-        number = len(self.spool)
+    def put(self, t0: float | None = None) -> int:
+        """Queue a sample of ``t0``, or of now; its sequence number."""
+        number = self.sent
+        self.sent += 1
         return self.sender.put(
-            subject=self.name, axis=Axis.TIME, t0=float(int(time.time())), dt=1.0, catalog=CATALOG,
-            entities=("host", f"GPU-{self.name}"), samples=1, values=struct.pack("<2f", number, number),
-            wide=struct.pack("<2q", number, number),
+            subject=self.name, axis=Axis.TIME, t0=t0 or float(int(time.time())), dt=1.0, catalog=CATALOG,
+            entities=("host",), samples=1, values=struct.pack("<f", number),
+            wide=struct.pack("<q", number),
         )  # fmt: skip
 
     def close(self) -> None:
