@@ -123,6 +123,7 @@ class _RelayServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
                 ssl_certfile=config.tls_certificate,

@@ -31,7 +31,7 @@ class Shipper:
     ``deliver`` gets the oldest entries (at most ``batch``); it returns when they are durable at the other end, or
     raises ``RetryableError`` or ``RejectedError`` (see ``mainstay.probes.transport``). After ``RetryableError`` it gets
     the same entries again; a rejected batch is tried again entry by entry. ``gather`` seconds pass after the first
-    entry, unless a batch is full before.
+    entry, unless there are enough for a batch.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Shipper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             if self.spool.wait(60.0) and not self._stopping.is_set():
-                if self._gather and not self._kept:
-                    self.spool.gather(self._batch, self._gather)
+                if self._gather and not self._kept and len(self.spool) < self._batch:
+                    self._stopping.wait(self._gather)
                 self._once()
 
     def _once(self) -> None:

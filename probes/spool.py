@@ -62,7 +62,6 @@ class Spool:
         self.rejected = 0
         """Entries set aside since this object was made."""
         self._changed = threading.Condition()
-        self._woken = 0
         self._sync_lock = threading.Lock()
         self._segments: deque[Segment] = deque()
         self._file: BinaryIO
@@ -117,12 +116,6 @@ class Spool:
                 self._changed.wait(timeout)
             return self._pending() > 0
 
-    def gather(self, entries: int, timeout: float) -> None:
-        """Block until so many entries are pending, for at most ``timeout`` seconds or until ``wake`` is called."""
-        with self._changed:
-            woken = self._woken
-            self._changed.wait_for(lambda: self._pending() >= entries or self._woken != woken, timeout)
-
     def wait_empty(self, timeout: float) -> bool:
         """Block until everything was acknowledged; False when ``timeout`` seconds were not enough."""
         with self._changed:
@@ -131,7 +124,6 @@ class Spool:
     def wake(self) -> None:
         """Let ``wait`` return now."""
         with self._changed:
-            self._woken += 1
             self._changed.notify_all()
 
     def ack(self, sequence: int) -> None:
