@@ -57,7 +57,7 @@ class Relay:
 
         return asyncio.run(together())
 
-    async def ask(self, method: str, path: str, body: bytes = b"", token: str | None = "token-a") -> Reply:
+    async def request(self, method: str, path: str, body: bytes = b"", token: str | None = "token-a") -> Reply:
         sent: list[Any] = []
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         parts = [body[k : k + 65536] for k in range(0, len(body), 65536)] or [b""]
@@ -76,10 +76,10 @@ class Relay:
 
     def post(self, sent: Frame | bytes, token: str | None = "token-a") -> Reply:
         body = sent if isinstance(sent, bytes) else encode(sent)
-        return self.run(self.ask("POST", FRAMES, body, token))[0]
+        return self.run(self.request("POST", FRAMES, body, token))[0]
 
     def get(self, path: str) -> Reply:
-        return self.run(self.ask("GET", path, token=None))[0]
+        return self.run(self.request("GET", path, token=None))[0]
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_frames_that_arrive_together_share_one_write(relay: Relay, monkeypatch: 
     )
     monkeypatch.setattr(relay_intake, "COMMIT_SECONDS", 1.0)
     relay.post(frame("a"))
-    answers = relay.run(*(relay.ask("POST", FRAMES, encode(frame("a", k))) for k in range(2, 50)))
+    answers = relay.run(*(relay.request("POST", FRAMES, encode(frame("a", k))) for k in range(2, 50)))
     assert {status for status, _, _ in answers} == {204}
     assert writes == [1, 48]
     assert relay.intake.accepted == len(relay.spool) == 49
@@ -165,7 +165,7 @@ def test_only_a_nodes_credential_sends(relay: Relay, service: Receiver, token: s
 def test_the_service_is_asked_once_a_token(relay: Relay, service: Receiver) -> None:
     asked: list[str] = []
     service.answer = lambda _m, path, _b: asked.append(path)
-    answers = relay.run(*(relay.ask("POST", FRAMES, encode(frame("a", k))) for k in range(1, 20)))
+    answers = relay.run(*(relay.request("POST", FRAMES, encode(frame("a", k))) for k in range(1, 20)))
     assert {status for status, _, _ in answers} == {204}
     assert asked == ["/v1/auth/me"]
 
@@ -183,7 +183,7 @@ def test_a_revoked_token_is_noticed(relay: Relay, service: Receiver) -> None:
 
 async def _settled(relay: Relay) -> Reply:
     """One request, and the time that the question to the service takes."""
-    answer = await relay.ask("POST", FRAMES, encode(frame("a", 3)))
+    answer = await relay.request("POST", FRAMES, encode(frame("a", 3)))
     await asyncio.gather(*relay.credentials._asking.values())
     return answer
 
@@ -249,7 +249,7 @@ def test_a_catalog_is_kept_for_later_processes(relay: Relay) -> None:
     other = Catalog(("load_1m",), ("oom_kills_total",))
     path = f"/v1/telemetry/catalogs/{other.digest}"
     assert slug(relay.post(frame("a", catalog=other.digest))) == "unknown-catalog"
-    assert relay.run(relay.ask("PUT", path, msgspec.json.encode(other)))[0][0] == 204
+    assert relay.run(relay.request("PUT", path, msgspec.json.encode(other)))[0][0] == 204
     assert relay.post(frame("a", catalog=other.digest))[0] == 204
     assert CatalogStore(relay.spool.directory).load(other.digest) == other
 
@@ -266,7 +266,7 @@ def test_a_catalog_is_kept_for_later_processes(relay: Relay) -> None:
     ],
 )
 def test_a_catalog_that_is_none_is_refused(relay: Relay, path: str, body: bytes, token: str, problem: str) -> None:
-    assert slug(relay.run(relay.ask("PUT", path, body, token))[0]) == problem
+    assert slug(relay.run(relay.request("PUT", path, body, token))[0]) == problem
 
 
 def test_metrics_say_what_waits_and_for_how_long(relay: Relay) -> None:
