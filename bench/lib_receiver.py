@@ -41,6 +41,8 @@ class Receiver:
         """(relay, stream, sequence) to the subjects of a bundle."""
         self.node_tokens: dict[str, str] = {}
         """Token to node: what ``GET /v1/auth/me`` answers, in addition to ``token``."""
+        self.racks: dict[str, str] = {}
+        """Racks of nodes that are not in ``rack-1``, which is the relay's."""
         self.rejections: list[dict[str, Any]] = []
         """Members of the next bundle that are refused."""
         self.duplicates = 0
@@ -106,7 +108,9 @@ class Receiver:
             return problem(401, "unauthorized", "the token is not known")
         if path == "/v1/auth/me":
             node = self.node_tokens.get(token)
-            return reply({"subject": node or "r1", "scopes": ["report"], "kind": "node" if node else "relay"})
+            racks = [self.racks.get(node, "rack-1")] if node else ["rack-1"]
+            kind = "node" if node else "relay"
+            return reply({"subject": node or "r1", "scopes": ["report"], "kind": kind, "racks": racks})
         if path.startswith(("/v1/telemetry/", "/v1/events")):
             return self._data(method, path.removeprefix("/v1/").split("/"), body)
         return self._control(method, path.removeprefix("/v1/").split("/"), target, body)

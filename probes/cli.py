@@ -201,7 +201,10 @@ def _daemon(options: NodeOptions) -> NodeDaemon:
     config = _config(options)
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     transport = Transport(options.service, _token(options))
-    relay = Transport(options.relay, read_s=_RELAY_ANSWER_S) if options.relay else None
+    try:
+        relay = Transport(options.relay, read_s=_RELAY_ANSWER_S) if options.relay else None
+    except ValueError as error:
+        raise ValueError(f"--relay: {error}") from error
     return config.build(transport, enroll=_enrollment(options, config, transport), relay=relay)
 
 

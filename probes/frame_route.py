@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 from mainstay.probes.signals import Catalog
@@ -90,6 +91,8 @@ class FrameRoute:
             if error.slug == "unknown-catalog":
                 raise
             log.warning("the relay rejects a frame, which goes directly: %s", error)
+            if error.status == HTTPStatus.FORBIDDEN:  # it takes no frames of this node
+                self._stay_away()
             return None
         except RetryableError as error:
             self._leave(error)
@@ -108,4 +111,7 @@ class FrameRoute:
             if now - self._failing_since < GRACE_SECONDS:
                 raise error
             log.warning("frames go to the service directly: %s", error)
-        self._direct_until = now + PROBE_SECONDS * (0.5 + self._rng())
+        self._stay_away()
+
+    def _stay_away(self) -> None:
+        self._direct_until = self._clock() + PROBE_SECONDS * (0.5 + self._rng())

@@ -93,10 +93,11 @@ def run_relay(config: RelayConfig, transport: Transport, on_ready: Callable[[str
     with Spool(config.data_dir / "frames", config.spool_bytes) as spool, config.bind() as listener:
         catalogs = CatalogStore(spool.directory)
         intake = FrameIntake(spool, catalogs)
+        credentials = NodeCredentials(transport)
         sender = BundleSender(
-            spool, transport, catalogs, relay=config.name, gather=config.gather, send_away=intake.send_away
+            spool, transport, catalogs, relay=config.name, gather=config.gather, on_refused=credentials.forget
         )
-        app = RelayApp(NodeCredentials(transport), intake, sender, catalogs)
+        app = RelayApp(credentials, intake, sender, catalogs)
         server = _RelayServer(app, config, lambda: on_ready(_url(config, listener)))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(

@@ -94,7 +94,7 @@ class RelayApp:
         if since is not None and time.monotonic() - since > PATIENCE_SECONDS:
             reason = self._sender.shipper.trouble
             raise _unavailable("cut-off", f"this relay cannot reach the service: {reason}")
-        if self._intake.is_full:
+        if not self._intake.has_room():
             raise _unavailable("spool-full", "the spool of this relay is full")
 
     def _keep_catalog(self, digest: str, body: bytes) -> None:

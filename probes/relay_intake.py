@@ -18,8 +18,6 @@ COMMIT_SECONDS: Final = 0.02
 """Frames that arrive within this time share one write to the disk."""
 MAX_FUTURE_SECONDS: Final = 300.0
 """As the service's default: a frame from the future is a node's wrong clock."""
-_REFUSED_SECONDS: Final = 60.0
-"""How long a node that the service does not let this relay speak for is sent away. Its report may change that."""
 MAX_PAYLOAD_BYTES: Final = 512 * 1024
 """Of a frame, uncompressed: a minute of 16 GPUs at 1 Hz. 128 such frames are the largest bundle."""
 MAX_BODY_BYTES: Final = 1024 * 1024
@@ -37,7 +35,6 @@ class FrameIntake:
         self._spool = spool
         self._catalogs = catalogs
         self._clock = clock
-        self._sent_away: dict[str, float] = {}
         self._waiting: list[tuple[bytes, asyncio.Future[OSError | None]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._queued = 0
@@ -45,13 +42,11 @@ class FrameIntake:
         self._limit = spool.max_bytes - spool.max_bytes // 16
         self._stored = spool.size_bytes
 
-    @property
-    def is_full(self) -> bool:
-        return self._stored + self._queued >= self._limit
-
-    def send_away(self, node: str) -> None:
-        """Answer this node 403 for a while, so that it sends directly: the service refuses its frames from here."""
-        self._sent_away[node] = self._clock() + _REFUSED_SECONDS
+    def has_room(self, size: int = 0) -> bool:
+        """Whether the spool takes so many bytes more."""
+        if self._stored + self._queued + size > self._limit:
+            self._stored = self._spool.size_bytes  # the sender may have emptied it meanwhile
+        return self._stored + self._queued + size <= self._limit
 
     async def accept(self, node: str, body: bytes) -> None:
         """Store a frame of ``node``; on return it is durable.
@@ -59,10 +54,6 @@ class FrameIntake:
         Raises:
             RelayProblemError: it was not stored.
         """
-        if self._sent_away.get(node, 0.0) > self._clock():
-            raise RelayProblemError(
-                HTTPStatus.FORBIDDEN, "wrong-rack", f"the service does not take frames of {node} from this relay"
-            )
         try:
             frame = await asyncio.to_thread(decode, body) if len(body) >= _LARGE else decode(body)
             self._check(node, frame)
@@ -95,7 +86,7 @@ class FrameIntake:
             raise FrameError(f"the frame ends {ahead:.0f} s in the future: set the node's clock")
 
     async def _store(self, body: bytes) -> None:
-        if self._stored + self._queued + len(body) > self._limit:
+        if not self.has_room(len(body)):
             raise RelayProblemError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "spool-full", "the relay's spool is full", retry_after=2
             )

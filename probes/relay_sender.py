@@ -55,7 +55,7 @@ class BundleSender(SpoolSender):
         catalogs: of every frame in the spool.
         relay: the relay's name.
         gather: seconds that frames wait for those of other nodes.
-        send_away: called with the name of a node whose frames the service does not take from this relay.
+        on_refused: called with the name of a node whose frames the service does not take from this relay.
         backoff: waits after failures.
     """
 
@@ -67,7 +67,7 @@ class BundleSender(SpoolSender):
         *,
         relay: str,
         gather: float,
-        send_away: Callable[[str], None],
+        on_refused: Callable[[str], None],
         backoff: Backoff | None = None,
     ) -> None:
         self.bundles = 0
@@ -81,7 +81,7 @@ class BundleSender(SpoolSender):
         self._transport = transport
         self._catalogs = catalogs
         self._relay = relay
-        self._send_away = send_away
+        self._on_refused = on_refused
         self._life = uuid7()
         self._sequence = 0
         self._groups: dict[str, int] = {}
@@ -158,7 +158,7 @@ class BundleSender(SpoolSender):
 
     def _refuse(self, entry: Entry, frame: Frame, slug: str, detail: str) -> None:
         if slug in _NOT_YET:
-            self._send_away(frame.subject)
+            self._on_refused(frame.subject)
             if time.time() - frame.t0 < _NOT_YET_SECONDS:
                 self._spool.append(entry.payload)  # its turn comes again
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.operations import BatchOperations
 
 revision = "0004"
 down_revision = "0003"
@@ -31,7 +32,7 @@ def downgrade() -> None:
         _replace_kinds(batch, BEFORE)
 
 
-def _replace_kinds(batch, kinds) -> None:
+def _replace_kinds(batch: BatchOperations, kinds: tuple[str, ...]) -> None:
     if op.get_bind().dialect.name != "sqlite":  # there the table is copied, and the copy has no check
         batch.drop_constraint(op.f("ck_tokens_kind"), type_="check")
     batch.create_check_constraint(op.f("ck_tokens_kind"), f"kind IN {kinds}")

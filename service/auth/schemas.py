@@ -22,6 +22,8 @@ class Me(Output):
     subject: str
     scopes: list[Scope]
     kind: TokenKind
+    racks: list[str] | None
+    """Of a relay: the racks whose nodes' frames it may carry. Of a node: its rack, empty for none."""
 
 
 class TokenCreate(Input):

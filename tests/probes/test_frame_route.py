@@ -130,10 +130,22 @@ def test_when_neither_takes_frames_the_relay_is_asked_first_each_time(ways: Ways
     assert ways.counts == (1, 0)
 
 
-@pytest.mark.parametrize("status", [400, 403, 413, 422])
+@pytest.mark.parametrize("slug", ["wrong-node", "wrong-rack"])
+def test_a_relay_that_takes_no_frames_of_this_node_is_left_at_once(ways: Ways, slug: str) -> None:
+    ways.relay.answer = lambda *_: problem(403, slug, "never")
+    ways.send()
+    ways.relay.answer = lambda *_: None
+    ways.clock.advance(PROBE_SECONDS - 0.1)
+    ways.send()
+    assert ways.counts == (0, 2)
+    ways.clock.advance(0.1)
+    ways.send()
+    assert ways.counts == (1, 2)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_frame_that_the_relay_rejects_goes_directly_at_once(ways: Ways, status: int) -> None:
-    slug = "wrong-node" if status == 403 else "invalid-frame"
-    ways.relay.answer = lambda *_: problem(status, slug, "never")
+    ways.relay.answer = lambda *_: problem(status, "invalid-frame", "never")
     ways.send()
     ways.relay.answer = lambda *_: None
     ways.send()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import random
 import shutil
 import time
 from collections.abc import Coroutine, Iterator
@@ -19,7 +20,7 @@ from mainstay.probes import relay_intake
 from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.frame import Axis, Frame, encode
 from mainstay.probes.relay_app import PATIENCE_SECONDS, RelayApp
-from mainstay.probes.relay_credentials import FRESH_SECONDS, OUTAGE_SECONDS, NodeCredentials
+from mainstay.probes.relay_credentials import FRESH_SECONDS, OUTAGE_SECONDS, RETRY_SECONDS, NodeCredentials
 from mainstay.probes.relay_intake import FrameIntake
 from mainstay.probes.relay_sender import BundleSender
 from mainstay.probes.signals import Catalog
@@ -43,10 +44,10 @@ class Relay:
         self.catalogs = CatalogStore(directory)
         self.catalogs.store(CATALOG)
         self.intake = FrameIntake(self.spool, self.catalogs, clock=self.wall.now)
-        self.sender = BundleSender(
-            self.spool, self.transport, self.catalogs, relay="r1", gather=0, send_away=self.intake.send_away
-        )
         self.credentials = NodeCredentials(self.transport, clock=self.clock.now)
+        self.sender = BundleSender(
+            self.spool, self.transport, self.catalogs, relay="r1", gather=0, on_refused=self.credentials.forget
+        )
         self.app = RelayApp(self.credentials, self.intake, self.sender, self.catalogs)
 
     def run(self, *requests: Coroutine[Any, Any, Reply]) -> list[Reply]:
@@ -167,7 +168,7 @@ def test_the_service_is_asked_once_a_token(relay: Relay, service: Receiver) -> N
     service.answer = lambda _m, path, _b: asked.append(path)
     answers = relay.run(*(relay.request("POST", FRAMES, encode(frame("a", k))) for k in range(1, 20)))
     assert {status for status, _, _ in answers} == {204}
-    assert asked == ["/v1/auth/me"]
+    assert asked == ["/v1/auth/me", "/v1/auth/me"], "who the node is, and which racks this relay serves"
 
 
 def test_a_revoked_token_is_noticed(relay: Relay, service: Receiver) -> None:
@@ -201,18 +202,22 @@ def test_while_the_service_is_away_known_tokens_hold_and_others_wait(relay: Rela
     assert relay.post(frame("b"), "token-b")[0] == 204
 
 
-def test_a_full_spool_sends_nodes_away_and_loses_nothing(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert relay.post(frame("a"))[0] == 204
-    assert relay.get("/readyz")[0] == 200
-    monkeypatch.setattr(relay.intake, "_limit", 2500)
-    stored = 1
-    while (answer := relay.post(frame("a", stored + 1)))[0] == 204:
-        stored += 1
-        assert stored < 50
+def test_a_full_spool_sends_nodes_away_until_it_is_emptied(relay: Relay) -> None:
+    rng, sent = random.Random(1), 0
+
+    def post() -> Reply:
+        values, wide = rng.randbytes(100_000), rng.randbytes(200_000)  # nothing that shrinks
+        return relay.post(frame("a", sent + 1, samples=25_000, dt=0.01, values=values, wide=wide))
+
+    while (answer := post())[0] == 204:
+        sent += 1
+        assert sent < 100
     assert (answer[0], slug(answer), answer[1]["retry-after"]) == (503, "spool-full", "2")
-    assert len(relay.spool) == stored
+    assert len(relay.spool) == sent > 40
     assert relay.spool.dropped == 0
-    assert relay.intake._limit < relay.spool.max_bytes
+    relay.spool.ack(sent)
+    assert relay.get("/readyz")[0] == 200
+    assert post()[0] == 204
 
 
 def test_a_disk_that_refuses_is_said(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +242,24 @@ def test_a_relay_that_is_cut_off_for_long_sends_nodes_away(relay: Relay) -> None
     assert relay.post(frame("a", 2))[0] == 204
 
 
-def test_a_node_of_another_rack_is_sent_away_for_a_while(relay: Relay) -> None:
-    relay.intake.send_away("a")
-    assert slug(relay.post(frame("a"))) == "wrong-rack"
+def test_a_node_of_another_rack_is_sent_away_until_it_moves(relay: Relay, service: Receiver) -> None:
+    service.racks["a"] = "rack-2"
+    answer = relay.post(frame("a"))
+    assert (answer[0], slug(answer)) == (403, "wrong-rack")
+    assert "node a is in rack 'rack-2', this relay serves rack-1" in answer[2].decode()
     assert relay.post(frame("b"), "token-b")[0] == 204
-    relay.wall.advance(60)
+    del service.racks["a"]
+    assert slug(relay.post(frame("a"))) == "wrong-rack", "asked again after a while"
+    relay.clock.advance(RETRY_SECONDS)
     assert relay.post(frame("a"))[0] == 204
+
+
+def test_a_node_whose_frames_the_service_refuses_is_asked_about_again(relay: Relay, service: Receiver) -> None:
+    assert relay.post(frame("a"))[0] == 204
+    service.racks["a"] = "rack-2"
+    assert relay.post(frame("a", 2))[0] == 204
+    relay.credentials.forget("a")
+    assert slug(relay.post(frame("a", 3))) == "wrong-rack"
 
 
 def test_a_catalog_is_kept_for_later_processes(relay: Relay) -> None:

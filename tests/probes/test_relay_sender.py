@@ -22,7 +22,7 @@ from tests.probes.relay_frames import CATALOG, frame
 
 @contextmanager
 def sending(
-    receiver: Receiver, directory: Path, frames: list[Frame], send_away: Callable[[str], None] = lambda _: None
+    receiver: Receiver, directory: Path, frames: list[Frame], on_refused: Callable[[str], None] = lambda _: None
 ) -> Iterator[BundleSender]:
     """A sender that starts with these frames in its spool."""
     transport = Transport(receiver.url)
@@ -33,7 +33,7 @@ def sending(
             spool.append(encode(one))
         backoff = Backoff(base=0.01, cap=0.05)
         with BundleSender(
-            spool, transport, catalogs, relay="r1", gather=0.05, send_away=send_away, backoff=backoff
+            spool, transport, catalogs, relay="r1", gather=0.05, on_refused=on_refused, backoff=backoff
         ) as sender:
             yield sender
     transport.close()

@@ -29,7 +29,7 @@ def test_the_first_start_makes_an_admin_and_keeps_its_token_private(service) -> 
     assert file.stat().st_mode & 0o777 == 0o600
     assert service.app.state.first_token == service.admin_token
     me = service.client().get("/v1/auth/me").json()
-    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
+    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin", "racks": None}
 
 
 def test_the_second_start_does_not(start) -> None:
@@ -217,7 +217,7 @@ def test_a_join_token_is_spent_once(service_anywhere) -> None:
     answer = join.post("/v1/nodes:enroll", json={"name": "n1"})
     assert (answer.status_code, answer.json()["node"]) == (201, "n1")
     assert service_anywhere.client(answer.json()["token"]).get("/v1/auth/me").json() == {
-        "subject": "n1", "scopes": ["report"], "kind": "node",
+        "subject": "n1", "scopes": ["report"], "kind": "node", "racks": [""],
     }  # fmt: skip
     assert join.post("/v1/nodes:enroll", json={"name": "n2"}).status_code == 401
     assert service_anywhere.client().get("/v1/nodes").json()["items"][0]["state"] == "unknown"
@@ -258,6 +258,7 @@ def test_a_node_writes_only_its_own_report(service, report) -> None:
     assert node.put("/v1/nodes/n1", json=report).status_code == 200
     foreign = node.put("/v1/nodes/n2", json=report)
     assert (foreign.status_code, slug(foreign)) == (403, "wrong-node")
+    assert node.get("/v1/auth/me").json()["racks"] == [report.get("rack", "")]
     assert service.client().put("/v1/nodes/n2", json=report).status_code == 200, "an admin may"
     user = service.client(make(service.client(), scopes=["report"]))
     assert user.put("/v1/nodes/n1", json=report).status_code == 403
@@ -265,7 +266,12 @@ def test_a_node_writes_only_its_own_report(service, report) -> None:
 
 def test_a_relay_token_is_bound_to_racks_and_writes_nothing_of_a_node_or_a_job(service, report) -> None:
     relay = service.client(make(service.client(), kind="relay", racks=["rack-1", "rack-1", "rack-2"]))
-    assert relay.get("/v1/auth/me").json() == {"subject": "t", "scopes": ["report"], "kind": "relay"}
+    assert relay.get("/v1/auth/me").json() == {
+        "subject": "t",
+        "scopes": ["report"],
+        "kind": "relay",
+        "racks": ["rack-1", "rack-2"],
+    }
     listed = service.client().get("/v1/auth/tokens").json()["items"][0]
     assert (listed["kind"], listed["racks"]) == ("relay", ["rack-1", "rack-2"])
     assert slug(relay.put("/v1/nodes/n1", json=report)) == "wrong-node"
