@@ -441,7 +441,7 @@ export interface paths {
         };
         /**
          * Get Layout
-         * @description The stable order of the fleet's devices, with an ETag.
+         * @description The stable order of the fleet's devices, in columns, with an ETag.
          */
         get: operations["get_fleet_heatmap_layout"];
         put?: never;
@@ -837,7 +837,7 @@ export interface paths {
         };
         /**
          * List Nodes
-         * @description Nodes by name; ``q`` is looked for in name, host name and cohort.
+         * @description Nodes in the order of ``sort``; ``q`` is looked for in name, host name, rack and cohort.
          */
         get: operations["list_nodes"];
         put?: never;
@@ -2823,6 +2823,13 @@ export interface components {
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
+        /** FacetRead */
+        FacetRead: {
+            /** Count */
+            count: number;
+            /** Value */
+            value: string;
+        };
         /**
          * Family
          * @description Whose number it is.
@@ -2986,24 +2993,23 @@ export interface components {
          * @enum {string}
          */
         HealthState: "unknown" | "healthy" | "suspect" | "draining" | "quarantined" | "validating";
-        /** HeatmapCellRead */
-        HeatmapCellRead: {
-            /** Device */
-            device: string;
-            /** Kind */
-            kind: string;
-            /** Node */
-            node: string;
-            /** Slot */
-            slot: number;
-        };
         /**
          * HeatmapLayoutRead
-         * @description The stable order of the fleet: a snapshot has one byte a slot.
+         * @description The stable order of the fleet, in columns: a snapshot has one byte a slot.
+         *
+         *     The slots of ``nodes[0]`` come first, one a device of its shape, then those of ``nodes[1]``.
          */
         HeatmapLayoutRead: {
-            /** Slots */
-            slots: components["schemas"]["HeatmapCellRead"][];
+            /** Nodes */
+            nodes: string[];
+            /** Rack Of */
+            rack_of: number[];
+            /** Racks */
+            racks: string[];
+            /** Shape Of */
+            shape_of: number[];
+            /** Shapes */
+            shapes: string[][];
             /** Version */
             version: string;
         };
@@ -3501,14 +3507,33 @@ export interface components {
             verdict: components["schemas"]["Verdict"] | null;
         };
         /**
+         * NodeFacetsRead
+         * @description How many nodes each value would show, with the other conditions as they are; values without nodes are absent.
+         */
+        NodeFacetsRead: {
+            /** Cohort */
+            cohort: components["schemas"]["FacetRead"][];
+            /** Job */
+            job: components["schemas"]["FacetRead"][];
+            /** Rack */
+            rack: components["schemas"]["FacetRead"][];
+            /** State */
+            state: components["schemas"]["FacetRead"][];
+        };
+        /**
          * NodePage
-         * @description Nodes by name.
+         * @description Nodes of a filter, in order.
          */
         NodePage: {
+            facets: components["schemas"]["NodeFacetsRead"] | null;
             /** Items */
             items: components["schemas"]["NodeRead"][];
+            /** Names */
+            names: string[] | null;
             /** Next Cursor */
             next_cursor: string | null;
+            /** Total */
+            total: number;
         };
         /** NodeRead */
         NodeRead: {
@@ -3619,6 +3644,12 @@ export interface components {
             /** Seconds */
             seconds: number;
         };
+        /**
+         * NodeSort
+         * @description What a list is ordered by, and by name among equals; ``-`` turns the order around.
+         * @enum {string}
+         */
+        NodeSort: "name" | "-name" | "state" | "-state" | "rack" | "-rack" | "cohort" | "-cohort" | "last_seen" | "-last_seen" | "incidents" | "-incidents";
         /** NodeTaskList */
         NodeTaskList: {
             /** Items */
@@ -6967,10 +6998,15 @@ export interface operations {
     list_nodes: {
         parameters: {
             query?: {
-                state?: components["schemas"]["HealthState"] | null;
-                q?: string | null;
+                sort?: components["schemas"]["NodeSort"];
+                facets?: boolean;
                 limit?: number;
                 cursor?: string | null;
+                state?: components["schemas"]["HealthState"] | null;
+                rack?: string | null;
+                cohort?: string | null;
+                job?: string | null;
+                q?: string | null;
             };
             header?: never;
             path?: never;
