@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from mainstay.probes.bundle import Bundle, encode_bundle, pack
 from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
+from mainstay.probes.ids import uuid7
 from mainstay.probes.signals import SignalSource, catalog
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
@@ -163,15 +166,30 @@ class Samples:
         self.values = (mean * noise).astype("<f4").tobytes()
         self.wide = np.zeros((GPUS, len(GPU.wide), seconds), "<i8").tobytes()
         self.crc32 = checksum(self.values, self.wide)
+        self.readings = int(np.isfinite(mean * noise).sum()) + GPUS * len(GPU.wide) * seconds
+        """Samples of a frame that are not missing."""
+        self._bundles: dict[tuple[str, ...], Bundle] = {}
 
     def frame(self, name: str, sequence: int) -> bytes:
-        return encode(
-            Frame(
-                version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence,
-                t0=float(int(time.time()) - self.seconds), dt=1.0, catalog=GPU.digest,
-                entities=tuple(f"GPU-{name}-{k}" for k in range(GPUS)), samples=self.seconds, crc32=self.crc32,
-                values=self.values, wide=self.wide,
-            )
+        return encode(self._frame(name, sequence))
+
+    def bundle(self, names: tuple[str, ...], sequence: int) -> bytes:
+        """One frame of each node as a relay sends them; compressed once for the same nodes."""
+        made = self._bundles.get(names)
+        if made is None:
+            packed = pack([self._frame(name, 0) for name in names], relay="bench", stream=uuid7(), sequence=0)
+            made = self._bundles[names] = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
+        sequences, starts = (sequence,) * len(names), (self._now(),) * len(names)
+        return encode_bundle(msgspec.structs.replace(made, sequence=sequence, sequences=sequences, starts=starts))
+
+    def _now(self) -> float:
+        return float(int(time.time()) - self.seconds)
+
+    def _frame(self, name: str, sequence: int) -> Frame:
+        return Frame(
+            version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence, t0=self._now(),
+            dt=1.0, catalog=GPU.digest, entities=tuple(f"GPU-{name}-{k}" for k in range(GPUS)), samples=self.seconds,
+            crc32=self.crc32, values=self.values, wide=self.wide,
         )  # fmt: skip
 
 

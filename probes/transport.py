@@ -29,6 +29,8 @@ from mainstay.probes.signals import Catalog
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 """Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
+_FINAL: Final = frozenset({"wrong-node", "wrong-rack"})
+"""Problems of these statuses that concern the data: it belongs to another sender."""
 _DETAIL_BYTES: Final = 4096
 _ABOUT_THE_HOST: Final = "wrong-host"
 """A 400 that an operator ends by a setting of the service: the data is good."""
@@ -227,8 +229,8 @@ def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> Transp
         problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
-    passing = answer.status in _PASSING or slug == _ABOUT_THE_HOST
-    refused = 400 <= answer.status < 500 and (not passing or slug == "wrong-node")
+    is_passing = answer.status in _PASSING or slug == _ABOUT_THE_HOST
+    refused = 400 <= answer.status < 500 and (not is_passing or slug in _FINAL)
     kind = RejectedError if refused else RetryableError
     return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
 

@@ -28,6 +28,7 @@ from mainstay.service.common.openapi import PUBLIC, problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ForbiddenError
 from mainstay.service.common.schemas import Uuid
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["auth"])
@@ -98,9 +99,12 @@ def sign_out(anyone: Anyone, request: Request, services: ServicesDep, session: W
 
 
 @router.get("/auth/me", operation_id="get_me")
-async def get_me(reader: Reader) -> Me:
+def get_me(reader: Reader, session: Reading) -> Me:
     """Who is asking, and what they may do."""
-    return Me(subject=reader.node or reader.job or reader.name, scopes=sorted(reader.scopes), kind=reader.kind)
+    node = session.get(NodeRow, reader.node) if reader.node else None
+    racks = [node.rack] if node else sorted(reader.racks) or None
+    subject = reader.node or reader.job or reader.name
+    return Me(subject=subject, scopes=sorted(reader.scopes), kind=reader.kind, racks=racks)
 
 
 @router.get("/auth/tokens", operation_id="list_tokens")
@@ -124,6 +128,7 @@ def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, sessio
         node=body.node,
         job=body.job,
         any_job=body.any_job,
+        racks=tuple(body.racks),
         expires_at=None if life is None else now + life,
     )
     row, secret = service.create_token(session, new, now=now)

@@ -46,6 +46,7 @@ def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
         scopes=frozenset(Scope(s) for s in row.scopes),
         node=row.node,
         job=row.job,
+        racks=frozenset(row.racks or ()),
         expires_at=min(ends, default=None),
     )
 

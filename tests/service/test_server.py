@@ -117,7 +117,11 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
         url = lines.split("ready on ")[1].split()[0]
         reader = mainstay("token", "create", "ci", "--scopes", "read,act", "--quiet", *data).stdout.strip()
         join = mainstay("token", "join", "--node", "n1", "--quiet", *data).stdout.strip()
+        for racks in (("--rack", "rack-1", "--rack", "rack-2"), ("--all-racks",)):
+            assert mainstay("token", "relay", "--name", "r1", *racks, "--quiet", *data).stdout.startswith("mst_relay_")
         listed = json.loads(mainstay("token", "list", "--json", *data).stdout)
+        assert [token["racks"] for token in listed[:2]] == [["*"], ["rack-1", "rack-2"]]
+        del listed[:2]
         assert [(token["kind"], token["scopes"]) for token in listed] == [
             ("join", ["report"]), ("user", ["read", "act"]), ("admin", ["admin"]),
         ]  # fmt: skip
@@ -178,6 +182,9 @@ def test_a_damaged_database_is_refused_in_one_line(mainstay: Command, tmp_path: 
         (("worker",), "memory://"),
         (("token", "create", "x", "--scopes", "root"), "root"),
         (("token", "join", "--node", "a b"), "a b"),
+        (("token", "relay", "--name", "r1"), "--all-racks"),
+        (("token", "relay", "--name", "r1", "--rack", "a b"), "a b"),
+        (("token", "relay", "--name", "r1", "--rack", "a", "--all-racks"), "--all-racks"),
         (("token", "list", "--data-dir", "/nonexistent"), "no database"),
     ],
 )

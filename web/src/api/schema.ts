@@ -1508,6 +1508,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/telemetry/bundles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Store the frames of up to 128 nodes
+         * @description The body is one bundle (probes/bundle.py), as a rack relay sends it.
+         */
+        post: operations["post_bundle"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/telemetry/catalogs/{digest}": {
         parameters: {
             query?: never;
@@ -3363,6 +3383,8 @@ export interface components {
          */
         Me: {
             kind: components["schemas"]["TokenKind"];
+            /** Racks */
+            racks: string[] | null;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
             /** Subject */
@@ -4896,9 +4918,10 @@ export interface components {
         };
         /**
          * TokenCreate
-         * @description A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+         * @description A new token.
          *
-         *     A job token without ``job`` is made only with ``any_job``: it may write the data of every job.
+         *     ``node`` binds a join token to one node name, ``job`` a job token to one job, ``racks`` a relay token to racks. A
+         *     job token without ``job`` is made only with ``any_job``: it may write the data of every job.
          */
         TokenCreate: {
             /**
@@ -4915,11 +4938,13 @@ export interface components {
              * @default user
              * @enum {string}
              */
-            kind: "user" | "join" | "job";
+            kind: "user" | "join" | "job" | "relay";
             /** Name */
             name: string;
             /** Node */
             node?: string | null;
+            /** Racks */
+            racks?: (string | "*")[];
             /** Scopes */
             scopes?: components["schemas"]["Scope"][];
         };
@@ -4940,6 +4965,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -4951,7 +4978,7 @@ export interface components {
          * TokenKind
          * @enum {string}
          */
-        TokenKind: "admin" | "user" | "node" | "job" | "join";
+        TokenKind: "admin" | "user" | "node" | "job" | "join" | "relay";
         /**
          * TokenPage
          * @description Tokens, newest first.
@@ -4979,6 +5006,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -8132,6 +8161,50 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_bundle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/msgpack": string;
+            };
+        };
+        responses: {
+            /** @description All frames are durable but those listed: subject, sequence, slug, detail. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        rejected?: {
+                            [key: string]: unknown;
+                        }[];
+                    };
+                };
+            };
+            /** @description All frames are durable. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["InvalidInput"];
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };
