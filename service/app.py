@@ -24,6 +24,7 @@ from mainstay.service.admission import endpoints as admission
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
+from mainstay.service.auth.quotas import TokenQuotas
 from mainstay.service.auth.service import ensure_admin
 from mainstay.service.auth.tokens import TokenCache
 from mainstay.service.check_selection import endpoints as selections
@@ -33,8 +34,10 @@ from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
 from mainstay.service.common.db import Database
 from mainstay.service.common.loops import Loop, Loops
+from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
+from mainstay.service.events.writer import EventWriter
 from mainstay.service.exposition.collector import HealthCollector
 from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
@@ -137,6 +140,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
+    wakers = WakeupRegistry()
     return Services(
         settings=settings,
         clock=clock,
@@ -148,6 +152,9 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         layout=LayoutCache(database),
         selector=Selector(settings.incidents.shared_fault_nodes),
         reports=NodeReports(database, ingest.seen, clock),
+        events=EventWriter(database, wakers, clock),
+        quotas=TokenQuotas(settings.quotas),
+        wakers=wakers,
     )
 
 

@@ -16,10 +16,13 @@ from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
+    from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
     from mainstay.service.common.clock import Clock
+    from mainstay.service.common.back_pressure import BackPressure
     from mainstay.service.common.db import Database
+    from mainstay.service.events.writer import EventWriter
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
     from mainstay.service.fleet.node_reports import NodeReports
@@ -48,10 +51,17 @@ class Services:
     layout: LayoutCache
     selector: Selector
     reports: NodeReports
-    wakers: WakeupRegistry = field(default_factory=WakeupRegistry)
+    events: EventWriter
+    quotas: TokenQuotas
+    wakers: WakeupRegistry
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
     occupancy: Occupancy = field(default_factory=Occupancy)
+
+    @property
+    def pressure(self) -> BackPressure:
+        """Threads by purpose, and what was refused because too much arrived."""
+        return self.database.pressure
 
     @property
     def ring(self) -> TelemetryRing:

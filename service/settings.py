@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from mainstay.service.quota_settings import QuotaSettings
+
 
 class _Group(BaseModel):
     """Settings under one heading."""
@@ -352,6 +354,7 @@ class Settings(BaseSettings):
     sources: SourceSettings = SourceSettings()
     exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()
+    quotas: QuotaSettings = QuotaSettings()
 
     @classmethod
     def settings_customise_sources(

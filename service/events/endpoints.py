@@ -9,14 +9,13 @@ from fastapi import APIRouter, Query
 from mainstay.probes.core_types import EventKind
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.auth.tokens import Principal, TokenKind
-from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Reporting
+from mainstay.service.common.db import Reading
+from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name, QuerySeconds
-from mainstay.service.events import repository, service
+from mainstay.service.events import repository
 from mainstay.service.events.models import EventRow
 from mainstay.service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepted
-from mainstay.service.fleet.service import require_nodes
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["events"])
@@ -50,20 +49,20 @@ def check_author(principal: Principal, event: EventIn) -> None:
         principal.require_node(event.node or "")
 
 
-@router.post("/events", operation_id="post_events")
-def post_events(
-    batch: EventBatch, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
-) -> EventsAccepted:
+@router.post("/events", operation_id="post_events", responses=problems(404, 429, 503))
+async def post_events(batch: EventBatch, principal: Reporter, services: ServicesDep) -> EventsAccepted:
     """Store events (at most 500 at once). An id that is known already changes nothing.
 
     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
-    registered nodes only: one that is unknown refuses the whole batch.
+    registered nodes only: one that is unknown refuses the whole batch. A token that sends more events than its quota is
+    answered 429.
     """
     for event in batch.items:
         check_author(principal, event)
-    require_nodes(session, {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None})
-    new = service.store(session, services, batch.items, now=now)
-    return EventsAccepted(accepted=len(new), duplicates=len(batch.items) - len(new))
+    services.quotas.charge_events(principal, len(batch.items))
+    named = {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None}
+    await services.events.require_nodes(named)
+    return await services.events.keep(batch.items)
 
 
 @router.get("/events", operation_id="list_events")

@@ -127,6 +127,15 @@ def _renewed(rows: FindingRows, news: _News, finding: Finding) -> bool:
     return True
 
 
+def can_replace(before: Finding | None, finding: Finding) -> bool:
+    """Whether a finding may be stored instead of the one before it with the same key, which it only repeats."""
+    if before is None:
+        return True
+    same = (before.active, before.severity, before.recommended_action, before.detector)
+    now = (finding.active, finding.severity, finding.recommended_action, finding.detector)
+    return same == now and finding.kind not in _STOPPED and abs(finding.time - before.time) < _NOISE_SECONDS
+
+
 def _is_more_severe(row: FindingRow, finding: Finding) -> bool:
     """Whether it is worse than before, or recommends more."""
     worse = service.worse(row.severity, finding.severity.value) != row.severity
