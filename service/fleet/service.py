@@ -28,7 +28,7 @@ SHUTDOWN_NOTICE_SECONDS: Final = 5.0
 """How long data that a node sent before its shutdown notice may still arrive after it."""
 SEEN: Final = 2000
 """Report times written in one transaction: some 20 ms."""
-MOVES: Final = 200
+MOVES: Final = 100
 """State changes in one transaction: some 100 ms."""
 
 
