@@ -89,7 +89,9 @@ class Run:
         await self._back()
         await self._burst()
         watching.cancel()
-        refused = {status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 201, 204}}
+        refused = {
+            status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 201, 204}
+        }
         self._row("requests of people refused or broken", sum(refused.values()), "", 0.0, note=str(refused))
 
     async def _boot(self) -> None:

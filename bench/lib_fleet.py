@@ -114,7 +114,6 @@ class Fleet:
         _raise_for_bad_input(status, answer)
         self.acks.append(time.monotonic() - started)
 
-
     async def burst(self, count: int, invented: int) -> tuple[int, int]:
         """XIDs of all nodes and of nodes that do not exist, at once; (events accepted, invented refused)."""
         names, size = list(self.names), 10

@@ -145,7 +145,9 @@ class IngestCollector(Collector):
         for slug, count in sorted(ingest.refused.items()):
             refused.add_metric([slug], count)
         yield refused
-        shed = CounterMetricFamily("mainstay_shed", "Requests refused because too many waited, by kind", labels=["what"])
+        shed = CounterMetricFamily(
+            "mainstay_shed", "Requests refused because too many waited, by kind", labels=["what"]
+        )
         for what, count in sorted(self.services.pressure.shed.totals.items()):
             shed.add_metric([what], count)
         yield shed

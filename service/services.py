@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
-    from mainstay.service.common.clock import Clock
     from mainstay.service.common.back_pressure import BackPressure
+    from mainstay.service.common.clock import Clock
     from mainstay.service.common.db import Database
     from mainstay.service.events.writer import EventWriter
     from mainstay.service.fleet.heatmap import LayoutCache

@@ -1,6 +1,6 @@
 """Back-pressure: how long a request waits, what is refused when too much arrives, and a record of what was refused.
 
-Requests of nodes and jobs wait in queues and threads of their own, so sign-in, reads, and acts of people go on while
+Requests of nodes and jobs wait in queues and threads of their own, so sign-in, reads, and acts of people continue while
 those are full. Whoever is refused gets 503 with ``Retry-After``; a node daemon or launcher keeps its data until then.
 """
 
@@ -67,7 +67,7 @@ class ShedRecord:
 
 @dataclass
 class ThreadPools:
-    """Threads besides those that handlers run in (40), so that a burst of one kind of work does not delay the others."""
+    """Threads other than those that handlers run in (40), so that a burst of one kind of work does not delay the others."""
 
     machines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(8))
     """Reports, events, and long polls of nodes and jobs."""
@@ -102,7 +102,7 @@ class TurnQueue:
         self._waiting = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def hold_turn(self) -> AsyncIterator[None]:
         """Wait for a turn and keep it for the block.
 
         Raises:

@@ -302,13 +302,13 @@ def _on_sqlite_connect(connection: Any, _record: Any) -> None:
 
 async def _lend_write(request: Request) -> AsyncIterator[WriteSession]:
     database: Database = request.app.state.database
-    async with database.writers.turn(), contextmanager_in_threadpool(database.session(first=True)) as session:
+    async with database.writers.hold_turn(), contextmanager_in_threadpool(database.session(first=True)) as session:
         yield session
 
 
 async def _lend_report(request: Request) -> AsyncIterator[WriteSession]:
     database: Database = request.app.state.database
-    async with database.reporters.turn(), contextmanager_in_threadpool(database.session()) as session:
+    async with database.reporters.hold_turn(), contextmanager_in_threadpool(database.session()) as session:
         yield session
 
 

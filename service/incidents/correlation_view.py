@@ -20,7 +20,7 @@ from mainstay.service.jobs import repository as jobs
 
 _ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.RECOVERING.value})
 WIDE: Final = 500
-"""Findings of one incident that are looked at, besides all that are about the nodes of the batch: so many on so many
+"""Findings of one incident that are looked at, and all that are about the nodes of the batch: so many on so many
 nodes have a common cause already, and of the others only the nodes are counted."""
 
 

@@ -20,7 +20,7 @@ from mainstay.detectors.finding import Evidence, Finding
 from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
 from mainstay.probes.core_types import Event
-from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow

@@ -18,8 +18,8 @@ from sqlalchemy import select
 from mainstay.detectors.correlation import correlation as pure
 from mainstay.detectors.finding import ADVICE, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
-from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents import correlation_view, node_suspicion, repository, service
+from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.finding_rows import FindingRows
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import FindingRow, IncidentRow

@@ -31,7 +31,7 @@ BATCH: Final = 25
 """Candidates judged in one transaction: other writers wait for tenths of a second, not for a whole burst."""
 MOST: Final = 50
 """Candidates of one incident: what strikes more nodes at once is not repaired node by node, and the breaker lets far
-fewer be drained. The others follow when these are dealt with."""
+fewer be drained. The others follow when these are over."""
 _BY_ITSELF: Final = frozenset({RecommendedAction.RESET_GPU.value, RecommendedAction.REBOOT_NODE.value})
 """Remedies that a reboot carries out; for the others a person has to say when it is time to look again."""
 

@@ -13,6 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from mainstay.probes.frame import Axis, Frame, FrameError, decode
 from mainstay.service.auth.tokens import Principal, Scope
+from mainstay.service.common.back_pressure import LOW_SHARE, BusyError
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.problem import ConflictError, UnprocessableError
 from mainstay.service.fleet.last_seen import LastSeenCache
@@ -79,6 +80,8 @@ class Ingest:
         except FrameError as error:
             raise BadFrameError(str(error)) from error
         compiled = await self._authorize(principal, frame)
+        if compiled.scope.of_job and self.writer.pending > LOW_SHARE * self.settings.max_pending_frames:
+            raise BusyError("frames of jobs", 5)  # the health of nodes comes first
         large = len(frame.values) + len(frame.wide) >= 4 * _LARGE
         samples = await run_in_threadpool(check, frame, compiled) if large else check(frame, compiled)
         self._check_time(samples)

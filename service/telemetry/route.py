@@ -13,9 +13,10 @@ from starlette.routing import Route
 
 from mainstay.service import services as running
 from mainstay.service.auth import guard
+from mainstay.service.common.back_pressure import BusyError
 from mainstay.service.common.body import read_body
 from mainstay.service.common.openapi import problems
-from mainstay.service.common.problem import ProblemError, TooLargeError
+from mainstay.service.common.problem import ProblemError, TooLargeError, UnavailableError
 from mainstay.service.telemetry.ingest import Ingest
 
 PATH: Final = "/v1/telemetry/frames"
@@ -36,6 +37,8 @@ async def _post(request: Request) -> Response:
         fresh = await ingest.accept(principal, body)
     except ProblemError as error:
         ingest.refused[error.slug] += 1
+        if isinstance(error, UnavailableError):
+            services.pressure.shed.note("frames of jobs" if isinstance(error, BusyError) else "frames")
         raise
     return Response(status_code=204, headers=None if fresh else _DUPLICATE)
 

@@ -19,10 +19,10 @@ def test_a_queue_refuses_whoever_comes_when_it_is_full_or_waits_too_long() -> No
         queue = TurnQueue("reports", at_once=1, longest=1, seconds=0.05, shed=shed)
 
         async def work(name: str) -> None:
-            async with queue.turn():
+            async with queue.hold_turn():
                 order.append(name)
 
-        async with queue.turn():
+        async with queue.hold_turn():
             waiting = asyncio.create_task(work("waits"))
             await asyncio.sleep(0)
             with pytest.raises(BusyError, match="reports") as full:
@@ -43,9 +43,7 @@ class Slow:
 
     def __init__(self, *, size: int, longest: int) -> None:
         self.pressure, self.gate, self.batches = BackPressure(), threading.Event(), list[list[str]]()
-        self.writer = GroupWriter[str, str](
-            "events", self.store, size=size, longest=longest, pressure=self.pressure
-        )
+        self.writer = GroupWriter[str, str]("events", self.store, size=size, longest=longest, pressure=self.pressure)
 
     def store(self, batch: Sequence[str]) -> Sequence[str | Exception]:
         self.gate.wait(30.0)
@@ -102,12 +100,12 @@ def test_a_quota_refills_and_refuses_the_whole_when_it_does_not_fit() -> None:
 def test_a_loop_is_late_while_its_turns_fail_and_says_why() -> None:
     fails, turned = threading.Event(), threading.Event()
 
-    def turn() -> None:
+    def run_turn() -> None:
         turned.set()
         if fails.is_set():
             raise OSError("no")
 
-    loop = Loop("x", 0.005, turn)
+    loop = Loop("x", 0.005, run_turn)
     assert loop.late_seconds() == 0.0, "not started"
     loop.start()
     assert turned.wait(30.0)

@@ -99,7 +99,7 @@ def test_people_sign_in_and_read_while_the_threads_of_machines_are_taken(
         release.wait(60.0)
 
     async def fill() -> None:
-        import anyio  # noqa: PLC0415 - in the service's own event loop
+        import anyio
 
         await asyncio.gather(*(anyio.to_thread.run_sync(occupy, limiter=machines) for _ in range(8)))
 

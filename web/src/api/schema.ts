@@ -296,7 +296,8 @@ export interface paths {
          * @description Store events (at most 500 at once). An id that is known already changes nothing.
          *
          *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
-         *     registered nodes only: one that is unknown refuses the whole batch.
+         *     registered nodes only: one that is unknown refuses the whole batch. A token that sends more events than its quota is
+         *     answered 429.
          */
         post: operations["post_events"];
         delete?: never;
@@ -5452,6 +5453,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Too many requests (RFC 9457) */
+        TooManyRequests: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Wrong content type (RFC 9457) */
         WrongContentType: {
             headers: {
@@ -5996,9 +6006,15 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
+            /** @description Service Unavailable */
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };
