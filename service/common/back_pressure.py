@@ -67,7 +67,7 @@ class ShedRecord:
 
 @dataclass
 class ThreadPools:
-    """Threads other than those that handlers run in (40), so that a burst of one kind of work does not delay the others."""
+    """Threads other than the 40 that handlers run in, so that a burst of one kind of work does not delay the others."""
 
     machines: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(8))
     """Reports, events, and long polls of nodes and jobs."""

@@ -203,6 +203,8 @@ class Database:
         shed = self.pressure.shed
         # A person waits longer than a node, which keeps its data and comes again.
         self.writers = TurnQueue("requests", at_once=at_once, longest=200, seconds=10.0, shed=shed)
+        # Claims of idempotency keys wait in threads, of which they may not take all.
+        self.claims = TurnQueue("requests", at_once=4, longest=200, seconds=10.0, shed=shed)
         self.reporters = TurnQueue("reports", at_once=at_once, longest=500, seconds=5.0, shed=shed)
 
     @property

@@ -133,14 +133,14 @@ async def _guard(
     parts = (caller, request.method, request.url.path, idempotency_key)
     scope = hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
     now = request.app.state.clock.now()
-    async with database.writers.hold_turn():  # a thread is taken only by the request whose turn it is
+    async with database.claims.hold_turn():
         await run_in_threadpool(claim, database, scope=scope, fingerprint=fingerprint, now=now)
     guard = IdempotencyGuard(scope)
     try:
         yield guard
     finally:
         if not guard.remembered:
-            async with database.writers.hold_turn():
+            async with database.claims.hold_turn():
                 await run_in_threadpool(release, database, scope)
 
 

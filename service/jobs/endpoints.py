@@ -53,7 +53,7 @@ class RecoveryPage(Page[RecoveryRead]):
 
 @router.put("/jobs/{id}", operation_id="put_job", responses=problems(409))  # noqa: FAST003 - JobId is its alias
 def put_job(
-    job_id: JobId, body: JobReport, principal: Reporter, services: ServicesDep, session: Reporting, now: Now
+    job_id: JobId, body: JobReport, principal: Reporter, services: ServicesDep, session: Reporting, *, now: Now
 ) -> JobAnswer:
     """Report a job: its coordinator sends this when something changes, and every few seconds."""
     principal.require_job(job_id)
