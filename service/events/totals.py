@@ -88,10 +88,10 @@ def _cards(session: AnySession, events: Sequence[EventIn]) -> dict[tuple[str | N
 
 def _write(session: WriteSession, found: dict[tuple[str, int], _Total]) -> None:
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(XidTotalRow.__table__)
+    statement = insert(XidTotalRow)
     new = statement.excluded
-    grown = {name: new[name] for name in ("first_at", "last_at", "last_source")}
-    grown["total"] = XidTotalRow.__table__.c.total + new.total
+    grown: dict[str, Any] = {name: new[name] for name in ("first_at", "last_at", "last_source")}
+    grown["total"] = XidTotalRow.total + new.total
     rows = [
         {
             "gpu": gpu, "xid": xid, "total": total.added, "first_at": total.first_at, "last_at": total.last_at,

@@ -133,8 +133,8 @@ def test_a_person_writes_before_those_who_have_waited_longer(tmp_path: Path) -> 
 
     def started(name: str, waiting: Sequence[object], *, first: bool) -> threading.Thread:
         thread = threading.Thread(target=write, args=(name,), kwargs={"first": first})
-        thread.start()
         deadline, before = time.monotonic() + 30, len(waiting)
+        thread.start()
         while len(waiting) == before:
             assert time.monotonic() < deadline
         return thread
