@@ -209,7 +209,7 @@ async def measure(nodes: int, frame_seconds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="mainstay-fleet-") as directory:
         service = Service(Path(directory))
         try:
-            fleet = Fleet(await service.client(64), nodes, Samples(frame_seconds))
+            fleet = Fleet(await service.client(1000), nodes, Samples(frame_seconds))
             run = Run(service, fleet, await service.client(2))
             await run.measure()
         finally:
