@@ -56,7 +56,7 @@ class HeartbeatDetector(ArrayDetector):
         """After a longer gap between two ticks, requests were refused or timed out, and senders wait before they come
         back; a loaded service that is a few seconds late still hears everything."""
         return_seconds: float = 16.0
-        """How long nobody is accused after that, and after we begin to listen: a daemon's back-off is 15 s at most."""
+        """How long no node is accused after that, and after we begin to listen: a daemon's back-off is 15 s at most."""
         forget: float = 0.1
         """Weight of a new gap in the learned rhythm: about the last ten beats."""
         clear_beats: int = 2
