@@ -29,6 +29,7 @@ HEARTBEAT_TIMEOUT = 30.0
 """Longer than the default: frames come every few seconds."""
 UNDER_LOAD = {"fleet layout": 0.15, "heat-map": 0.05, "heat-map of power": 0.05, "nodes": 0.15, "admission": 0.01}
 """Seconds; everything else, and these in other phases, 0.5."""
+EVENTS, INVENTED = 12_000, 500
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -89,8 +90,11 @@ class Run:
         await self._steady()
         await self._silence()
         await self._back()
+        await self._burst()
         watching.cancel()
-        refused = {status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 204}}
+        refused = {
+            status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 201, 204}
+        }
         self._row("requests of people refused or broken", sum(refused.values()), "", 0.0, note=str(refused))
 
     async def _boot(self) -> None:
@@ -144,6 +148,26 @@ class Run:
         await sending
         self._row("all clear after every node has sent again", clear, "s", 30.0)
         self._people("while the fleet comes back")
+
+    async def _burst(self) -> None:
+        writer = Watcher(Client(self.service.port, self.watcher.client.token, 1))
+        writing, began = asyncio.create_task(writer.write()), time.monotonic()
+        accepted, refused = await self.fleet.burst(EVENTS, INVENTED)
+        took = time.monotonic() - began
+        judged = await self._until(self._all_judged, 120.0, began)
+        writing.cancel()
+        note = f"accepted {accepted} in {took:.1f} s, all judged after {judged:.1f} s; median {{:.3f}} s"
+        seconds = writer.seconds["write"]
+        self._row(
+            f"writes by others p99 while {EVENTS} events arrive", _p99(seconds), "s", 1.0,
+            note=note.format(statistics.median(seconds)),
+        )  # fmt: skip
+        self._row("events about invented nodes not refused", INVENTED - refused, "", 0.0, note=f"of {INVENTED}")
+        self._people(f"while {EVENTS} events arrive")
+
+    async def _all_judged(self) -> bool:
+        _, body = await self.watcher.client.request("GET", "/metrics")
+        return b"mainstay_events_pending_age_seconds 0.0" in body
 
     async def _all_healthy(self) -> bool:
         overview = await self.watcher.client.json("/v1/overview")

@@ -125,6 +125,32 @@ class Fleet:
         _raise_for_bad_input(status, answer)
         self.acks.append(time.monotonic() - started)
 
+    async def burst(self, count: int, invented: int) -> tuple[int, int]:
+        """XIDs of all nodes and of nodes that do not exist, at once; (events accepted, invented refused)."""
+        names, size = list(self.names), 10
+        batches = [[names[k % self.count] for k in range(start, start + size)] for start in range(0, count, size)]
+        batches += [[f"invented{number}"] for number in range(invented)]
+        answers = await asyncio.gather(*(self._events(batch) for batch in batches))
+        real = len(batches) - invented
+        accepted = sum(json.loads(body)["accepted"] for status, body in answers[:real] if status == 200)
+        return accepted, sum(status == 404 for status, _ in answers[real:])
+
+    async def _events(self, names: list[str]) -> tuple[int, bytes]:
+        events = [_xid(name) for name in names]
+        while True:
+            status, body = await self.client.request("POST", "/v1/events", json.dumps({"items": events}).encode())
+            if status not in {0, 429, 503}:
+                return status, body
+            await asyncio.sleep(1.0)
+
+
+def _xid(name: str) -> dict[str, Any]:
+    data = {"code": 79, "source": "nvml", "uptime": 86_400.0}
+    return {
+        "id": uuid7(), "time": time.time(), "kind": "xid", "node": name, "device": f"GPU-{name}-0", "job": None,
+        "rank": None, "generation": None, "data": data,
+    }  # fmt: skip
+
 
 def _raise_for_bad_input(status: int, answer: bytes) -> None:
     if 400 <= status < 500 and status != 429:
@@ -220,6 +246,13 @@ class Watcher:
             await self._time("heat-map of power", "GET", "/v1/fleet/heatmap?signal=gpu_power_watts")
             await self._time("admission", "POST", "/v1/admission", job)
             await asyncio.sleep(0.5)
+
+    async def write(self) -> None:
+        """What people write while others send events: a token each tenth of a second."""
+        body = json.dumps({"name": "bench", "kind": "join"}).encode()
+        while True:
+            await self._time("write", "POST", "/v1/auth/tokens", body)
+            await asyncio.sleep(0.1)
 
     async def _time(self, what: str, method: str, path: str, body: bytes = b"") -> int:
         """Returns the bytes of the answer."""

@@ -25,6 +25,7 @@ from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
+from mainstay.service.auth.quotas import TokenQuotas
 from mainstay.service.auth.service import create_code, ensure_admin
 from mainstay.service.auth.throttle import SignInThrottle
 from mainstay.service.auth.tokens import TokenCache
@@ -37,8 +38,10 @@ from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
 from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
+from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
+from mainstay.service.events.writer import EventWriter
 from mainstay.service.exposition.collector import HealthCollector
 from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
@@ -142,7 +145,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
-    occupancy = Occupancy()
+    occupancy, wakers = Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
         clock=clock,
@@ -157,6 +160,9 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         selector=Selector(settings.incidents.shared_fault_nodes),
         reports=NodeReports(database, ingest.seen, clock, occupancy),
         occupancy=occupancy,
+        events=EventWriter(database, wakers, clock),
+        quotas=TokenQuotas(settings.quotas),
+        wakers=wakers,
     )
 
 

@@ -16,11 +16,14 @@ from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
     from mainstay.service.admission.node_facts import Occupancy
+    from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
+    from mainstay.service.common.back_pressure import BackPressure
     from mainstay.service.common.clock import Clock
     from mainstay.service.common.db import Database
+    from mainstay.service.events.writer import EventWriter
     from mainstay.service.fleet.directory import FleetDirectory
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
@@ -53,9 +56,16 @@ class Services:
     selector: Selector
     reports: NodeReports
     occupancy: Occupancy
-    wakers: WakeupRegistry = field(default_factory=WakeupRegistry)
+    events: EventWriter
+    quotas: TokenQuotas
+    wakers: WakeupRegistry
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
+
+    @property
+    def pressure(self) -> BackPressure:
+        """Threads by purpose, and what was refused because too much arrived."""
+        return self.database.pressure
 
     @property
     def ring(self) -> TelemetryRing:

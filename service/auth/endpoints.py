@@ -23,7 +23,7 @@ from mainstay.service.auth.schemas import (
 from mainstay.service.auth.service import NewToken
 from mainstay.service.auth.tokens import TokenKind
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.openapi import PUBLIC, problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ForbiddenError
@@ -146,10 +146,11 @@ def revoke_token(
 
 @router.post("/nodes:enroll", status_code=201, operation_id="enroll_node", responses=problems(409))
 def enroll_node(
-    body: EnrollmentCreate, joining: Anyone, request: Request, *, services: ServicesDep, session: Writing, now: Now
+    body: EnrollmentCreate, joining: Anyone, request: Request, *, services: ServicesDep, session: Reporting, now: Now
 ) -> EnrollmentRead:
     """Exchange a join token for the credential of one node."""
     guard.require_certificate(request, body.name)
+    services.quotas.charge_entity(joining)
     secret, ended = service.enroll(session, joining, body.name, now=now)
     after_commit(session, lambda: services.tokens.forget(ended))
     return EnrollmentRead(node=body.name, token=secret)

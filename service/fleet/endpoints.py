@@ -49,6 +49,8 @@ class DevicePage(Page[DeviceRead]):
 async def put_node(name: NodeName, body: NodeReportCreate, principal: Reporter, services: ServicesDep) -> NodeRead:
     """Report a node: it sends this when it starts, and when something about it changes."""
     principal.require_node(name)
+    if principal.node != name and services.seen.get(name) is None:  # not heard since this process began
+        services.quotas.charge_entity(principal)
     return await services.reports.keep(name, body)
 
 

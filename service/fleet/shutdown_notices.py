@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from mainstay.probes.core_types import EventKind, HealthState
 from mainstay.service.common.db import WriteSession
 from mainstay.service.events.schemas import EventIn
@@ -23,8 +25,10 @@ _KINDS: Final = frozenset({EventKind.NODE_STOPPING, EventKind.NODE_STARTED})
 def apply_notices(session: WriteSession, events: Iterable[EventIn], *, now: float) -> None:
     """Note which nodes' daemons stop in order, and which began; other events are not for us."""
     told = [event for event in events if event.kind in _KINDS and event.node is not None]
+    names = {event.node for event in told}
+    rows = {row.name: row for row in session.scalars(select(NodeRow).where(NodeRow.name.in_(names)))} if told else {}
     for event in sorted(told, key=lambda event: (event.node or "", event.time)):
-        row = session.get(NodeRow, event.node)
+        row = rows.get(event.node or "")
         if row is not None:
             _hear_one(session, row, event, now)
 

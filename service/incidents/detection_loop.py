@@ -18,7 +18,7 @@ from mainstay.detectors.finding import Evidence, Finding
 from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
 from mainstay.probes.core_types import Event
-from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
@@ -27,7 +27,7 @@ from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
 from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
-from mainstay.service.incidents.recovery_progress import Context, follow
+from mainstay.service.incidents.recovery_progress import Context, follow, is_followed
 from mainstay.service.incidents.runs import Runs, Switches
 from mainstay.service.incidents.service import IncidentChangedError
 from mainstay.service.services import Services
@@ -37,8 +37,8 @@ from mainstay.service.telemetry.ring import Column
 from mainstay.service.xid_policies.live import LivePolicy
 
 _log: Final = logging.getLogger(__name__)
-BATCH: Final = 64
-"""Events in one transaction: one fsync for a burst, and a short time during which other writers wait."""
+BATCH: Final = 100
+"""Events in one transaction: one look at what holds for a burst, and a short time during which other writers wait."""
 FINDINGS: Final = 500
 """Findings in one transaction: when a whole fleet stops reporting, others write in between."""
 REPLAYED: Final = 4096
@@ -77,7 +77,9 @@ class DetectionLoop:
             self._restore(now)
             self._began = now
         while self._judge_events():
-            pass
+            if self._services.clock.now() - now >= self._settings.detection_interval_seconds:
+                self._services.wakers.wake("judge")  # measurements have their turn, then come the other events
+                break
         if now - self._measured_at >= self._settings.detection_interval_seconds or now < self._measured_at:
             self._measured_at = now
             self._judge_measurements(now)
@@ -150,12 +152,14 @@ class DetectionLoop:
 
     def _judge_together(self, rows: Sequence[EventRow]) -> None:
         with self._services.database.session() as session:
-            for row in rows:
-                self._judge_event(session, row)
+            now = self._services.clock.now()
+            claimed = events.claim(session, [row.id for row in rows], now)
+            self._judge_claimed(Context(session, self._settings, now), [row for row in rows if row.id in claimed])
         said = [finding for row in rows for finding in self._said.pop(row.id, ())]
+        for row in rows:
+            self._policy.stored(row.id)
         if any(finding.recommended_action.evicts for finding in said):
             self._services.wakers.wake("remediation")
-            self._policy.stored(row.id)
 
     def _judge_alone(self, row: EventRow) -> None:
         try:
@@ -167,23 +171,30 @@ class DetectionLoop:
         except Exception:  # noqa: BLE001 - named boundary: a poisoned event is set aside and logged
             _log.exception("event %s (%s) cannot be judged and is set aside", row.id, row.kind)
             with self._services.database.session() as session:
-                events.claim(session, row.id, self._services.clock.now())
+                events.claim(session, [row.id], self._services.clock.now())
 
-    def _judge_event(self, session: WriteSession, row: EventRow) -> None:
-        now = self._services.clock.now()
-        if not events.claim(session, row.id, now):
-            return
-        event = events.to_event(row)
-        if event.node is not None:
-            self._watch.others[event.node] = row.received_at
-        context = Context(session, self._settings, now)
-        follow(context, event)
-        finding_ingest.ingest_findings(
-            context,
-            self._findings(event),
-            heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
-        )
-        self._policy.store(session, event.id)
+    def _judge_claimed(self, context: Context, rows: Sequence[EventRow]) -> None:
+        """Judge events in order; what consecutive ones say is stored at once, unless the order matters."""
+        gathered: dict[str, Finding] = {}
+        for row in rows:
+            event = events.to_event(row)
+            if event.node is not None:
+                self._watch.others[event.node] = row.received_at
+            if is_followed(event):
+                self._store(context, gathered)
+                follow(context, event)
+            for finding in self._findings(event):
+                if not finding_ingest.can_replace(gathered.get(finding.key), finding):
+                    self._store(context, gathered)
+                gathered[finding.key] = finding
+            self._policy.store(context.session, event.id)
+        self._store(context, gathered)
+
+    def _store(self, context: Context, gathered: dict[str, Finding]) -> None:
+        """Store what was gathered, and start again."""
+        timeout = self._services.settings.fleet.heartbeat_timeout_seconds
+        finding_ingest.ingest_findings(context, gathered.values(), heartbeat_timeout_seconds=timeout)
+        gathered.clear()
 
     def _findings(self, event: Event) -> list[Finding]:
         """What the detectors say of an event: asked once, since they take an id only once."""

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from mainstay.service.auth.guard import Admin, Reader, Reporter
 from mainstay.service.auth.tokens import Principal
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.outgoing import AddressPolicy, RefusedAddressError, is_address
@@ -43,18 +43,19 @@ class DcgmTargetPage(Page[DcgmTargetRead]):
 
 @router.post("/ingest/health-events", operation_id="post_health_events")
 def post_health_events(
-    body: OneOrMoreEvents, principal: Reporter, session: Writing, services: ServicesDep, now: Now
+    body: OneOrMoreEvents, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> IngestResult:
     """NVSentinel's HealthEvent, one or ``{"events": [...]}`` (at most 500). The same event again changes nothing.
 
     Events that Mainstay itself emitted are taken for known: what we found must not come back as evidence for it.
     """
     told = [body] if isinstance(body, HealthEvent) else body.events
+    services.quotas.charge_events(principal, len(told))
     for event in told:
         principal.require_node(event.nodeName)
     foreign = [event for event in told if event.agent != AGENT]
     made = [ours for event in foreign for ours in nvsentinel.translate(session, event)]
-    new = events.store(session, services, made, now=now)
+    new = events.store(session, services.wakers, made, now=now)
     return IngestResult(accepted=len(new), duplicates=len(made) - len(new) + len(told) - len(foreign))
 
 
@@ -72,7 +73,7 @@ def get_incident_nvsentinel(
 def post_gpud_states(
     body: GpudStates,
     principal: Reporter,
-    session: Writing,
+    session: Reporting,
     services: ServicesDep,
     *,
     now: Now,
@@ -80,8 +81,9 @@ def post_gpud_states(
 ) -> IngestResult:
     """What gpud answers to ``GET /v1/states``, as it is. Only states that changed become events."""
     name = _whose(principal, node)
+    services.quotas.charge_events(principal, 1)
     made = gpud.changes(session, name, body, now=now)
-    new = events.store(session, services, made, now=now)
+    new = events.store(session, services.wakers, made, now=now)
     return IngestResult(accepted=len(new), duplicates=sum(len(part.states) for part in body) - len(new))
 
 

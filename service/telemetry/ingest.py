@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from mainstay.probes.bundle import BundleLayout, decode_bundle, decode_layout, encode_bundle
 from mainstay.probes.frame import Axis, Frame, FrameError, open_payload, read_envelope
 from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope
+from mainstay.service.common.back_pressure import LOW_SHARE, BusyError
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.problem import ConflictError, ProblemError, UnprocessableError
 from mainstay.service.fleet.last_seen import LastSeenCache
@@ -101,6 +102,8 @@ class Ingest:
             check_subject(frame, compiled)
         if compiled.scope is CatalogScope.DEVICES:
             return await self._accept_devices(frame, compiled, body)
+        if self.writer.pending > LOW_SHARE * self.settings.max_pending_frames:
+            raise BusyError("frames of jobs", 5)  # the health of nodes comes first
         samples = await self._checked(frame, compiled)
         self._check_time(samples.start, samples.stop)
         return await self.writer.submit(_block(frame, samples.start, samples.stop, body), samples)

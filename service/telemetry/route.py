@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from mainstay.probes.bundle import MAX_BUNDLE_BYTES
 from mainstay.service import services as running
 from mainstay.service.auth import guard
+from mainstay.service.common.back_pressure import BusyError
 from mainstay.service.common.body import read_body
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.problem import ProblemError, TooLargeError, UnavailableError, problem_response
@@ -44,7 +45,8 @@ class FrameGateway(FastAPI):
             return
         scope["app"] = self
         request = Request(scope, receive)
-        ingest: Ingest = running.services_of(request).ingest
+        services = running.services_of(request)
+        ingest: Ingest = services.ingest
         try:
             if scope["path"] == FRAMES:
                 await _store_frame(request, ingest, send)
@@ -53,6 +55,8 @@ class FrameGateway(FastAPI):
                 await answer(scope, receive, send)
         except ProblemError as error:
             ingest.refused[error.slug] += 1
+            if isinstance(error, UnavailableError):
+                services.pressure.shed.note("frames of jobs" if isinstance(error, BusyError) else "frames")
             await problem_response(error, scope["path"])(scope, receive, send)
         except OperationalError:
             _log.exception("the database did not answer at %s", scope["path"])

@@ -99,13 +99,42 @@ def test_silence_is_unknown_and_speech_is_heard_again(start, report) -> None:
     node.put("/v1/nodes/n1", json=report)
     run_loop(service, "fleet-voices")
     assert state() == "healthy"
-    clock.advance(11)
+    for _ in range(4):  # the service listens all the time
+        clock.advance(4)
+        run_loop(service, "fleet-voices")
+        assert state() == "healthy", "a service that began a moment ago cannot tell"
+    clock.advance(4)
+    node.put("/v1/nodes/n1", json=report)
     run_loop(service, "fleet-voices")
+    for _ in range(3):
+        clock.advance(4)
+        run_loop(service, "fleet-voices")
     read = admin.get("/v1/nodes/n1").json()
-    assert (read["state"], read["state_reason"], read["age_seconds"]) == ("unknown", "silent since 11 s", 11.0)
+    assert (read["state"], read["state_reason"], read["age_seconds"]) == ("unknown", "silent since 12 s", 12.0)
     node.put("/v1/nodes/n1", json=report)
     run_loop(service, "fleet-voices")
     assert state() == "healthy"
+
+
+def test_a_service_that_was_frozen_or_away_accuses_no_node(start, report) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, fleet={"heartbeat_timeout_seconds": 10.0})
+    service.hold_still()
+    node, admin = service.node_client("n1"), service.client()
+    node.put("/v1/nodes/n1", json=report)
+    for _ in range(10):
+        clock.advance(4)
+        node.put("/v1/nodes/n1", json=report)
+        run_loop(service, "fleet-voices")
+    clock.advance(60)  # nothing was heard, since the process stood still
+    for _ in range(6):
+        run_loop(service, "fleet-voices")
+        assert admin.get("/v1/nodes/n1").json()["state"] == "healthy"
+        clock.advance(4)
+    run_loop(service, "fleet-voices")
+    clock.advance(4)
+    run_loop(service, "fleet-voices")
+    assert admin.get("/v1/nodes/n1").json()["state"] == "unknown", "it had time to be heard again"
 
 
 @pytest.mark.parametrize("held", [HealthState.SUSPECT, HealthState.QUARANTINED, HealthState.DRAINING])

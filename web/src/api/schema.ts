@@ -317,6 +317,7 @@ export interface paths {
          *
          *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
          *     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
+         *     A token that sends more events than its quota is answered 429.
          */
         post: operations["post_events"];
         delete?: never;
@@ -6132,9 +6133,15 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
+            /** @description Service Unavailable */
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };
