@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from mainstay.detectors.base import Floats
 from mainstay.detectors.statistics import conformal
 from mainstay.detectors.statistics.conformal import ConformalScores, Thresholds, Views
-from mainstay.detectors.statistics.estimator import Estimator
 from mainstay.detectors.statistics.similarity import medoid, shortfalls
 from mainstay.detectors.validation.criterion_limits import (
     MIN_RUNS,
@@ -44,7 +43,7 @@ _OTHER = {Better.LOWER: Better.HIGHER, Better.HIGHER: Better.LOWER}
 Verdicts = list[Verdict]
 
 
-class Validator(Estimator):
+class Validator:
     """One metric's criterion in one cohort, from the runs of many devices (or many runs of one).
 
     Args:
@@ -132,7 +131,7 @@ class Validator(Estimator):
         return [judge_run(run, self.limits_, self.better_)[0] for run in runs]
 
 
-class BestLimits(Estimator):
+class BestLimits:
     """The Validator where a metric repeats well enough for one, wide robust limits where it does not.
 
     What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
@@ -175,7 +174,7 @@ class BestLimits(Estimator):
         return self
 
 
-class OwnPast(Estimator):
+class OwnPast:
     """How much a device may differ from its own past, learned from devices that were measured twice.
 
     The limit is common to the cohort; the reference is each device's own. A canary after a repair or an update, and
