@@ -76,9 +76,7 @@ class HardwareEventDetector(EventDetector):
         stopping_seconds: float = 900.0
         """How long an announced stop explains a report: an orderly shutdown takes minutes."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: HardwareEventDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()

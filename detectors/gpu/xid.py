@@ -68,9 +68,7 @@ class XidDetector(EventDetector):
         """Event ids, nodes and devices kept: more than a fleet of 10,000 GPUs has in trouble within days."""
         policy: XidPolicy = field(default_factory=builtin)
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: XidDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()

@@ -64,9 +64,7 @@ class MemoryBitFlipDetector(EventDetector):
         maybe: float = 0.8
         certain: float = 0.95
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: MemoryBitFlipDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()

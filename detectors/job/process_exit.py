@@ -56,9 +56,7 @@ class ProcessExitDetector(EventDetector):
         """A driver's code and the exit that it brings about lie so close, whichever arrives first; so do a first
         failure and the ends of its peers (they notice within a communication time-out or a closed socket)."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: ProcessExitDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()

@@ -31,9 +31,7 @@ class StepReplayDetector(EventDetector):
         sure: float = 0.99
         """Of one culprit; of several that groups could not be told apart by, each gets its share."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: StepReplayDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()

@@ -79,9 +79,7 @@ class LinksDetector(EventDetector):
         late_seconds: float = 60.0
         """How late news may be: a spool that waits for the network."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: LinksDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
