@@ -10,8 +10,7 @@ from mainstay.service.incidents import repository as incidents
 from mainstay.service.jobs import migration_requests, repository
 from mainstay.service.jobs.accounting import Outage, ettr
 from mainstay.service.jobs.models import JobRow, RecoveryRow
-from mainstay.service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
-from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
+from mainstay.service.jobs.schemas import JobRead, JobReport, JobState, Protection, Topology
 from mainstay.service.stream.changes import Topic, record_change
 
 
@@ -96,28 +95,3 @@ def _ratio(row: JobRow, recoveries: Sequence[RecoveryRow], now: float) -> float 
     ]
     until = row.finished_at if row.finished_at is not None else min(now, row.last_seen_at)
     return ettr(started_at=row.started_at, until=until, last_step=row.last_step, outages=outages)
-
-
-def serialize_recovery(row: RecoveryRow) -> RecoveryRead:
-    return RecoveryRead(
-        id=row.id,
-        job=row.job,
-        generation=row.generation,
-        failed_at=row.failed_at,
-        planned_at=row.planned_at,
-        recovered_at=row.recovered_at,
-        verified_at=row.verified_at,
-        failed_ranks=row.failed_ranks,
-        restore_strategy=row.restore_strategy,
-        steps_lost=row.steps_lost,
-        planned_seconds=row.planned_seconds,
-        seconds=row.seconds,
-        parts=row.parts,
-        epoch=row.epoch,
-        outcome=row.outcome,
-        incident=row.incident_id,
-        strategy=row.strategy,
-        predicted_seconds=row.predicted_seconds,
-        excess_cost_seconds=row.excess_cost_seconds,
-        decision=None if row.decision is None else StrategyEvaluation.model_validate(row.decision),
-    )

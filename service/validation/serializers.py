@@ -7,14 +7,10 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import select
 
-from mainstay.probes.benchmarks.suites import SuiteInfo
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession
 from mainstay.service.validation.models import ResultRow, ValidationRow
 from mainstay.service.validation.schemas import (
-    BenchmarkRead,
-    MetricRead,
-    SuiteRead,
     ValidationProgressRead,
     ValidationRead,
     ValidationResult,
@@ -58,21 +54,4 @@ def _read(row: ValidationRow, results: Sequence[ResultRow]) -> ValidationRead:
         started_at=row.started_at,
         finished_at=row.finished_at,
         results=[ValidationResult.model_validate(result) for result in results],
-    )
-
-
-def serialize_suite(suite: SuiteInfo) -> SuiteRead:
-    return SuiteRead(
-        name=suite.name,
-        benchmarks=[
-            BenchmarkRead(
-                name=benchmark.name,
-                catches=benchmark.catches,
-                defects=list(benchmark.defects),
-                expected_seconds=benchmark.expected_seconds,
-                metrics=[MetricRead(name=m.name, unit=m.unit, better=m.better) for m in benchmark.metrics],
-            )
-            for benchmark in suite.benchmarks
-        ],
-        expected_seconds=suite.expected_seconds,
     )

@@ -69,20 +69,10 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
     due = next_run(body.schedule, now) if body.schedule is not None and body.enabled else None
     row = SweepRow(
         id=new_id(),
-        name=body.name,
-        suite=body.suite,
-        schedule=body.schedule,
+        **body.model_dump(exclude={"nodes"}),
         nodes=None if body.nodes is None else sorted(set(body.nodes)),
-        enabled=body.enabled,
         created_at=now,
         next_run_at=due,
-        cohort=body.cohort,
-        benchmarks=body.benchmarks,
-        max_concurrent=body.max_concurrent,
-        max_per_switch=body.max_per_switch,
-        retries=body.retries,
-        timeout_seconds=body.timeout_seconds,
-        remeasure=body.remeasure,
     )
     session.add(row)
     try:
