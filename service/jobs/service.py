@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
@@ -10,7 +11,7 @@ from mainstay.service.incidents import repository as incidents
 from mainstay.service.jobs import migration_requests, repository
 from mainstay.service.jobs.accounting import Outage, ettr
 from mainstay.service.jobs.models import JobRow, RecoveryRow
-from mainstay.service.jobs.schemas import JobRead, JobReport, JobState, Protection, Topology
+from mainstay.service.jobs.schemas import JobRead, JobReport
 from mainstay.service.stream.changes import Topic, record_change
 
 
@@ -66,20 +67,13 @@ def serialize_jobs(session: AnySession, rows: Sequence[JobRow], *, now: float) -
     return [_read(row, incidents_of.get(row.id, 0), recoveries_of.get(row.id, []), now) for row in rows]
 
 
+_DERIVED: Final = frozenset({"open_incidents", "recoveries", "ettr"})
+"""Fields of an answer that no row has."""
+
+
 def _read(row: JobRow, open_incidents: int, recoveries: Sequence[RecoveryRow], now: float) -> JobRead:
     return JobRead(
-        id=row.id,
-        name=row.name,
-        state=JobState(row.state),
-        generation=row.generation,
-        command=row.command,
-        topology=Topology.model_validate(row.topology),
-        protection=Protection.model_validate(row.protection),
-        steps_total=row.steps_total,
-        last_step=row.last_step,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        last_seen_at=row.last_seen_at,
+        **{name: getattr(row, name) for name in JobRead.model_fields if name not in _DERIVED},
         open_incidents=open_incidents,
         recoveries=len([r for r in recoveries if r.failed_at >= row.started_at]),
         ettr=_ratio(row, recoveries, now),
