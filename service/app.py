@@ -183,8 +183,9 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         close_services(services)
 
     app = FastAPI(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, except_paths=frozenset({frames.PATH}))
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(frames.FrameGateway)
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)
@@ -192,7 +193,6 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
 
 
 def _add_routes(app: FastAPI) -> None:
-    app.router.routes.append(frames.ROUTE)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
