@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from bench.validation import LIMIT_SECONDS
 from mainstay.detectors.validation.criteria import judge_suite
 from mainstay.detectors.validation.report import headline
 from mainstay.detectors.validation.verdict import Criteria
@@ -36,8 +37,7 @@ def test_a_longer_suite_has_all_of_the_shorter(kind: Kind) -> None:
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
 def test_the_stated_times_are_within_the_limit_of_eight_gpus(suite: Suite) -> None:
-    limit = {"quick": 60.0, "standard": 600.0, "deep": 2700.0}[suite.name]
-    assert suite.expected_seconds(TYPICAL["cuda"]) <= limit
+    assert suite.expected_seconds(TYPICAL["cuda"]) <= LIMIT_SECONDS[suite.name]
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
