@@ -119,7 +119,14 @@ class Detector(ABC):
 
     name: ClassVar[str]
     kinds: ClassVar[frozenset[FindingKind]]
+    Config: Any
+    """The class of its configuration."""
     config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        """``config``: a ``Config``; None: its defaults."""
+        self.config = config or self.Config()
+        self.reset()
 
     @abstractmethod
     def reset(self) -> None:
@@ -219,6 +226,9 @@ class ArrayDetector(Detector):
             return np.full(len(samples.entities), np.nan)
         column: Floats = samples.x[k, samples.signals.index(name)].astype(np.float64)
         return column
+
+    def _signals(self, samples: Samples, k: int, *names: str) -> tuple[Floats, ...]:
+        return tuple(self._signal(samples, k, name) for name in names)
 
     def _finding(
         self,

@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mainstay.detectors.cli_errors import BAD_INPUT, parse_since
 from mainstay.detectors.finding import ADVICE, Finding
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
 from mainstay.detectors.recording.replay import replay as replay_recording
@@ -21,7 +22,6 @@ from mainstay.probes.core_types import Severity
 from mainstay.probes.frame import FrameError
 from mainstay.probes.transport import Transport, TransportError
 
-BAD_INPUT = 2
 _SHOWN = 200
 """Lines of the table: what follows is in the file."""
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -105,7 +105,9 @@ def record(
     now = time.time()
     try:
         secret = token if token_file is None else token_file.read_text().strip()
-        rows = write_recording(RecordingSource(Transport(service, secret)), directory, _beginning(since, now), now, job)
+        rows = write_recording(
+            RecordingSource(Transport(service, secret)), directory, parse_since(since, now), now, job
+        )
     except (TransportError, FrameError) as error:
         print(f"mainstay: {error}", file=sys.stderr)
         return 1
@@ -115,17 +117,6 @@ def record(
     told = ", ".join(f"{count} rows of {name.removesuffix('.parquet')}" for name, count in rows.items() if count)
     print(f"{directory}: {told or 'the service has no data to record'}")
     return 0
-
-
-def _beginning(since: str, now: float) -> float:
-    """Unix seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    try:
-        if since[-1:] in units:
-            return now - float(since[:-1]) * units[since[-1]]
-        return float(since)
-    except ValueError:
-        raise ValueError(f"--since {since!r} must look like 90s, 10m, 2h, or be Unix seconds") from None
 
 
 def lines(found: Sequence[Finding]) -> bytes:

@@ -90,8 +90,7 @@ async def post_events(batch: EventBatch, principal: Reporter, services: Services
     services.quotas.charge_events(principal, len(batch.items))
     named = {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None}
     await services.events.require_nodes(named)
-    stored = await services.events.keep(batch.items)
-    return stored.model_copy(update={"set_aside": len(batch.newer_kinds)})
+    return await services.events.keep(batch.items, set_aside=len(batch.newer_kinds))
 
 
 async def _check_authors(services: Services, principal: Principal, events: Sequence[EventIn], now: float) -> None:

@@ -103,7 +103,7 @@ def list_job_recoveries(job_id: JobId, _: Reader, session: Reading, page: Paging
     service.require_job(session, job_id)
     statement = select(RecoveryRow).where(RecoveryRow.job == job_id)
     rows, cursor = paginate(session, statement, keys=(RecoveryRow.failed_at, RecoveryRow.id), page=page)
-    return RecoveryPage(items=[service.serialize_recovery(row) for row in rows], next_cursor=cursor)
+    return RecoveryPage(items=[RecoveryRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/jobs/{id}/migration-requests", operation_id="list_job_migration_requests")  # noqa: FAST003 - JobId is its alias

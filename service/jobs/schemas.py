@@ -237,7 +237,7 @@ class RecoveryRead(Output):
     parts: dict[str, float]
     epoch: int | None
     outcome: str
-    incident: str | None
+    incident: Annotated[str | None, Field(validation_alias="incident_id")]
     strategy: str | None
     """The recovery strategy that was carried out; null where no strategies were evaluated."""
     predicted_seconds: float | None

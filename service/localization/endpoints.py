@@ -55,7 +55,7 @@ def list_fault_localizations(_: Reader, session: Reading, page: Paging) -> Local
     """List fault localizations, newest first, without their rounds."""
     keys = (LocalizationRow.created_at, LocalizationRow.id)
     rows, cursor = paginate(session, select(LocalizationRow), keys=keys, page=page)
-    return LocalizationPage(items=[localization_serializers.summary(row) for row in rows], next_cursor=cursor)
+    return LocalizationPage(items=[LocalizationSummary.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/fault-localizations/{id}", operation_id="get_fault_localization")  # noqa: FAST003 - Id is its alias
@@ -86,4 +86,4 @@ def post_pair_result(
     session.flush()
     localization_findings.ended(session, ended, now=now, settings=services.settings)
     after_commit(session, lambda: services.wakers.wake("orders"))
-    return localization_serializers.summary(localization_service.require(session, side.localization_id))
+    return LocalizationSummary.model_validate(localization_service.require(session, side.localization_id))

@@ -45,13 +45,13 @@ def list_remediations(
     """Remediations, newest first, each with the rules that judged it."""
     statement = repository.listing(state=state, node=node)
     rows, cursor = paginate(session, statement, keys=(RemediationRow.created_at, RemediationRow.id), page=page)
-    return RemediationPage(items=[remediation_serializers.read(row) for row in rows], next_cursor=cursor)
+    return RemediationPage(items=[RemediationRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/remediations/{id}", operation_id="get_remediation")  # noqa: FAST003 - Id is its alias
 def get_remediation(remediation_id: Id, _: Reader, session: Reading) -> RemediationRead:
     """One remediation."""
-    return remediation_serializers.read(service.require(session, remediation_id))
+    return RemediationRead.model_validate(service.require(session, remediation_id))
 
 
 @router.post("/remediations/{id}:accept", operation_id="accept_remediation")  # noqa: FAST003 - Id is its alias
@@ -71,7 +71,7 @@ def accept_remediation(
     survey = FleetView(session, services.settings.remediation, now)
     service.accept(session, survey, row, actor=principal.name, reason=body.reason)
     session.flush()
-    return idempotency.remember(session, remediation_serializers.read(row))
+    return idempotency.remember(session, RemediationRead.model_validate(row))
 
 
 @router.post("/remediations/{id}:dismiss", operation_id="dismiss_remediation")  # noqa: FAST003 - Id is its alias
@@ -82,4 +82,4 @@ def dismiss_remediation(
     row = service.require(session, remediation_id)
     service.dismiss(session, row, actor=principal.name, reason=body.reason, now=now)
     session.flush()
-    return idempotency.remember(session, remediation_serializers.read(row))
+    return idempotency.remember(session, RemediationRead.model_validate(row))

@@ -45,7 +45,7 @@ class RuleRead(Output):
 
 class RemediationRead(Output):
     id: str
-    incident: str
+    incident: Annotated[str, Field(validation_alias="incident_id")]
     node: str
     device: str | None
     recommended_action: RecommendedAction

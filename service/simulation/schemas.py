@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -43,17 +44,8 @@ class PolicyIn(Input):
 
     def policy(self) -> SimulatedPolicy:
         """The default policy with the changes of the request."""
-        usual = POLICIES[self.name]
-        return SimulatedPolicy(
-            name=usual.name,
-            description=usual.description,
-            save_s=usual.save_s if self.save_s is None else self.save_s,
-            restart_s=usual.restart_s if self.restart_s is None else self.restart_s,
-            every_s=self.every_s,
-            without_spare=usual.without_spare,
-            rejoin_s=usual.rejoin_s,
-            from_peer=usual.from_peer,
-        )
+        given = self.model_dump(exclude={"name", "every_s"}, exclude_none=True)
+        return replace(POLICIES[self.name], **given, every_s=self.every_s)
 
 
 class SweepIn(Input):

@@ -60,8 +60,8 @@ class FrameGateway(FastAPI):
             await problem_response(error, scope["path"])(scope, receive, send)
         except OperationalError:
             _log.exception("the database did not answer at %s", scope["path"])
-            error = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
-            await problem_response(error, scope["path"])(scope, receive, send)
+            away = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
+            await problem_response(away, scope["path"])(scope, receive, send)
 
 
 async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:

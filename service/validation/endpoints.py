@@ -55,9 +55,7 @@ class ValidationPage(Page[ValidationRead]):
 @router.get("/suites", operation_id="list_suites")
 async def list_suites(_: Reader) -> SuitePage:
     """What can be run: suites, their benchmarks and what these measure."""
-    return SuitePage(
-        items=[validation_serializers.serialize_suite(suite) for suite in suites().values()], next_cursor=None
-    )
+    return SuitePage(items=[SuiteRead.model_validate(suite) for suite in suites().values()], next_cursor=None)
 
 
 @router.post("/validations", operation_id="create_validation", status_code=202, responses=problems(404))

@@ -60,7 +60,7 @@ def put_overrides(
     """Store a site's overrides as a new version: as a draft, beside the live policy, or in its place."""
     row = service.store(session, body, actor=principal.name, now=now)
     _wake(session, services)
-    return service.serialize_version(row)
+    return PolicyVersionRead.model_validate(row)
 
 
 @router.post(":activate", operation_id="activate_xid_policy", responses=problems(404, 409))
@@ -70,7 +70,7 @@ def activate(
     """Let a version judge, within seconds; what holds already is judged again by it."""
     row = service.activate(session, body, actor=principal.name, now=now)
     _wake(session, services)
-    return service.serialize_version(row)
+    return PolicyVersionRead.model_validate(row)
 
 
 @router.post(":retire", operation_id="retire_xid_policy", responses=problems(404, 409))
@@ -80,14 +80,14 @@ def retire(
     """Let a version judge no more; without an active one the built-in policy judges."""
     row = service.retire(session, body, actor=principal.name, now=now)
     _wake(session, services)
-    return service.serialize_version(row)
+    return PolicyVersionRead.model_validate(row)
 
 
 @router.get("/versions", operation_id="list_xid_policy_versions")
 def list_versions(_: Reader, session: Reading, page: Paging) -> PolicyVersionPage:
     """Every version, newest first: who, when, why."""
     rows, cursor = paginate(session, select(PolicyVersionRow), keys=(PolicyVersionRow.version,), page=page)
-    return PolicyVersionPage(items=[service.serialize_version(row) for row in rows], next_cursor=cursor)
+    return PolicyVersionPage(items=[PolicyVersionRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/shadow", operation_id="list_xid_shadow")

@@ -27,7 +27,6 @@ from mainstay.service.xid_policies.schemas import (
     PolicyRead,
     PolicyRule,
     PolicyTestRequest,
-    PolicyVersionRead,
     ShadowRead,
     VersionChoice,
     VersionMode,
@@ -181,10 +180,6 @@ def read(session: AnySession) -> PolicyRead:
         shadow=None if shadow is None else ShadowRead.model_validate(shadow),
         rules=rules,
     )
-
-
-def serialize_version(row: PolicyVersionRow) -> PolicyVersionRead:
-    return PolicyVersionRead.model_validate(row)
 
 
 def _require(session: WriteSession, version: int) -> PolicyVersionRow:
