@@ -218,7 +218,9 @@ def _transport(service: str, token: str | None, token_file: Path | None) -> Tran
     try:
         secret = (token or "") if token_file is None else token_file.read_text("ascii").strip()
         if not secret.isprintable() or not secret:
-            raise InputError("no token: give --token-file, or --token")
+            raise InputError(
+                "no token: create one with 'mainstay token create NAME --scopes act' and give it with --token-file"
+            )
         return Transport(service, secret)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{token_file}: no token can be read from it: {error}") from error

@@ -74,7 +74,9 @@ def lock_data_dir(directory: Path) -> IO[str]:
         file.seek(0)
         holder = file.read().strip() or "another process"
         file.close()
-        raise CannotServeError(f"data directory {directory} is in use by {holder}") from None
+        raise CannotServeError(
+            f"data directory {directory} is in use by {holder}: stop it, or give another --data-dir"
+        ) from None
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
@@ -109,7 +111,10 @@ def bind(settings: Settings) -> socket.socket:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise CannotServeError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        raise CannotServeError(
+            f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
+            "stop the process that listens there, or give another --port"
+        ) from error
 
 
 class Server(uvicorn.Server):

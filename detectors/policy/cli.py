@@ -178,7 +178,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8: {error}") from error
 
@@ -220,7 +220,9 @@ def _transport(service: str, token: str | None, token_file: Path | None) -> Tran
 
     secret = (token or "") if token_file is None else _text(token_file).strip()
     if not secret:
-        raise InputError("no token: give --token-file, or --token")
+        raise InputError(
+            "no token: create one with 'mainstay token create NAME --scopes act' and give it with --token-file"
+        )
     if not (secret.isascii() and secret.isprintable()):
         raise InputError("the token contains invalid characters")
     try:
