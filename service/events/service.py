@@ -24,5 +24,5 @@ def store(session: WriteSession, services: Services, events: Sequence[EventIn], 
             told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
             record_change(session, Topic.EVENT, told)
     if new:
-        after_commit(session, lambda: services.wakers.wake("judge"))
+        after_commit(session, lambda: services.wakers.wake("detection"))
     return new

@@ -123,4 +123,4 @@ def compare_overrides(body: PolicyTestRequest, _: Actor, session: Reading, now: 
 
 
 def _wake(session: WriteSession, services: Services) -> None:
-    after_commit(session, lambda: services.wakers.wake("judge"))
+    after_commit(session, lambda: services.wakers.wake("detection"))
