@@ -25,7 +25,7 @@ BADNESS: Final = {AdmissionDecision.ALLOW: 0, AdmissionDecision.ALLOW_DEGRADED: 
 
 
 class ReasonCode(StrEnum):
-    """Why a node is not simply allowed."""
+    """A reason against a node, or for a degraded start."""
 
     UNKNOWN_NODE = "unknown_node"
     SILENT = "silent"

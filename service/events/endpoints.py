@@ -54,7 +54,7 @@ def check_author(principal: Principal, event: EventIn) -> None:
 def post_events(
     batch: EventBatch, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> EventsAccepted:
-    """Store events (at most 500 at once). An id that is known already changes nothing.
+    """Store events (at most 500 per request). An event whose ID is already stored changes nothing.
 
     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
     registered nodes only: one that is unknown refuses the whole batch.

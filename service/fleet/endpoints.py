@@ -35,7 +35,7 @@ class DevicePage(Page[DeviceRead]):
 
 @router.put("/nodes/{name}", operation_id="put_node")
 async def put_node(name: NodeName, body: NodeReportCreate, principal: Reporter, services: ServicesDep) -> NodeRead:
-    """Report a node: it sends this when it starts, and when something about it changes."""
+    """Report a node. Its daemon sends this at the start and after each change."""
     principal.require_node(name)
     return await services.reports.keep(name, body)
 
@@ -51,7 +51,7 @@ def list_nodes(
     state: HealthState | None = None,
     q: Annotated[ShortText | None, Query()] = None,
 ) -> NodePage:
-    """Nodes by name; ``q`` is looked for in name, host name and cohort."""
+    """Nodes by name; ``q`` matches name, host name, and cohort."""
     statement = repository.nodes(state=state, text=q)
     rows, cursor = paginate(session, statement, keys=(NodeRow.name,), page=page, descending=False)
     return NodePage(items=fleet_serializers.serialize_nodes(session, rows, services.seen, now), next_cursor=cursor)
@@ -105,7 +105,7 @@ def get_snapshot(
     now: Now,
     signal: Annotated[str, Query(max_length=128)] = "state",
 ) -> Response:
-    """One byte a slot of the layout: 0 to 250 between the low and high of the headers, 255 where nothing is known."""
+    """One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown."""
     layout = services.layout.get(now)
     if signal == "state":
         made = heatmap.of_states(layout)

@@ -39,7 +39,7 @@ class CatalogReport(Input):
 
 
 class NodeReportCreate(Input):
-    """What a node says about itself when it starts and when something about it changes."""
+    """The report of a node at its start and after each change."""
 
     hostname: ShortText
     os: ShortText
@@ -121,14 +121,14 @@ class NodeRead(Output):
 
 
 class DrainRead(NodeRead):
-    """A node that is drained, and what happens to the work on it."""
+    """A drained node, and what happens to the work on it."""
 
     migration_requests: list[MigrationRequestRead]
     """One a job that has ranks here, with ``mode: migrate``; the job's page follows each."""
 
 
 class TransitionRead(Output):
-    """One accepted move of a node."""
+    """One transition of a node."""
 
     id: str
     node: str
@@ -146,7 +146,10 @@ DeadlineSeconds = Annotated[float, Field(gt=0, le=31_536_000), JsonNumber]
 
 
 class MoveBody(Input):
-    """Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this."""
+    """The reason of an operator for a transition.
+
+    With ``expected_version``, it happens only if ``state_version`` still has this value.
+    """
 
     reason: Reason
     expected_version: Count | None = None
@@ -174,7 +177,7 @@ class DeviceLocationRead(Output):
 
 
 class DeviceDetail(Output):
-    """A piece of hardware, wherever it sat."""
+    """One piece of hardware, at all its locations."""
 
     device: DeviceRead
     hardware: str | None
@@ -204,7 +207,7 @@ class HeatmapCellRead(Output):
 
 
 class HeatmapLayoutRead(Output):
-    """The stable order of the fleet: a snapshot has one byte a slot."""
+    """The stable order of the fleet. A snapshot has one byte per slot."""
 
     version: str
     slots: list[HeatmapCellRead]

@@ -19,7 +19,7 @@ class SignalsRead(Output):
 
 
 class RankProgress(Output):
-    """The last word of one rank; null is unknown."""
+    """The last report of one rank; null means unknown."""
 
     rank: int
     node: str | None
@@ -34,7 +34,7 @@ class RankProgress(Output):
 
 
 class ProgressRead(Output):
-    """What all ranks of a job are doing, and whether it moves."""
+    """The activity of all ranks of a job, and whether the job progresses."""
 
     time: float
     state: ProgressState
@@ -57,7 +57,7 @@ class ProgressRead(Output):
 class TransfersRead(Output):
     """Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
 
-    Of a job with many ranks those of the slowest transfers.
+    For a job with many ranks, the response contains the slowest transfers.
     """
 
     first: int | None
@@ -68,7 +68,10 @@ class TransfersRead(Output):
 
 
 class DetectorStatusRead(Output):
-    """A detector's own account. One that learns or abstains has judged nothing: that is no sign of health."""
+    """The status of one detector.
+
+    A detector that learns or abstains has evaluated nothing, which is not evidence of health.
+    """
 
     name: str
     state: DetectorState

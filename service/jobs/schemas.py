@@ -112,7 +112,7 @@ def _as_text(command: Any) -> Any:
 
 
 class MigrationRequestResult(Input):
-    """What became of an advice, as the coordinator says."""
+    """The result of a migration request, as the coordinator reports it."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
     state: MigrationState
@@ -123,7 +123,7 @@ class MigrationRequestResult(Input):
 
 
 class JobReport(Input):
-    """What the coordinator says about its job; sent when something changes and every few seconds."""
+    """The report of a coordinator about its job, sent every few seconds and after each change."""
 
     name: Annotated[ShortText, Field(min_length=1)]
     state: JobState
@@ -142,7 +142,7 @@ class JobReport(Input):
 
 
 class MigrationRequestCreate(Input):
-    """Move one rank, or all ranks that a node has, to other nodes."""
+    """Move one rank, or all ranks of a node, to other nodes."""
 
     kind: Literal[MigrationKind.MIGRATE] = MigrationKind.MIGRATE
     node: Name | None = None
@@ -159,7 +159,7 @@ class MigrationRequestCreate(Input):
 
 
 class MigrationRequestRead(Output):
-    """An advice to a job, and what became of it."""
+    """A migration request to a job, and its result."""
 
     id: str
     job: str
@@ -198,7 +198,7 @@ class JobRead(Output):
 
 
 class NodeWarningRead(Output):
-    """Why a node of the job should not be trusted."""
+    """A warning about a node of the job."""
 
     reason: str
     factor: float
@@ -209,7 +209,7 @@ class NodeWarningRead(Output):
 
 
 class JobAnswer(JobRead):
-    """The answer to a coordinator's report."""
+    """The response to the report of a coordinator."""
 
     node_warnings: dict[str, NodeWarningRead]
     """Node -> why it should not be trusted."""

@@ -46,7 +46,7 @@ ROUTE: Final = Route(PATH, _post, methods=["POST"])
 def document(schema: dict[str, Any]) -> None:
     """Add the route to an OpenAPI ``schema``: it is not FastAPI's, so FastAPI does not know it."""
     answers: dict[str, Any] = {
-        "204": {"description": "Durable. X-Mainstay-Duplicate: 1 when it was stored before."},
+        "204": {"description": "Stored durably. X-Mainstay-Duplicate is 1 if it was stored before."},
         **{str(status): answer for status, answer in problems(404, 409, 503).items()},
     }
     schema["paths"][PATH] = {

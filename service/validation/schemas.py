@@ -81,7 +81,7 @@ class ValidationCreate(Input):
 
 
 class Preemption(Input):
-    """Call validations off: the machine is wanted for work."""
+    """Cancel validations on nodes that a job needs."""
 
     reason: Label = "the machine is wanted for work"
 
@@ -91,7 +91,7 @@ class NodesPreemption(Preemption):
 
 
 class ValidationProgressCreate(Lenient):
-    """How far a validation is: what the node says of it while it runs."""
+    """The progress of a validation, as the node reports it while it runs."""
 
     index: Count
     total: Count
@@ -181,7 +181,7 @@ class MetricIn(Lenient):
 
 
 class BenchmarkResultIn(Lenient):
-    """What ``mainstay.probes.benchmarks`` measured. A verdict that the node added itself is not looked at."""
+    """The measurements of ``mainstay.probes.benchmarks``. A verdict from the node itself is ignored."""
 
     benchmark: Label
     state: BenchmarkState
@@ -230,7 +230,7 @@ _UNCHANGED = Field(json_schema_extra=_no_default)
 
 
 class SweepChange(Input):
-    """What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite."""
+    """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates."""
 
     version: Annotated[Count, Field(ge=1)]
     name: Annotated[Label, _UNCHANGED] = ""

@@ -19,7 +19,7 @@ Version = Annotated[int, Field(ge=1, le=MAX_VERSION), JsonNumber]
 
 
 class VersionMode(StrEnum):
-    """Where a version stands. At most one is active and at most one a shadow."""
+    """The mode of a version. At most one version is active, and at most one is the shadow."""
 
     DRAFT = "draft"  # kept, judges nothing
     SHADOW = "shadow"  # runs beside the active one on the same events; opens no incident

@@ -154,7 +154,7 @@ def compare_overrides(
 
 
 def read(session: AnySession) -> PolicyRead:
-    """The policy that judges now, and what runs beside it."""
+    """The active policy and its shadow."""
     active, shadow = (repository.in_mode(session, mode) for mode in (VersionMode.ACTIVE, VersionMode.SHADOW))
     policy = effective(active)
     version = active.version if active is not None and policy is not None else None
