@@ -91,7 +91,7 @@ Rule = Callable[[AdmissionFacts, AdmissionRequest], Reason | None]
 
 
 def _silent(known: AdmissionFacts, _: AdmissionRequest) -> Reason | None:
-    return Reason(ReasonCode.SILENT, AdmissionDecision.DENY, "nothing is heard of it") if known.silent else None
+    return Reason(ReasonCode.SILENT, AdmissionDecision.DENY, "it does not report") if known.silent else None
 
 
 def _state(known: AdmissionFacts, _: AdmissionRequest) -> Reason | None:

@@ -1,4 +1,4 @@
-"""What a running job looks like from inside: signals by rank and step, progress, transfers, and who judges it."""
+"""Live data of a running job: signals by rank and step, progress, transfers, and detectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RankProgress(Output):
     """``StepPhase``: 0 train, 1 warm-up, 2 compile, 3 evaluate, 4 checkpoint."""
     in_collective_seconds: float | None
     age_seconds: float | None
-    """Since it was last heard."""
+    """Seconds since its last report."""
     enqueued: dict[str, int]
     completed: dict[str, int]
 
@@ -39,7 +39,7 @@ class ProgressRead(Output):
     time: float
     state: ProgressState
     """moving; waiting: nothing ended for a while, within the limit; masked: in a phase that may be long and silent;
-    hung: found to hang; unknown: nothing was heard lately."""
+    hung: a detector found a hang; unknown: no recent report."""
     quiet_seconds: float | None
     """Since a step or a collective of any rank ended."""
     limit_seconds: float | None

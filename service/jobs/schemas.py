@@ -100,7 +100,7 @@ class Protection(Input):
     run: Annotated[str, Field(max_length=64), AfterValidator(check_text)] | None = None
     """The start of the job whose steps lie on disk under this id (``--resume RUN``); null without a disk level."""
     warnings: Annotated[list[Text], Field(max_length=MAX_WARNINGS)] | None = None
-    """Nodes and domains whose loss the scheme does not cover, a sentence each; null where it is not said."""
+    """Nodes and domains whose loss the scheme does not cover, one sentence each; null if not reported."""
     durability: Durability | None = None
     """As it was when the coordinator last looked; null where it does not look."""
 

@@ -27,7 +27,7 @@ from mainstay.service.validation import service as validations
 from mainstay.service.validation.models import NodeVerdictRow
 
 BATCH: Final = 25
-"""Candidates judged in one transaction: other writers wait for tenths of a second, not for a whole burst."""
+"""Candidates evaluated in one transaction: other writers wait for tenths of a second, not for a whole burst."""
 _BY_ITSELF: Final = frozenset({RecommendedAction.RESET_GPU.value, RecommendedAction.REBOOT_NODE.value})
 """Remedies that a reboot carries out; for the others a person has to say when it is time to look again."""
 

@@ -120,7 +120,7 @@ class ResultCriterion(Output):
 
 class ValidationResult(Output):
     cohort: str
-    """Whose criteria judged it: the machine's hardware and software at that time."""
+    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
     benchmark: str
     device: str
     metric: str

@@ -1,4 +1,4 @@
-"""``/v1/policies/xid``: what an error code means here, tried out before it judges."""
+"""``/v1/policies/xid``: the meaning of error codes on this site, with tests before activation."""
 
 from __future__ import annotations
 

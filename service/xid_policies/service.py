@@ -108,7 +108,7 @@ def store(session: WriteSession, said: OverridesIn, *, actor: str, now: float) -
 
 
 def activate(session: WriteSession, said: VersionChoice, *, actor: str, now: float) -> PolicyVersionRow:
-    """Let a version judge; the one before it is retired.
+    """Activate a version and retire the one before it.
 
     Raises:
         UnknownVersionError: there is no such version.
@@ -124,7 +124,7 @@ def activate(session: WriteSession, said: VersionChoice, *, actor: str, now: flo
 
 
 def retire(session: WriteSession, said: VersionChoice, *, actor: str, now: float) -> PolicyVersionRow:
-    """Let a version judge no more, not even as a shadow.
+    """Retire a version, also as a shadow.
 
     Raises:
         UnknownVersionError: there is no such version.
