@@ -21,6 +21,7 @@ from starlette.routing import Route
 from mainstay import __version__
 from mainstay.service import health
 from mainstay.service.admission import endpoints as admission
+from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
@@ -31,6 +32,7 @@ from mainstay.service.check_selection.service import Selector
 from mainstay.service.common import idempotency, migrate, openapi, problem
 from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
+from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
 from mainstay.service.common.loops import Loop, Loops
 from mainstay.service.common.web import Dashboard, SecurityHeaders
@@ -40,6 +42,7 @@ from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
 from mainstay.service.fleet import lifecycle_endpoints as node_life
 from mainstay.service.fleet import loops as fleet_loops
+from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.node_reports import NodeReports
 from mainstay.service.incidents import detection_loop, lemon_scan
@@ -137,6 +140,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
+    occupancy = Occupancy()
     return Services(
         settings=settings,
         clock=clock,
@@ -145,9 +149,11 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         hub=ChangeHub(database),
         ingest=ingest,
         history=History(ingest.ring, ingest.store, ingest.catalogs),
-        layout=LayoutCache(database),
+        fleet=FleetDirectory(settings.stream.keep_changes),
+        layout=LayoutCache(),
         selector=Selector(settings.incidents.shared_fault_nodes),
-        reports=NodeReports(database, ingest.seen, clock),
+        reports=NodeReports(database, ingest.seen, clock, occupancy),
+        occupancy=occupancy,
     )
 
 
@@ -182,9 +188,10 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services.ingest.writer.stop()
         close_services(services)
 
-    app = FastAPI(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, except_paths=frozenset({frames.PATH}))
+    app = frames.FrameGateway(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(Compression)
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)
@@ -192,7 +199,6 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
 
 
 def _add_routes(app: FastAPI) -> None:
-    app.router.routes.append(frames.ROUTE)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):

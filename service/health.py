@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
+from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
 from mainstay.service.exposition.page import page
-from mainstay.service.fleet import repository as fleet
 from mainstay.service.services import Services
 
 
@@ -59,12 +59,13 @@ async def metrics(request: Request) -> Response:
     for make in request.app.state.collectors:
         registry.register(make(running.services_of(request)))
     registry.register(LoopCollector(request.app.state.loops))
-    text = await run_in_threadpool(_metrics_text, registry, running.services_of(request))
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    encoding = compression.choose(request.headers.get("accept-encoding", ""))
+    text = await run_in_threadpool(_metrics_text, registry, running.services_of(request), encoding)
+    return Response(text, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
 
 
-def _metrics_text(registry: CollectorRegistry, services: Services) -> bytes:
-    return generate_latest(registry) + page(services)
+def _metrics_text(registry: CollectorRegistry, services: Services, encoding: str | None) -> bytes:
+    return compression.compress(generate_latest(registry) + page(services), encoding)
 
 
 def _counter(name: str, about: str, value: float) -> CounterMetricFamily:
@@ -111,12 +112,12 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self.services.database.reading() as session:
-            counts, devices = fleet.count_by_state(session), fleet.count_devices(session)
+            fleet = self.services.fleet.current(session)
         nodes = GaugeMetricFamily("mainstay_nodes", "Nodes, by state", labels=["state"])
         for state in HealthState:
-            nodes.add_metric([state.value], counts.get(state.value, 0))
+            nodes.add_metric([state.value], fleet.states.get(state.value, 0))
         yield nodes
-        yield _gauge("devices", "Devices in the latest reports", devices)
+        yield _gauge("devices", "Devices in the latest reports", fleet.devices)
         yield _gauge("event_streams", "Open event streams", self.services.hub.watchers)
         yield _counter("watch_messages", "Messages handed to event streams", self.services.hub.sent)
 

@@ -24,6 +24,14 @@ class TelemetrySettings(_Group):
     """Telemetry: ingest, memory, and storage."""
 
     ring_seconds: int = Field(default=900, ge=60, le=86_400, description="Telemetry kept in memory, in seconds.")
+    ring_bytes: int = Field(
+        default=2 * 2**30,
+        ge=2**24,
+        description="Memory for the telemetry of all devices, in bytes. A large fleet keeps fewer seconds.",
+    )
+    refill_seconds: int = Field(
+        default=300, ge=0, description="Telemetry that a starting service reads back into memory, in seconds."
+    )
     commit_interval_seconds: float = Field(
         default=0.1,
         gt=0,

@@ -80,6 +80,12 @@ class Principal:
         if self.node != node and not self.may(Scope.ADMIN):
             raise NotYourNodeError(f"this token may not write data of node {node!r}")
 
+    def require_relayed(self, node: str, rack: str | None) -> None:
+        """A relay writes the frames of the nodes in its racks."""
+        self.require(Scope.REPORT)
+        if not self.may(Scope.ADMIN):
+            raise NotYourNodeError(f"this token may not relay data of node {node!r} in rack {rack!r}")
+
     def require_job(self, job: str) -> None:
         """A token bound to a job writes only that job; a node credential alone writes no job."""
         self.require(Scope.REPORT)

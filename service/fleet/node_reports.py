@@ -13,6 +13,7 @@ from typing import Final
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import OperationalError
 
+from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
@@ -37,6 +38,7 @@ class NodeReports:
     database: Database
     seen: LastSeenCache
     clock: Clock
+    occupancy: Occupancy
     _waiting: list[_Waiting] = field(default_factory=list, init=False, repr=False)
     _writer: asyncio.Task[None] | None = field(default=None, init=False, repr=False)
 
@@ -90,7 +92,7 @@ class NodeReports:
             rows = service.report_all(session, {waiting.name: waiting.said for waiting in batch}, now=now)
             for waiting in batch:
                 self.seen.note(waiting.name, now)
-            return serializers.serialize_nodes(session, rows, self.seen, now)
+            return serializers.serialize_nodes(session, rows, self.seen, self.occupancy.by_node(session), now)
 
 
 def _answer(future: asyncio.Future[NodeRead], answer: NodeRead | Exception) -> None:

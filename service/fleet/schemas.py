@@ -120,6 +120,20 @@ class NodeRead(Output):
     state_version: int
 
 
+class FacetRead(Output):
+    value: str
+    count: int
+
+
+class NodeFacetsRead(Output):
+    """How many nodes each value would show, with the other conditions as they are; values without nodes are absent."""
+
+    state: list[FacetRead]
+    rack: list[FacetRead]
+    cohort: list[FacetRead]
+    job: list[FacetRead]
+
+
 class DrainRead(NodeRead):
     """A drained node, and what happens to the work on it."""
 
@@ -199,15 +213,18 @@ class HistoryEntry(Output):
     ref: str | None
 
 
-class HeatmapCellRead(Output):
-    slot: int
-    node: str
-    device: str
-    kind: str
-
-
 class HeatmapLayoutRead(Output):
-    """The stable order of the fleet. A snapshot has one byte per slot."""
+    """The stable order of the fleet, in columns. A snapshot has one byte per slot.
+
+    The slots of ``nodes[0]`` come first, one per device of its shape, then those of ``nodes[1]``.
+    """
 
     version: str
-    slots: list[HeatmapCellRead]
+    nodes: list[str]
+    rack_of: list[int]
+    """[node] index into ``racks``."""
+    shape_of: list[int]
+    """[node] index into ``shapes``."""
+    racks: list[str]
+    shapes: list[list[str]]
+    """Devices that have a slot, in order: ``host`` is the node itself, the others are GPUs."""

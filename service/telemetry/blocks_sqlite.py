@@ -17,9 +17,15 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Index, MetaData, create_engine, event
 from sqlalchemy.dialects.sqlite import insert
 
-from mainstay.probes.frame import Axis
-from mainstay.service.telemetry.blocks import StoredBlock
-from mainstay.service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
+from mainstay.service.telemetry.blocks_sql import (
+    MemberIndex,
+    as_blocks,
+    block_table,
+    in_range,
+    member_table,
+    touched,
+)
 
 _FILE: Final = re.compile(r"blocks-(\d+)\.db")
 _OPEN_FILES: Final = 6
@@ -28,7 +34,13 @@ _OPEN_FILES: Final = 6
 _METADATA: Final = MetaData()
 _BLOCKS: Final = block_table("blocks", _METADATA)
 Index("uq_blocks_key", _BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence, unique=True)
-_INSERT: Final = insert(_BLOCKS).on_conflict_do_nothing()
+_MEMBERS: Final = member_table("members", _METADATA)
+_INSERT_MEMBERS: Final = insert(_MEMBERS).on_conflict_do_nothing()
+_INSERT: Final = (
+    "INSERT OR IGNORE INTO blocks (hour, subject, stream, sequence, kind, start, stop, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+"""As the driver takes it: building a statement for each row cost more than storing it."""
 
 
 class SqliteBlockStore:
@@ -39,20 +51,27 @@ class SqliteBlockStore:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._engines: OrderedDict[int, Engine] = OrderedDict()
         self._lock = threading.Lock()
+        self._members = MemberIndex()
 
     def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         new = [False] * len(blocks)
         order = sorted(range(len(blocks)), key=lambda i: blocks[i].hour)
         for hour, group in groupby(order, key=lambda i: blocks[i].hour):
             places = list(group)
+            members = self._members.new_rows(blocks[i] for i in places)
             with self._engine(hour).begin() as connection:
                 for place, stored in zip(places, _insert(connection, [blocks[i] for i in places]), strict=True):
                     new[place] = stored
+                if members:
+                    connection.execute(_INSERT_MEMBERS, members)
+            self._members.note(members)
         return new
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
+    def read(
+        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+    ) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
-            statement = in_range(_BLOCKS, start, stop, subject, axis).execution_options(yield_per=64)
+            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds).execution_options(yield_per=64)
             with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
                 yield from as_blocks(rows)
 
@@ -94,7 +113,7 @@ def _insert(connection: Connection, blocks: Sequence[StoredBlock]) -> list[bool]
     """Insert all; one row count identifies the usual cases: all new, or all stored before."""
     attempt = connection.begin_nested()
     before = connection.exec_driver_sql("SELECT total_changes()").scalar_one()
-    connection.execute(_INSERT, [as_row(block) for block in blocks])
+    connection.exec_driver_sql(_INSERT, [_row(block) for block in blocks])
     stored = connection.exec_driver_sql("SELECT total_changes()").scalar_one() - before
     if stored == len(blocks):
         return [True] * stored
@@ -102,7 +121,13 @@ def _insert(connection: Connection, blocks: Sequence[StoredBlock]) -> list[bool]
         return [False] * len(blocks)
     # Some were there: find out which, one by one.
     attempt.rollback()
-    return [connection.execute(_INSERT, as_row(block)).rowcount == 1 for block in blocks]
+    return [connection.exec_driver_sql(_INSERT, _row(block)).rowcount == 1 for block in blocks]
+
+
+def _row(block: StoredBlock) -> tuple[int, str, str, int, str, float, float, bytes]:
+    return (
+        block.hour, block.subject, block.stream, block.sequence, block.kind.value, block.start, block.stop, block.body
+    )  # fmt: skip
 
 
 def _open(path: Path) -> Engine:

@@ -65,7 +65,7 @@ def source_of(entity: str) -> SignalSource:
     return SignalSource.NIC if entity.startswith(NIC_PREFIX) else SignalSource.GPU
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RingPlacement:
     """Which signals of a catalog belong to one ring, and to which of its rows."""
 

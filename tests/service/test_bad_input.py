@@ -24,6 +24,7 @@ from sqlalchemy import func, select
 from mainstay.probes.frame import Axis
 from mainstay.service.common.db import Base
 from mainstay.service.fleet.models import DeviceRow
+from mainstay.service.telemetry.blocks import BlockKind
 
 PATHS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).resolve().parents[2] / "web" / "openapi.json").read_text()
@@ -59,7 +60,7 @@ class House:
                 name: session.scalar(select(func.count()).select_from(table)) or 0
                 for name, table in Base.metadata.tables.items()
             }
-        blocks = [block for axis in Axis for block in services.blocks.read(0.0, time.time() + 10_000, axis=axis)]
+        blocks = list(services.blocks.read(0.0, time.time() + 10_000, kinds=list(BlockKind)))
         return tables | {"blocks": len(blocks)}
 
     def with_token(self, **body: Any) -> httpx.Client:

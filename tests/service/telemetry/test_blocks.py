@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from mainstay.probes.frame import Axis
 from mainstay.service.common.db import Database
-from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
 
@@ -32,21 +31,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore
 
 
 def block(
-    sequence: int, start: float = START, *, subject: str = "n1", axis: Axis = Axis.TIME, span: float = 1.0
+    sequence: int, start: float = START, *, subject: str = "n1", kind: BlockKind = BlockKind.TIME, span: float = 1.0
 ) -> StoredBlock:
     return StoredBlock(
-        subject, axis, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256))
+        subject, kind, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256))
     )
 
 
-def read(store: BlockStore, start: float, stop: float, subject: str | None = None, axis: Axis = Axis.TIME) -> list[int]:
-    return [b.sequence for b in store.read(start, stop, subject=subject, axis=axis)]
+def read(
+    store: BlockStore, start: float, stop: float, subject: str | None = None, kind: BlockKind = BlockKind.TIME
+) -> list[int]:
+    return [b.sequence for b in store.read(start, stop, subject=subject, kinds=[kind])]
 
 
 def test_what_is_stored_comes_back_as_it_was(store: BlockStore) -> None:
     blocks = [block(i, START + 2 * i) for i in range(5)]
     assert store.append(blocks) == [True] * 5
-    assert list(store.read(START, START + 100, subject="n1", axis=Axis.TIME)) == blocks
+    assert list(store.read(START, START + 100, subject="n1", kinds=[BlockKind.TIME])) == blocks
 
 
 def test_a_block_is_stored_once(store: BlockStore) -> None:
@@ -57,7 +58,7 @@ def test_a_block_is_stored_once(store: BlockStore) -> None:
 
 
 def test_the_same_number_in_another_stream_or_subject_is_another_block(store: BlockStore) -> None:
-    other_stream = StoredBlock("n1", Axis.TIME, "t", 1, START, START, b"x")
+    other_stream = StoredBlock("n1", BlockKind.TIME, "t", 1, START, START, b"x")
     assert store.append([block(1), other_stream, block(1, subject="n2")]) == [True] * 3
 
 
@@ -77,11 +78,11 @@ def test_a_range_reads_what_touches_it(store: BlockStore) -> None:
     assert read(store, START + 3620, START + 3800) == [3, 4]
 
 
-def test_subject_and_axis_select(store: BlockStore) -> None:
-    store.append([block(1), block(2, subject="n2"), block(3, subject="job", axis=Axis.STEP)])
+def test_subject_and_kind_select(store: BlockStore) -> None:
+    store.append([block(1), block(2, subject="n2"), block(3, subject="job", kind=BlockKind.STEP)])
     assert read(store, START, START + 10, "n2") == [2]
     assert read(store, START, START + 10) == [1, 2]
-    assert read(store, START, START + 10, axis=Axis.STEP) == [3]
+    assert read(store, START, START + 10, kind=BlockKind.STEP) == [3]
 
 
 def test_old_hours_are_dropped_whole(store: BlockStore) -> None:

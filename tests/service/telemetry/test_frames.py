@@ -17,16 +17,13 @@ from hypothesis import strategies as st
 
 from mainstay.probes.frame import MAX_FRAME_BYTES, Axis, checksum, encode
 from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog
-from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 
 FRAMES = "/v1/telemetry/frames"
 
 
 def stored(running: Any) -> list[StoredBlock]:
-    blocks: list[StoredBlock] = []
-    for axis in Axis:
-        blocks += running.services.blocks.read(0.0, time.time() + 10_000, axis=axis)
-    return blocks
+    return list(running.services.blocks.read(0.0, time.time() + 10_000, kinds=list(BlockKind)))
 
 
 def slug(answer: httpx.Response) -> str:
@@ -345,7 +342,7 @@ def test_retention_drops_whole_old_hours(start, frames) -> None:
     node = service.node_client("n1")
     now = time.time()
     assert node.post(FRAMES, content=frames.body(1, t0=now - 60)).status_code == 204
-    service.services.blocks.append([StoredBlock("n1", Axis.TIME, "old", 1, now - 5 * 3600, now - 5 * 3600, b"x")])
+    service.services.blocks.append([StoredBlock("n1", BlockKind.TIME, "old", 1, now - 5 * 3600, now - 5 * 3600, b"x")])
     loop = next(loop for loop in service.app.state.loops if loop.name == "telemetry-retention")
     loop.run_once()
     assert [block.stream for block in stored(service)] == ["s1"]

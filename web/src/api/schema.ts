@@ -441,7 +441,7 @@ export interface paths {
         };
         /**
          * Get Layout
-         * @description The stable order of the fleet's devices, with an ETag.
+         * @description The stable order of the fleet's devices, in columns, with an ETag.
          */
         get: operations["get_fleet_heatmap_layout"];
         put?: never;
@@ -839,7 +839,7 @@ export interface paths {
         };
         /**
          * List Nodes
-         * @description Nodes by name; ``q`` matches name, host name, and cohort.
+         * @description Nodes in the order of ``sort``; ``q`` matches name, host name, rack, and cohort.
          */
         get: operations["list_nodes"];
         put?: never;
@@ -1487,6 +1487,26 @@ export interface paths {
         get: operations["read_blocks"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/telemetry/bundles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Store the frames of up to 128 nodes
+         * @description The body is one bundle (probes/bundle.py), as a rack relay sends it.
+         */
+        post: operations["post_bundle"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2816,6 +2836,13 @@ export interface components {
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
+        /** FacetRead */
+        FacetRead: {
+            /** Count */
+            count: number;
+            /** Value */
+            value: string;
+        };
         /**
          * Family
          * @description Whose number it is.
@@ -2979,24 +3006,23 @@ export interface components {
          * @enum {string}
          */
         HealthState: "unknown" | "healthy" | "suspect" | "draining" | "quarantined" | "validating";
-        /** HeatmapCellRead */
-        HeatmapCellRead: {
-            /** Device */
-            device: string;
-            /** Kind */
-            kind: string;
-            /** Node */
-            node: string;
-            /** Slot */
-            slot: number;
-        };
         /**
          * HeatmapLayoutRead
-         * @description The stable order of the fleet. A snapshot has one byte per slot.
+         * @description The stable order of the fleet, in columns. A snapshot has one byte per slot.
+         *
+         *     The slots of ``nodes[0]`` come first, one per device of its shape, then those of ``nodes[1]``.
          */
         HeatmapLayoutRead: {
-            /** Slots */
-            slots: components["schemas"]["HeatmapCellRead"][];
+            /** Nodes */
+            nodes: string[];
+            /** Rack Of */
+            rack_of: number[];
+            /** Racks */
+            racks: string[];
+            /** Shape Of */
+            shape_of: number[];
+            /** Shapes */
+            shapes: string[][];
             /** Version */
             version: string;
         };
@@ -3494,14 +3520,33 @@ export interface components {
             verdict: components["schemas"]["Verdict"] | null;
         };
         /**
+         * NodeFacetsRead
+         * @description How many nodes each value would show, with the other conditions as they are; values without nodes are absent.
+         */
+        NodeFacetsRead: {
+            /** Cohort */
+            cohort: components["schemas"]["FacetRead"][];
+            /** Job */
+            job: components["schemas"]["FacetRead"][];
+            /** Rack */
+            rack: components["schemas"]["FacetRead"][];
+            /** State */
+            state: components["schemas"]["FacetRead"][];
+        };
+        /**
          * NodePage
-         * @description Nodes by name.
+         * @description Nodes of a filter, in order.
          */
         NodePage: {
+            facets: components["schemas"]["NodeFacetsRead"] | null;
             /** Items */
             items: components["schemas"]["NodeRead"][];
+            /** Names */
+            names: string[] | null;
             /** Next Cursor */
             next_cursor: string | null;
+            /** Total */
+            total: number;
         };
         /** NodeRead */
         NodeRead: {
@@ -3612,6 +3657,12 @@ export interface components {
             /** Seconds */
             seconds: number;
         };
+        /**
+         * NodeSort
+         * @description What a list is ordered by, and by name among equals; ``-`` turns the order around.
+         * @enum {string}
+         */
+        NodeSort: "name" | "-name" | "state" | "-state" | "rack" | "-rack" | "cohort" | "-cohort" | "last_seen" | "-last_seen" | "incidents" | "-incidents";
         /** NodeTaskList */
         NodeTaskList: {
             /** Items */
@@ -6952,10 +7003,15 @@ export interface operations {
     list_nodes: {
         parameters: {
             query?: {
-                state?: components["schemas"]["HealthState"] | null;
-                q?: string | null;
+                sort?: components["schemas"]["NodeSort"];
+                facets?: boolean;
                 limit?: number;
                 cursor?: string | null;
+                state?: components["schemas"]["HealthState"] | null;
+                rack?: string | null;
+                cohort?: string | null;
+                job?: string | null;
+                q?: string | null;
             };
             header?: never;
             path?: never;
@@ -8035,6 +8091,50 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    post_bundle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/msgpack": string;
+            };
+        };
+        responses: {
+            /** @description All frames are durable but those listed: subject, sequence, slug, detail. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        rejected?: {
+                            [key: string]: unknown;
+                        }[];
+                    };
+                };
+            };
+            /** @description All frames are durable. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["InvalidInput"];
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };
