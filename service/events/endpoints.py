@@ -77,7 +77,7 @@ def check_author(principal: Principal, event: EventIn, nodes_of: Callable[[str],
 
 @router.post("/events", operation_id="post_events", responses=problems(404, 429, 503))
 async def post_events(batch: EventBatch, principal: Reporter, services: ServicesDep, now: Now) -> EventsAccepted:
-    """Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
+    """Store events (at most 500 per request). A stored ID changes nothing; an unknown kind is set aside.
 
     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.

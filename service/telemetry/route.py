@@ -94,7 +94,7 @@ def document(schema: dict[str, Any]) -> None:
         "content": {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}},
     }
     problem_answers = {str(status): answer for status, answer in problems(404, 409, 503).items()}
-    stored = "Durable. X-Mainstay-Duplicate: 1 when it was stored before."
+    stored = "Stored durably. X-Mainstay-Duplicate is 1 if it was stored before."
     schema["paths"][FRAMES] = {
         "post": {
             "tags": ["telemetry"],
