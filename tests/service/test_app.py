@@ -78,7 +78,7 @@ def test_health_and_readiness(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
     ready = client.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json()["checks"] == {"database": "ok", "ingest": "ok", "loops": "ok"}
+    assert ready.json()["checks"] == {"database": "ok", "disk": "ok", "ingest": "ok", "loops": "ok"}
 
 
 def test_a_dead_writer_is_not_ready(start) -> None:
