@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.db import Reading, Reporting, Writing
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
@@ -52,9 +52,13 @@ class RecoveryPage(Page[RecoveryRead]):
 
 
 @router.put("/jobs/{id}", operation_id="put_job", responses=problems(409))  # noqa: FAST003 - JobId is its alias
-def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writing, now: Now) -> JobAnswer:
+def put_job(
+    job_id: JobId, body: JobReport, principal: Reporter, services: ServicesDep, session: Reporting, *, now: Now
+) -> JobAnswer:
     """Report a job: its coordinator sends this when something changes, and every few seconds."""
     principal.require_job(job_id)
+    if principal.job is None and session.get(JobRow, job_id) is None:
+        services.quotas.charge_entity(principal)
     row = service.report(session, job_id, body, now=now)
     session.flush()
     read = service.serialize_jobs(session, [row], now=now)[0]

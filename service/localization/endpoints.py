@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
@@ -77,7 +77,7 @@ def cancel_fault_localization(
 
 @router.post("/fault-localizations/tasks/{id}/results", operation_id="post_pair_result")  # noqa: FAST003 - Id is its alias
 def post_pair_result(
-    order_id: Id, body: PairReportIn, principal: Reporter, session: Writing, services: ServicesDep, *, now: Now
+    order_id: Id, body: PairReportIn, principal: Reporter, session: Reporting, services: ServicesDep, *, now: Now
 ) -> LocalizationSummary:
     """What one side of a pair measured, from the node that had the order. The first answer counts."""
     side = localization_service.require_order(session, order_id)

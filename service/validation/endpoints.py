@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
+import anyio
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
 
 from mainstay.probes.core_types import NAME_PATTERN
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
@@ -120,7 +120,7 @@ def compare_validation(
 
 @router.post("/validations/{id}/results", operation_id="post_results")  # noqa: FAST003 - Id is its alias
 def post_results(
-    validation_id: Id, body: ResultsIn, principal: Reporter, session: Writing, services: ServicesDep, *, now: Now
+    validation_id: Id, body: ResultsIn, principal: Reporter, session: Reporting, services: ServicesDep, *, now: Now
 ) -> ValidationRead:
     """Results of a validation, from the node that was to run it. The first results count; a repetition is harmless."""
     row = service.require(session, validation_id)
@@ -133,7 +133,7 @@ def post_results(
 
 @router.post("/validations/{id}/progress", operation_id="post_progress", status_code=204)  # noqa: FAST003 - alias
 def post_progress(
-    validation_id: Id, body: ValidationProgressCreate, principal: Reporter, session: Writing, *, now: Now
+    validation_id: Id, body: ValidationProgressCreate, principal: Reporter, session: Reporting, *, now: Now
 ) -> Response:
     """How far a validation is, from the node that runs it. What has ended already is not changed by it."""
     row = service.require(session, validation_id)
@@ -179,7 +179,7 @@ async def claim_node_tasks(
         until = asyncio.get_running_loop().time() + wait
         while True:
             event.clear()
-            taken = [] if await request.is_disconnected() else await run_in_threadpool(_take, services, name)
+            taken = [] if await request.is_disconnected() else await _look(services, name)
             left = until - asyncio.get_running_loop().time()
             if taken or left <= 0 or services.hub.closed:
                 return NodeTaskList(items=taken)
@@ -188,9 +188,13 @@ async def claim_node_tasks(
 
 async def _ring(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), min(seconds, 5.0))  # now and then look anyway: a lost order comes again
+        await asyncio.wait_for(event.wait(), seconds)  # the loop "orders" looks for all that wait, in one query
     except TimeoutError:
         return
+
+
+async def _look(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRead]:
+    return await anyio.to_thread.run_sync(_take, services, node, limiter=services.pressure.threads.machines)
 
 
 def _take(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRead]:
