@@ -150,7 +150,7 @@ class Run:
         self._people("while the fleet comes back")
 
     async def _burst(self) -> None:
-        writer = Watcher(Client(self.service.port, self.watcher.client.token, 1))
+        writer = Watcher(Client(self.service.port, self.watcher.client.token, 1), [])
         writing, began = asyncio.create_task(writer.write()), time.monotonic()
         accepted, refused = await self.fleet.burst(EVENTS, INVENTED)
         took = time.monotonic() - began

@@ -95,7 +95,7 @@ class Feed(StrEnum):
 
 
 class DetectorState(StrEnum):
-    """Whether a detector judges at all: one that does not is no sign of health."""
+    """Whether a detector evaluates the job. A detector that does not is not evidence of health."""
 
     IDLE = "idle"  # it has seen nothing that it could judge
     LEARNING = "learning"

@@ -251,7 +251,10 @@ def _config(options: NodeOptions) -> DaemonConfig:
 def _token(options: NodeOptions | RelayOptions) -> str:
     token = options.token or ""
     if options.token_file is not None:
-        token = options.token_file.read_text().strip()
+        try:
+            token = options.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read --token-file {options.token_file}: {error}") from error
         if not token:
             raise ValueError(f"--token-file {options.token_file} is empty")
     if not (token.isascii() and token.isprintable()):
@@ -273,7 +276,8 @@ def _enrollment(options: NodeOptions, config: DaemonConfig, transport: Transport
     stored = load_credential(options.service, config.name, config.data_dir)
     if stored is None and not options.join_token:
         raise ValueError(
-            "no token: pass --token-file, or --join-token to enroll this node ('mainstay token' creates one)"
+            "no token: give --token-file, or enroll this node with --join-token "
+            "('mainstay token join' on the host of the service creates one)"
         )
 
     def get() -> str:

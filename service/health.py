@@ -25,7 +25,7 @@ from mainstay.service.services import Services
 
 LEAST_FREE_BYTES: Final = 64 * 2**20
 """SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
-DETECTION: Final = "judge"
+DETECTION: Final = "detection"
 LATE_TURNS: Final = 10.0
 """Intervals without a turn of the detection loop after which detection is called late; a turn of a large fleet takes
 tenths of a second."""

@@ -186,7 +186,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8: {error}") from error
 

@@ -38,7 +38,7 @@ class NotMeasuredError(NotFoundError):
 
 
 def of_cohort(session: AnySession, cohort: str) -> list[pure.Criterion]:
-    """What a run of this cohort is judged by: its own criteria, and those of its hardware where it has none."""
+    """Return the criteria for a run of this cohort: its own, and those of its hardware where it has none."""
     own, general = (
         {(row.benchmark, row.metric): to_criterion(row) for row in _rows(session, name)}
         for name in (cohort, cohorts.hardware(cohort))
@@ -144,7 +144,7 @@ def _runs(session: AnySession, criterion: CriterionRow) -> list[CriterionRun]:
 
 
 def _runs_of(session: AnySession, criterion: CriterionRow, validation: str) -> list[CriterionRun]:
-    """Of one validation; a criterion of the hardware alone judges every driver's."""
+    """Return those of one validation; a criterion for the hardware alone applies to every driver."""
     asked = _measured(criterion).where(
         ValidationRow.id == validation, cohorts.within(ResultRow.cohort, criterion.cohort)
     )

@@ -77,7 +77,7 @@ def check_author(principal: Principal, event: EventIn, nodes_of: Callable[[str],
 
 @router.post("/events", operation_id="post_events", responses=problems(404, 429, 503))
 async def post_events(batch: EventBatch, principal: Reporter, services: ServicesDep, now: Now) -> EventsAccepted:
-    """Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
+    """Store events (at most 500 per request). A stored ID changes nothing; an unknown kind is set aside.
 
     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
@@ -90,8 +90,7 @@ async def post_events(batch: EventBatch, principal: Reporter, services: Services
     services.quotas.charge_events(principal, len(batch.items))
     named = {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None}
     await services.events.require_nodes(named)
-    stored = await services.events.keep(batch.items)
-    return stored.model_copy(update={"set_aside": len(batch.newer_kinds)})
+    return await services.events.keep(batch.items, set_aside=len(batch.newer_kinds))
 
 
 async def _check_authors(services: Services, principal: Principal, events: Sequence[EventIn], now: float) -> None:

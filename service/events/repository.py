@@ -50,7 +50,7 @@ def claim(session: WriteSession, event_ids: Collection[str], now: float) -> set[
 
 
 def judged_since(session: AnySession, since: float, limit: int) -> list[EventRow]:
-    """The latest judged events at or after ``since``, oldest first."""
+    """Return the latest evaluated events at or after ``since``, oldest first."""
     statement = (
         select(EventRow)
         .where(EventRow.judged_at.is_not(None), EventRow.time >= since)

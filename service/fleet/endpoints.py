@@ -47,7 +47,7 @@ class DevicePage(Page[DeviceRead]):
 
 @router.put("/nodes/{name}", operation_id="put_node")
 async def put_node(name: NodeName, body: NodeReportCreate, principal: Reporter, services: ServicesDep) -> NodeRead:
-    """Report a node: it sends this when it starts, and when something about it changes."""
+    """Report a node. Its daemon sends this at the start and after each change."""
     principal.require_node(name)
     if principal.node != name and services.seen.get(name) is None:  # not heard since this process began
         services.quotas.charge_entity(principal)
@@ -76,7 +76,7 @@ def list_nodes(
     sort: NodeSort = NodeSort.NAME,
     facets: bool = False,
 ) -> NodePage:
-    """Nodes in the order of ``sort``; ``q`` is looked for in name, host name, rack and cohort."""
+    """Nodes in the order of ``sort``; ``q`` matches name, host name, rack, and cohort."""
     jobs = services.occupancy.by_node(session)
     listed = NodeList(services.fleet.current(session).nodes.values(), wanted, jobs)
     names, cursor = node_list.page_of(
@@ -151,7 +151,7 @@ def get_snapshot(
     now: Now,
     signal: Annotated[str, Query(max_length=128)] = "state",
 ) -> Response:
-    """One byte a slot of the layout: 0 to 250 between the low and high of the headers, 255 where nothing is known."""
+    """One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown."""
     fleet = services.fleet.current(session)
     layout = services.layout.get(fleet)
     if signal == "state":

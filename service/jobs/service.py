@@ -83,7 +83,7 @@ def _read(row: JobRow, open_incidents: int, recoveries: Sequence[RecoveryRow], n
 
 
 def _ratio(row: JobRow, recoveries: Sequence[RecoveryRow], now: float) -> float | None:
-    """Until the job ended, else until it was last heard: of silence nothing is claimed."""
+    """Until the job ended, else until its last report: nothing is known about the time after it."""
     outages = [
         Outage(failed_at=r.failed_at, recovered_at=r.recovered_at, steps_lost=r.steps_lost or 0)
         for r in recoveries

@@ -42,7 +42,7 @@ def list_remediations(
     state: RemediationState | None = None,
     node: Annotated[Name | None, Query()] = None,
 ) -> RemediationPage:
-    """Remediations, newest first, each with the rules that judged it."""
+    """Remediations, newest first, each with the results of the rules."""
     statement = repository.listing(state=state, node=node)
     rows, cursor = paginate(session, statement, keys=(RemediationRow.created_at, RemediationRow.id), page=page)
     return RemediationPage(items=[RemediationRead.model_validate(row) for row in rows], next_cursor=cursor)
@@ -65,7 +65,7 @@ def accept_remediation(
     services: ServicesDep,
     now: Now,
 ) -> RemediationRead:
-    """Drain the node for it. What a rule only holds a person may let pass."""
+    """Accept the proposal and act on it. An operator may accept a proposal that a rule only holds."""
     service.lock(session)
     row = service.require(session, remediation_id)
     survey = FleetView(session, services.settings.remediation, now)
@@ -78,7 +78,7 @@ def accept_remediation(
 def dismiss_remediation(
     remediation_id: Id, body: DecisionBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
 ) -> RemediationRead:
-    """Leave the node where it is; the incident proposes nothing for it any more."""
+    """Dismiss the proposal. The node stays as it is, and the incident proposes nothing more for it."""
     row = service.require(session, remediation_id)
     service.dismiss(session, row, actor=principal.name, reason=body.reason, now=now)
     session.flush()

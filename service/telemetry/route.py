@@ -60,8 +60,8 @@ class FrameGateway(FastAPI):
             await problem_response(error, scope["path"])(scope, receive, send)
         except OperationalError:
             _log.exception("the database did not answer at %s", scope["path"])
-            error = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
-            await problem_response(error, scope["path"])(scope, receive, send)
+            away = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
+            await problem_response(away, scope["path"])(scope, receive, send)
 
 
 async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:
@@ -94,7 +94,7 @@ def document(schema: dict[str, Any]) -> None:
         "content": {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}},
     }
     problem_answers = {str(status): answer for status, answer in problems(404, 409, 503).items()}
-    stored = "Durable. X-Mainstay-Duplicate: 1 when it was stored before."
+    stored = "Stored durably. X-Mainstay-Duplicate is 1 if it was stored before."
     schema["paths"][FRAMES] = {
         "post": {
             "tags": ["telemetry"],

@@ -107,7 +107,7 @@ def store(session: WriteSession, said: OverridesIn, *, actor: str, now: float) -
 
 
 def activate(session: WriteSession, said: VersionChoice, *, actor: str, now: float) -> PolicyVersionRow:
-    """Let a version judge; the one before it is retired.
+    """Activate a version and retire the one before it.
 
     Raises:
         UnknownVersionError: there is no such version.
@@ -123,7 +123,7 @@ def activate(session: WriteSession, said: VersionChoice, *, actor: str, now: flo
 
 
 def retire(session: WriteSession, said: VersionChoice, *, actor: str, now: float) -> PolicyVersionRow:
-    """Let a version judge no more, not even as a shadow.
+    """Retire a version, also as a shadow.
 
     Raises:
         UnknownVersionError: there is no such version.
@@ -153,7 +153,7 @@ def compare_overrides(
 
 
 def read(session: AnySession) -> PolicyRead:
-    """The policy that judges now, and what runs beside it."""
+    """The active policy and its shadow."""
     active, shadow = (repository.in_mode(session, mode) for mode in (VersionMode.ACTIVE, VersionMode.SHADOW))
     policy = effective(active)
     version = active.version if active is not None and policy is not None else None

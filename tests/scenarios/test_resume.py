@@ -144,7 +144,7 @@ def test_another_number_of_stages_goes_on_to_the_same_bits(
 
 @pytest.mark.parametrize(
     ("resume", "words"),
-    [("latest", r"--resume latest: .* is no directory"), ("nonsense", r"--resume nonsense: .* is no directory")],
+    [("latest", r"--resume latest: .* is not a directory"), ("nonsense", r"--resume nonsense: .* is not a directory")],
 )
 def test_nothing_to_resume_is_one_line(tmp_path: Path, resume: str, words: str) -> None:
     script = tmp_path / "script.py"
