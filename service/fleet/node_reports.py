@@ -17,6 +17,7 @@ from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
 
@@ -89,10 +90,12 @@ class NodeReports:
     def _store_together(self, batch: Sequence[_Waiting]) -> list[NodeRead]:
         now = self.clock.now()
         with self.database.session() as session:
-            rows = service.report_all(session, {waiting.name: waiting.said for waiting in batch}, now=now)
+            service.report_all(session, {waiting.name: waiting.said for waiting in batch}, now=now)
             for waiting in batch:
                 self.seen.note(waiting.name, now)
-            return serializers.serialize_nodes(session, rows, self.seen, self.occupancy.by_node(session), now)
+            nodes = {node.name: node for node in read_nodes(session, [waiting.name for waiting in batch])}
+            jobs = self.occupancy.by_node(session)
+            return serializers.serialize_nodes(session, [nodes[w.name] for w in batch], self.seen, jobs, now)
 
 
 def _answer(future: asyncio.Future[NodeRead], answer: NodeRead | Exception) -> None:
