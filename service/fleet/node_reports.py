@@ -15,6 +15,7 @@ from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
 
@@ -54,9 +55,11 @@ class NodeReports:
             return [answer for report in batch for answer in self._store([report])]
 
     def _store_together(self, batch: Sequence[Report]) -> list[NodeRead]:
-        now = self._clock.now()
+        now, reports = self._clock.now(), dict(batch)
         with self._database.session() as session:
-            rows = service.report_all(session, dict(batch), now=now)
-            for name, _ in batch:
+            service.report_all(session, reports, now=now)
+            for name in reports:
                 self._seen.note(name, now)
-            return serializers.serialize_nodes(session, rows, self._seen, self._occupancy.by_node(session), now)
+            nodes = {node.name: node for node in read_nodes(session, list(reports))}
+            jobs = self._occupancy.by_node(session)
+            return serializers.serialize_nodes(session, [nodes[name] for name, _ in batch], self._seen, jobs, now)
