@@ -214,6 +214,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
 
 
 def _add_routes(app: FastAPI) -> None:
+    app.router.routes.extend(frames.ROUTES)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):

@@ -6,11 +6,10 @@ Invariant: an answer is sent after its commit, and a report that cannot be store
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import OperationalError
 
-from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
@@ -18,6 +17,9 @@ from mainstay.service.fleet import serializers, service
 from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
+
+if TYPE_CHECKING:
+    from mainstay.service.admission.node_facts import Occupancy
 
 BATCH: Final = 50
 """Reports in one transaction: some 60 ms."""
