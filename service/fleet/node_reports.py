@@ -10,13 +10,13 @@ from typing import Final
 
 from sqlalchemy.exc import OperationalError
 
-from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
+from mainstay.service.jobs.occupancy import Occupancy
 
 BATCH: Final = 50
 """Reports in one transaction: some 60 ms."""
