@@ -17,6 +17,7 @@ from mainstay.service.fleet import serializers, service
 from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
+from mainstay.service.jobs.occupancy import Occupancy
 
 if TYPE_CHECKING:
     from mainstay.service.admission.node_facts import Occupancy
