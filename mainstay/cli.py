@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
     "token": ("mainstay.service.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),
+    "relay": ("mainstay.probes.cli:relay", "relay", "Run a rack relay."),
     "doctor": ("mainstay.probes.cli:doctor", "node", "Check this machine for missing requirements."),
     "validate": ("mainstay.detectors.validation.cli:validate", "bench", "Benchmark this machine."),
     "criteria": ("mainstay.detectors.validation.cli:criteria", "analysis", "Learn and apply validation criteria."),

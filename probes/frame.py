@@ -48,8 +48,11 @@ class FrameError(ValueError):
     """The bytes are not an acceptable frame; the message names what is wrong."""
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node's (or one job's) samples over a second or more."""
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's (or one job's) samples over a second or more.
+
+    A field that a newer version added is set aside: what it must not be set aside for has another ``version``.
+    """
 
     version: int
     subject: str

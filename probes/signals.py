@@ -6,6 +6,7 @@ A missing sample is NaN (narrow) or ``WIDE_MISSING`` (wide): unknown, which is n
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from mainstay.probes.core_types import GROUP_KINDS
 
 WIDE_MISSING: Final = -(2**63)
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _INF: Final = float("inf")
 
 
@@ -237,18 +239,25 @@ def names(source: SignalSource, *, wide: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The signals a stream of frames carries, in the order of its tensors' middle axis."""
+    """The signals a stream of frames carries, in the order of its tensors' middle axis.
+
+    A name that is not in ``SIGNALS`` is one of a newer version: its place in the tensors is kept, its values are not.
+
+    Raises:
+        ValueError: a name is no legal one, stands twice, or is in the wrong half.
+    """
 
     narrow: tuple[str, ...]
     wide: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        unknown = [n for n in (*self.narrow, *self.wide) if n not in SIGNALS]
-        if unknown:
-            raise ValueError(f"unknown signal {unknown[0]!r}: declare it in probes/signals.py")
+        illegal = [n for n in (*self.narrow, *self.wide) if n not in SIGNALS and not _NAME.fullmatch(n)]
+        if illegal:
+            raise ValueError(f"{illegal[0]!r} is no name of a signal")
         if len({*self.narrow, *self.wide}) != len(self.narrow) + len(self.wide):
             raise ValueError("a signal is in the catalog twice")
-        misplaced = [n for n in self.narrow if SIGNALS[n].wide] + [n for n in self.wide if not SIGNALS[n].wide]
+        known = [(n, wide) for half, wide in ((self.narrow, False), (self.wide, True)) for n in half if n in SIGNALS]
+        misplaced = [n for n, wide in known if SIGNALS[n].wide is not wide]
         if misplaced:
             raise ValueError(f"signal {misplaced[0]!r} is in the wrong half of the catalog (narrow or wide)")
 

@@ -11,9 +11,12 @@ credential is *later*, because the data is good.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,7 +29,11 @@ from mainstay.probes.signals import Catalog
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 """Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
+_FINAL: Final = frozenset({"wrong-node", "wrong-rack"})
+"""Problems of these statuses that concern the data: it belongs to another sender."""
 _DETAIL_BYTES: Final = 4096
+_ABOUT_THE_HOST: Final = "wrong-host"
+"""A 400 that an operator ends by a setting of the service: the data is good."""
 
 
 class TransportError(Exception):
@@ -87,20 +94,59 @@ class Backoff:
         self._failures = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for ``https``: whom to trust instead of the system's authorities, and who we are.
+
+    Each new connection reads them again, so that a renewed certificate needs no restart.
+    """
+
+    ca_file: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+
+    @classmethod
+    def from_environment(cls) -> TlsFiles:
+        """What ``MAINSTAY_CA_FILE``, ``MAINSTAY_CLIENT_CERTIFICATE`` and ``MAINSTAY_CLIENT_KEY`` name."""
+        names = ("MAINSTAY_CA_FILE", "MAINSTAY_CLIENT_CERTIFICATE", "MAINSTAY_CLIENT_KEY")
+        return cls(*(Path(value) if (value := os.environ.get(name)) else None for name in names))
+
+    def check(self) -> None:
+        """Raise ``ValueError`` for a file that is missing, and for a certificate without its key."""
+        if (self.client_certificate is None) != (self.client_key is None):
+            raise ValueError("a client certificate needs both --client-certificate and --client-key")
+        for path in (self.ca_file, self.client_certificate, self.client_key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"{path} is not a file")
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
 class Transport:
     """A client of one service. Thread-safe; connections are kept alive.
 
     Args:
         url: where the service listens, ``http://host:port`` or ``https://…``.
         token: bearer token; may be replaced at any time.
+        tls: files for ``https``; the default is what the environment names (``MAINSTAY_CA_FILE``).
         connect_s: seconds to wait for a connection.
         read_s: seconds to wait for an answer.
 
     Raises:
-        ValueError: the URL is not an HTTP one.
+        ValueError: the URL is not an HTTP one, or a TLS file is missing.
     """
 
-    def __init__(self, url: str, token: str = "", *, connect_s: float = 3.0, read_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        tls: TlsFiles | None = None,
+        connect_s: float = 3.0,
+        read_s: float = 10.0,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"service URL {url!r} must look like http://host:port or https://host:port")
@@ -108,7 +154,16 @@ class Transport:
         self.token = token
         self._connect_s = connect_s
         self._read_s = read_s
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=4, retries=False)
+        files = tls or TlsFiles.from_environment()
+        files.check()
+        self._pool = urllib3.PoolManager(
+            num_pools=1,
+            maxsize=4,
+            retries=False,
+            ca_certs=_text(files.ca_file),
+            cert_file=_text(files.client_certificate),
+            key_file=_text(files.client_key),
+        )
 
     def request(
         self,
@@ -174,7 +229,8 @@ def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> Transp
         problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
-    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug == "wrong-node")
+    is_passing = answer.status in _PASSING or slug == _ABOUT_THE_HOST
+    refused = 400 <= answer.status < 500 and (not is_passing or slug in _FINAL)
     kind = RejectedError if refused else RetryableError
     return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
 

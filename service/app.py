@@ -21,18 +21,22 @@ from starlette.routing import Route
 from mainstay import __version__
 from mainstay.service import health
 from mainstay.service.admission import endpoints as admission
+from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
 from mainstay.service.auth.quotas import TokenQuotas
-from mainstay.service.auth.service import ensure_admin
+from mainstay.service.auth.service import create_code, ensure_admin
+from mainstay.service.auth.throttle import SignInThrottle
 from mainstay.service.auth.tokens import TokenCache
 from mainstay.service.check_selection import endpoints as selections
 from mainstay.service.check_selection.service import Selector
 from mainstay.service.common import idempotency, migrate, openapi, problem
 from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
+from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
+from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
@@ -43,6 +47,7 @@ from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
 from mainstay.service.fleet import lifecycle_endpoints as node_life
 from mainstay.service.fleet import loops as fleet_loops
+from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.node_reports import NodeReports
 from mainstay.service.incidents import detection_loop, lemon_scan
@@ -141,17 +146,21 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
     wakers = WakeupRegistry()
+    occupancy = Occupancy()
     return Services(
         settings=settings,
         clock=clock,
         database=database,
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
+        sign_ins=SignInThrottle(settings.auth.sign_in_failures, settings.auth.sign_in_failures_total, time.monotonic),
         hub=ChangeHub(database),
         ingest=ingest,
         history=History(ingest.ring, ingest.store, ingest.catalogs),
-        layout=LayoutCache(database),
+        fleet=FleetDirectory(settings.stream.keep_changes),
+        layout=LayoutCache(),
         selector=Selector(settings.incidents.shared_fault_nodes),
-        reports=NodeReports(database, ingest.seen, clock),
+        reports=NodeReports(database, ingest.seen, clock, occupancy),
+        occupancy=occupancy,
         events=EventWriter(database, wakers, clock),
         quotas=TokenQuotas(settings.quotas),
         wakers=wakers,
@@ -178,7 +187,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
         app.state.loops, app.state.collectors = loops, COLLECTORS
-        app.state.first_token = _first_token(services)
+        app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:
             for extra in extras:
@@ -189,10 +198,11 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services.ingest.writer.stop()
         close_services(services)
 
-    app = FastAPI(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = frames.FrameGateway(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(frames.FrameGateway)
+    app.add_middleware(Compression)
+    app.add_middleware(AllowedHosts, bound=settings.host, names=settings.allowed_hosts)
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)
@@ -208,9 +218,14 @@ def _add_routes(app: FastAPI) -> None:
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
 
-def _first_token(services: Services) -> str | None:
+def _first_code(services: Services) -> str | None:
+    """On the first start: a code that signs the administrator in."""
+    settings, now = services.settings, services.clock.now()
     with services.database.session() as session:
-        return ensure_admin(session, services.settings.data_dir, now=services.clock.now())
+        token_id = ensure_admin(session, settings.data_dir, now=now)
+        if token_id is None:
+            return None
+        return create_code(session, token_id, now=now, seconds=settings.auth.sign_in_code_seconds)
 
 
 def _start(services: Services, loops: Loops) -> None:

@@ -18,13 +18,13 @@ from starlette.responses import JSONResponse, Response
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
+from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
 from mainstay.service.exposition.page import page
-from mainstay.service.fleet import repository as fleet
 from mainstay.service.services import Services
 
-LEAST_FREE_BYTES: Final = 64 * 2**20
-"""SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
+LEAST_FREE_BYTES: Final = 16 * 2**20
+"""Twice the largest frame: with less, commits begin to fail."""
 DETECTION: Final = "judge"
 LATE_TURNS: Final = 10.0
 """Intervals without a turn of the detection loop after which detection is called late; a turn of a large fleet takes
@@ -79,7 +79,7 @@ def disk_fault(directory: Path, least: int = LEAST_FREE_BYTES) -> str | None:
     free = shutil.disk_usage(directory).free
     if free >= least:
         return None
-    return f"{free / 2**20:.0f} MiB are free in {directory}, and {least / 2**20:.0f} are needed: make room"
+    return f"{free // 2**20} MiB free in {directory}, and {least // 2**20} are needed: make room"
 
 
 def _late(loops: Loops, turns: float = LATE_TURNS) -> str | None:
@@ -103,12 +103,15 @@ async def metrics(request: Request) -> Response:
         registry.register(make(running.services_of(request)))
     registry.register(LoopCollector(request.app.state.loops))
     services = running.services_of(request)
-    text = await anyio.to_thread.run_sync(_metrics_text, registry, services, limiter=services.pressure.threads.health)
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    encoding = compression.choose(request.headers.get("accept-encoding", ""))
+    text = await anyio.to_thread.run_sync(
+        _metrics_text, registry, services, encoding, limiter=services.pressure.threads.health
+    )
+    return Response(text, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
 
 
-def _metrics_text(registry: CollectorRegistry, services: Services) -> bytes:
-    return generate_latest(registry) + page(services)
+def _metrics_text(registry: CollectorRegistry, services: Services, encoding: str | None) -> bytes:
+    return compression.compress(generate_latest(registry) + page(services), encoding)
 
 
 def _counter(name: str, about: str, value: float) -> CounterMetricFamily:
@@ -161,12 +164,12 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self.services.database.reading() as session:
-            counts, devices = fleet.count_by_state(session), fleet.count_devices(session)
+            fleet = self.services.fleet.current(session)
         nodes = GaugeMetricFamily("mainstay_nodes", "Nodes, by state", labels=["state"])
         for state in HealthState:
-            nodes.add_metric([state.value], counts.get(state.value, 0))
+            nodes.add_metric([state.value], fleet.states.get(state.value, 0))
         yield nodes
-        yield _gauge("devices", "Devices in the latest reports", devices)
+        yield _gauge("devices", "Devices in the latest reports", fleet.devices)
         yield _gauge("event_streams", "Open event streams", self.services.hub.watchers)
         yield _counter("watch_messages", "Messages handed to event streams", self.services.hub.sent)
 

@@ -22,7 +22,7 @@ def admit(body: AdmissionIn, _: Actor, services: ServicesDep, now: Now) -> Respo
     ``allow``, ``allow_degraded`` or ``deny``, with every reason, and spares for what is denied.
     """
     with services.database.reading() as session:
-        answer = service.decide(session, body, services.occupancy, now=now, settings=services.settings)
+        answer = service.decide(session, services, body, now=now)
     if body.preempt or body.preflight:
         with services.database.session() as session:
             answer = service.act(session, body, answer, now=now, settings=services.settings)

@@ -17,14 +17,23 @@ from mainstay.service.auth import repository
 from mainstay.service.auth.models import TokenRow
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest
 from mainstay.service.common.problem import ForbiddenError, UnauthorizedError
+from mainstay.service.connections import PEER_NAMES
 from mainstay.service.services import Services
 
 COOKIE: Final = "mainstay_session"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+_CERTIFIED: Final = frozenset({TokenKind.NODE})
+"""Kinds of token that need the certificate of their node where the service knows an authority for such."""
+
+
 class CrossOriginError(ForbiddenError):
     slug, title = "cross-origin", "Request from another origin"
+
+
+class WrongCertificateError(ForbiddenError):
+    slug, title = "wrong-certificate", "Wrong client certificate"
 
 
 def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
@@ -37,6 +46,7 @@ def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
         scopes=frozenset(Scope(s) for s in row.scopes),
         node=row.node,
         job=row.job,
+        racks=frozenset(row.racks or ()),
         expires_at=min(ends, default=None),
     )
 
@@ -66,12 +76,29 @@ async def identify(request: Request) -> Principal:
     services = running.services_of(request)
     secret = bearer_of(request)
     if secret is not None:
-        return await _known(services, digest(secret), by_cookie=False)
+        principal = await _known(services, digest(secret), by_cookie=False)
+        if principal.kind in _CERTIFIED:
+            require_certificate(request, principal.node or "")
+        return principal
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         raise UnauthorizedError("sign in, or send 'Authorization: Bearer TOKEN'")
     require_same_origin(request)
     return await _known(services, digest(cookie), by_cookie=True)
+
+
+def require_certificate(request: Request, node: str) -> None:
+    """Where client certificates are configured, the connection's must name ``node``.
+
+    Raises:
+        WrongCertificateError: it shows none, or one of another node.
+    """
+    if running.services_of(request).settings.tls_client_ca is None:
+        return
+    names = request.scope.get(PEER_NAMES) or frozenset()
+    if node not in names:
+        shown = f"one for {', '.join(sorted(names))}" if names else "none"
+        raise WrongCertificateError(f"node {node!r} must show a client certificate of its name; it shows {shown}")
 
 
 async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:

@@ -4,8 +4,8 @@
     ├── BadRequestError 400     ├── NotFoundError 404      ├── PreconditionFailedError 412
     ├── UnauthorizedError 401   ├── ConflictError 409      ├── TooLargeError 413
     ├── ForbiddenError 403      └── UnavailableError 503   ├── WrongContentTypeError 415
-    ├── TooManyRequestsError 429
-    └── UnprocessableError 422
+    ├── UnprocessableError 422
+    └── TooManyRequestsError 429
 
 A feature subclasses one of these and sets ``slug`` and ``title``; the detail names what is wrong with the input.
 Nothing about the inside of the service leaks: an unexpected exception is logged and answered by a bare 500.
@@ -121,8 +121,7 @@ BY_STATUS: Final[dict[int, type[ProblemError]]] = {
     kind.status: kind
     for kind in (
         BadRequestError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, PreconditionFailedError,
-        TooLargeError, WrongContentTypeError, UnprocessableError, TooManyRequestsError,
-        UnavailableError,
+        TooLargeError, WrongContentTypeError, UnprocessableError, TooManyRequestsError, UnavailableError,
     )
 }  # fmt: skip
 """The first branches of the tree: the meaning of a status without a more exact slug."""

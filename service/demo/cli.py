@@ -90,7 +90,8 @@ def _play(options: DemoOptions, story: DemoTimeline, console: Console, *, stay: 
             scenario.stack.close()
     console.print(summary_table(story))
     if stay and not story.error:
-        console.print(f"\nThe dashboard stays up: [bold cyan]{story.sign_in}[/]\nCtrl-C ends everything.")
+        link = scenario.stack.sign_in_link()  # the first one may be used, or over
+        console.print(f"\nThe dashboard stays up: [bold cyan]{link}[/]\nCtrl-C ends everything.")
         _wait_for_interrupt(scenario)
 
 

@@ -71,7 +71,7 @@ def drain_node(
     ]
     session.flush()
     after_commit(session, lambda: services.wakers.wake("remediation"))
-    read = fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0]
+    read = _read(session, services, row, now)
     told = DrainRead(**dict(read), migration_requests=[MigrationRequestRead.model_validate(one) for one in given])
     return idempotency.remember(session, told)
 
@@ -164,4 +164,9 @@ def _answer(
 ) -> NodeRead:
     session.flush()
     after_commit(session, lambda: services.wakers.wake("remediation"))
-    return idempotency.remember(session, fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0])
+    return idempotency.remember(session, _read(session, services, row, now))
+
+
+def _read(session: WriteSession, services: Services, row: NodeRow, now: float) -> NodeRead:
+    jobs = services.occupancy.by_node(session)
+    return fleet_serializers.serialize_nodes(session, [row], services.seen, jobs, now)[0]

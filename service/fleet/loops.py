@@ -1,4 +1,4 @@
-"""Background loop of the fleet: records report times and marks nodes as timed out."""
+"""Background loop of the fleet: records report times, marks nodes as timed out, keeps the directory up to date."""
 
 from __future__ import annotations
 
@@ -42,4 +42,12 @@ def make(services: Services) -> list[Loop]:
             listening_since=listening.since(now),
         )
 
-    return [Loop("fleet-voices", INTERVAL, sweep_heartbeats)]
+    def follow_changes() -> None:
+        """A request then finds little to read; one that finds more reads it itself."""
+        with services.database.reading() as session:
+            if services.database.is_sqlite:  # one process: it heard every report itself
+                services.fleet.current(session)
+            else:
+                services.fleet.follow_reports(session)
+
+    return [Loop("fleet-voices", INTERVAL, sweep_heartbeats), Loop("fleet-directory", INTERVAL, follow_changes)]

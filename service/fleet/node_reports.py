@@ -10,6 +10,7 @@ from typing import Final
 
 from sqlalchemy.exc import OperationalError
 
+from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
@@ -27,8 +28,8 @@ Report = tuple[str, NodeReportCreate]
 class NodeReports:
     """Stores what arrived while the last batch was being written. Call it from the event loop."""
 
-    def __init__(self, database: Database, seen: LastSeenCache, clock: Clock) -> None:
-        self._database, self._seen, self._clock = database, seen, clock
+    def __init__(self, database: Database, seen: LastSeenCache, clock: Clock, occupancy: Occupancy) -> None:
+        self._database, self._seen, self._clock, self._occupancy = database, seen, clock, occupancy
         self._writer: GroupWriter[Report, NodeRead] = GroupWriter(
             "node reports", self._store, size=BATCH, longest=WAITING, pressure=database.pressure
         )
@@ -58,4 +59,4 @@ class NodeReports:
             rows = service.report_all(session, dict(batch), now=now)
             for name, _ in batch:
                 self._seen.note(name, now)
-            return serializers.serialize_nodes(session, rows, self._seen, now)
+            return serializers.serialize_nodes(session, rows, self._seen, self._occupancy.by_node(session), now)

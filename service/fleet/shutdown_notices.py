@@ -16,6 +16,7 @@ from mainstay.service.events.schemas import EventIn
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.transitions import propose
+from mainstay.service.stream.changes import Topic, record_change
 
 _REASONS: Final = frozenset({"stopped", "shutdown"})
 _KINDS: Final = frozenset({EventKind.NODE_STOPPING, EventKind.NODE_STARTED})
@@ -34,6 +35,8 @@ def apply_notices(session: WriteSession, events: Iterable[EventIn], *, now: floa
 
 def _hear_one(session: WriteSession, row: NodeRow, event: EventIn, now: float) -> None:
     began = row.started_at or 0.0  # by the node's own clock, as the event's time is
+    if event.time >= began:
+        record_change(session, Topic.NODE, {"id": row.name, "reason": event.kind.value})
     if event.kind is EventKind.NODE_STARTED:
         if event.time >= began:
             row.started_at, row.stopped_at = event.time, None

@@ -9,11 +9,9 @@ have looked long enough to say otherwise. One judge runs in a service; a second 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from mainstay.detectors.finding import Evidence, Finding
@@ -24,7 +22,7 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
-from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
@@ -35,6 +33,7 @@ from mainstay.service.incidents.service import IncidentChangedError
 from mainstay.service.services import Services
 from mainstay.service.settings import IncidentSettings
 from mainstay.service.sources.dcgm.frames import VERSION as EXPORTER
+from mainstay.service.telemetry.ring import Column
 from mainstay.service.xid_policies.live import LivePolicy
 
 _log: Final = logging.getLogger(__name__)
@@ -47,8 +46,6 @@ REPLAYED: Final = 4096
 SETTLE_SECONDS: Final = 60.0
 """How long any detector looks before silence about an inherited finding means that it is over (some look for longer,
 ``ArrayDetector.settle_seconds``): calm ends an outlier after 30 samples, and a heartbeat is trusted after 10 s."""
-FLEET_SECONDS: Final = 5.0
-"""How old the cached list of nodes and devices may be."""
 
 
 class DetectionLoop:
@@ -70,7 +67,8 @@ class DetectionLoop:
         self._inherited: dict[str, Finding] = {}
         self._began: float | None = None
         self._measured_at = 0.0
-        self._fleet, self._fleet_at = Fleet(), -FLEET_SECONDS
+        self._fleet, self._layout = Fleet(), -1
+        self._cohorts: Mapping[Column, str] = {}
 
     def run_once(self) -> None:
         """One look: events first, then (once an interval) measurements and deadlines."""
@@ -209,7 +207,7 @@ class DetectionLoop:
 
     def _judge_measurements(self, now: float) -> None:
         with self._services.database.reading() as session:
-            self._refresh(session, now)
+            self._refresh(session)
         found = self._watch.judge(self._fleet, now)
         quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
         self._pending += [*self._policy.refresh(now), *quiet, *found, *self._disown(self._fleet, found, now)]
@@ -223,16 +221,24 @@ class DetectionLoop:
                 )
             del self._pending[: len(part)]
 
-    def _refresh(self, session: AnySession, now: float) -> None:
-        if abs(now - self._fleet_at) >= FLEET_SECONDS:
-            self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session), relayed=_relayed(session))
-            self._fleet_at = now
-            switches = _switches(session)
-            self._switches = self._switches if switches == self._switches else switches
-        gone = _stopped(session)  # a node that sent a shutdown notice is not lost
-        seen = self._services.seen
-        heard = {node: seen.get(node) or at for node, at in self._fleet.heard.items() if node not in gone}
-        self._fleet = replace(self._fleet, heard=heard, runs=self._runs.read(session, self._switches))
+    def _refresh(self, session: AnySession) -> None:
+        directory, last = self._services.fleet.current(session), self._services.seen
+        if directory.layout != self._layout:
+            self._layout = directory.layout
+            self._cohorts = _cohorts(directory)
+            self._switches = {name: node.switches for name, node in directory.nodes.items() if node.switches}
+        nodes = directory.nodes.items()
+        self._fleet = Fleet(
+            cohorts=self._cohorts,
+            # A node that sent a shutdown notice is not lost.
+            heard={
+                name: at
+                for name, node in nodes
+                if node.stopped_at is None and (at := last.get(name) or node.last_seen_at) is not None
+            },
+            relayed=frozenset(name for name, node in nodes if node.version == EXPORTER),
+            runs=self._runs.read(session, self._switches),
+        )
 
     def _pass_time(self, now: float) -> None:
         with self._services.database.reading() as session:
@@ -242,30 +248,13 @@ class DetectionLoop:
             deadlines.apply_deadlines(Context(session, self._settings, now))
 
 
-def _cohorts(session: AnySession) -> dict[tuple[str, str], str]:
+def _cohorts(fleet: Directory) -> dict[tuple[str, str], str]:
     """(node, device) → label of those it may be compared with: the node's cohort and the device's model."""
-    statement = select(DeviceRow.node, DeviceRow.id, NodeRow.cohort, DeviceRow.model).join(
-        NodeRow, NodeRow.name == DeviceRow.node
-    )
-    return {(node, device): f"{cohort}/{model}" for node, device, cohort, model in session.execute(statement)}
-
-
-def _last_words(session: AnySession) -> dict[str, float]:
-    statement = select(NodeRow.name, NodeRow.last_seen_at).where(NodeRow.last_seen_at.is_not(None))
-    return {node: at for node, at in session.execute(statement) if at is not None}
-
-
-def _relayed(session: AnySession) -> frozenset[str]:
-    return frozenset(session.scalars(select(NodeRow.name).where(NodeRow.version == EXPORTER)))
-
-
-def _stopped(session: AnySession) -> set[str]:
-    return set(session.scalars(select(NodeRow.name).where(NodeRow.stopped_at.is_not(None))))
-
-
-def _switches(session: AnySession) -> Switches:
-    statement = select(NodeRow.name, NodeRow.switches)
-    return {node: tuple(above) for node, above in session.execute(statement) if above}
+    return {
+        (name, device.id): f"{node.cohort}/{device.model}"
+        for name, node in fleet.nodes.items()
+        for device in node.devices
+    }
 
 
 def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:

@@ -262,14 +262,16 @@ def open_by_job(session: AnySession, jobs: Collection[str]) -> dict[str, int]:
     return {job: count for job, count in session.execute(statement)}  # noqa: C416 - rows are no tuples to mypy
 
 
-def open_by_node(session: AnySession, nodes: Collection[str]) -> dict[str, int]:
-    """Node → how many incidents that are not closed touch it; nodes without are absent."""
+def open_by_node(session: AnySession, nodes: Collection[str] | None = None) -> dict[str, int]:
+    """Node → how many incidents that are not closed touch it; nodes without are absent. All nodes by default."""
     statement = (
         select(FindingRow.node, func.count(FindingRow.incident_id.distinct()))
         .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
-        .where(FindingRow.node.in_(nodes), IncidentRow.state.in_(_LIVE))
+        .where(IncidentRow.state.in_(_LIVE))
         .group_by(FindingRow.node)
     )
+    if nodes is not None:
+        statement = statement.where(FindingRow.node.in_(nodes))
     return {node: count for node, count in session.execute(statement) if node is not None}
 
 

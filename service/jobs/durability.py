@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from mainstay.service.common.schemas import Bytes, Input, JsonNumber, Name, Text, UnixSeconds
+from mainstay.service.common.schemas import Bytes, JsonNumber, Lenient, Name, Text, UnixSeconds
 from mainstay.service.events.schemas import MAX_RANK
 
 _Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
@@ -17,7 +17,7 @@ _Probability = Annotated[float, Field(ge=0.0, le=1.0), JsonNumber]
 MAX_LINES = 64
 
 
-class WarnedNode(Input):
+class WarnedNode(Lenient):
     """A node that is not trusted, and what is done for its ranks."""
 
     node: Name
@@ -32,7 +32,7 @@ class WarnedNode(Input):
     """Those of which such a copy is in place now."""
 
 
-class CorruptSteps(Input):
+class CorruptSteps(Lenient):
     """A node that has computed wrongly, and the newest step before that; null: none is known to be clean."""
 
     node: Name
@@ -43,7 +43,7 @@ class CorruptSteps(Input):
     """The steps that the job stands on are."""
 
 
-class CorruptedNode(Input):
+class CorruptedNode(Lenient):
     """What was found in the snapshot memory of one node."""
 
     node: Name
@@ -57,7 +57,7 @@ class CorruptedNode(Input):
     """The newest, in words."""
 
 
-class Scrubbing(Input):
+class Scrubbing(Lenient):
     """What reading all snapshot memory again and again has found, since each agent or the coordinator started."""
 
     passes: _Count
@@ -73,7 +73,7 @@ class Scrubbing(Input):
     nodes: Annotated[list[CorruptedNode], Field(max_length=MAX_LINES)]
 
 
-class Durability(Input):
+class Durability(Lenient):
     """The figure of one moment. A null probability is not known, which is never good."""
 
     time: UnixSeconds

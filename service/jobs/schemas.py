@@ -13,6 +13,7 @@ from mainstay.service.common.schemas import (
     Bytes,
     Input,
     JsonNumber,
+    Lenient,
     Name,
     Output,
     ShortText,
@@ -46,7 +47,7 @@ class RankState(StrEnum):
     RESTORING = "restoring"
 
 
-class TopologyRank(Input):
+class TopologyRank(Lenient):
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
     dp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
     pp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
@@ -57,7 +58,7 @@ class TopologyRank(Input):
     state: RankState
 
 
-class Topology(Input):
+class Topology(Lenient):
     dp: Count
     pp: Count
     tp: Count
@@ -91,7 +92,7 @@ class Topology(Input):
             raise ValueError(f"stages {stages} are not {what}")
 
 
-class Protection(Input):
+class Protection(Lenient):
     slots: Annotated[int, Field(ge=0, le=16), JsonNumber]
     parity_every: Annotated[int, Field(ge=1, lt=2**31), JsonNumber] | None
     parity_group: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
@@ -111,7 +112,7 @@ def _as_text(command: Any) -> Any:
     return command
 
 
-class MigrationRequestResult(Input):
+class MigrationRequestResult(Lenient):
     """What became of an advice, as the coordinator says."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
@@ -122,7 +123,7 @@ class MigrationRequestResult(Input):
     steps_lost: Step | None = None
 
 
-class JobReport(Input):
+class JobReport(Lenient):
     """What the coordinator says about its job; sent when something changes and every few seconds."""
 
     name: Annotated[ShortText, Field(min_length=1)]

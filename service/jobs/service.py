@@ -51,6 +51,8 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         row = JobRow(id=job_id, last_seen_at=now, **values)
         session.add(row)
     else:
+        past = repository.nodes_of(session, job_id) - repository.named_nodes(values["topology"])
+        values["topology"][repository.PAST_NODES] = sorted(past)[: repository.MAX_PAST_NODES]
         for name, value in values.items():
             setattr(row, name, value)
         row.last_seen_at = now

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mainstay.detectors.localize.topology import FabricComponentKind
-from mainstay.service.common.schemas import Input, Name, Output, ShortText, Text, UnixSeconds
+from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds
 from mainstay.service.localization.models import LocalizationRunState
 from mainstay.service.validation.schemas import BenchmarkResultIn
 
@@ -93,7 +93,7 @@ class LocalizationRead(LocalizationSummary):
     verdict: VerdictRead | None
 
 
-class PairReportIn(Input):
+class PairReportIn(Lenient):
     """What one side of a pair answers; ``result`` is checked by the probes' own types."""
 
     started_at: UnixSeconds

@@ -13,6 +13,7 @@ from mainstay.service.common.clock import Now
 from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
+from mainstay.service.common.outgoing import AddressPolicy, RefusedAddressError, is_address
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import Name
@@ -21,6 +22,7 @@ from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.repository import findings_of
 from mainstay.service.services import ServicesDep
 from mainstay.service.sources import gpud, loops, nvsentinel, targets
+from mainstay.service.sources.dcgm.fetch import check_url
 from mainstay.service.sources.models import DcgmTargetRow
 from mainstay.service.sources.nvsentinel_export import AGENT, EmittedEvents, emit
 from mainstay.service.sources.schemas import (
@@ -98,6 +100,12 @@ def create_dcgm_target(
     body: DcgmTargetCreate, idempotency: Idempotency, _: Admin, session: Writing, services: ServicesDep, *, now: Now
 ) -> DcgmTargetRead:
     """Scrape a dcgm-exporter from now on. A node with a daemon of its own is not fed from it."""
+    host = check_url(body.url).hostname or ""
+    if is_address(host):
+        try:
+            AddressPolicy.from_texts(services.settings.sources.allowed_networks).check(host)
+        except RefusedAddressError as error:
+            raise UnprocessableError(f"body.url: {error}") from error
     row = targets.create(
         session, url=body.url, node=body.node, interval=body.interval_seconds, enabled=body.enabled, now=now
     )

@@ -1,13 +1,16 @@
 """Blocks in SQLite, one file an hour: dropping history is deleting a file, never a vacuum.
 
 Each file is in WAL mode with synchronous FULL, which costs nothing over NORMAL under group commit (measured), and
-64 KiB pages, so that a block lies in one or two of them.
+64 KiB pages, so that a block lies in one or two of them. A damaged file is set aside as ``blocks-….db.damaged-…``.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Index, MetaData, create_engine, event
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DatabaseError
 
 from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_sql import (
@@ -28,6 +32,9 @@ from mainstay.service.telemetry.blocks_sql import (
 )
 
 _FILE: Final = re.compile(r"blocks-(\d+)\.db")
+_log: Final = logging.getLogger(__name__)
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""No fault of the disk is among them: a full one makes good files unreadable for a while."""
 _OPEN_FILES: Final = 6
 """Hours kept open: the current one, the one before, and what readers look at."""
 
@@ -51,6 +58,8 @@ class SqliteBlockStore:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._engines: OrderedDict[int, Engine] = OrderedDict()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held by a transaction that writes: a file is not set aside under it."""
         self._members = MemberIndex()
 
     def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
@@ -58,22 +67,35 @@ class SqliteBlockStore:
         order = sorted(range(len(blocks)), key=lambda i: blocks[i].hour)
         for hour, group in groupby(order, key=lambda i: blocks[i].hour):
             places = list(group)
-            members = self._members.new_rows(blocks[i] for i in places)
+            try:
+                stored = self._append(hour, [blocks[i] for i in places])
+            except DatabaseError as error:
+                self._set_aside(hour, error)
+                stored = self._append(hour, [blocks[i] for i in places])
+            for place, fresh in zip(places, stored, strict=True):
+                new[place] = fresh
+        return new
+
+    def _append(self, hour: int, blocks: Sequence[StoredBlock]) -> list[bool]:
+        with self._writing:
+            members = self._members.new_rows(blocks)
             with self._engine(hour).begin() as connection:
-                for place, stored in zip(places, _insert(connection, [blocks[i] for i in places]), strict=True):
-                    new[place] = stored
+                stored = _insert(connection, blocks)
                 if members:
                     connection.execute(_INSERT_MEMBERS, members)
             self._members.note(members)
-        return new
+        return stored
 
     def read(
         self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
     ) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
             statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds).execution_options(yield_per=64)
-            with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
-                yield from as_blocks(rows)
+            try:
+                with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
+                    yield from as_blocks(rows)
+            except DatabaseError as error:
+                self._set_aside(hour, error)
 
     def hours(self) -> list[int]:
         found = (_FILE.fullmatch(path.name) for path in self.directory.iterdir())
@@ -89,6 +111,21 @@ class SqliteBlockStore:
                 for suffix in ("-wal", "-shm", ""):
                     self._path(gone, suffix).unlink(missing_ok=True)
         return len(old)
+
+    def _set_aside(self, hour: int, error: DatabaseError) -> None:
+        """Rename the file of an hour that SQLite calls damaged; any other error is raised again."""
+        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+            raise error
+        mark = f".damaged-{time.time_ns()}"
+        with self._writing, self._lock:
+            self._members = MemberIndex()
+            engine = self._engines.pop(hour, None)
+            if engine is not None:
+                engine.dispose()
+            for suffix in ("-wal", "-shm", ""):
+                if (path := self._path(hour, suffix)).exists():
+                    path.rename(path.with_name(path.name + mark))
+        _log.error("%s is damaged (%s) and was set aside as %s", self._path(hour), error.orig, self._path(hour, mark))
 
     def close(self) -> None:
         with self._lock:

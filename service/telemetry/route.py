@@ -1,16 +1,19 @@
-"""The frame routes: middleware outside of all others, since per-request Python is what ingest costs (measured).
+"""The frame routes, answered before any middleware, since per-request Python is what ingest costs (measured).
 
-Authorization, size bounds, and every rejection are the same as in other routes. What is skipped are the router, the
-dependencies, and pydantic.
+Authorization, size bounds, and every rejection are the same as in other routes. What is skipped are the middleware, the
+router, the dependencies, and pydantic.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
+from fastapi import FastAPI
+from sqlalchemy.exc import OperationalError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from mainstay.probes.bundle import MAX_BUNDLE_BYTES
 from mainstay.service import services as running
@@ -21,6 +24,7 @@ from mainstay.service.common.openapi import problems
 from mainstay.service.common.problem import ProblemError, TooLargeError, UnavailableError, problem_response
 from mainstay.service.telemetry.ingest import Ingest
 
+_log: Final = logging.getLogger(__name__)
 FRAMES: Final = "/v1/telemetry/frames"
 BUNDLES: Final = "/v1/telemetry/bundles"
 _NO_CONTENT: Final = {"type": "http.response.start", "status": 204, "headers": []}
@@ -32,16 +36,14 @@ class FrameTooLargeError(TooLargeError):
     slug, title = "frame-too-large", "Frame too large"
 
 
-class FrameGateway:
-    """Pure ASGI middleware that answers the frame routes and passes everything else on."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+class FrameGateway(FastAPI):
+    """An app that answers the frame routes itself, before its middleware, and everything else as FastAPI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in {FRAMES, BUNDLES}:
-            await self.app(scope, receive, send)
+            await super().__call__(scope, receive, send)
             return
+        scope["app"] = self
         request = Request(scope, receive)
         services = running.services_of(request)
         ingest: Ingest = services.ingest
@@ -55,6 +57,10 @@ class FrameGateway:
             ingest.refused[error.slug] += 1
             if isinstance(error, UnavailableError):
                 services.pressure.shed.note("frames of jobs" if isinstance(error, BusyError) else "frames")
+            await problem_response(error, scope["path"])(scope, receive, send)
+        except OperationalError:
+            _log.exception("the database did not answer at %s", scope["path"])
+            error = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
             await problem_response(error, scope["path"])(scope, receive, send)
 
 

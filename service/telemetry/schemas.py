@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mainstay.service.common.schemas import Input, Name, Output
+from mainstay.service.common.schemas import Lenient, Name, Output
 
 SignalName = Annotated[str, Field(max_length=128)]
 
@@ -25,7 +25,7 @@ class SignalList(Output):
     items: list[SignalRead]
 
 
-class CatalogWrite(Input):
+class CatalogWrite(Lenient):
     """Names in the order of a frame's middle axis."""
 
     narrow: list[SignalName] = Field(max_length=512)

@@ -6,13 +6,23 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from pydantic.config import JsonDict
 
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import BenchmarkState, Better
 from mainstay.probes.core_types import Verdict
-from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Number, Output, ShortText, UnixSeconds
+from mainstay.service.common.schemas import (
+    Count,
+    Input,
+    JsonNumber,
+    Lenient,
+    Name,
+    Number,
+    Output,
+    ShortText,
+    UnixSeconds,
+)
 from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.validation.schedule import next_run
 
@@ -29,12 +39,6 @@ class ValidationState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     EXPIRED = "expired"
-
-
-class Lenient(Input):
-    """Results of a node that may be newer than we are: what we do not know is left aside, not refused."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
 
 def _cut(text: Any) -> Any:

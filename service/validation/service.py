@@ -270,6 +270,7 @@ def _latch(session: WriteSession, row: ValidationRow, now: float) -> None:
     if before is None or after != before or row.verdict == after.verdict:
         current_verdict.suite, current_verdict.validation_id, current_verdict.at = row.suite, row.id, now
     current_verdict.verdict, current_verdict.power = after.verdict.value, after.power
+    record_change(session, Topic.NODE, {"id": row.node, "reason": "validated"})
 
 
 def current_verdicts(session: AnySession, nodes: Sequence[str]) -> dict[str, NodeVerdictRow]:

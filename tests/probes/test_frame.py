@@ -149,7 +149,6 @@ def test_a_wrong_shape_is_named_in_bytes(made: tuple[Frame, int, int], narrow: i
         ({"axis": "space"}, "axis"),
         ({"crc32": 1}, "checksum"),
         ({"values": "text"}, "values"),
-        ({"surplus": 1}, "surplus"),
     ],
 )
 def test_the_fault_is_named(changes: dict[str, Any], fault: str) -> None:

@@ -43,7 +43,7 @@ def test_every_error_is_a_problem(client: httpx.Client, method: str, path: str, 
 def test_a_fault_inside_says_nothing_about_the_inside(start, monkeypatch, caplog) -> None:
     service = start()
 
-    def fail(_now: float) -> None:
+    def fail(_fleet: object) -> None:
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(service.services.layout, "get", fail)

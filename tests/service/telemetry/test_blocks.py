@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,39 @@ def test_a_partition_dropped_by_another_process_is_made_again(postgres_url: str)
         store.append([block(2)])
     assert store.append([block(2)]) == [True], "the next attempt finds out"
     database.close()
+
+
+@pytest.mark.parametrize("harm", ["header", "pages", "text"])
+def test_a_damaged_file_is_set_aside_with_one_line(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = SqliteBlockStore(tmp_path / "blocks")
+    store.append([replace(block(n), body=bytes(50_000)) for n in range(1, 40)])
+    store.append([block(99, START + 3 * 3600)])
+    store.close()
+    path = store._path(block(1).hour)
+    content = bytearray(path.read_bytes())
+    if harm == "header":
+        content[:16] = bytes(16)
+    elif harm == "pages":
+        content[65536:-1] = b"\xa5" * (len(content) - 65537)
+    else:
+        content[:] = b"no database at all"
+    path.write_bytes(bytes(content))
+    again = SqliteBlockStore(tmp_path / "blocks")
+    kept = list(again.read(START - 10, START + 4 * 3600, kinds=[BlockKind.TIME]))
+    assert [found.sequence for found in kept][-1:] == [99], "other hours are read"
+    assert again.append([block(100)]) == [True], "the hour continues in a new file"
+    assert [found.sequence for found in again.read(START - 10, START + 600, kinds=[BlockKind.TIME])] == [100]
+    again.close()
+    assert len([record for record in caplog.records if "set aside" in record.message]) == 1
+    assert [file.read_bytes() for file in path.parent.glob(f"{path.name}.damaged-*")] == [bytes(content)]
+
+
+def test_a_writer_that_meets_the_damage_first_loses_nothing_of_its_own(tmp_path: Path) -> None:
+    store = SqliteBlockStore(tmp_path / "blocks")
+    store.append([block(1)])
+    store.close()
+    store._path(block(1).hour).write_bytes(b"no database at all")
+    again = SqliteBlockStore(tmp_path / "blocks")
+    assert again.append([block(2), block(3)]) == [True, True]
+    assert [found.sequence for found in again.read(START - 10, START + 600, kinds=[BlockKind.TIME])] == [2, 3]
+    again.close()

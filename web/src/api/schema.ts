@@ -57,7 +57,7 @@ export interface paths {
         put?: never;
         /**
          * Sign In
-         * @description Exchange a token for a session cookie.
+         * @description Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429.
          */
         post: operations["sign_in"];
         /**
@@ -65,6 +65,26 @@ export interface paths {
          * @description End the browser's session.
          */
         delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sign-in-codes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Sign In Code
+         * @description Make a code that signs a browser in once, as whoever asks: ``/sign-in#code=CODE`` exchanges it.
+         */
+        post: operations["create_sign_in_code"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -293,11 +313,11 @@ export interface paths {
         put?: never;
         /**
          * Post Events
-         * @description Store events (at most 500 at once). An id that is known already changes nothing.
+         * @description Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
          *
          *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
-         *     registered nodes only: one that is unknown refuses the whole batch. A token that sends more events than its quota is
-         *     answered 429.
+         *     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
+         *     A token that sends more events than its quota is answered 429.
          */
         post: operations["post_events"];
         delete?: never;
@@ -442,7 +462,7 @@ export interface paths {
         };
         /**
          * Get Layout
-         * @description The stable order of the fleet's devices, with an ETag.
+         * @description The stable order of the fleet's devices, in columns, with an ETag.
          */
         get: operations["get_fleet_heatmap_layout"];
         put?: never;
@@ -838,7 +858,7 @@ export interface paths {
         };
         /**
          * List Nodes
-         * @description Nodes by name; ``q`` is looked for in name, host name and cohort.
+         * @description Nodes in the order of ``sort``; ``q`` is looked for in name, host name, rack and cohort.
          */
         get: operations["list_nodes"];
         put?: never;
@@ -2789,6 +2809,8 @@ export interface components {
             accepted: number;
             /** Duplicates */
             duplicates: number;
+            /** Set Aside */
+            set_aside: number;
         };
         /** EvidenceRead */
         EvidenceRead: {
@@ -2824,6 +2846,13 @@ export interface components {
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
+        /** FacetRead */
+        FacetRead: {
+            /** Count */
+            count: number;
+            /** Value */
+            value: string;
+        };
         /**
          * Family
          * @description Whose number it is.
@@ -2987,24 +3016,23 @@ export interface components {
          * @enum {string}
          */
         HealthState: "unknown" | "healthy" | "suspect" | "draining" | "quarantined" | "validating";
-        /** HeatmapCellRead */
-        HeatmapCellRead: {
-            /** Device */
-            device: string;
-            /** Kind */
-            kind: string;
-            /** Node */
-            node: string;
-            /** Slot */
-            slot: number;
-        };
         /**
          * HeatmapLayoutRead
-         * @description The stable order of the fleet: a snapshot has one byte a slot.
+         * @description The stable order of the fleet, in columns: a snapshot has one byte a slot.
+         *
+         *     The slots of ``nodes[0]`` come first, one a device of its shape, then those of ``nodes[1]``.
          */
         HeatmapLayoutRead: {
-            /** Slots */
-            slots: components["schemas"]["HeatmapCellRead"][];
+            /** Nodes */
+            nodes: string[];
+            /** Rack Of */
+            rack_of: number[];
+            /** Racks */
+            racks: string[];
+            /** Shape Of */
+            shape_of: number[];
+            /** Shapes */
+            shapes: string[][];
             /** Version */
             version: string;
         };
@@ -3356,6 +3384,8 @@ export interface components {
          */
         Me: {
             kind: components["schemas"]["TokenKind"];
+            /** Racks */
+            racks: string[] | null;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
             /** Subject */
@@ -3500,14 +3530,33 @@ export interface components {
             verdict: components["schemas"]["Verdict"] | null;
         };
         /**
+         * NodeFacetsRead
+         * @description How many nodes each value would show, with the other conditions as they are; values without nodes are absent.
+         */
+        NodeFacetsRead: {
+            /** Cohort */
+            cohort: components["schemas"]["FacetRead"][];
+            /** Job */
+            job: components["schemas"]["FacetRead"][];
+            /** Rack */
+            rack: components["schemas"]["FacetRead"][];
+            /** State */
+            state: components["schemas"]["FacetRead"][];
+        };
+        /**
          * NodePage
-         * @description Nodes by name.
+         * @description Nodes of a filter, in order.
          */
         NodePage: {
+            facets: components["schemas"]["NodeFacetsRead"] | null;
             /** Items */
             items: components["schemas"]["NodeRead"][];
+            /** Names */
+            names: string[] | null;
             /** Next Cursor */
             next_cursor: string | null;
+            /** Total */
+            total: number;
         };
         /** NodeRead */
         NodeRead: {
@@ -3618,6 +3667,12 @@ export interface components {
             /** Seconds */
             seconds: number;
         };
+        /**
+         * NodeSort
+         * @description What a list is ordered by, and by name among equals; ``-`` turns the order around.
+         * @enum {string}
+         */
+        NodeSort: "name" | "-name" | "state" | "-state" | "rack" | "-rack" | "cohort" | "-cohort" | "last_seen" | "-last_seen" | "incidents" | "-incidents";
         /** NodeTaskList */
         NodeTaskList: {
             /** Items */
@@ -4453,10 +4508,23 @@ export interface components {
             /** Version */
             version: number;
         };
-        /** SignIn */
+        /**
+         * SignIn
+         * @description ``token`` is an access token, or the code of a sign-in link.
+         */
         SignIn: {
             /** Token */
             token: string;
+        };
+        /**
+         * SignInCode
+         * @description A code that signs a browser in once, until ``expires_at`` (Unix seconds).
+         */
+        SignInCode: {
+            /** Code */
+            code: string;
+            /** Expires At */
+            expires_at: number;
         };
         /** SignalList */
         SignalList: {
@@ -4851,9 +4919,17 @@ export interface components {
         };
         /**
          * TokenCreate
-         * @description A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+         * @description A new token.
+         *
+         *     ``node`` binds a join token to one node name, ``job`` a job token to one job, ``racks`` a relay token to racks. A
+         *     job token without ``job`` is made only with ``any_job``: it may write the data of every job.
          */
         TokenCreate: {
+            /**
+             * Any Job
+             * @default false
+             */
+            any_job: boolean;
             /** Expires In */
             expires_in?: number | null;
             /** Job */
@@ -4863,11 +4939,13 @@ export interface components {
              * @default user
              * @enum {string}
              */
-            kind: "user" | "join" | "job";
+            kind: "user" | "join" | "job" | "relay";
             /** Name */
             name: string;
             /** Node */
             node?: string | null;
+            /** Racks */
+            racks?: (string | "*")[];
             /** Scopes */
             scopes?: components["schemas"]["Scope"][];
         };
@@ -4888,6 +4966,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -4899,7 +4979,7 @@ export interface components {
          * TokenKind
          * @enum {string}
          */
-        TokenKind: "admin" | "user" | "node" | "job" | "join";
+        TokenKind: "admin" | "user" | "node" | "job" | "join" | "relay";
         /**
          * TokenPage
          * @description Tokens, newest first.
@@ -4927,6 +5007,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -5581,6 +5663,8 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
             default: components["responses"]["Problem"];
         };
     };
@@ -5599,6 +5683,29 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_sign_in_code: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInCode"];
+                };
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
@@ -6973,10 +7080,15 @@ export interface operations {
     list_nodes: {
         parameters: {
             query?: {
-                state?: components["schemas"]["HealthState"] | null;
-                q?: string | null;
+                sort?: components["schemas"]["NodeSort"];
+                facets?: boolean;
                 limit?: number;
                 cursor?: string | null;
+                state?: components["schemas"]["HealthState"] | null;
+                rack?: string | null;
+                cohort?: string | null;
+                job?: string | null;
+                q?: string | null;
             };
             header?: never;
             path?: never;
