@@ -27,9 +27,9 @@ STEADY_SECONDS = 60.0
 SILENT_SECONDS = 60.0
 HEARTBEAT_TIMEOUT = 30.0
 """Longer than the default: frames come every few seconds."""
-EVENTS, INVENTED = 12_000, 500
 UNDER_LOAD = {"fleet layout": 0.15, "heat-map": 0.05, "heat-map of power": 0.05, "nodes": 0.15, "admission": 0.01}
 """Seconds; everything else, and these in other phases, 0.5."""
+EVENTS, INVENTED = 12_000, 500
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -132,6 +132,15 @@ class RelayOptions:
         ),
     ] = None
     data_dir: Annotated[Path | None, _option("MAINSTAY_RELAY_DATA", "Keep the spool in this directory.")] = None
+    ca_file: Annotated[
+        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
+    ] = None
+    client_certificate: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
+    ] = None
+    client_key: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
+    ] = None
     host: Annotated[str, _option("MAINSTAY_RELAY_HOST", "Listen on this address; the default is loopback.")] = (
         "127.0.0.1"
     )
@@ -163,7 +172,7 @@ def relay(options: RelayOptions = RelayOptions()) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
         config = _relay_config(options)
-        transport = Transport(options.service, _token(options))
+        transport = Transport(options.service, _token(options), tls=_tls(options))
         if not transport.token:
             _fail("relay", "no token: pass --token-file ('mainstay token relay' creates the token)")
         run_relay(config, transport, lambda url: print(f"Mainstay relay {config.name} is ready on {url}", flush=True))
@@ -219,7 +228,7 @@ def _daemon(options: NodeOptions) -> NodeDaemon:
     return config.build(transport, enroll=_enrollment(options, config, transport), relay=relay)
 
 
-def _tls(options: NodeOptions) -> TlsFiles:
+def _tls(options: NodeOptions | RelayOptions) -> TlsFiles:
     from mainstay.probes.transport import TlsFiles
 
     return TlsFiles(options.ca_file, options.client_certificate, options.client_key)
@@ -251,7 +260,10 @@ def _config(options: NodeOptions) -> DaemonConfig:
 def _token(options: NodeOptions | RelayOptions) -> str:
     token = options.token or ""
     if options.token_file is not None:
-        token = options.token_file.read_text().strip()
+        try:
+            token = options.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read --token-file {options.token_file}: {error}") from error
         if not token:
             raise ValueError(f"--token-file {options.token_file} is empty")
     if not (token.isascii() and token.isprintable()):
@@ -273,7 +285,8 @@ def _enrollment(options: NodeOptions, config: DaemonConfig, transport: Transport
     stored = load_credential(options.service, config.name, config.data_dir)
     if stored is None and not options.join_token:
         raise ValueError(
-            "no token: pass --token-file, or --join-token to enroll this node ('mainstay token' creates one)"
+            "no token: give --token-file, or enroll this node with --join-token "
+            "('mainstay token join' on the host of the service creates one)"
         )
 
     def get() -> str:

@@ -79,7 +79,6 @@ class Batcher:
     """Collects rows until a frame is full, the grid breaks, or the devices change."""
 
     def __init__(self, name: str, interval: float, batch: int, sender: FrameSender) -> None:
-        self.framed = 0
         self._name = name
         self._interval = interval
         self._batch = batch
@@ -119,7 +118,6 @@ class Batcher:
                 values=interleave([row.values for row in rows], 4),
                 wide=interleave([row.wide for row in rows], 8),
             )
-            self.framed += 1
         except OSError as error:  # a full disk costs this frame, not the daemon
             log.warning("a frame of %d samples is lost: %s", len(rows), error)
 

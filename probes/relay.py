@@ -17,6 +17,7 @@ from typing import Final
 import uvicorn
 
 from mainstay.probes.catalog_store import CatalogStore
+from mainstay.probes.data_dir import keep_files_private, private_directory
 from mainstay.probes.relay_app import RelayApp
 from mainstay.probes.relay_credentials import NodeCredentials
 from mainstay.probes.relay_intake import FrameIntake
@@ -89,7 +90,8 @@ def run_relay(config: RelayConfig, transport: Transport, on_ready: Callable[[str
         SpoolError: another relay uses the data directory.
         OSError: the address is taken, or the directory cannot be written.
     """
-    config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_files_private()
+    private_directory(config.data_dir)
     with Spool(config.data_dir / "frames", config.spool_bytes) as spool, config.bind() as listener:
         catalogs = CatalogStore(spool.directory)
         intake = FrameIntake(spool, catalogs)

@@ -1,6 +1,6 @@
 """What empties a spool: one thread that delivers entries in order and deletes only what was acknowledged.
 
-A spool is drained head first. *Later* keeps the head and waits, a little longer each time; *Refused* sets the head
+A spool is drained head first. *Retryable* keeps the head and waits, a little longer each time; *Rejected* sets the head
 aside and continues, so one bad entry never holds up the good ones behind it.
 """
 

@@ -193,6 +193,8 @@ def create(
     unknown = [scope for scope in wanted if scope not in set(Scope)]
     if unknown:
         _fail("token", f"scope {unknown[0]!r} must be one of {', '.join(Scope)}")
+    if not name.strip():
+        _fail("token", "NAME must not be empty: name the token by its purpose")
     chosen = (Scope.REPORT,) if kind == "job" else tuple(Scope(scope) for scope in wanted)
     new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job, any_job=any_job)
     _issue(options, new, hours=expires_hours, quiet=quiet)
@@ -307,7 +309,7 @@ def revoke(
         with _database(options).session() as session:
             revoke_token(session, token_id, now=SystemClock().now())
     except UnknownTokenError as error:
-        _fail("token", str(error), 1)
+        _fail("token", f"{error}; 'mainstay token list' shows the IDs", 1)
     print("Revoked; running services reject the token within seconds.")
 
 

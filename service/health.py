@@ -23,9 +23,9 @@ from mainstay.service.common.loops import Loops
 from mainstay.service.exposition.page import page
 from mainstay.service.services import Services
 
-LEAST_FREE_BYTES: Final = 16 * 2**20
-"""Twice the largest frame: with less, commits begin to fail."""
-DETECTION: Final = "judge"
+LEAST_FREE_BYTES: Final = 64 * 2**20
+"""SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
+DETECTION: Final = "detection"
 LATE_TURNS: Final = 10.0
 """Intervals without a turn of the detection loop after which detection is called late; a turn of a large fleet takes
 tenths of a second."""
@@ -102,8 +102,7 @@ async def metrics(request: Request) -> Response:
     for make in request.app.state.collectors:
         registry.register(make(running.services_of(request)))
     registry.register(LoopCollector(request.app.state.loops))
-    services = running.services_of(request)
-    encoding = compression.choose(request.headers.get("accept-encoding", ""))
+    services, encoding = running.services_of(request), compression.choose(request.headers.get("accept-encoding", ""))
     text = await anyio.to_thread.run_sync(
         _metrics_text, registry, services, encoding, limiter=services.pressure.threads.health
     )

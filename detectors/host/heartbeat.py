@@ -62,9 +62,7 @@ class HeartbeatDetector(ArrayDetector):
         clear_beats: int = 2
         """Beats that end an alarm, so that one straggling frame does not."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: HeartbeatDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

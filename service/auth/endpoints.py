@@ -100,7 +100,7 @@ def sign_out(anyone: Anyone, request: Request, services: ServicesDep, session: W
 
 @router.get("/auth/me", operation_id="get_me")
 def get_me(reader: Reader, session: Reading) -> Me:
-    """Who is asking, and what they may do."""
+    """The identity of the caller, its scopes, and its racks."""
     node = session.get(NodeRow, reader.node) if reader.node else None
     racks = [node.rack] if node else sorted(reader.racks) or None
     subject = reader.node or reader.job or reader.name
@@ -117,7 +117,7 @@ def list_tokens(_admin: Admin, session: Reading, page: Paging) -> TokenPage:
 
 @router.post("/auth/tokens", status_code=201, operation_id="create_token")
 def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, session: Writing, now: Now) -> TokenCreated:
-    """Make a token; the answer is the only place where its secret appears."""
+    """Create a token. Only this response contains its secret."""
     life = body.expires_in
     if life is None and body.kind is TokenKind.JOIN:
         life = services.settings.auth.join_token_hours * 3600

@@ -68,7 +68,7 @@ class ScopeMissingError(ForbiddenError):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking, and what they may do."""
+    """The identity of the caller and its scopes."""
 
     token_id: str
     kind: TokenKind

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Select, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -49,7 +50,7 @@ def claim(session: WriteSession, event_ids: Collection[str], now: float) -> set[
 
 
 def judged_since(session: AnySession, since: float, limit: int) -> list[EventRow]:
-    """The latest judged events at or after ``since``, oldest first."""
+    """Return the latest evaluated events at or after ``since``, oldest first."""
     statement = (
         select(EventRow)
         .where(EventRow.judged_at.is_not(None), EventRow.time >= since)
@@ -60,14 +61,4 @@ def judged_since(session: AnySession, since: float, limit: int) -> list[EventRow
 
 
 def to_event(row: EventRow) -> Event:
-    return Event(
-        id=row.id,
-        time=row.time,
-        kind=EventKind(row.kind),
-        node=row.node,
-        device=row.device,
-        job=row.job,
-        rank=row.rank,
-        generation=row.generation,
-        data=row.data,
-    )
+    return msgspec.convert(row, Event, from_attributes=True)

@@ -23,5 +23,5 @@ def store(session: WriteSession, wakers: WakeupRegistry, events: Sequence[EventI
         told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
         record_change(session, Topic.EVENT, told)
     if new:
-        after_commit(session, lambda: wakers.wake("judge"))
+        after_commit(session, lambda: wakers.wake("detection"))
     return new

@@ -69,8 +69,8 @@ class EventWriter:
         with self._database.reading() as session:
             require_nodes(session, names)
 
-    async def keep(self, events: Sequence[EventIn]) -> int:
-        """Store the events that are not stored yet, durably; returns how many.
+    async def keep(self, events: Sequence[EventIn], *, set_aside: int = 0) -> EventsAccepted:
+        """Store the events that are not stored yet, durably; ``set_aside`` others were of unknown kinds.
 
         Raises:
             BusyError: too many events wait.
@@ -84,7 +84,7 @@ class EventWriter:
             self._stored.update(dict.fromkeys(event.id for event in fresh))
             while len(self._stored) > _REMEMBERED:
                 self._stored.popitem(last=False)
-        return accepted
+        return EventsAccepted(accepted=accepted, duplicates=len(events) - accepted, set_aside=set_aside)
 
     def _store(self, batch: Sequence[Sequence[EventIn]]) -> Sequence[int | Exception]:
         try:

@@ -1,9 +1,10 @@
-"""The detection loop turns events and measurements into incidents: once a second, and at once for a new event.
+"""The detection loop turns events and measurements into incidents: once a second, and immediately for a new event.
 
-Invariant: nothing is judged twice and nothing is lost. An event is claimed in the transaction that judges it, so a
-crash leaves it for the next turn; findings of the array detectors wait in memory until they are stored. After a restart
-the event detectors are shown the recent events again, and what was found before the restart holds until the detectors
-have looked long enough to say otherwise. One judge runs in a service; a second one would find every event claimed.
+Invariant: the loop evaluates each event once and loses none. It claims an event in the transaction that evaluates it,
+so after a crash the next iteration evaluates the event. Findings of the array detectors stay in memory until they are
+stored. After a restart the event detectors read the recent events again, and findings from before the restart stay
+active until the detectors have had enough data to end them. A service runs one detection loop; a second loop would find
+every event claimed.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ BATCH: Final = 100
 FINDINGS: Final = 500
 """Findings in one transaction: when a whole fleet stops reporting, others write in between."""
 REPLAYED: Final = 4096
-"""Events shown again after a restart: what the event detectors themselves remember."""
+"""Events that the event detectors read again after a restart: as many as they remember."""
 SETTLE_SECONDS: Final = 60.0
-"""How long any detector looks before silence about an inherited finding means that it is over (some look for longer,
-``ArrayDetector.settle_seconds``): calm ends an outlier after 30 samples, and a heartbeat is trusted after 10 s."""
+"""After this time without confirmation a finding from before the restart ends. Some detectors need longer
+(``ArrayDetector.settling_seconds``): 30 normal samples end an outlier, and a heartbeat counts after 10 s."""
 
 
 class DetectionLoop:
-    """The state of judging; its loop is the only caller."""
+    """The state of detection. Only the thread of its loop calls it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -57,33 +58,33 @@ class DetectionLoop:
         xids = next(detector for detector in self._detectors if isinstance(detector, XidDetector))
         self._policy = LivePolicy(services.database, xids)
         stores = JobStores(steps=services.steps, progress=services.progress, pairs=services.pairs)
-        self._watch = DetectorRunner(services.ring, stores, services.accounts)
+        self._runner = DetectorRunner(services.ring, stores, services.accounts)
         self._runs = Runs()
         self._switches: Switches = {}
-        self._said: dict[str, list[Finding]] = {}
-        """Findings of events whose transaction has not been committed."""
+        self._event_findings: dict[str, list[Finding]] = {}
+        """Event ID -> findings, for events whose transaction is not committed yet."""
         self._pending: list[Finding] = []
         """Findings from measurements that are not stored yet."""
-        self._inherited: dict[str, Finding] = {}
-        self._began: float | None = None
+        self._restored: dict[str, Finding] = {}
+        self._started_at: float | None = None
         self._measured_at = 0.0
         self._fleet, self._layout = Fleet(), -1
         self._cohorts: Mapping[Column, str] = {}
 
     def run_once(self) -> None:
-        """One look: events first, then (once an interval) measurements and deadlines."""
+        """Evaluate events, then, once per interval, measurements and deadlines."""
         now = self._services.clock.now()
-        if self._began is None:
+        if self._started_at is None:
             self._restore(now)
-            self._began = now
-        while self._judge_events():
+            self._started_at = now
+        while self._evaluate_events():
             if self._services.clock.now() - now >= self._settings.detection_interval_seconds:
-                self._services.wakers.wake("judge")  # measurements have their turn, then come the other events
+                self._services.wakers.wake("detection")  # measurements have their turn, then come the other events
                 break
         if now - self._measured_at >= self._settings.detection_interval_seconds or now < self._measured_at:
             self._measured_at = now
-            self._judge_measurements(now)
-            self._pass_time(now)
+            self._evaluate_measurements(now)
+            self._apply_deadlines(now)
 
     @property
     def _settings(self) -> IncidentSettings:
@@ -92,7 +93,7 @@ class DetectionLoop:
     # after a restart
 
     def _restore(self, now: float) -> None:
-        """Show the event detectors what they had seen; remember what the array detectors had found."""
+        """Give the event detectors the events they had read; keep the findings of the array detectors."""
         with self._services.database.reading() as session:
             active = [wire.from_row(row) for row in repository.active_findings(session)]
             since = min([now - self._settings.event_lookback_seconds, *(finding.time for finding in active)])
@@ -101,85 +102,85 @@ class DetectionLoop:
         for detector in self._detectors:
             detector.update(seen)
             detector.restore_findings(active)
-        self._inherited = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
+        self._restored = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
 
-    def _disown(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
-        """Inherited findings that no detector repeated although it had enough time to look at their entity."""
+    def _end_unconfirmed(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
+        """End restored findings that no detector confirmed although it had enough data of their entity."""
         for finding in found:
-            self._inherited.pop(finding.key, None)
-        assert self._began is not None
-        looked = now - self._began
-        if not self._inherited or looked < SETTLE_SECONDS:
+            self._restored.pop(finding.key, None)
+        assert self._started_at is not None
+        elapsed = now - self._started_at
+        if not self._restored or elapsed < SETTLE_SECONDS:
             return []
-        settled = [f for f in self._inherited.values() if looked >= ARRAY_DETECTORS[f.detector].settling_seconds]
-        over = [f for f in settled if self._looked_at(f, fleet, now)]
-        for finding in over:
-            del self._inherited[finding.key]
+        settled = [f for f in self._restored.values() if elapsed >= ARRAY_DETECTORS[f.detector].settling_seconds]
+        ended = [f for f in settled if self._could_confirm(f, fleet, now)]
+        for finding in ended:
+            del self._restored[finding.key]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
-        return [_ended(finding, evidence, now) for finding in over]
+        return [_ended(finding, evidence, now) for finding in ended]
 
-    def _looked_at(self, finding: Finding, fleet: Fleet, now: float) -> bool:
-        """Whether its detector could have seen it: its node speaks, or samples of its job are judged.
+    def _could_confirm(self, finding: Finding, fleet: Fleet, now: float) -> bool:
+        """Whether the detector had data to confirm it: the node reports, or samples of the job are evaluated.
 
-        No detector looks again at a job that has ended.
+        This is also true for a job that has ended, because no detector evaluates it again.
         """
         feed, entity = ARRAY_DETECTORS[finding.detector].feed, finding.entity
         if feed in OF_JOBS and entity.job is not None:
             if all(run.job != entity.job for run in fleet.runs):
                 return True
-            judged = self._watch.judged_at(entity.job, feed)
-            return judged is not None and now - judged < SETTLE_SECONDS
-        return entity.node is not None and now - fleet.heard.get(entity.node, 0.0) < SETTLE_SECONDS
+            evaluated = self._runner.evaluated_at(entity.job, feed)
+            return evaluated is not None and now - evaluated < SETTLE_SECONDS
+        return entity.node is not None and now - fleet.last_frames.get(entity.node, 0.0) < SETTLE_SECONDS
 
     # events
 
-    def _judge_events(self) -> bool:
-        """Judge a batch of stored events; whether there may be more."""
+    def _evaluate_events(self) -> bool:
+        """Evaluate a batch of stored events. Return whether there may be more."""
         with self._services.database.reading() as session:
             rows = events.unjudged(session, BATCH)
         if not rows:
             return False
         try:
-            self._judge_together(rows)
+            self._evaluate_batch(rows)
         except OperationalError:
-            raise  # the database is away: the loop comes back
-        except Exception:  # noqa: BLE001 - named boundary: one event must not keep the others from being judged
-            _log.exception("judging %d events together failed; one by one", len(rows))
+            raise  # the database does not answer: the loop tries again
+        except Exception:  # noqa: BLE001 - named boundary: one event must not block the others
+            _log.exception("evaluating %d events in one transaction failed; evaluating them one by one", len(rows))
             for row in rows:
-                self._judge_alone(row)
+                self._evaluate_single(row)
             return False
         return len(rows) == BATCH
 
-    def _judge_together(self, rows: Sequence[EventRow]) -> None:
+    def _evaluate_batch(self, rows: Sequence[EventRow]) -> None:
         with self._services.database.session() as session:
             now = self._services.clock.now()
             claimed = events.claim(session, [row.id for row in rows], now)
-            self._judge_claimed(Context(session, self._settings, now), [row for row in rows if row.id in claimed])
-        said = [finding for row in rows for finding in self._said.pop(row.id, ())]
+            self._evaluate_claimed(Context(session, self._settings, now), [row for row in rows if row.id in claimed])
+        found = [finding for row in rows for finding in self._event_findings.pop(row.id, ())]
         for row in rows:
             self._policy.stored(row.id)
-        if any(finding.recommended_action.evicts for finding in said):
+        if any(finding.recommended_action.evicts for finding in found):
             self._services.wakers.wake("remediation")
 
-    def _judge_alone(self, row: EventRow) -> None:
+    def _evaluate_single(self, row: EventRow) -> None:
         try:
-            self._judge_together([row])
+            self._evaluate_batch([row])
         except OperationalError:
             raise
         except IncidentChangedError:
-            _log.info("an incident changed while event %s was judged; the next turn tries again", row.id)
-        except Exception:  # noqa: BLE001 - named boundary: a poisoned event is set aside and logged
-            _log.exception("event %s (%s) cannot be judged and is set aside", row.id, row.kind)
+            _log.info("an incident changed while event %s was evaluated; the next iteration tries again", row.id)
+        except Exception:  # noqa: BLE001 - named boundary: an event that cannot be evaluated is set aside and logged
+            _log.exception("event %s (%s) cannot be evaluated and is set aside", row.id, row.kind)
             with self._services.database.session() as session:
                 events.claim(session, [row.id], self._services.clock.now())
 
-    def _judge_claimed(self, context: Context, rows: Sequence[EventRow]) -> None:
-        """Judge events in order; what consecutive ones say is stored at once, unless the order matters."""
+    def _evaluate_claimed(self, context: Context, rows: Sequence[EventRow]) -> None:
+        """Evaluate events in order; findings of consecutive ones are stored at once, unless the order matters."""
         gathered: dict[str, Finding] = {}
         for row in rows:
             event = events.to_event(row)
             if event.node is not None:
-                self._watch.others[event.node] = row.received_at
+                self._runner.others[event.node] = row.received_at
             if is_followed(event):
                 self._store(context, gathered)
                 follow(context, event)
@@ -197,20 +198,20 @@ class DetectionLoop:
         gathered.clear()
 
     def _findings(self, event: Event) -> list[Finding]:
-        """What the detectors say of an event: asked once, since they take an id only once."""
-        if event.id not in self._said:
-            self._said[event.id] = [f for detector in self._detectors for f in detector.update([event])]
-            self._policy.compare(event, self._said[event.id])
-        return self._said[event.id]
+        """Return the findings of an event; the detectors accept each event ID only once."""
+        if event.id not in self._event_findings:
+            self._event_findings[event.id] = [f for detector in self._detectors for f in detector.update([event])]
+            self._policy.compare(event, self._event_findings[event.id])
+        return self._event_findings[event.id]
 
     # measurements
 
-    def _judge_measurements(self, now: float) -> None:
+    def _evaluate_measurements(self, now: float) -> None:
         with self._services.database.reading() as session:
             self._refresh(session)
-        found = self._watch.judge(self._fleet, now)
+        found = self._runner.evaluate(self._fleet, now)
         quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
-        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._disown(self._fleet, found, now)]
+        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._end_unconfirmed(self._fleet, found, now)]
         while self._pending:
             part = self._pending[:FINDINGS]
             with self._services.database.session() as session:
@@ -226,12 +227,12 @@ class DetectionLoop:
         if directory.layout != self._layout:
             self._layout = directory.layout
             self._cohorts = _cohorts(directory)
-            self._switches = {name: node.switches for name, node in directory.nodes.items() if node.switches}
+            self._switches = {name: tuple(node.switches) for name, node in directory.nodes.items() if node.switches}
         nodes = directory.nodes.items()
         self._fleet = Fleet(
             cohorts=self._cohorts,
             # A node that sent a shutdown notice is not lost.
-            heard={
+            last_frames={
                 name: at
                 for name, node in nodes
                 if node.stopped_at is None and (at := last.get(name) or node.last_seen_at) is not None
@@ -240,7 +241,7 @@ class DetectionLoop:
             runs=self._runs.read(session, self._switches),
         )
 
-    def _pass_time(self, now: float) -> None:
+    def _apply_deadlines(self, now: float) -> None:
         with self._services.database.reading() as session:
             if not repository.due(session, now, limit=1):
                 return
@@ -249,7 +250,7 @@ class DetectionLoop:
 
 
 def _cohorts(fleet: Directory) -> dict[tuple[str, str], str]:
-    """(node, device) → label of those it may be compared with: the node's cohort and the device's model."""
+    """Return (node, device) -> label of its peers: the cohort of the node and the model of the device."""
     return {
         (name, device.id): f"{node.cohort}/{device.model}"
         for name, node in fleet.nodes.items()
@@ -271,8 +272,8 @@ def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:
 
 
 def make_loops(services: Services) -> list[Loop]:
-    """The detection loop, woken by ``services.wakers.wake("judge")``."""
-    judge = DetectionLoop(services)
-    loop = Loop("judge", services.settings.incidents.detection_interval_seconds, judge.run_once)
-    services.wakers.listen("judge", loop.wake)
+    """Return the detection loop; ``services.wakers.wake("detection")`` wakes it."""
+    detection = DetectionLoop(services)
+    loop = Loop("detection", services.settings.incidents.detection_interval_seconds, detection.run_once)
+    services.wakers.listen("detection", loop.wake)
     return [loop]

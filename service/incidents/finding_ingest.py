@@ -3,7 +3,7 @@
 Invariant: one active row a finding key, and never a second incident for the same thing: a repeated statement renews its
 row, news of a failure that a recovery already answers joins that recovery's incident, and a finding that comes back
 before its incident is closed reopens it. A key holds the detector: what two of them witness are two rows of one
-incident, and neither takes back the other's word. Information that becomes more severe goes the way of news.
+incident, and neither ends a finding of the other. Information that becomes more severe counts as a new finding.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> Non
 
 
 def _explaining(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> list[Finding]:
-    """What was mere information until a process ended: the program's own error, told moments before, says why."""
+    """Return findings that were information until a process ended: errors just before it explain the exit."""
     exits = [finding.time for finding in fresh if finding.kind is FindingKind.PROCESS_EXIT]
     if not exits:
         return []

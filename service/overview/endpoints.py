@@ -41,7 +41,7 @@ DECISIONS: Final = (
 
 @router.get("/overview", operation_id="get_overview")
 def get_overview(_: Reader, session: Reading, services: ServicesDep, now: Now) -> OverviewRead:
-    """Everything that the first screen shows."""
+    """The data of the page Overview."""
     incidents = repository.active_incidents(session, MAX_ACTIVE_INCIDENTS)
     running = jobs.current(session, MAX_JOBS) or jobs.latest(session, 3)
     heard = services.seen.latest()

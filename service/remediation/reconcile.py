@@ -28,7 +28,7 @@ from mainstay.service.validation import service as validations
 from mainstay.service.validation.models import NodeVerdictRow
 
 BATCH: Final = 25
-"""Candidates judged in one transaction: other writers wait for tenths of a second, not for a whole burst."""
+"""Candidates evaluated in one transaction: other writers wait for tenths of a second, not for a whole burst."""
 MOST: Final = 50
 """Candidates of one incident: what strikes more nodes at once is not repaired node by node, and the breaker lets far
 fewer be drained. The others follow when these are over."""

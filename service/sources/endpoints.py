@@ -45,9 +45,9 @@ class DcgmTargetPage(Page[DcgmTargetRead]):
 def post_health_events(
     body: OneOrMoreEvents, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> IngestResult:
-    """NVSentinel's HealthEvent, one or ``{"events": [...]}`` (at most 500). The same event again changes nothing.
+    """Accept one NVSentinel HealthEvent or ``{"events": [...]}`` (at most 500). A repeated event changes nothing.
 
-    Events that Mainstay itself emitted are taken for known: what we found must not come back as evidence for it.
+    Events that Mainstay itself emitted are ignored, because a finding must not become evidence for itself.
     """
     told = [body] if isinstance(body, HealthEvent) else body.events
     services.quotas.charge_events(principal, len(told))
@@ -77,9 +77,11 @@ def post_gpud_states(
     services: ServicesDep,
     *,
     now: Now,
-    node: Annotated[Name | None, Query(description="Whose states; a node's own token need not say it.")] = None,
+    node: Annotated[
+        Name | None, Query(description="The node of the states; not needed with a token of the node itself.")
+    ] = None,
 ) -> IngestResult:
-    """What gpud answers to ``GET /v1/states``, as it is. Only states that changed become events."""
+    """Accept the unchanged response of gpud to ``GET /v1/states``. Only changed states become events."""
     name = _whose(principal, node)
     services.quotas.charge_events(principal, 1)
     made = gpud.changes(session, name, body, now=now)
@@ -99,7 +101,7 @@ def _whose(principal: Principal, node: str | None) -> str:
 def create_dcgm_target(
     body: DcgmTargetCreate, idempotency: Idempotency, _: Admin, session: Writing, services: ServicesDep, *, now: Now
 ) -> DcgmTargetRead:
-    """Scrape a dcgm-exporter from now on. A node with a daemon of its own is not fed from it."""
+    """Start to scrape a dcgm-exporter. Its data is ignored for a node that has a node daemon."""
     host = check_url(body.url).hostname or ""
     if is_address(host):
         try:
@@ -115,7 +117,7 @@ def create_dcgm_target(
 
 @router.get("/ingest/dcgm-targets", operation_id="list_dcgm_targets")
 def list_dcgm_targets(_: Reader, session: Reading, page: Paging) -> DcgmTargetPage:
-    """Targets, newest first, with why the latest scrape failed."""
+    """Targets, newest first, with the reason if the latest scrape failed."""
     keys = (DcgmTargetRow.created_at, DcgmTargetRow.id)
     rows, cursor = paginate(session, select(DcgmTargetRow), keys=keys, page=page)
     return DcgmTargetPage(items=[DcgmTargetRead.model_validate(row) for row in rows], next_cursor=cursor)

@@ -44,7 +44,7 @@ async def list_signals(_reader: Reader) -> SignalList:
 def put_catalog(
     digest: Digest, body: CatalogWrite, _reporter: Reporter, services: ServicesDep, session: Reporting, now: Now
 ) -> None:
-    """Announce the signals behind a digest that frames carry."""
+    """Announce the names of the signals behind a digest in frames."""
     try:
         made = Catalog(tuple(body.narrow), tuple(body.wide))
     except ValueError as error:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mainstay.probes.bundle import MAX_BUNDLE_BYTES
@@ -60,8 +61,8 @@ class FrameGateway(FastAPI):
             await problem_response(error, scope["path"])(scope, receive, send)
         except OperationalError:
             _log.exception("the database did not answer at %s", scope["path"])
-            error = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
-            await problem_response(error, scope["path"])(scope, receive, send)
+            away = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
+            await problem_response(away, scope["path"])(scope, receive, send)
 
 
 async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:
@@ -87,6 +88,14 @@ async def _store_bundle(request: Request, ingest: Ingest) -> Response:
     return JSONResponse({"rejected": members})
 
 
+async def _answered_before(_request: Request) -> Response:
+    raise AssertionError("the gateway answers POST before the router")
+
+
+ROUTES: Final = [Route(path, _answered_before, methods=["POST"]) for path in (FRAMES, BUNDLES)]
+"""So that the router knows the paths: other methods are answered 405."""
+
+
 def document(schema: dict[str, Any]) -> None:
     """Add the routes to an OpenAPI ``schema``: they are not FastAPI's, so FastAPI does not know them."""
     body = {
@@ -94,7 +103,7 @@ def document(schema: dict[str, Any]) -> None:
         "content": {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}},
     }
     problem_answers = {str(status): answer for status, answer in problems(404, 409, 503).items()}
-    stored = "Durable. X-Mainstay-Duplicate: 1 when it was stored before."
+    stored = "Stored durably. X-Mainstay-Duplicate is 1 if it was stored before."
     schema["paths"][FRAMES] = {
         "post": {
             "tags": ["telemetry"],

@@ -273,11 +273,6 @@ def _latch(session: WriteSession, row: ValidationRow, now: float) -> None:
     record_change(session, Topic.NODE, {"id": row.node, "reason": "validated"})
 
 
-def current_verdicts(session: AnySession, nodes: Sequence[str]) -> dict[str, NodeVerdictRow]:
-    """Node → its current verdict; nodes never validated are absent."""
-    return {row.node: row for row in session.scalars(select(NodeVerdictRow).where(NodeVerdictRow.node.in_(nodes)))}
-
-
 def expire(session: WriteSession, *, now: float, settings: Settings) -> list[str]:
     """End what is past its deadline: UNKNOWN, never PASS. Returns the validations' ids."""
     statement = select(ValidationRow).where(

@@ -26,8 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 class RelayProcess:
     """Starts on a free port the first time, and on the same one afterwards."""
 
-    def __init__(self, service: str, directory: Path, token: str = "relay-token") -> None:
+    def __init__(
+        self, service: str, directory: Path, token: str = "relay-token", options: tuple[str, ...] = ()
+    ) -> None:
         self._service = service
+        self._options = options
         self._directory = directory
         self._token = token
         self._port = 0
@@ -39,7 +42,7 @@ class RelayProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mainstay", "relay", "--service", self._service, "--name", "r1"]
-        command += ["--data-dir", str(self._directory), "--port", str(self._port), "--gather", "0.2"]
+        command += ["--data-dir", str(self._directory), "--port", str(self._port), "--gather", "0.2", *self._options]
         environment = {**os.environ, "MAINSTAY_TOKEN": self._token}
         with self._directory.with_suffix(".log").open("a") as log:
             process = subprocess.Popen(
@@ -104,9 +107,9 @@ class RelayedNode:
 
 
 @contextmanager
-def running_relay(service: str, directory: Path, token: str = "relay-token") -> Iterator[RelayProcess]:
+def running_relay(service: str, directory: Path, token: str = "relay-token", *options: str) -> Iterator[RelayProcess]:
     """A started relay that ends with the block."""
-    relay = RelayProcess(service, directory, token)
+    relay = RelayProcess(service, directory, token, options)
     try:
         relay.start()
         yield relay

@@ -54,11 +54,11 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(tmp_path: Path, *options: str, command: str = "serve") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``mainstay serve`` on a free port; the process and its first lines up to the sign-in link."""
-    command = [sys.executable, "-m", "mainstay", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
+    line = [sys.executable, "-m", "mainstay", command, "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
     with (tmp_path / "serve.log").open("w") as log:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert child.stdout is not None
         lines = child.stdout.readline() + child.stdout.readline()
@@ -244,3 +244,23 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(CannotServeError, match="cannot be written"):
         check_data_dir(file)
+
+
+def test_up_ends_cleanly_while_nodes_wait_for_tasks(tmp_path: Path) -> None:
+    with serving(tmp_path, command="up") as (child, lines):
+        url, token = lines.split()[4], lines.strip().rpartition("=")[2]
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
+            deadline = time.monotonic() + 90
+            while not (nodes := client.get("/v1/nodes").json()["items"]):
+                assert time.monotonic() < deadline, "the node daemon of this machine did not report"
+                time.sleep(0.1)
+            request = f"GET /v1/nodes/{nodes[0]['name']}/tasks?wait=20 HTTP/1.1\r\nHost: x\r\n"
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as waiting:
+                waiting.sendall(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
+                assert client.get("/readyz").status_code == 200  # the request before it has arrived too
+                child.send_signal(signal.SIGTERM)
+                assert b" 200 " in waiting.recv(4096)
+        assert child.wait(60) in {0, -signal.SIGTERM}
+    log = (tmp_path / "serve.log").read_text()
+    assert "Traceback" not in log, log
+    assert "[error" not in log, log

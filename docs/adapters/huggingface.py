@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from mainstay.recovery.examples.adapters import common
+import common
 
 
 class Regression(nn.Module):

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from mainstay.recovery.examples.adapters import common
+import common
 
 
 def main() -> None:

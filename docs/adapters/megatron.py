@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from mainstay.recovery.examples.adapters import common
+import common
 
 
 class Chunk(nn.Module):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstay.detectors.statistics.multivariate import MachineModel, ewma, filled
-from mainstay.detectors.statistics.multivariate_views import Level, Unrest
-from mainstay.detectors.statistics.spot import status
+from bench.lib_multivariate import MachineModel, ewma, filled, status
+from bench.lib_multivariate_views import Level, Unrest
 
 DAYS = 1440
 
@@ -112,3 +111,12 @@ def test_constant_and_silent_signals_are_no_trouble() -> None:
     x[:, 1] = np.nan
     score = MachineModel().fit(x).score_samples(x)
     assert np.isfinite(score).all()
+
+
+def test_what_stands_is_over_where_two_of_three_samples_are() -> None:
+    score = np.random.default_rng(4).random(2000)
+    over = score >= 0.7
+    two = np.convolve(np.concatenate([[0, 0], over]), np.ones(3), mode="valid") >= 2
+    np.testing.assert_array_equal((status(score) >= 0.7)[1:], two[1:])
+    np.testing.assert_array_equal(status(np.array([1.0, 9.0, 1.0, 1.0, 5.0, 6.0])), [1, 1, 1, 1, 1, 5])
+    np.testing.assert_array_equal(status(np.array([3.0])), [-np.inf])

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.nn import functional
 
-from mainstay.recovery.examples.adapters import common
+import common
 
 
 class Batches:
