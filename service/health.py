@@ -79,7 +79,7 @@ def disk_fault(directory: Path, least: int = LEAST_FREE_BYTES) -> str | None:
     free = shutil.disk_usage(directory).free
     if free >= least:
         return None
-    return f"{free // 2**20} MiB free in {directory}, and {least // 2**20} are needed: make room"
+    return f"{free / 2**20:.0f} MiB are free in {directory}, and {least / 2**20:.0f} are needed: make room"
 
 
 def _late(loops: Loops, turns: float = LATE_TURNS) -> str | None:

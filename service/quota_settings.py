@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from mainstay.service.trust_settings import SettingsGroup
+from pydantic import BaseModel, ConfigDict, Field
 
 
-class QuotaSettings(SettingsGroup):
+class QuotaSettings(BaseModel):
     """Events and new entities of one token. Further ones are answered 429 and may be sent again later."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     node_events_per_second: float = Field(
         default=20.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import anyio
@@ -15,9 +15,8 @@ from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.events import service
-from mainstay.service.events.schemas import EventIn
+from mainstay.service.events.schemas import EventIn, EventsAccepted
 from mainstay.service.fleet.service import require_nodes
-from mainstay.service.jobs import repository as jobs
 
 BATCH: Final = 500
 """Events in one transaction, and the most that one request has: some 60 ms."""
@@ -54,16 +53,6 @@ class EventWriter:
         if new := set(names) - self._nodes:
             await anyio.to_thread.run_sync(self._look_up, new, limiter=self._database.pressure.threads.machines)
             self._nodes |= new
-
-    async def nodes_of(self, named: Collection[str]) -> Mapping[str, frozenset[str]]:
-        """Job → the nodes that it has or had, for each of ``named``; without a writer's turn."""
-        if not named:
-            return {}
-        return await anyio.to_thread.run_sync(self._nodes_of, named, limiter=self._database.pressure.threads.machines)
-
-    def _nodes_of(self, named: Collection[str]) -> Mapping[str, frozenset[str]]:
-        with self._database.reading() as session:
-            return {job: jobs.nodes_of(session, job) for job in named}
 
     def _look_up(self, names: Collection[str]) -> None:
         with self._database.reading() as session:
