@@ -132,8 +132,8 @@ def enroll(url: str, name: str, join_token: str, data_dir: Path, tls: TlsFiles |
     """The node's own token: the stored one if there is one for this service and name, else a new one.
 
     Raises:
-        Refused: the service does not take the join token.
-        Later: the service cannot be reached.
+        RejectedError: the service does not accept the join token.
+        RetryableError: the service cannot be reached.
     """
     stored = load_credential(url, name, data_dir)
     if stored is not None:

@@ -140,6 +140,11 @@ class Spool:
 
     def reject(self, entry: Entry, reason: str) -> None:
         """Set the oldest entry aside in ``rejected/`` with the reason; the queue continues behind it."""
+        self.set_aside(entry, reason)
+        self.ack(entry.sequence)
+
+    def set_aside(self, entry: Entry, reason: str) -> None:
+        """Keep a copy of an entry in ``rejected/`` with the reason; it still waits for its acknowledgement."""
         self.rejected += 1
         log.error("spool %s: entry %d set aside: %s", self.directory.name, entry.sequence, reason)
         aside = self.directory / "rejected"
@@ -153,7 +158,6 @@ class Spool:
                 old.with_suffix(".reason").unlink(missing_ok=True)
         except OSError:
             log.exception("spool %s: a rejected entry could not be kept", self.directory.name)
-        self.ack(entry.sequence)
 
     def sync(self) -> None:
         """Make everything appended so far durable against loss of power: one fdatasync for all of it."""
@@ -169,6 +173,12 @@ class Spool:
                 os.close(descriptor)
             with self._changed:
                 self._synced = max(self._synced, upto)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, with entries that were acknowledged and are not yet deleted."""
+        with self._changed:
+            return self._bytes()
 
     def __len__(self) -> int:
         """Entries that wait for an acknowledgement."""

@@ -1,21 +1,23 @@
-"""How a node or a job talks to the service: one keep-alive client, and what each answer means for what was sent.
+"""The client with which a node or a job sends data to the service over connections that stay open.
 
-Nothing here decides to forget data: an answer is either *accepted* (durable over there), *refused* (these bytes will
-never be taken) or *later* (anything that may pass: no connection, 5xx, 429, a revoked token). A refusal of the
-credential is *later*, because the data is good.
+This module never discards data. An answer means one of three things: accepted (the data is durable at the service),
+rejected (the service will never accept these bytes), or retryable (no connection, 5xx, 429, a revoked token). A
+rejected credential is retryable, because the data is good.
 
     TransportError
-    ├── Refused   the service said no to this request, and will again
-    └── Later     it may work another time
+    ├── RejectedError    the service rejects this request, and will reject it again
+    └── RetryableError   the same request may succeed later
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -29,6 +31,8 @@ from mainstay.probes.signals import Catalog
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 """Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
+_FINAL: Final = frozenset({"wrong-node", "wrong-rack"})
+"""Problems of these statuses that concern the data: it belongs to another sender."""
 _DETAIL_BYTES: Final = 4096
 _ABOUT_THE_HOST: Final = "wrong-host"
 """A 400 that an operator ends by a setting of the service: the data is good."""
@@ -177,8 +181,8 @@ class Transport:
         """One request and its accepted (2xx) answer. ``body`` is sent as JSON, ``content`` as it is.
 
         Raises:
-            Refused: the service will never accept it.
-            Later: no answer, or one that may change.
+            RejectedError: the service will never accept it.
+            RetryableError: no answer, or one that may change.
         """
         data = msgspec.json.encode(body) if content is None and body is not None else content
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, **(headers or {})}
@@ -188,7 +192,7 @@ class Transport:
                 method, f"{self.url}/v1{path}", body=data, headers=sent, timeout=timeout, redirect=False
             )
         except HTTPError as error:
-            raise RetryableError(f"{method} {path}: {_cause(error)}") from error
+            raise RetryableError(f"cannot reach {self.url} ({method} {path}): {_cause(error)}") from error
         if 200 <= answer.status < 300:
             return answer
         raise _verdict(method, path, answer)
@@ -217,7 +221,8 @@ class Transport:
 
 def _cause(error: HTTPError) -> str:
     reason = getattr(error, "reason", None) or error
-    return " ".join(str(reason).split()) or type(error).__name__
+    text = re.sub(r"^<?HTTPS?Connection\([^)]*\)>?: ", "", " ".join(str(reason).split()))
+    return text or type(error).__name__
 
 
 def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> TransportError:
@@ -227,8 +232,10 @@ def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> Transp
         problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
-    passing = answer.status in _PASSING or slug == _ABOUT_THE_HOST
-    refused = 400 <= answer.status < 500 and (not passing or slug == "wrong-node")
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        message += "; 'mainstay token' on the host of the service creates a valid one"
+    is_passing = answer.status in _PASSING or slug == _ABOUT_THE_HOST
+    refused = 400 <= answer.status < 500 and (not is_passing or slug in _FINAL)
     kind = RejectedError if refused else RetryableError
     return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
 

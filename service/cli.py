@@ -193,6 +193,8 @@ def create(
     unknown = [scope for scope in wanted if scope not in set(Scope)]
     if unknown:
         _fail("token", f"scope {unknown[0]!r} must be one of {', '.join(Scope)}")
+    if not name.strip():
+        _fail("token", "NAME must not be empty: name the token by its purpose")
     chosen = (Scope.REPORT,) if kind == "job" else tuple(Scope(scope) for scope in wanted)
     new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job, any_job=any_job)
     _issue(options, new, hours=expires_hours, quiet=quiet)
@@ -242,6 +244,32 @@ def login_link(
     print(link if quiet else f"{link}\n(works once, for {settings.auth.sign_in_code_seconds / 60:g} minutes)")
 
 
+@token.command
+def relay(
+    options: DatabaseOptions = DatabaseOptions(),
+    *,
+    name: Annotated[str, Parameter(help="Name the relay.")],
+    rack: Annotated[
+        tuple[str, ...], Parameter(help="Let the relay carry frames of nodes in this rack; may be repeated.")
+    ] = (),
+    all_racks: Annotated[
+        bool, Parameter(help="Let the relay carry frames of all nodes, with a rack or without.", negative="")
+    ] = False,
+    expires_hours: Annotated[
+        float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
+    ] = None,
+    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
+) -> None:
+    """Create the token of a rack relay and print it once."""
+    from mainstay.service.auth.service import NewToken
+    from mainstay.service.auth.tokens import ALL_RACKS, TokenKind
+
+    if bool(rack) == all_racks:
+        _fail("token", "name the racks of the relay with --rack, or give --all-racks")
+    racks = (ALL_RACKS,) if all_racks else rack
+    _issue(options, NewToken(name=name, kind=TokenKind.RELAY, racks=racks), hours=expires_hours, quiet=quiet)
+
+
 @token.command(name="list")
 def list_(
     options: DatabaseOptions = DatabaseOptions(),
@@ -281,7 +309,7 @@ def revoke(
         with _database(options).session() as session:
             revoke_token(session, token_id, now=SystemClock().now())
     except UnknownTokenError as error:
-        _fail("token", str(error), 1)
+        _fail("token", f"{error}; 'mainstay token list' shows the IDs", 1)
     print("Revoked; running services reject the token within seconds.")
 
 
@@ -306,10 +334,11 @@ def _issue(options: DatabaseOptions, new: NewToken, *, hours: float | None, quie
 
 def _check_names(new: NewToken) -> None:
     from mainstay.probes.core_types import validate_name
+    from mainstay.service.auth.tokens import ALL_RACKS
 
     try:
-        for value, what in ((new.node, "--node"), (new.job, "--job")):
-            if value is not None:
+        for value, what in ((new.node, "--node"), (new.job, "--job"), *((rack, "--rack") for rack in new.racks)):
+            if value is not None and value != ALL_RACKS:
                 validate_name(value, what)
     except ValueError as error:
         _fail("token", str(error))
@@ -321,11 +350,15 @@ def _print_tokens(rows: list[TokenRow]) -> None:
 
     table = Table()
     table.add_column("id", no_wrap=True, min_width=36)
-    for title in ("kind", "name", "scopes", "starts with", "node", "job"):
+    for title in ("kind", "name", "scopes", "starts with", "bound to"):
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(row.id, row.kind, row.name, ",".join(row.scopes), row.prefix, row.node or "", row.job or "")
+        table.add_row(row.id, row.kind, row.name, ",".join(row.scopes), row.prefix, _bound_to(row))
     Console().print(table)
+
+
+def _bound_to(row: TokenRow) -> str:
+    return row.node or row.job or ",".join(row.racks or ())
 
 
 def _settings(options: ServeOptions | WorkerOptions | DatabaseOptions, command: str) -> Settings:

@@ -84,7 +84,9 @@ def lock_data_dir(directory: Path) -> IO[str]:
         file.seek(0)
         holder = file.read().strip() or "another process"
         file.close()
-        raise CannotServeError(f"data directory {directory} is in use by {holder}") from None
+        raise CannotServeError(
+            f"data directory {directory} is in use by {holder}: stop it, or give another --data-dir"
+        ) from None
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
@@ -133,11 +135,14 @@ def bind(settings: Settings) -> socket.socket:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise CannotServeError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        raise CannotServeError(
+            f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
+            "stop the process that listens there, or give another --port"
+        ) from error
 
 
 class Server(uvicorn.Server):
-    """Tells when it is ready, and ends open event streams before it waits for connections to close."""
+    """Reports when it is ready, and ends streams and long polls before it waits for connections to close."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[Services], None]) -> None:
         super().__init__(config)
@@ -163,13 +168,19 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         services: Services | None = getattr(self._app.state, "services", None)
         if services is not None:
-            # Not here: a signal may come while this very thread holds the hub's lock.
-            self._loop.call_soon_threadsafe(services.hub.close)
+            # Not here: a signal may come while this very thread holds a lock of the hub.
+            self._loop.call_soon_threadsafe(_end_waits, services)
         super().handle_exit(sig, frame)
 
 
+def _end_waits(services: Services) -> None:
+    """End event streams and long polls, which would otherwise be cancelled with a traceback."""
+    services.hub.close()
+    services.waiting.notify(set(services.waiting.nodes()))
+
+
 def tune_gc() -> None:
-    """What lives as long as the process is not looked at again: less CPU a request and no long pauses (measured)."""
+    """Exclude permanent objects from garbage collection: less CPU per request and no long pauses (measured)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
+    from mainstay.service.admission.node_facts import Occupancy
+    from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
+    from mainstay.service.common.back_pressure import BackPressure
     from mainstay.service.common.clock import Clock
     from mainstay.service.common.db import Database
+    from mainstay.service.events.writer import EventWriter
+    from mainstay.service.fleet.directory import FleetDirectory
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
     from mainstay.service.fleet.node_reports import NodeReports
@@ -47,13 +51,21 @@ class Services:
     hub: ChangeHub
     ingest: Ingest
     history: History
+    fleet: FleetDirectory
     layout: LayoutCache
     selector: Selector
     reports: NodeReports
-    wakers: WakeupRegistry = field(default_factory=WakeupRegistry)
+    occupancy: Occupancy
+    events: EventWriter
+    quotas: TokenQuotas
+    wakers: WakeupRegistry
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
-    occupancy: Occupancy = field(default_factory=Occupancy)
+
+    @property
+    def pressure(self) -> BackPressure:
+        """Threads by purpose, and what was refused because too much arrived."""
+        return self.database.pressure
 
     @property
     def ring(self) -> TelemetryRing:

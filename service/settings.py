@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from mainstay.service.quota_settings import QuotaSettings
 from mainstay.service.trust_settings import AuthSettings, SourceSettings, TextList
 from mainstay.service.trust_settings import SettingsGroup as _Group
 
@@ -340,6 +341,7 @@ class Settings(BaseSettings):
     sources: SourceSettings = SourceSettings()
     exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()
+    quotas: QuotaSettings = QuotaSettings()
 
     @classmethod
     def settings_customise_sources(

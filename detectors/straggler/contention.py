@@ -53,9 +53,7 @@ class ContentionDetector(ArrayDetector):
         uniform_share: float = 0.15
         """Share from which the detector reports an oversubscribed job; two threads a core cost a half."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: ContentionDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()
@@ -157,7 +155,7 @@ class ContentionDetector(ArrayDetector):
         calm = calm[~rows["hot"][calm] & (rows["score"][calm] < self.config.h / 2)]
         noise = noise_of(rows["excess"][order][:, calm])
         if noise.samples >= self.config.learn_samples and np.isfinite(noise.sigma):
-            self._noise = max(noise.sigma, self.config.noise_floor)
+            self._noise = float(max(noise.sigma, self.config.noise_floor))
 
     def _score(self, excess: Floats, step: int) -> None:
         rows, config = self.rows, self.config

@@ -23,11 +23,12 @@ from mainstay.service.auth.schemas import (
 from mainstay.service.auth.service import NewToken
 from mainstay.service.auth.tokens import TokenKind
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.openapi import PUBLIC, problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ForbiddenError
 from mainstay.service.common.schemas import Uuid
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["auth"])
@@ -98,9 +99,12 @@ def sign_out(anyone: Anyone, request: Request, services: ServicesDep, session: W
 
 
 @router.get("/auth/me", operation_id="get_me")
-async def get_me(reader: Reader) -> Me:
-    """Who is asking, and what they may do."""
-    return Me(subject=reader.node or reader.job or reader.name, scopes=sorted(reader.scopes), kind=reader.kind)
+def get_me(reader: Reader, session: Reading) -> Me:
+    """The identity of the caller, its scopes, and its racks."""
+    node = session.get(NodeRow, reader.node) if reader.node else None
+    racks = [node.rack] if node else sorted(reader.racks) or None
+    subject = reader.node or reader.job or reader.name
+    return Me(subject=subject, scopes=sorted(reader.scopes), kind=reader.kind, racks=racks)
 
 
 @router.get("/auth/tokens", operation_id="list_tokens")
@@ -113,7 +117,7 @@ def list_tokens(_admin: Admin, session: Reading, page: Paging) -> TokenPage:
 
 @router.post("/auth/tokens", status_code=201, operation_id="create_token")
 def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, session: Writing, now: Now) -> TokenCreated:
-    """Make a token; the answer is the only place where its secret appears."""
+    """Create a token. Only this response contains its secret."""
     life = body.expires_in
     if life is None and body.kind is TokenKind.JOIN:
         life = services.settings.auth.join_token_hours * 3600
@@ -124,6 +128,7 @@ def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, sessio
         node=body.node,
         job=body.job,
         any_job=body.any_job,
+        racks=tuple(body.racks),
         expires_at=None if life is None else now + life,
     )
     row, secret = service.create_token(session, new, now=now)
@@ -141,10 +146,11 @@ def revoke_token(
 
 @router.post("/nodes:enroll", status_code=201, operation_id="enroll_node", responses=problems(409))
 def enroll_node(
-    body: EnrollmentCreate, joining: Anyone, request: Request, *, services: ServicesDep, session: Writing, now: Now
+    body: EnrollmentCreate, joining: Anyone, request: Request, *, services: ServicesDep, session: Reporting, now: Now
 ) -> EnrollmentRead:
     """Exchange a join token for the credential of one node."""
     guard.require_certificate(request, body.name)
+    services.quotas.charge_entity(joining)
     secret, ended = service.enroll(session, joining, body.name, now=now)
     after_commit(session, lambda: services.tokens.forget(ended))
     return EnrollmentRead(node=body.name, token=secret)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
+import anyio
 from fastapi import Depends, Request
-from fastapi.concurrency import run_in_threadpool
 
 from mainstay.service import services as running
 from mainstay.service.auth import repository
@@ -46,6 +46,7 @@ def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
         scopes=frozenset(Scope(s) for s in row.scopes),
         node=row.node,
         job=row.job,
+        racks=frozenset(row.racks or ()),
         expires_at=min(ends, default=None),
     )
 
@@ -106,7 +107,9 @@ async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
     if principal is None:
         epoch = services.tokens.epoch
         look_up = _by_cookie if by_cookie else _by_token
-        principal = await run_in_threadpool(look_up, services, key)
+        # In threads of its own: whoever asks never waits behind what reports and pages do.
+        limiter = services.pressure.threads.identity
+        principal = await anyio.to_thread.run_sync(look_up, services, key, limiter=limiter)
         if principal is None:
             what = "session is over" if by_cookie else "token is unknown, expired or revoked"
             raise UnauthorizedError(f"this {what}", error="invalid_token")

@@ -31,20 +31,25 @@ class Me(Output):
     subject: str
     scopes: list[Scope]
     kind: TokenKind
+    racks: list[str] | None
+    """Of a relay: the racks whose nodes' frames it may carry. Of a node: its rack, empty for none."""
 
 
 class TokenCreate(Input):
-    """A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+    """A new token.
 
-    A job token without ``job`` is made only with ``any_job``: it may write the data of every job.
+    ``node`` binds a join token to one node name, ``job`` a job token to one job, ``racks`` a relay token to racks. A
+    job token without ``job`` is made only with ``any_job``: it may write the data of every job.
     """
 
     name: Annotated[ShortText, Field(min_length=1)]
-    kind: Literal[TokenKind.USER, TokenKind.JOIN, TokenKind.JOB] = TokenKind.USER
+    kind: Literal[TokenKind.USER, TokenKind.JOIN, TokenKind.JOB, TokenKind.RELAY] = TokenKind.USER
     scopes: list[Scope] = Field(default_factory=list, max_length=4)
     node: Name | None = None
     job: Name | None = None
     any_job: bool = False
+    racks: list[Name | Literal["*"]] = Field(default_factory=list, max_length=1024)
+    """Of a relay: the racks whose nodes' frames it may carry; ``*`` stands for all."""
     expires_in: Annotated[float, Field(gt=0, le=10 * 365 * 86_400), JsonNumber] | None = None
     """Seconds; null is for ever (join tokens: the configured default)."""
 
@@ -57,6 +62,7 @@ class TokenRead(Output):
     scopes: list[Scope]
     node: str | None
     job: str | None
+    racks: list[str] | None
     created_at: float
     expires_at: float | None
     revoked_at: float | None

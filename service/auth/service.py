@@ -37,6 +37,7 @@ _BOUND_SCOPES: Final = {
     TokenKind.JOB: (Scope.REPORT,),
     TokenKind.NODE: (Scope.REPORT,),
     TokenKind.JOIN: (Scope.REPORT,),
+    TokenKind.RELAY: (Scope.REPORT,),
 }
 """Kinds that can have these scopes and no others (a join token hands its own on to the node)."""
 
@@ -60,6 +61,7 @@ class NewToken:
     job: str | None = None
     any_job: bool = False
     """A job token is meant for no single job."""
+    racks: tuple[str, ...] = ()
     expires_at: float | None = None
 
 
@@ -67,9 +69,11 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     """The row and the secret, which is not kept.
 
     Raises:
-        UnprocessableError: scopes that this kind cannot have, or none where some are needed; a job token that is
-            neither bound to a job nor meant for all.
+        UnprocessableError: scopes or racks that this kind cannot have, or none where some are needed; a job token that
+            is neither bound to a job nor meant for all.
     """
+    if bool(new.racks) != (new.kind is TokenKind.RELAY):
+        raise UnprocessableError("a relay token names its racks, or '*' for all; no other token names racks")
     if new.kind is TokenKind.JOB and (new.job is None) is not new.any_job:
         raise UnprocessableError("a job token is bound to one job (job) or meant for all of them (any_job): choose one")
     scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
@@ -88,6 +92,7 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
         scopes=[scope.value for scope in dict.fromkeys(scopes)],
         node=new.node,
         job=new.job,
+        racks=list(dict.fromkeys(new.racks)) or None,
         created_at=now,
         expires_at=new.expires_at,
         revoked_at=None,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Final
 
+import anyio
 from fastapi import APIRouter, Query
 
 from mainstay.probes.core_types import EventKind
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Reporting
+from mainstay.service.common.db import Reading
+from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ForbiddenError
 from mainstay.service.common.schemas import Name, QuerySeconds
-from mainstay.service.events import repository, service
+from mainstay.service.events import repository
 from mainstay.service.events.models import EventRow
 from mainstay.service.events.schemas import EventBatch, EventIn, EventRead, EventsAccepted
-from mainstay.service.fleet.service import require_nodes
 from mainstay.service.jobs import repository as jobs
-from mainstay.service.services import ServicesDep
+from mainstay.service.services import Services, ServicesDep
 
 _log: Final = logging.getLogger(__name__)
 router = APIRouter(tags=["events"])
@@ -74,24 +75,37 @@ def check_author(principal: Principal, event: EventIn, nodes_of: Callable[[str],
     principal.require_node(event.node)
 
 
-@router.post("/events", operation_id="post_events")
-def post_events(
-    batch: EventBatch, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
-) -> EventsAccepted:
-    """Store events (at most 500 at once). An id that is known already changes nothing; an unknown kind is set aside.
+@router.post("/events", operation_id="post_events", responses=problems(404, 429, 503))
+async def post_events(batch: EventBatch, principal: Reporter, services: ServicesDep, now: Now) -> EventsAccepted:
+    """Store events (at most 500 per request). A stored ID changes nothing; an unknown kind is set aside.
 
     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
+    A token that sends more events than its quota is answered 429.
     """
     if batch.newer_kinds:
         kinds = ", ".join(sorted(set(batch.newer_kinds)))
         _log.warning("events from %s are of kinds that this version does not know: %s", principal.name, kinds)
-    nodes_of = cache(lambda job: jobs.nodes_of(session, job))
-    for event in batch.items:
-        check_author(principal, event, nodes_of, now)
-    require_nodes(session, {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None})
-    new = service.store(session, services, batch.items, now=now)
-    return EventsAccepted(accepted=len(new), duplicates=len(batch.items) - len(new), set_aside=len(batch.newer_kinds))
+    await _check_authors(services, principal, batch.items, now)
+    services.quotas.charge_events(principal, len(batch.items))
+    named = {event.node for event in batch.items if event.kind in OF_NODES and event.node is not None}
+    await services.events.require_nodes(named)
+    return await services.events.keep(batch.items, set_aside=len(batch.newer_kinds))
+
+
+async def _check_authors(services: Services, principal: Principal, events: Sequence[EventIn], now: float) -> None:
+    def check(nodes_of: Callable[[str], frozenset[str]]) -> None:
+        for event in events:
+            check_author(principal, event, nodes_of, now)
+
+    def check_with_topology() -> None:
+        with services.database.reading() as session:
+            check(cache(lambda job: jobs.nodes_of(session, job)))
+
+    if principal.kind is TokenKind.NODE or principal.may(Scope.ADMIN):
+        check(lambda _job: frozenset())
+    else:
+        await anyio.to_thread.run_sync(check_with_topology, limiter=services.pressure.threads.machines)
 
 
 @router.get("/events", operation_id="list_events")

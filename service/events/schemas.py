@@ -64,7 +64,7 @@ EventData = Annotated[dict[str, Any], AfterValidator(_clean)]
 
 
 class EventIn(Lenient):
-    id: Annotated[str, Field(pattern=EVENT_ID_PATTERN, description="UUIDv7, made where it happened")]
+    id: Annotated[str, Field(pattern=EVENT_ID_PATTERN, description="UUIDv7, created where the event happened")]
     time: UnixSeconds
     kind: EventKind
     node: Name | None = None

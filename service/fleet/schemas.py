@@ -52,7 +52,7 @@ class CatalogReport(Lenient):
 
 
 class NodeReportCreate(Lenient):
-    """What a node says about itself when it starts and when something about it changes."""
+    """The report of a node at its start and after each change."""
 
     hostname: ShortText
     os: ShortText
@@ -140,15 +140,29 @@ class NodeRead(Output):
     state_version: int
 
 
+class FacetRead(Output):
+    value: str
+    count: int
+
+
+class NodeFacetsRead(Output):
+    """How many nodes each value would show, with the other conditions as they are; values without nodes are absent."""
+
+    state: list[FacetRead]
+    rack: list[FacetRead]
+    cohort: list[FacetRead]
+    job: list[FacetRead]
+
+
 class DrainRead(NodeRead):
-    """A node that is drained, and what happens to the work on it."""
+    """A drained node, and what happens to the work on it."""
 
     migration_requests: list[MigrationRequestRead]
     """One a job that has ranks here, with ``mode: migrate``; the job's page follows each."""
 
 
 class TransitionRead(Output):
-    """One accepted move of a node."""
+    """One transition of a node."""
 
     id: str
     node: str
@@ -166,7 +180,10 @@ DeadlineSeconds = Annotated[float, Field(gt=0, le=31_536_000), JsonNumber]
 
 
 class MoveBody(Input):
-    """Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this."""
+    """The reason of an operator for a transition.
+
+    With ``expected_version``, it happens only if ``state_version`` still has this value.
+    """
 
     reason: Reason
     expected_version: Count | None = None
@@ -194,7 +211,7 @@ class DeviceLocationRead(Output):
 
 
 class DeviceDetail(Output):
-    """A piece of hardware, wherever it sat."""
+    """One piece of hardware, at all its locations."""
 
     device: DeviceRead
     hardware: str | None
@@ -216,15 +233,18 @@ class HistoryEntry(Output):
     ref: str | None
 
 
-class HeatmapCellRead(Output):
-    slot: int
-    node: str
-    device: str
-    kind: str
-
-
 class HeatmapLayoutRead(Output):
-    """The stable order of the fleet: a snapshot has one byte a slot."""
+    """The stable order of the fleet, in columns. A snapshot has one byte per slot.
+
+    The slots of ``nodes[0]`` come first, one per device of its shape, then those of ``nodes[1]``.
+    """
 
     version: str
-    slots: list[HeatmapCellRead]
+    nodes: list[str]
+    rack_of: list[int]
+    """[node] index into ``racks``."""
+    shape_of: list[int]
+    """[node] index into ``shapes``."""
+    racks: list[str]
+    shapes: list[list[str]]
+    """Devices that have a slot, in order: ``host`` is the node itself, the others are GPUs."""

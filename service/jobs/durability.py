@@ -18,7 +18,7 @@ MAX_LINES = 64
 
 
 class WarnedNode(Lenient):
-    """A node that is not trusted, and what is done for its ranks."""
+    """A node with a warning, and the protection of its ranks."""
 
     node: Name
     reason: Text
@@ -33,7 +33,7 @@ class WarnedNode(Lenient):
 
 
 class CorruptSteps(Lenient):
-    """A node that has computed wrongly, and the newest step before that; null: none is known to be clean."""
+    """A node that computed wrong results, and the newest step before that; null if no step is known to be correct."""
 
     node: Name
     since: UnixSeconds
@@ -44,7 +44,7 @@ class CorruptSteps(Lenient):
 
 
 class CorruptedNode(Lenient):
-    """What was found in the snapshot memory of one node."""
+    """The results of scrubbing the snapshot memory of one node."""
 
     node: Name
     found: _Count
@@ -58,7 +58,7 @@ class CorruptedNode(Lenient):
 
 
 class Scrubbing(Lenient):
-    """What reading all snapshot memory again and again has found, since each agent or the coordinator started."""
+    """The results of scrubbing snapshot memory since the start of each agent or of the coordinator."""
 
     passes: _Count
     """That every agent has made since it started."""
@@ -74,7 +74,7 @@ class Scrubbing(Lenient):
 
 
 class Durability(Lenient):
-    """The figure of one moment. A null probability is not known, which is never good."""
+    """The durability at one time. A null probability means unknown."""
 
     time: UnixSeconds
     survival_hour: _Probability | None

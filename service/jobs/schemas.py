@@ -101,7 +101,7 @@ class Protection(Lenient):
     run: Annotated[str, Field(max_length=64), AfterValidator(check_text)] | None = None
     """The start of the job whose steps lie on disk under this id (``--resume RUN``); null without a disk level."""
     warnings: Annotated[list[Text], Field(max_length=MAX_WARNINGS)] | None = None
-    """Nodes and domains whose loss the scheme does not cover, a sentence each; null where it is not said."""
+    """Nodes and domains whose loss the scheme does not cover, one sentence each; null if not reported."""
     durability: Durability | None = None
     """As it was when the coordinator last looked; null where it does not look."""
 
@@ -113,7 +113,7 @@ def _as_text(command: Any) -> Any:
 
 
 class MigrationRequestResult(Lenient):
-    """What became of an advice, as the coordinator says."""
+    """The result of a migration request, as the coordinator reports it."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
     state: MigrationState
@@ -124,7 +124,7 @@ class MigrationRequestResult(Lenient):
 
 
 class JobReport(Lenient):
-    """What the coordinator says about its job; sent when something changes and every few seconds."""
+    """The report of a coordinator about its job, sent every few seconds and after each change."""
 
     name: Annotated[ShortText, Field(min_length=1)]
     state: JobState
@@ -143,7 +143,7 @@ class JobReport(Lenient):
 
 
 class MigrationRequestCreate(Input):
-    """Move one rank, or all ranks that a node has, to other nodes."""
+    """Move one rank, or all ranks of a node, to other nodes."""
 
     kind: Literal[MigrationKind.MIGRATE] = MigrationKind.MIGRATE
     node: Name | None = None
@@ -160,7 +160,7 @@ class MigrationRequestCreate(Input):
 
 
 class MigrationRequestRead(Output):
-    """An advice to a job, and what became of it."""
+    """A migration request to a job, and its result."""
 
     id: str
     job: str
@@ -199,7 +199,7 @@ class JobRead(Output):
 
 
 class NodeWarningRead(Output):
-    """Why a node of the job should not be trusted."""
+    """A warning about a node of the job."""
 
     reason: str
     factor: float
@@ -210,7 +210,7 @@ class NodeWarningRead(Output):
 
 
 class JobAnswer(JobRead):
-    """The answer to a coordinator's report."""
+    """The response to the report of a coordinator."""
 
     node_warnings: dict[str, NodeWarningRead]
     """Node -> why it should not be trusted."""
@@ -237,7 +237,7 @@ class RecoveryRead(Output):
     parts: dict[str, float]
     epoch: int | None
     outcome: str
-    incident: str | None
+    incident: Annotated[str | None, Field(validation_alias="incident_id")]
     strategy: str | None
     """The recovery strategy that was carried out; null where no strategies were evaluated."""
     predicted_seconds: float | None

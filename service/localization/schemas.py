@@ -29,7 +29,7 @@ class LocalizationCancel(Input):
 
 
 class PairRead(Output):
-    """A pair of a round, with what it measured."""
+    """One pair of a round, with its measurements."""
 
     a: str
     b: str
@@ -94,7 +94,7 @@ class LocalizationRead(LocalizationSummary):
 
 
 class PairReportIn(Lenient):
-    """What one side of a pair answers; ``result`` is checked by the probes' own types."""
+    """The answer of one side of a pair; the types of the probes check ``result``."""
 
     started_at: UnixSeconds
     finished_at: UnixSeconds

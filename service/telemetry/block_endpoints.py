@@ -71,7 +71,10 @@ def read_blocks(
     after: Annotated[str | None, Query(max_length=1000)] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_FRAMES)] = MAX_FRAMES,
 ) -> Response:
-    """Stored frames as they came, oldest first: 4 bytes of length before each. See ``X-Mainstay-Next`` for the rest."""
+    """Stored frames, unchanged, oldest first, each after its length (4 bytes).
+
+    ``X-Mainstay-Next`` is the next cursor.
+    """
     if not start < stop:
         raise UnprocessableError("start must be earlier than stop")
     beyond = None if after is None else _key(after)
@@ -83,7 +86,7 @@ def read_blocks(
 
 @router.get("/telemetry/catalogs/{digest}", operation_id="get_catalog")
 def get_catalog(digest: Digest, _: Reader, services: ServicesDep) -> CatalogRead:
-    """The names behind a digest that frames carry."""
+    """The names of the signals behind a digest in frames."""
     compiled = services.ingest.catalogs.load(digest)
     if compiled is None:
         raise UnknownCatalogDigestError(f"no catalog has the digest {digest}")

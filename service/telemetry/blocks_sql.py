@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,19 +55,29 @@ def member_table(name: str, metadata: MetaData) -> Table:
 class MemberIndex:
     """Rows of the member table that need not be written again."""
 
-    _known: set[tuple[int, str, str]] = field(default_factory=set)
+    _known: dict[tuple[int, str], set[str]] = field(default_factory=dict)
+    """(hour, relay) → nodes."""
 
     def new_rows(self, blocks: Iterable[StoredBlock]) -> list[dict[str, Any]]:
         """Rows that this process did not write yet; call ``note`` once they are durable."""
-        keys = {(block.hour, node, block.subject) for block in blocks for node in block.members}
-        return [{"hour": hour, "subject": node, "relay": relay} for hour, node, relay in sorted(keys - self._known)]
+        found: dict[tuple[int, str], set[str]] = defaultdict(set)
+        for block in blocks:
+            if block.members:
+                key = (block.hour, block.subject)
+                found[key].update(set(block.members).difference(self._known.get(key, ())))
+        return [
+            {"hour": hour, "subject": node, "relay": relay}
+            for (hour, relay), nodes in found.items()
+            for node in sorted(nodes)
+        ]
 
-    def note(self, rows: Iterable[dict[str, Any]]) -> None:
+    def note(self, rows: Sequence[dict[str, Any]]) -> None:
         """Remember durable rows; only the newest hours are written."""
-        self._known.update((row["hour"], row["subject"], row["relay"]) for row in rows)
-        if self._known:
-            newest = max(hour for hour, _, _ in self._known)
-            self._known = {key for key in self._known if key[0] >= newest - 1}
+        for row in rows:
+            self._known.setdefault((row["hour"], row["relay"]), set()).add(row["subject"])
+        if rows:
+            newest = max(hour for hour, _ in self._known)
+            self._known = {key: nodes for key, nodes in self._known.items() if key[0] >= newest - 1}
 
 
 def in_range(

@@ -15,7 +15,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from mainstay.probes.bundle import BundleLayout, decode_bundle, decode_layout, encode_bundle
 from mainstay.probes.frame import Axis, Frame, FrameError, open_payload, read_envelope
-from mainstay.service.auth.tokens import Principal, Scope
+from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope
+from mainstay.service.common.back_pressure import LOW_SHARE, BusyError
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.problem import ConflictError, ProblemError, UnprocessableError
 from mainstay.service.fleet.last_seen import LastSeenCache
@@ -101,6 +102,8 @@ class Ingest:
             check_subject(frame, compiled)
         if compiled.scope is CatalogScope.DEVICES:
             return await self._accept_devices(frame, compiled, body)
+        if self.writer.pending > LOW_SHARE * self.settings.max_pending_frames:
+            raise BusyError("frames of jobs", 5)  # the health of nodes comes first
         samples = await self._checked(frame, compiled)
         self._check_time(samples.start, samples.stop)
         return await self.writer.submit(_block(frame, samples.start, samples.stop, body), samples)
@@ -136,13 +139,13 @@ class Ingest:
             raise BadFrameError(f"a bundle holds signals of devices, not of {compiled.scope}")
         relayed = RelayedFrames(bundle, names.names, names.layout, compiled)
         refused = await self._refused_members(principal, relayed)
+        found = [(relayed.names.subjects[i], bundle.sequences[i], error) for i, error in refused.items()]
         rest = relayed if not refused else without(relayed, set(refused))
         if rest is None:
-            raise next(iter(refused.values()))
+            return found
         stored = encode_bundle(rest.bundle) if refused else body
         await self.writer.submit(_bundle_block(rest, stored), rest)
         self.seen.note_all(rest.names.subjects, self.clock.now())
-        found = [(relayed.names.subjects[i], bundle.sequences[i], error) for i, error in refused.items()]
         return found + [(rest.names.subjects[i], rest.bundle.sequences[i], error) for i, error in rest.rejected]
 
     async def _refused_members(self, principal: Principal, relayed: RelayedFrames) -> dict[int, ProblemError]:
@@ -153,11 +156,18 @@ class Ingest:
             try:
                 if not self.subjects.has_node(subject):
                     await run_in_threadpool(self.subjects.find_node, subject)
-                principal.require_relayed(subject, self.subjects.rack(subject))
+                await self._require_relayed(principal, subject)
                 self._check_time(start, start + length)
             except ProblemError as error:
                 refused[member] = error
         return refused
+
+    async def _require_relayed(self, principal: Principal, node: str) -> None:
+        try:
+            principal.require_relayed(node, self.subjects.rack(node))
+        except NotYourRackError:
+            await run_in_threadpool(self.subjects.find_node, node)  # its report may have come, or named another rack
+            principal.require_relayed(node, self.subjects.rack(node))
 
     async def _authorize(self, principal: Principal, frame: Frame) -> Compiled:
         """The frame's catalog, if the sender may write its subject: a node, or a job whose ranks it names."""

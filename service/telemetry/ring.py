@@ -61,6 +61,16 @@ class LatestReadings:
     """[wide signal, column], totals as they were read."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewestValues:
+    """The newest known value of one signal of each device; NaN where there is none."""
+
+    columns: tuple[Column, ...]
+    """The same object while no device comes or goes."""
+    values: NDArray[np.float32]
+    """[column]"""
+
+
 @dataclass(slots=True)
 class ColumnIndex:
     """Which column a device has. Columns of devices that stopped reporting are assigned again."""
@@ -261,6 +271,11 @@ class SourceRing:
         columns = tuple(key for i in places if (key := index.keys[i]) is not None)
         return LatestReadings(columns, gauges, self._rates.totals(places, stop - max_age_seconds))
 
+    def newest(self, signal: str, start: int, stop: int) -> NewestValues:
+        self.index.refresh()
+        known = self.seconds.last_known(self._rows([signal]), stop, min(stop - start, self.seconds.depth))
+        return NewestValues(self.index.names, known[0, self.index.places])
+
 
 class TelemetryRing:
     """The rings of all sources behind one lock.
@@ -283,7 +298,7 @@ class TelemetryRing:
 
     def write(self, frames: CheckedSamples | FrameBatch) -> None:
         """Place checked frames of devices; what is older than the ring is left out."""
-        batch = frames if isinstance(frames, FrameBatch) else FrameBatch.of(frames)
+        batch = frames if isinstance(frames, FrameBatch) else FrameBatch.from_samples(frames)
         with self._lock:
             for ring in self._rings.values():
                 ring.write(batch)
@@ -329,6 +344,15 @@ class TelemetryRing:
         """
         with self._lock:
             return self._rings[source].readings(stop, seconds, max_age_seconds=max_age_seconds)
+
+    def newest(self, source: SignalSource, signal: str, start: int, stop: int) -> NewestValues:
+        """The newest value of ``signal`` in each column in seconds ``start`` up to but not including ``stop``.
+
+        Raises:
+            ValueError: the signal is not one of the source's.
+        """
+        with self._lock:
+            return self._rings[source].newest(signal, start, stop)
 
     @property
     def sources(self) -> frozenset[SignalSource]:

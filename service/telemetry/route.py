@@ -1,25 +1,31 @@
-"""The frame routes: middleware outside of all others, since per-request Python is what ingest costs (measured).
+"""The frame routes, answered before any middleware, since per-request Python is what ingest costs (measured).
 
-Authorization, size bounds, and every rejection are the same as in other routes. What is skipped are the router, the
-dependencies, and pydantic.
+Authorization, size bounds, and every rejection are the same as in other routes. What is skipped are the middleware, the
+router, the dependencies, and pydantic.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
+from fastapi import FastAPI
+from sqlalchemy.exc import OperationalError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from mainstay.probes.bundle import MAX_BUNDLE_BYTES
 from mainstay.service import services as running
 from mainstay.service.auth import guard
+from mainstay.service.common.back_pressure import BusyError
 from mainstay.service.common.body import read_body
 from mainstay.service.common.openapi import problems
-from mainstay.service.common.problem import ProblemError, TooLargeError, problem_response
+from mainstay.service.common.problem import ProblemError, TooLargeError, UnavailableError, problem_response
 from mainstay.service.telemetry.ingest import Ingest
 
+_log: Final = logging.getLogger(__name__)
 FRAMES: Final = "/v1/telemetry/frames"
 BUNDLES: Final = "/v1/telemetry/bundles"
 _NO_CONTENT: Final = {"type": "http.response.start", "status": 204, "headers": []}
@@ -31,18 +37,17 @@ class FrameTooLargeError(TooLargeError):
     slug, title = "frame-too-large", "Frame too large"
 
 
-class FrameGateway:
-    """Pure ASGI middleware that answers the frame routes and passes everything else on."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+class FrameGateway(FastAPI):
+    """An app that answers the frame routes itself, before its middleware, and everything else as FastAPI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in {FRAMES, BUNDLES}:
-            await self.app(scope, receive, send)
+            await super().__call__(scope, receive, send)
             return
+        scope["app"] = self
         request = Request(scope, receive)
-        ingest: Ingest = running.services_of(request).ingest
+        services = running.services_of(request)
+        ingest: Ingest = services.ingest
         try:
             if scope["path"] == FRAMES:
                 await _store_frame(request, ingest, send)
@@ -51,7 +56,13 @@ class FrameGateway:
                 await answer(scope, receive, send)
         except ProblemError as error:
             ingest.refused[error.slug] += 1
+            if isinstance(error, UnavailableError):
+                services.pressure.shed.note("frames of jobs" if isinstance(error, BusyError) else "frames")
             await problem_response(error, scope["path"])(scope, receive, send)
+        except OperationalError:
+            _log.exception("the database did not answer at %s", scope["path"])
+            away = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
+            await problem_response(away, scope["path"])(scope, receive, send)
 
 
 async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:
@@ -77,6 +88,14 @@ async def _store_bundle(request: Request, ingest: Ingest) -> Response:
     return JSONResponse({"rejected": members})
 
 
+async def _answered_before(_request: Request) -> Response:
+    raise AssertionError("the gateway answers POST before the router")
+
+
+ROUTES: Final = [Route(path, _answered_before, methods=["POST"]) for path in (FRAMES, BUNDLES)]
+"""So that the router knows the paths: other methods are answered 405."""
+
+
 def document(schema: dict[str, Any]) -> None:
     """Add the routes to an OpenAPI ``schema``: they are not FastAPI's, so FastAPI does not know them."""
     body = {
@@ -84,7 +103,7 @@ def document(schema: dict[str, Any]) -> None:
         "content": {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}},
     }
     problem_answers = {str(status): answer for status, answer in problems(404, 409, 503).items()}
-    stored = "Durable. X-Mainstay-Duplicate: 1 when it was stored before."
+    stored = "Stored durably. X-Mainstay-Duplicate is 1 if it was stored before."
     schema["paths"][FRAMES] = {
         "post": {
             "tags": ["telemetry"],

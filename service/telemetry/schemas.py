@@ -40,7 +40,7 @@ class CatalogRead(Output):
 
 
 class SeriesRead(Output):
-    """One signal of one device, thinned. Counters come as rates per second. Null is unknown."""
+    """One signal of one device, downsampled. Counters are rates per second. Null means unknown."""
 
     node: Name
     device: Name

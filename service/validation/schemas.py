@@ -85,7 +85,7 @@ class ValidationCreate(Input):
 
 
 class Preemption(Input):
-    """Call validations off: the machine is wanted for work."""
+    """Cancel validations on nodes that a job needs."""
 
     reason: Label = "the machine is wanted for work"
 
@@ -95,7 +95,7 @@ class NodesPreemption(Preemption):
 
 
 class ValidationProgressCreate(Lenient):
-    """How far a validation is: what the node says of it while it runs."""
+    """The progress of a validation, as the node reports it while it runs."""
 
     index: Count
     total: Count
@@ -124,7 +124,7 @@ class ResultCriterion(Output):
 
 class ValidationResult(Output):
     cohort: str
-    """Whose criteria judged it: the machine's hardware and software at that time."""
+    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
     benchmark: str
     device: str
     metric: str
@@ -185,7 +185,7 @@ class MetricIn(Lenient):
 
 
 class BenchmarkResultIn(Lenient):
-    """What ``mainstay.probes.benchmarks`` measured. A verdict that the node added itself is not looked at."""
+    """The measurements of ``mainstay.probes.benchmarks``. A verdict from the node itself is ignored."""
 
     benchmark: Label
     state: BenchmarkState
@@ -234,7 +234,7 @@ _UNCHANGED = Field(json_schema_extra=_no_default)
 
 
 class SweepChange(Input):
-    """What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite."""
+    """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates."""
 
     version: Annotated[Count, Field(ge=1)]
     name: Annotated[Label, _UNCHANGED] = ""

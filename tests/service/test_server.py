@@ -54,11 +54,11 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(tmp_path: Path, *options: str, command: str = "serve") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``mainstay serve`` on a free port; the process and its first lines up to the sign-in link."""
-    command = [sys.executable, "-m", "mainstay", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
+    line = [sys.executable, "-m", "mainstay", command, "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
     with (tmp_path / "serve.log").open("w") as log:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert child.stdout is not None
         lines = child.stdout.readline() + child.stdout.readline()
@@ -117,7 +117,11 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
         url = lines.split("ready on ")[1].split()[0]
         reader = mainstay("token", "create", "ci", "--scopes", "read,act", "--quiet", *data).stdout.strip()
         join = mainstay("token", "join", "--node", "n1", "--quiet", *data).stdout.strip()
+        for racks in (("--rack", "rack-1", "--rack", "rack-2"), ("--all-racks",)):
+            assert mainstay("token", "relay", "--name", "r1", *racks, "--quiet", *data).stdout.startswith("mst_relay_")
         listed = json.loads(mainstay("token", "list", "--json", *data).stdout)
+        assert [token["racks"] for token in listed[:2]] == [["*"], ["rack-1", "rack-2"]]
+        del listed[:2]
         assert [(token["kind"], token["scopes"]) for token in listed] == [
             ("join", ["report"]), ("user", ["read", "act"]), ("admin", ["admin"]),
         ]  # fmt: skip
@@ -178,6 +182,9 @@ def test_a_damaged_database_is_refused_in_one_line(mainstay: Command, tmp_path: 
         (("worker",), "memory://"),
         (("token", "create", "x", "--scopes", "root"), "root"),
         (("token", "join", "--node", "a b"), "a b"),
+        (("token", "relay", "--name", "r1"), "--all-racks"),
+        (("token", "relay", "--name", "r1", "--rack", "a b"), "a b"),
+        (("token", "relay", "--name", "r1", "--rack", "a", "--all-racks"), "--all-racks"),
         (("token", "list", "--data-dir", "/nonexistent"), "no database"),
     ],
 )
@@ -237,3 +244,23 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(CannotServeError, match="cannot be written"):
         check_data_dir(file)
+
+
+def test_up_ends_cleanly_while_nodes_wait_for_tasks(tmp_path: Path) -> None:
+    with serving(tmp_path, command="up") as (child, lines):
+        url, token = lines.split()[4], lines.strip().rpartition("=")[2]
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
+            deadline = time.monotonic() + 90
+            while not (nodes := client.get("/v1/nodes").json()["items"]):
+                assert time.monotonic() < deadline, "the node daemon of this machine did not report"
+                time.sleep(0.1)
+            request = f"GET /v1/nodes/{nodes[0]['name']}/tasks?wait=20 HTTP/1.1\r\nHost: x\r\n"
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as waiting:
+                waiting.sendall(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
+                assert client.get("/readyz").status_code == 200  # the request before it has arrived too
+                child.send_signal(signal.SIGTERM)
+                assert b" 200 " in waiting.recv(4096)
+        assert child.wait(60) in {0, -signal.SIGTERM}
+    log = (tmp_path / "serve.log").read_text()
+    assert "Traceback" not in log, log
+    assert "[error" not in log, log

@@ -173,7 +173,7 @@ class Poller:
     def _tell(self, told: Sequence[EventIn], now: float) -> None:
         if told:
             with self.services.database.session() as session:
-                events.store(session, self.services, told, now=now)
+                events.store(session, self.services.wakers, told, now=now)
 
     def _report(self, target: Claimed, node: str, cards: Sequence[ScrapedGpu], now: float) -> None:
         said = frames.report(cards, host=cards[0].host or node, since=target.created_at)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx
 import pytest
 
+from mainstay.probes.ids import uuid7
+from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope, TokenKind
 from tests.fakes.clock import ManualClock
 
 
@@ -25,7 +28,7 @@ def test_the_first_start_makes_an_admin_and_keeps_its_token_private(service) -> 
     file = service.settings.data_dir / "admin-token"
     assert file.stat().st_mode & 0o777 == 0o600
     me = service.client().get("/v1/auth/me").json()
-    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
+    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin", "racks": None}
 
 
 def test_the_second_start_does_not(start) -> None:
@@ -118,6 +121,9 @@ def test_tokens_expire_even_in_the_cache(start) -> None:
         {"name": "x", "kind": "job", "scopes": ["admin"]}, {"name": "x", "kind": "node", "scopes": ["report"]},
         {"name": "x", "scopes": ["read"], "expires_in": -1}, {"name": "x", "scopes": ["read"], "more": 1},
         {"name": "x\x00", "scopes": ["read"]}, {"name": "x", "scopes": ["read"], "node": "a b"},
+        {"name": "x", "kind": "relay"}, {"name": "x", "scopes": ["read"], "racks": ["r"]},
+        {"name": "x", "kind": "relay", "racks": ["a b"]},
+        {"name": "x", "kind": "relay", "racks": ["r"], "scopes": ["act"]},
     ],
 )  # fmt: skip
 def test_bad_tokens_are_not_made(lasting_service, body: dict[str, object]) -> None:
@@ -273,7 +279,7 @@ def test_a_join_token_is_spent_once(service_anywhere) -> None:
     answer = join.post("/v1/nodes:enroll", json={"name": "n1"})
     assert (answer.status_code, answer.json()["node"]) == (201, "n1")
     assert service_anywhere.client(answer.json()["token"]).get("/v1/auth/me").json() == {
-        "subject": "n1", "scopes": ["report"], "kind": "node",
+        "subject": "n1", "scopes": ["report"], "kind": "node", "racks": [""],
     }  # fmt: skip
     assert join.post("/v1/nodes:enroll", json={"name": "n2"}).status_code == 401
     assert service_anywhere.client().get("/v1/nodes").json()["items"][0]["state"] == "unknown"
@@ -314,6 +320,51 @@ def test_a_node_writes_only_its_own_report(service, report) -> None:
     assert node.put("/v1/nodes/n1", json=report).status_code == 200
     foreign = node.put("/v1/nodes/n2", json=report)
     assert (foreign.status_code, slug(foreign)) == (403, "wrong-node")
+    assert node.get("/v1/auth/me").json()["racks"] == [report.get("rack", "")]
     assert service.client().put("/v1/nodes/n2", json=report).status_code == 200, "an admin may"
     user = service.client(make(service.client(), scopes=["report"]))
     assert user.put("/v1/nodes/n1", json=report).status_code == 403
+
+
+def test_a_relay_token_is_bound_to_racks_and_writes_nothing_of_a_node_or_a_job(service, report) -> None:
+    relay = service.client(make(service.client(), kind="relay", racks=["rack-1", "rack-1", "rack-2"]))
+    assert relay.get("/v1/auth/me").json() == {
+        "subject": "t",
+        "scopes": ["report"],
+        "kind": "relay",
+        "racks": ["rack-1", "rack-2"],
+    }
+    listed = service.client().get("/v1/auth/tokens").json()["items"][0]
+    assert (listed["kind"], listed["racks"]) == ("relay", ["rack-1", "rack-2"])
+    assert slug(relay.put("/v1/nodes/n1", json=report)) == "wrong-node"
+    event = {"id": uuid7(), "time": time.time(), "kind": "job_started", "node": None, "job": "j", "data": {}}
+    assert slug(relay.post("/v1/events", json={"items": [event]})) == "wrong-job"
+
+
+@pytest.mark.parametrize(
+    ("racks", "carried", "refused"),
+    [
+        ({"rack-1"}, ["rack-1"], ["rack-2", "", None, "*"]),
+        ({"rack-1", "rack-2"}, ["rack-1", "rack-2"], ["rack-3"]),
+        ({"*"}, ["rack-1", "", None], []),
+        (set(), [], ["rack-1", "", "*"]),
+    ],
+)
+def test_a_relay_carries_frames_of_its_racks(
+    racks: set[str], carried: list[str | None], refused: list[str | None]
+) -> None:
+    relay = Principal("id", TokenKind.RELAY, "r1", frozenset({Scope.REPORT}), racks=frozenset(racks))
+    for rack in carried:
+        relay.require_relayed("n1", rack)
+    for rack in refused:
+        with pytest.raises(NotYourRackError, match=re.escape(f"frames of node 'n1' in rack {rack!r}")):
+            relay.require_relayed("n1", rack)
+
+
+def test_no_other_token_carries_frames_of_others() -> None:
+    for kind in set(TokenKind) - {TokenKind.RELAY}:
+        with pytest.raises(NotYourRackError):
+            Principal("id", kind, "x", frozenset({Scope.REPORT}), racks=frozenset({"*"})).require_relayed(
+                "n1", "rack-1"
+            )
+    Principal("id", TokenKind.ADMIN, "x", frozenset({Scope.ADMIN})).require_relayed("n1", "rack-1")
