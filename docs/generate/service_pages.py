@@ -205,7 +205,11 @@ def _constant(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
 
 def _of_devices() -> Iterator[MetricReference]:
     """Yield the metrics of one GPU, one host, and one port whose signals all have a value."""
-    card = FleetDevice(id="gpu0", kind="gpu", uuid="GPU-0", model="m", serial="s", pci="p", driver="d", memory_bytes=1)
+    facts = {"pci": "p", "driver": "d"}
+    card = FleetDevice(
+        node="node", id="gpu0", index=0, kind="gpu", model="m", serial="s", uuid="GPU-0", memory_bytes=1, present=True,
+        previous_node=None, facts=facts,
+    )  # fmt: skip
     columns = {
         SignalSource.GPU: ("node", "gpu0"),
         SignalSource.HOST: ("node", "host"),
