@@ -155,7 +155,7 @@ class ContentionDetector(ArrayDetector):
         calm = calm[~rows["hot"][calm] & (rows["score"][calm] < self.config.h / 2)]
         noise = noise_of(rows["excess"][order][:, calm])
         if noise.samples >= self.config.learn_samples and np.isfinite(noise.sigma):
-            self._noise = max(noise.sigma, self.config.noise_floor)
+            self._noise = float(max(noise.sigma, self.config.noise_floor))
 
     def _score(self, excess: Floats, step: int) -> None:
         rows, config = self.rows, self.config

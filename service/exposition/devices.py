@@ -46,27 +46,32 @@ def gpus(readings: LatestReadings, known: dict[Column, FleetDevice]) -> Iterator
     kept = LatestReadings(tuple(columns), readings.gauges[:, once], readings.counters[:, once])
     yield from _signals(SignalSource.GPU, kept, [text.labels({"gpu_uuid": uuids[place]}) for place in once])
     told = [(column, known[column]) for column in columns if column in known]
-    sizes = [(text.labels({"gpu_uuid": c.uuid}), float(c.memory_bytes)) for _, c in told if c.memory_bytes is not None]
+    sizes = [
+        (text.labels({"gpu_uuid": _uuid(column, known)}), float(card.memory_bytes))
+        for column, card in told
+        if card.memory_bytes is not None
+    ]
     yield text.family("mainstay_gpu_memory_bytes", "gauge", "framebuffer of the card", sizes)
-    infos = [(_info(column, card), 1.0) for column, card in told]
+    infos = [(_info(column, card, _uuid(column, known)), 1.0) for column, card in told]
     yield text.family("mainstay_gpu_info", "gauge", "who a GPU is and where it sits; always 1", infos)
 
 
 def _uuid(column: Column, known: dict[Column, FleetDevice]) -> str:
     card = known.get(column)
-    return "/".join(column) if card is None else card.uuid
+    return (card and card.uuid) or "/".join(column)
 
 
-def _info(column: Column, card: FleetDevice) -> str:
+def _info(column: Column, card: FleetDevice, uuid: str) -> str:
     node, device = column
-    facts = {"model": card.model, "serial": card.serial, "pci": card.pci, "driver": card.driver}
-    return text.labels({"gpu_uuid": card.uuid, "node": node, "device": device, **facts})
+    facts = {"model": card.model, "serial": card.serial or ""}
+    facts |= {name: card.facts.get(name, "") for name in ("pci", "driver")}
+    return text.labels({"gpu_uuid": uuid, "node": node, "device": device, **facts})
 
 
 def jobs(session: AnySession, known: dict[Column, FleetDevice]) -> str:
     """Which running job has a rank on which GPU."""
     pairs = {
-        (job.id, known[place["node"], place["device"]].uuid)
+        (job.id, _uuid((place["node"], place["device"]), known))
         for job in current(session)
         for place in job.topology["ranks"]
         if (place["node"], place["device"]) in known

@@ -18,7 +18,7 @@ from functools import cached_property
 from sys import intern
 from typing import Any, Final
 
-from sqlalchemy import Select, case, select
+from sqlalchemy import RowMapping, Select, case, select
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.models import DeviceRow, NodeRow
@@ -31,62 +31,76 @@ _CHUNK: Final = 500
 """Names in one query."""
 _NODES: Final = (
     select(
-        NodeRow.name, NodeRow.state, NodeRow.cohort, NodeRow.rack, NodeRow.hostname, NodeRow.gpus, NodeRow.stopped_at,
-        NodeRow.last_seen_at, NodeRow.switches, NodeRow.version,
-        NodeVerdictRow.verdict, NodeVerdictRow.suite, NodeVerdictRow.power, NodeVerdictRow.at,
+        *(column for column in NodeRow.__table__.c if column.name not in {"drain_deadline_at", "validation_id"}),
+        *(getattr(NodeVerdictRow, name) for name in ("verdict", "suite", "power")),
+        NodeVerdictRow.at.label("validated_at"),
     )
     .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
     .order_by(NodeRow.name)
-)  # fmt: skip
-_DEVICES: Final = (
-    select(
-        DeviceRow.node, DeviceRow.id, DeviceRow.kind, DeviceRow.uuid, DeviceRow.model, DeviceRow.serial,
-        DeviceRow.facts, DeviceRow.memory_bytes,
-    )
-    .where(DeviceRow.present)
-    .order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id)
-)  # fmt: skip
+)
+_DEVICES: Final = select(*DeviceRow.__table__.c).order_by(
+    DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
-    """A device of a node's latest report."""
+    """What is stored of a device."""
 
+    node: str
     id: str
+    index: int
     kind: str
-    uuid: str
-    """Its own, or the node's name and the device's."""
     model: str
-    serial: str
-    pci: str
-    driver: str
+    serial: str | None
+    uuid: str | None
     memory_bytes: int | None
+    present: bool
+    previous_node: str | None
+    facts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """What is stored of a node, without what it says about its operating system."""
+    """What is stored of a node: the columns of ``NodeRow``, its current verdict, its devices."""
 
     name: str
     state: str
-    cohort: str
-    rack: str
+    state_reason: str
+    state_version: int
+    state_since: float | None
+    owner: str
+    actor: str
     hostname: str
+    os: str
+    kernel: str
+    version: str
+    boot_id: str
+    cohort: str
+    cpu_count: int
     gpus: int
+    memory_bytes: int
+    rack: str
+    switches: list[str]
+    booted_at: float | None
     stopped_at: float | None
+    started_at: float | None
+    first_seen_at: float
     last_seen_at: float | None
     """As stored; ``LastSeenCache`` may know better."""
     verdict: str | None
     suite: str | None
     power: int | None
     validated_at: float | None
+    all_devices: tuple[FleetDevice, ...]
+    """Ports, the host, GPUs; each in the order of their index."""
     text: str
     """What a search looks in."""
-    version: str
-    """Of the daemon, or the name of the exporter that speaks for the node."""
-    switches: tuple[str, ...] = ()
-    devices: tuple[FleetDevice, ...] = ()
-    """Ports, the host, GPUs; each in the order of their index."""
+
+    @property
+    def devices(self) -> list[FleetDevice]:
+        """Those in its latest report."""
+        return [device for device in self.all_devices if device.present]
 
 
 class Fleet:
@@ -150,14 +164,13 @@ class FleetDirectory:
     def _read_all(self, session: AnySession) -> None:
         self._last = newest_id(session)
         self._fleet = Fleet({}, self._fleet.layout + 1)
-        self._put(_load(session, _NODES, _DEVICES))
+        self._put({node.name: node for node in _load(session, _NODES, _DEVICES)})
 
     def _read(self, session: AnySession, names: Collection[str]) -> None:
         ordered = sorted(names)
         for start in range(0, len(ordered), _CHUNK):
             some = ordered[start : start + _CHUNK]
-            nodes, devices = _NODES.where(NodeRow.name.in_(some)), _DEVICES.where(DeviceRow.node.in_(some))
-            self._put(_load(session, nodes, devices))
+            self._put({node.name: node for node in read_nodes(session, some)})
 
     def _put(self, found: Mapping[str, FleetNode]) -> None:
         if not found:
@@ -171,48 +184,41 @@ class FleetDirectory:
 
 
 def _place(node: FleetNode | None) -> tuple[Any, ...] | None:
-    return None if node is None else (node.rack, node.cohort, node.switches, node.devices)
+    return None if node is None else (node.rack, node.cohort, node.switches, node.all_devices)
 
 
-def _load(session: AnySession, nodes: _Rows, devices: _Rows) -> dict[str, FleetNode]:
+def read_nodes(session: AnySession, names: Collection[str]) -> list[FleetNode]:
+    """These nodes as the session sees them, by name; unknown ones are left out."""
+    session.flush()
+    return _load(session, _NODES.where(NodeRow.name.in_(names)), _DEVICES.where(DeviceRow.node.in_(names)))
+
+
+def _load(session: AnySession, nodes: _Rows, devices: _Rows) -> list[FleetNode]:
     connection = session.connection()
     found: dict[str, list[FleetDevice]] = {}
-    for row in connection.execute(devices):
-        found.setdefault(row.node, []).append(_device(row))
-    return {row.name: _node(row, found.get(row.name, [])) for row in connection.execute(nodes)}
+    for row in connection.execute(devices).mappings():
+        found.setdefault(row["node"], []).append(_device(row))
+    return [_node(row, found.get(row["name"], [])) for row in connection.execute(nodes).mappings()]
 
 
-def _node(row: Any, devices: list[FleetDevice]) -> FleetNode:
-    text = f"{row.name}\n{row.hostname}\n{row.rack}\n{row.cohort}".lower()
-    return FleetNode(
-        name=row.name,
-        state=row.state,
-        cohort=intern(row.cohort),
-        rack=intern(row.rack),
-        hostname=row.hostname,
-        gpus=row.gpus,
-        stopped_at=row.stopped_at,
-        last_seen_at=row.last_seen_at,
-        verdict=row.verdict,
-        suite=row.suite,
-        power=row.power,
-        validated_at=row.at,
-        text=text,
-        version=intern(row.version),
-        switches=tuple(map(intern, row.switches or ())),
-        devices=tuple(devices),
-    )
+def _node(row: RowMapping, devices: list[FleetDevice]) -> FleetNode:
+    known: dict[str, Any] = {name: intern(value) if type(value) is str else value for name, value in row.items()}
+    text = "\n".join(known[name] for name in ("name", "hostname", "rack", "cohort")).lower()
+    return FleetNode(**known, all_devices=tuple(devices), text=text)
 
 
-def _device(row: Any) -> FleetDevice:
+def _device(row: RowMapping) -> FleetDevice:
     """Most of the text is the same on every node: kept once."""
     return FleetDevice(
-        id=intern(row.id),
-        kind=intern(row.kind),
-        uuid=row.uuid or f"{row.node}/{row.id}",
-        model=intern(row.model),
-        serial=row.serial or "",
-        pci=intern(row.facts.get("pci", "")),
-        driver=intern(row.facts.get("driver", "")),
-        memory_bytes=row.memory_bytes,
+        node=intern(row["node"]),
+        id=intern(row["id"]),
+        index=row["index"],
+        kind=intern(row["kind"]),
+        model=intern(row["model"]),
+        serial=row["serial"],
+        uuid=row["uuid"],
+        memory_bytes=row["memory_bytes"],
+        present=row["present"],
+        previous_node=row["previous_node"],
+        facts={intern(name): intern(value) for name, value in row["facts"].items()},
     )

@@ -19,6 +19,7 @@ from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import ShortText
 from mainstay.service.fleet import heatmap, node_list, repository, service
 from mainstay.service.fleet import serializers as fleet_serializers
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.models import DeviceRow
 from mainstay.service.fleet.node_list import NodeFilter, NodeList, NodeSort
 from mainstay.service.fleet.schemas import DeviceRead, HeatmapLayoutRead, NodeFacetsRead, NodeRead, NodeReportCreate
@@ -78,14 +79,17 @@ def list_nodes(
 ) -> NodePage:
     """Nodes in the order of ``sort``; ``q`` matches name, host name, rack, and cohort."""
     jobs = services.occupancy.by_node(session)
-    listed = NodeList(services.fleet.current(session).nodes.values(), wanted, jobs)
+    fleet = services.fleet.current(session)
+    listed = NodeList(fleet.nodes.values(), wanted, jobs)
     names, cursor = node_list.page_of(
         listed.matching, sort, page,
         seen=lambda node: max(node.last_seen_at or 0.0, services.seen.get(node.name) or 0.0),
         incidents=open_by_node(session) if sort.endswith("incidents") else {},
     )  # fmt: skip
     return NodePage(
-        items=fleet_serializers.serialize_nodes(session, repository.named(session, names), services.seen, jobs, now),
+        items=fleet_serializers.serialize_nodes(
+            session, [fleet.nodes[name] for name in names], services.seen, jobs, now
+        ),
         next_cursor=cursor,
         total=len(listed.matching),
         facets=listed.facets() if facets else None,
@@ -96,9 +100,9 @@ def list_nodes(
 @router.get("/nodes/{name}", operation_id="get_node")
 def get_node(name: NodeName, _reader: Reader, services: ServicesDep, session: Reading, now: Now) -> NodeRead:
     """One node."""
-    row = service.require_node(session, name)
+    service.require_node(session, name)
     jobs = services.occupancy.by_node(session)
-    return fleet_serializers.serialize_nodes(session, [row], services.seen, jobs, now)[0]
+    return fleet_serializers.serialize_nodes(session, read_nodes(session, [name]), services.seen, jobs, now)[0]
 
 
 @router.get("/devices", operation_id="list_devices")

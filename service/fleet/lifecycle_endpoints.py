@@ -15,6 +15,7 @@ from mainstay.service.common.idempotency import Idempotency, IdempotencyGuard
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.fleet import lifecycle_facts, repository, return_to_service
 from mainstay.service.fleet import serializers as fleet_serializers
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.lifecycle import NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.fleet.schemas import DrainBody, DrainRead, MoveBody, NodeRead, TransitionRead, ValidateBody
@@ -170,4 +171,5 @@ def _answer(
 
 def _read(session: WriteSession, services: Services, row: NodeRow, now: float) -> NodeRead:
     jobs = services.occupancy.by_node(session)
-    return fleet_serializers.serialize_nodes(session, [row], services.seen, jobs, now)[0]
+    nodes = read_nodes(session, [row.name])
+    return fleet_serializers.serialize_nodes(session, nodes, services.seen, jobs, now)[0]

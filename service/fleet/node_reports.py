@@ -6,17 +6,21 @@ Invariant: an answer is sent after its commit, and a report that cannot be store
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import OperationalError
 
-from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
+from mainstay.service.jobs.occupancy import Occupancy
+
+if TYPE_CHECKING:
+    from mainstay.service.admission.node_facts import Occupancy
 
 BATCH: Final = 50
 """Reports in one transaction: some 60 ms."""
@@ -54,9 +58,11 @@ class NodeReports:
             return [answer for report in batch for answer in self._store([report])]
 
     def _store_together(self, batch: Sequence[Report]) -> list[NodeRead]:
-        now = self._clock.now()
+        now, reports = self._clock.now(), dict(batch)
         with self._database.session() as session:
-            rows = service.report_all(session, dict(batch), now=now)
-            for name, _ in batch:
+            service.report_all(session, reports, now=now)
+            for name in reports:
                 self._seen.note(name, now)
-            return serializers.serialize_nodes(session, rows, self._seen, self._occupancy.by_node(session), now)
+            nodes = {node.name: node for node in read_nodes(session, list(reports))}
+            jobs = self._occupancy.by_node(session)
+            return serializers.serialize_nodes(session, [nodes[name] for name, _ in batch], self._seen, jobs, now)

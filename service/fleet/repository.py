@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import Select, bindparam, or_, select, update
 
@@ -11,12 +11,6 @@ from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation.models import NodeVerdictRow
-
-
-def named(session: AnySession, names: Sequence[str]) -> list[NodeRow]:
-    """The nodes of these names, in their order; unknown ones are left out."""
-    rows = {row.name: row for row in session.scalars(select(NodeRow).where(NodeRow.name.in_(names)))}
-    return [rows[name] for name in names if name in rows]
 
 
 def devices(*, node: str | None) -> Select[DeviceRow]:

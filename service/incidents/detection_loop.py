@@ -227,7 +227,7 @@ class DetectionLoop:
         if directory.layout != self._layout:
             self._layout = directory.layout
             self._cohorts = _cohorts(directory)
-            self._switches = {name: node.switches for name, node in directory.nodes.items() if node.switches}
+            self._switches = {name: tuple(node.switches) for name, node in directory.nodes.items() if node.switches}
         nodes = directory.nodes.items()
         self._fleet = Fleet(
             cohorts=self._cohorts,

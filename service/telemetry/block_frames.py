@@ -1,4 +1,4 @@
-"""The frames in stored blocks, whatever way they came."""
+"""The frames in stored blocks, from nodes and from relays."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet.last_seen import LastSeenCache
@@ -44,7 +46,8 @@ def build_ingest(settings: Settings, database: Database, clock: Clock, world_siz
     steps = StepStore(telemetry.step_ring_steps, telemetry.step_ring_bytes)
     progress = ProgressStore(telemetry.progress_ring_seconds, telemetry.progress_ring_bytes)
     pairs = PairStore(budget=telemetry.pair_ring_bytes)
-    places = {
+    places: dict[CatalogScope, Callable[[CheckedSamples], None]] = {
+        CatalogScope.DEVICES: ring.write,
         CatalogScope.STEPS: steps.write,
         CatalogScope.PROGRESS: progress.write,
         CatalogScope.PAIRS: pairs.write,

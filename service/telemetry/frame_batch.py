@@ -101,7 +101,7 @@ class FrameBatch:
         return len(self.narrow)
 
     @classmethod
-    def of(cls, samples: CheckedSamples) -> FrameBatch:
+    def from_samples(cls, samples: CheckedSamples) -> FrameBatch:
         """One checked frame."""
         frame = samples.frame
         return cls(

@@ -298,7 +298,7 @@ class TelemetryRing:
 
     def write(self, frames: CheckedSamples | FrameBatch) -> None:
         """Place checked frames of devices; what is older than the ring is left out."""
-        batch = frames if isinstance(frames, FrameBatch) else FrameBatch.of(frames)
+        batch = frames if isinstance(frames, FrameBatch) else FrameBatch.from_samples(frames)
         with self._lock:
             for ring in self._rings.values():
                 ring.write(batch)

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mainstay.probes.bundle import MAX_BUNDLE_BYTES
@@ -85,6 +86,14 @@ async def _store_bundle(request: Request, ingest: Ingest) -> Response:
         ingest.refused[error.slug] += 1
         members.append({"subject": subject, "sequence": sequence, "slug": error.slug, "detail": error.detail})
     return JSONResponse({"rejected": members})
+
+
+async def _answered_before(_request: Request) -> Response:
+    raise AssertionError("the gateway answers POST before the router")
+
+
+ROUTES: Final = [Route(path, _answered_before, methods=["POST"]) for path in (FRAMES, BUNDLES)]
+"""So that the router knows the paths: other methods are answered 405."""
 
 
 def document(schema: dict[str, Any]) -> None:

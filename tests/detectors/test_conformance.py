@@ -22,6 +22,7 @@ import pytest
 from mainstay.detectors.base import ArrayDetector, Detector, EventDetector, Samples
 from mainstay.detectors.finding import Finding
 from mainstay.detectors.registry import ARRAY_DETECTORS, DETECTORS, EVENT_DETECTORS
+from tests.stored import assert_stored
 
 EVERY = pytest.mark.parametrize("name", sorted(DETECTORS))
 ARRAYS = pytest.mark.parametrize("name", sorted(ARRAY_DETECTORS))
@@ -89,6 +90,41 @@ def test_it_says_only_what_it_declares_and_says_something(name: str) -> None:
     assert found, "the example must make the detector speak"
     assert {f.kind for f in found} <= DETECTORS[name].kinds
     assert {f.detector for f in found} == {name} == {DETECTORS[name].name}
+
+
+@EVERY
+def test_limits_and_findings_of_the_example_are_the_stored_ones(name: str) -> None:
+    """A recording keeps its findings when the code changes.
+
+    The first line holds the limits, which the documentation names. The third example has gaps.
+    """
+    limits = msgspec.to_builtins(DETECTORS[name].Config(), order="sorted")  # type: ignore[attr-defined]
+    if "policy" in limits:  # its rules are in a file of their own
+        limits["policy"] = limits["policy"]["settings"]
+    examples = [example(name, 0), example(name, 1), with_gaps(example(name, 2))]
+    examples += own_tests(name).others() if hasattr(own_tests(name), "others") else []
+    found = [limits, *(each for data in examples for each in outcome(DETECTORS[name](), data))]
+    assert_stored(Path(__file__).parent / "findings" / f"{name}.json", found)
+
+
+def with_gaps(data: Any) -> Any:
+    if not isinstance(data, Samples):
+        return data
+    return replace(data, x=np.where(np.random.default_rng(2).random(data.x.shape) < 0.03, np.nan, data.x))
+
+
+def outcome(detector: Detector, data: Any) -> list[dict[str, Any]]:
+    """All findings, and what the detector says of itself in the end."""
+    found = [plain(finding) for finding in run(detector, data)]
+    return [*found, msgspec.to_builtins(detector.status())] if isinstance(detector, ArrayDetector) else found
+
+
+def plain(finding: Finding) -> dict[str, Any]:
+    """A finding without the points of its charts, of which the last are kept."""
+    made: dict[str, Any] = msgspec.to_builtins(finding)
+    for series in made["evidence"]["series"]:
+        series |= {axis: [len(series[axis]), *series[axis][-2:]] for axis in ("x", "y", "peers")}
+    return made
 
 
 @EVERY

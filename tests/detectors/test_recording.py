@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from bench.lib_mesh import regular
 from bench.lib_recording import InMemoryRecording, write
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.gpu.device_state import DeviceStateDetector
 from mainstay.detectors.recording import files
+from mainstay.detectors.recording.cli import _beginning
 from mainstay.detectors.recording.cli import replay as command
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo, Recording
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
+from mainstay.detectors.recording.recorder import record
 from mainstay.detectors.recording.replay import replay
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.probes.signals import SignalSource
@@ -125,6 +130,33 @@ def test_what_is_read_is_what_was_written(directory: Path) -> None:
     assert np.isnan(np.delete(steps.x, both, axis=1)).all()
 
 
+def test_progress_and_pairs_come_back_from_every_window(tmp_path: Path) -> None:
+    info = fleet()
+    mesh = info.mesh("gpt")
+    ranks = tuple(Entity(job="gpt", rank=r, node=mesh.nodes[r]) for r in range(8))
+    rng = np.random.default_rng(1)
+    t = START + np.arange(SECONDS, dtype=np.float64)
+    progress = Samples(
+        entities=ranks, groups=("",) * 8, signals=("in_collective_seconds", "progress_step"), t=t,
+        x=rng.random((SECONDS, 2, 8)).astype(np.float32), mesh=mesh,
+    )  # fmt: skip
+    ways = tuple(Entity(job="gpt", rank=a, peer=b) for a, b in ((0, 1), (1, 0), (3, 2)))
+    many = 600  # steps, more than a window of the reader
+    pairs = Samples(
+        entities=ways, groups=("pair",) * 3, signals=("transfer_seconds", "transfer_bytes"),
+        t=START + np.arange(many) / 2, x=rng.random((many, 2, 3)).astype(np.float32), steps=np.arange(many), mesh=mesh,
+    )  # fmt: skip
+    write(InMemoryRecording(fleet=info, by_progress={"gpt": progress}, by_pair={"gpt": pairs}), tmp_path)
+    read = RecordingDirectory(tmp_path)
+    for made, chunks in ((progress, list(read.progress("gpt"))), (pairs, list(read.pairs("gpt")))):
+        assert len(chunks) == 2
+        np.testing.assert_array_equal(np.concatenate([chunk.t for chunk in chunks]), made.t)
+        assert [(e.rank, e.peer) for e in chunks[0].entities] == [(e.rank, e.peer) for e in made.entities]
+        columns = [chunks[0].signals.index(name) for name in made.signals]
+        found = np.concatenate([chunk.x[:, columns] for chunk in chunks])
+        np.testing.assert_allclose(found, made.x, rtol=1e-6)
+
+
 def test_counters_travel_as_totals_and_come_back_as_rates(directory: Path) -> None:
     table = pq.read_table(directory / files.SAMPLES)
     mine = (pa.compute.field("signal") == "context_switches_total") & (pa.compute.field("node") == "node-1")
@@ -148,6 +180,50 @@ def test_replay_says_the_same_from_memory_and_from_disk(directory: Path) -> None
     assert [(f.key, f.active, f.evidence.summary) for f in again] == [
         (f.key, f.active, f.evidence.summary) for f in said
     ]
+
+
+def hot(seconds: int = 600) -> InMemoryRecording:
+    """Two GPUs of one node that boots after half of the time; the second one says from then on that it needs a reset.
+
+    GPUs and hosts come in chunks of different lengths.
+    """
+    t = START + np.arange(seconds, dtype=np.float64)
+    action = np.zeros((seconds, 1, 2), np.float32)
+    action[seconds // 2 :, 0, 1] = 1.0
+    uptime = np.where(t < START + seconds // 2, t - START + 5000.0, t - START - seconds // 2).astype(np.float32)
+    gpus = Samples(
+        entities=(Entity(node="node-0", device="gpu-0"), Entity(node="node-0", device="gpu-1")),
+        groups=("h100",) * 2, signals=("gpu_recovery_action",), t=t, x=action,
+    )  # fmt: skip
+    hosts = Samples(
+        entities=(Entity(node="node-1", device="host"), Entity(node="node-0", device="host")),
+        groups=("h100",) * 2, signals=("uptime_seconds",), t=t,
+        x=np.stack([np.full(seconds, np.nan, np.float32), uptime], axis=1)[:, None, :],
+    )  # fmt: skip
+
+    class Chunks(InMemoryRecording):
+        def devices(self, source: SignalSource) -> Iterator[Samples]:
+            whole, step = (gpus, 70) if source is SignalSource.GPU else (hosts, 45)
+            if source in {SignalSource.GPU, SignalSource.HOST}:
+                yield from (whole.part(at, min(at + step, seconds)) for at in range(0, seconds, step))
+
+    return Chunks(fleet=fleet())
+
+
+def test_devices_are_replayed_beside_the_uptime_of_their_host() -> None:
+    made = hot()
+    whole = next(iter(made.devices(SignalSource.GPU)))
+    detector = DeviceStateDetector()
+    hosts = np.concatenate([chunk.x[:, 0, 1] for chunk in made.devices(SignalSource.HOST)])
+    expected = []
+    at = 0
+    for chunk in made.devices(SignalSource.GPU):
+        beside = np.repeat(hosts[at : at + len(chunk.t), None, None], 2, axis=2)
+        at += len(chunk.t)
+        x = np.concatenate([chunk.x, beside], axis=1)
+        expected += detector.update(replace(chunk, signals=(*whole.signals, "uptime_seconds"), x=x))
+    assert {f.entity.device for f in expected if f.active} == {"gpu-1"}
+    assert replay(made, ["device_state"]) == expected
 
 
 def test_only_the_detectors_that_were_asked(directory: Path) -> None:
@@ -220,6 +296,76 @@ def test_a_step_that_was_done_again_counts_as_it_came_first(directory: Path) -> 
     [steps] = RecordingDirectory(directory).steps("gpt")
     assert len(steps.steps if steps.steps is not None else ()) == STEPS
     assert steps.x[0, steps.signals.index("compute_time_seconds")].max() < 2.0
+
+
+class Service:
+    """What the service answers about two jobs on three nodes; it holds no frames."""
+
+    def pages(self, path: str, since: float = 0.0) -> list[dict[str, Any]]:
+        place = {"device": "gpu-0", "dp": 0, "pp": 0, "tp": 0}
+        jobs = [
+            {"id": "a", "started_at": 10.0, "finished_at": 50.0,
+             "topology": {"ranks": [{"rank": 0, "node": "n0", **place}]}},
+            {"id": "b", "started_at": 40.0, "finished_at": None,
+             "topology": {"ranks": [{"rank": 0, "node": "n1", **place}]}},
+        ]  # fmt: skip
+        nodes = [
+            {"name": f"n{k}", "cohort": "h100", "rack": "r" if k else "", "switches": ["leaf-0"],
+             "devices": [{"id": "gpu-0", "model": "H100", "serial": None}]}
+            for k in range(3)
+        ]  # fmt: skip
+        events = [
+            {"id": str(n), "time": time, "kind": "xid", "node": node, "device": None, "job": job, "rank": None,
+             "data": {"code": 79}}
+            for n, (time, node, job) in enumerate([(45.0, "n1", None), (20.0, None, "a"), (70.0, "n0", None)])
+            if time >= since
+        ]  # fmt: skip
+        return {"/jobs": jobs, "/nodes": nodes, "/events": events}[path]
+
+    def frames(self, _start: float, _stop: float, _subject: str | None) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("job", "jobs", "nodes", "times"),
+    [(None, ["a", "b"], ["n0", "n1", "n2"], [20.0, 45.0]), ("a", ["a"], ["n0"], [20.0]), ("b", ["b"], ["n1"], [45.0])],
+)
+def test_a_recording_holds_the_job_its_nodes_and_their_events(
+    tmp_path: Path, job: str | None, jobs: list[str], nodes: list[str], times: list[float]
+) -> None:
+    service: Any = Service()
+    assert record(service, tmp_path, 0.0, 60.0, job)[files.EVENTS] == len(times)
+    read = RecordingDirectory(tmp_path)
+    assert [one.id for one in read.fleet.jobs] == jobs
+    assert [node.name for node in read.fleet.nodes] == nodes
+    assert [(event.time, event.data) for event in read.events()] == [(time, {"code": 79}) for time in times]
+    with pytest.raises(FileExistsError):
+        record(service, tmp_path, 0.0, 60.0, job)
+
+
+def test_what_the_service_does_not_know_is_not_recorded(tmp_path: Path) -> None:
+    service: Any = Service()
+    with pytest.raises(ValueError, match="knows no job 'c'"):
+        record(service, tmp_path, 0.0, 60.0, "c")
+    with pytest.raises(ValueError, match="knows no job 'a'"):
+        record(service, tmp_path, 51.0, 60.0, "a")
+    assert record(service, tmp_path, 80.0, 90.0, None)[files.EVENTS] == 0
+
+
+def test_devices_are_compared_with_their_kind() -> None:
+    info = FleetInfo(nodes=(NodeInfo(name="a", cohort="h100"),), devices=(DeviceInfo(node="b", id="g", model="A100"),))
+    assert info.group("a", "g") == "h100/"
+    assert info.group("b", "g") == "/A100"
+    assert info.group("c", "g") == "alone:c/g"
+
+
+@pytest.mark.parametrize(
+    ("since", "seconds"), [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1.5d", 129_600.0), ("1000", 9000.0)]
+)
+def test_how_long_ago_a_recording_begins(since: str, seconds: float) -> None:
+    assert _beginning(since, 10_000.0) == 10_000.0 - seconds
+    with pytest.raises(ValueError, match="--since 'soon' must look like 90s"):
+        _beginning("soon", 10_000.0)
 
 
 def test_it_does_not_write_over_another_recording(directory: Path) -> None:

@@ -22,6 +22,7 @@ from mainstay.probes.benchmarks.tcp_echo import close_session, latencies, rates,
 from mainstay.probes.benchmarks.timing import LEAST, Stopwatch
 from mainstay.probes.kernel_log.reader import BootClock, KernelLog
 from mainstay.probes.pair_tasks import PairTaskRunner
+from mainstay.probes.read_channels import ChannelSupervisor
 from mainstay.probes.sampler_process import ticks
 from mainstay.probes.sampler_supervisor import SamplerProcessConfig, SamplerSupervisor
 from mainstay.probes.shipper import Shipper
@@ -75,6 +76,25 @@ def test_a_benchmark_process_that_never_answers() -> None:
     with isolation.BenchmarkForkServer(WAITS) as processes:
         assert processes.call({"benchmark": None}, -1.0).timed_out
         assert processes._process is None
+
+
+@pytest.mark.parametrize("seconds", SPENT)
+@pytest.mark.parametrize("deadline", [0.0, 3600.0])
+def test_a_round_whose_channel_hangs(seconds: float, deadline: float) -> None:
+    """The time of the call is over or has only begun; what is over is reported even by a round without time."""
+    outages: list[Any] = []
+    answer = threading.Event()
+    channels = ChannelSupervisor(outages.append, interval=1.0, clock=lambda: 0.0)
+    channel = channels.watch("cards/0", "cards", ("card-0",), deadline, punctual=True)
+    try:
+        channels.start_round()
+        channels.start_call(channel, answer.wait)
+        channels.collect([channel], seconds)
+        channels.close(seconds)
+        assert [outage.device for outage in outages] == (["card-0"] if deadline == 0.0 else [])
+    finally:
+        answer.set()
+        channels.forget(channel)
 
 
 @pytest.mark.parametrize("seconds", SPENT)

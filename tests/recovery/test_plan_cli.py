@@ -21,6 +21,7 @@ from mainstay.recovery.plan_cli import read_scenario, run_plan, run_tiers
 from mainstay.recovery.planner_input import RankPlacement
 from mainstay.recovery.recovery_plan import RecoveryPlan, RecoveryStrategyName, RestoreStrategyName
 from mainstay.recovery.scenario_assumptions import cost_inputs_of
+from tests.stored import assert_stored
 
 
 def documented() -> dict[str, Any]:
@@ -64,6 +65,33 @@ def test_the_cost_inputs_evaluate_every_strategy(tmp_path: Path, capsys: pytest.
     plain = write(tmp_path, {name: value for name, value in documented().items() if name != "cost_inputs"})
     assert run_plan(plain, as_json=True) == 0
     assert "decision" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "cost_inputs"),
+    [
+        ("node", {}, {}),
+        ("process", {"lost_nodes": [], "failed_ranks": [2]}, {"fault": "process"}),
+        ("error", {"lost_nodes": [], "failed_ranks": [2]}, {"fault": "error"}),
+        ("slow", {"lost_nodes": [], "failed_ranks": []}, {"fault": "slow", "concerns": [1], "speed": 0.6}),
+        ("notice", {"lost_nodes": [], "failed_ranks": []}, {"fault": "notice", "concerns": [1], "confidence": 0.7}),
+        ("nothing spare", {"standbys": {}, "replicated": False, "slots": {"epochs": []}}, {"able": []}),
+        ("wide", {
+            "ranks": {"dp": 4, "pp": 4, "tp": 1, "nodes": [f"node-{k}" for k in range(8)]},
+            "lost_nodes": ["node-3"], "standbys": {"node-0": 2},
+            "parity": {"epochs": [1200], "groups": [[0, 4, 8, 12]]},
+        }, {"schemes": [{"data": 2, "extra": 1, "every_s": 9}], "repairs": [[0.5, 600.0], [0.5, 90000.0]]}),
+    ],
+)  # fmt: skip
+def test_plans_are_the_stored_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, over: dict[str, Any], cost_inputs: dict[str, Any]
+) -> None:
+    raw = documented() | over
+    raw["cost_inputs"] = raw["cost_inputs"] | cost_inputs
+    code = run_plan(write(tmp_path, raw), as_json=True)
+    told = capsys.readouterr()
+    decision = json.loads(told.out) if told.out else told.err
+    assert_stored(Path(__file__).parent / "stored" / f"plan_{name.replace(' ', '_')}.json", [code, decision])
 
 
 def test_the_cost_inputs_follow_from_the_situation_and_the_assumptions(tmp_path: Path) -> None:

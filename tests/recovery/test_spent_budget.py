@@ -17,7 +17,8 @@ import pytest
 
 from mainstay.recovery import migrate_cli, reshape_cli
 from mainstay.recovery.agent import scrub, shm_lifecycle
-from mainstay.recovery.agent.errors import NoSuchSlotError
+from mainstay.recovery.agent.errors import AgentGoneError, NoSuchSlotError
+from mainstay.recovery.launcher import agent_supervisor
 from mainstay.recovery.launcher.coordinator_client import CoordinatorClient
 from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, CoordinatorElection
 from mainstay.recovery.launcher.coordinator_takeover import CoordinatorTakeover
@@ -45,6 +46,21 @@ def test_commands_that_wait_for_a_job(tmp_path: Path, seconds: float) -> None:
 def test_an_agent_whose_directory_is_taken(tmp_path: Path, seconds: float) -> None:
     with shm_lifecycle.take_lock(tmp_path, seconds), pytest.raises(RuntimeError, match="another agent serves"):
         shm_lifecycle.take_lock(tmp_path, seconds)
+
+
+@pytest.mark.parametrize("seconds", SPENT)
+def test_an_agent_that_keeps_dying(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(agent_supervisor, "_START_SECONDS", seconds)
+
+    async def up() -> bool:
+        return True
+
+    async def call(_work: Any) -> Any:
+        raise AgentGoneError("it died")
+
+    agent: Any = SimpleNamespace(wait_up=up, _call=call)
+    with pytest.raises(AgentGoneError):
+        asyncio.run(agent_supervisor.AgentSupervisor.fence(agent, 1))
 
 
 @pytest.mark.parametrize("seconds", SPENT)
@@ -140,4 +156,4 @@ def test_a_snapshot_waits_for_nobody(seconds: float) -> None:
         choose=lambda: choice, require_live=lambda _g: None, agent_alive=lambda: True, header=SimpleNamespace(rank=0)
     )
     writer: Any = SimpleNamespace(arena=arena, _pin_seconds=seconds - 1e-9)
-    assert SnapshotWriter._take_slot(writer, SimpleNamespace(generation=1, epoch=1))[0] is choice  # type: ignore[arg-type,comparison-overlap]
+    assert SnapshotWriter._take_slot(writer, SimpleNamespace(generation=1, epoch=1)) is choice  # type: ignore[arg-type,comparison-overlap]

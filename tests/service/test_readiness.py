@@ -58,15 +58,15 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 def test_detection_that_does_not_come_to_an_end_is_late_and_then_not_ready(
     service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = next(loop for loop in service.app.state.loops if loop.name == "judge")
+    detection = next(loop for loop in service.app.state.loops if loop.name == "detection")
     entered, release = threading.Event(), threading.Event()
 
     def hang() -> None:
         entered.set()
         release.wait(60.0)
 
-    monkeypatch.setattr(judge, "turn", hang)
-    judge.wake()
+    monkeypatch.setattr(detection, "turn", hang)
+    detection.wake()
     assert entered.wait(30.0)
     try:
         monkeypatch.setattr(health, "LATE_TURNS", 0.0)

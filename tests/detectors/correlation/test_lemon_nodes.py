@@ -39,6 +39,8 @@ def test_a_node_that_fails_fifteen_times_as_often_is_a_lemon(seed: int) -> None:
     assert finding.confidence > 0.95
     assert not finding.recommended_action.evicts
     assert "failed 9 times in 90.0 days" in finding.evidence.summary
+    times = finding.evidence.numbers["rate_per_day"] / finding.evidence.numbers["fleet_rate_per_day"]
+    assert f", {times:.1f} times as often as the fleet" in finding.evidence.summary
 
 
 @pytest.mark.parametrize("seed", range(20))

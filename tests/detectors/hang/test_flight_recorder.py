@@ -105,6 +105,8 @@ def test_the_rank_that_did_not_come_is_named_and_its_victims_are_not(culprit: in
     assert blamed(found) == (culprit,)
     assert found.culprits[0].group == "TENSOR_MODEL_PARALLEL_GROUP"
     assert found.culprits[0].waiting == 3
+    assert len(found.culprits[0].members) == 4
+    assert culprit in found.culprits[0].members
 
 
 def test_numbers_as_text_and_as_pickle_say_the_same() -> None:

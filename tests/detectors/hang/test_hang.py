@@ -29,6 +29,15 @@ def example(seed: int) -> Samples:
     return job(seed, STUCK)
 
 
+def others() -> list[Samples]:
+    """A rank that stops reporting, a dead link, and two ranks that stop."""
+    return [
+        job(0, Fault(step=40, call=6, ranks=(9,), stopped=True)),
+        job(1, Fault(step=40, call=1, ranks=(5,), link="tp")),
+        job(2, Fault(step=40, call=9, ranks=(3, 12))),
+    ]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return HangDetector().update(data)
 

@@ -46,6 +46,10 @@ def example(seed: int) -> Samples:
     return stall(fleet(seed), slice(0, 8))
 
 
+def others() -> list[Samples]:
+    return [stall(fleet(0, seconds=700), slice(0, 8)), stall(fleet(1), slice(0, 8), stop=300)]
+
+
 def test_a_hung_collective_is_noticed_after_a_minute_once_for_its_node() -> None:
     data = example(0)
     (finding,) = findings_of(data)

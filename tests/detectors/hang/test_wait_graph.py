@@ -150,6 +150,17 @@ def test_a_thing_that_cannot_be_is_refused() -> None:
             pairwise=np.zeros(1, np.bool_),
             depth=np.zeros(1, np.int64),
         )
+    for kinds, pairwise, depth in ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2)):
+        with pytest.raises(ValueError, match="differ in length"):
+            GroupProgress(
+                rank=np.zeros(1, np.int64),
+                group=np.zeros(1, np.int64),
+                enqueued=np.zeros(1),
+                completed=np.zeros(1),
+                kinds=("g",) * kinds,
+                pairwise=np.zeros(pairwise, np.bool_),
+                depth=np.zeros(depth, np.int64),
+            )
     with pytest.raises(ValueError, match="out of range"):
         GroupProgress(
             rank=np.zeros(1, np.int64),

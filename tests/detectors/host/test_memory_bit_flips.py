@@ -54,6 +54,7 @@ def test_again_and_again_is() -> None:
         damage(3600.0, None),
         damage(3600.0, flipped=True),
         damage(3600.0, flipped="3"),
+        damage(3600.0, flipped=-3),
         damage(8 * DAY),
         damage(0.0),  # told twice
     ],

@@ -73,6 +73,13 @@ def test_nan_is_named_at_its_first_rank_in_its_first_step() -> None:
     assert found[0].confidence >= 0.9
 
 
+def test_ranks_that_are_first_together_share_the_suspicion() -> None:
+    data = planted(job(0), "nonfinite_values", [3, 5], slice(ONSET, ONSET + 1), 1.0)
+    found = [finding for finding in findings_of(data) if finding.active]
+    assert [(f.entity.rank, f.confidence) for f in found] == [(3, 0.475), (5, 0.475)]
+    assert all("in the same step as 1 others" in f.evidence.summary for f in found)
+
+
 def test_a_single_overflow_stays_a_warning() -> None:
     found = findings_of(planted(job(1), "nonfinite_values", 5, slice(ONSET, ONSET + 1), 1.0))
     assert [(f.entity.rank, f.severity, f.active) for f in found] == [
@@ -144,6 +151,7 @@ def test_the_replica_that_differs_is_named_at_once() -> None:
     assert [(f.kind, f.entity.rank, step_of(f)) for f in found] == [(FindingKind.SDC_SUSPECT, 4, ONSET)]
     assert found[0].severity is Severity.CRITICAL
     assert found[0].cause is Cause.SILENT_CORRUPTION
+    assert "which agree among themselves" in found[0].evidence.summary
 
 
 def test_it_is_over_when_digests_agree_again() -> None:
@@ -155,7 +163,7 @@ def test_of_two_replicas_both_are_suspected() -> None:
     data = planted(job(1, dp=2), "parameters_digest", 0, slice(ONSET, None, 10), 7.0)
     found = findings_of(data)
     assert [(f.entity.rank, f.severity) for f in found] == [(0, Severity.WARNING), (2, Severity.WARNING)]
-    assert all(f.confidence < 0.5 for f in found)
+    assert all(f.confidence < 0.5 and "no majority says who is right" in f.evidence.summary for f in found)
 
 
 def test_where_digests_never_agree_parameters_are_sharded() -> None:

@@ -45,6 +45,10 @@ def example(seed: int) -> Samples:
     return job(series(seed, by=0.15))
 
 
+def others() -> list[Samples]:
+    return [job(series(2, steps=300, by=0.2, stop=130)), job(series(3, steps=900, by=0.2))]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return SlowdownDetector().update(data)
 

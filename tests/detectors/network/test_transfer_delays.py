@@ -34,6 +34,22 @@ def example(seed: int) -> Samples:
     return slow(data, cell(net, 1, 4), 2.0, ONSET)
 
 
+def others() -> list[Samples]:
+    """A sender, a pair of a ring, a switch, a node, and a link that is good again."""
+    net, data = all_to_all(0)
+    ring, piped, layered = network("rings", 64), network("pipeline", 128), network("hierarchical", 128)
+    ends, nodes = piped.under("leaf-2"), np.array(layered.mesh.nodes)[layered.pairs]
+    passing = all_to_all(1)[1]
+    passing.x[ONSET : ONSET + 12] = slow(all_to_all(1)[1], cell(net, 1, 4), 2.0, ONSET).x[ONSET : ONSET + 12]
+    return [
+        slow(data, ~net.local & (net.pairs[:, 0] == 5), 2.0, ONSET),
+        slow(simulate(ring, 60, 3), cell(ring, 8, 16), 2.0, ONSET),
+        slow(simulate(piped, 60, 1), ~piped.local & (ends[:, 0] != ends[:, 1]), 2.0, ONSET),
+        slow(simulate(layered, 60, 2), ~layered.local & (nodes[:, 0] == "node-3"), 2.0, ONSET),
+        passing,
+    ]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return TransferDelayDetector().update(data)
 

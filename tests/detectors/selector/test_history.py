@@ -21,6 +21,7 @@ from mainstay.detectors.selector.fleet_history import (
 )
 from mainstay.detectors.selector.history import HOUR, CovariateEncoder, Incident, NodeHistory, as_known
 from mainstay.detectors.selector.learning import learn
+from tests.stored import assert_stored
 
 T0 = 1.7e9
 BENCHMARKS = (
@@ -235,6 +236,21 @@ def test_plan_prints_why(file: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "run on: n0" in said
 
 
+def test_plans_and_backtests_are_the_stored_ones(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for arguments in (
+        ("plan", "--nodes", "n0,n1,n4", "--target-risk", "0.05"),
+        ("plan", "--keep", "0.8", "--hours", "100"),
+        ("plan", "--worth", "1"),
+        ("backtest", "--target-risk", "0.2"),
+        ("backtest", "--keep", "0.7"),
+        ("backtest", "--worth", "5"),
+    ):
+        assert call(arguments[0], file, *arguments[1:], "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert_stored(Path(__file__).parent / "stored" / "plans.json", found)
+
+
 def test_plan_as_json_is_the_record(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", file, "--nodes", "n0", "--keep", "0.9", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -256,6 +272,7 @@ def test_backtest_prints_what_would_have_been(file: Path, capsys: pytest.Capture
         (["plan", "{file}", "--target-risk", "0.1", "--keep", "0.9"], "not both"),
         (["plan", "{file}", "--hours", "0"], "--hours is 0"),
         (["plan", "{file}", "--worth", "0"], "--worth is 0"),
+        (["plan", "{file}", "--worth", "inf"], "--worth is inf"),
         (["plan", "{file}", "--nodes", "n0,n0"], "each once"),
         (["plan", "nowhere.json"], "nowhere.json: No such file"),
         (["backtest", "{bad}"], "Expected"),

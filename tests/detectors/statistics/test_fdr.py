@@ -27,6 +27,14 @@ def test_leaving_out_what_is_above_the_level_changes_nothing(seed: int) -> None:
     np.testing.assert_array_equal(discoveries(p[worth], 1e-3, tests=len(p)), expected[worth])
 
 
+def test_scale_is_the_mean_excess_of_the_tail() -> None:
+    tails = Tails(2, threshold=3.0, censor=6.0)
+    for _ in range(100):
+        tails.note(0, 1000, np.array([3.25, 3.35], np.float32))
+    np.testing.assert_allclose(tails.scale, [0.3, 0.0], rtol=1e-6)
+    assert tails.p(np.zeros(1, np.intp), np.array([3.6]))[0] == pytest.approx(2e-3 * np.exp(-2.0), rel=1e-3)
+
+
 def test_the_textbook_case() -> None:
     """Benjamini and Hochberg 1995, section 3.2: 15 tests, the four smallest are found at 0.05."""
     p = [

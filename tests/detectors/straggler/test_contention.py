@@ -37,6 +37,10 @@ def example(seed: int) -> Samples:
     return crowd(job(seed), [5], 0.3, 40)
 
 
+def others() -> list[Samples]:
+    return [crowd(job(0), [4, 5, 6, 7], 0.3, 40, 60), job(0, nodes=1, share=0.4, steps=200)]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return ContentionDetector().update(data)
 

@@ -35,6 +35,10 @@ def example(seed: int) -> Samples:
     return stall(job(seed), [3], 3.0, 40)
 
 
+def others() -> list[Samples]:
+    return [stall(job(0), [3], 3.0, 40, 50), stall(job(1), slice(None), 1.5, 40, 60)]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return DataStallDetector().update(data)
 

@@ -48,6 +48,14 @@ def example(seed: int) -> Samples:
     return data
 
 
+def others() -> list[Samples]:
+    """Lengths that vary, and garbage collected by turns."""
+    data, rng = job(0, stages=(1.0,)), np.random.default_rng(0)
+    for step in range(0, 120, 2):
+        data.x[step, (0, 3), rng.integers(8)] += 0.3
+    return [job(0, lengths=0.1), data, job(0, dp=2, stages=(1.0, 1.3, 1.0, 1.0), steps=160)]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return ImbalanceDetector().update(data)
 

@@ -53,6 +53,14 @@ def example(seed: int) -> Samples:
     return slow(job(seed), rank=13, by=0.10, start=100)
 
 
+def others() -> list[Samples]:
+    return [
+        slow(job(0), 13, 0.2, 60, 100),
+        slow(job(1, dp=2), 3, 0.3, 60),
+        job(2, dp=32, noise=0.09, stages=np.ones(2)),
+    ]
+
+
 def findings_of(data: Samples) -> list[Finding]:
     return StragglerDetector().update(data)
 

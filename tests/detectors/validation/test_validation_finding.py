@@ -68,6 +68,17 @@ def test_wrong_bits_come_before_slowness() -> None:
     )
 
 
+@pytest.mark.parametrize(("hours", "age"), [(1.5, "1.5 h"), (47.0, "47.0 h"), (60.0, "2.5 days")])
+def test_it_says_how_long_ago_bits_were_right(hours: float, age: str) -> None:
+    wrong = judged(verdict("deterministic", unit="", value=7.0))
+    said = finding_of_validation("n1", "quick", wrong, time=1e6, sound_at=1e6 - hours * 3600, shown=True)
+    assert said is not None
+    assert said.evidence.summary.endswith(f"Its bits were last seen right {age} before.")
+    unknown = finding_of_validation("n1", "quick", wrong, time=1e6, sound_at=1e6 - hours * 3600)
+    assert unknown is not None
+    assert unknown.evidence.summary.endswith("No earlier run showed that its bits were right.")
+
+
 def test_a_benchmark_of_a_newer_node_fails_without_a_cause() -> None:
     found = finding_of_validation("n1", "quick", judged(verdict("of a newer node")), time=5.0)
     assert found is not None

@@ -42,6 +42,14 @@ def test_a_full_rate_costs_nothing_however_long_the_repair() -> None:
     assert estimate_cost(action, job_rate=0.0, worker_rate=0.0, restart_s=1.0).total_s == 1.0
 
 
+def test_being_ready_costs_its_share_of_all_time_between_failures() -> None:
+    ready = RecoveryAction(downtime_s=1.0, repeated_s=0.0, readiness_share=0.02)
+    assert estimate_cost(ready, job_rate=1e-4, worker_rate=0.0, restart_s=1.0).readiness_s == pytest.approx(200.0)
+    assert estimate_cost(ready, job_rate=0.0, worker_rate=0.0, restart_s=1.0).total_s == 1.0
+    plain = RecoveryAction(downtime_s=1.0, repeated_s=0.0)
+    assert estimate_cost(plain, job_rate=1e-4, worker_rate=0.0, restart_s=1.0).total_s == 1.0
+
+
 def test_risk_grows_with_copies_and_time() -> None:
     assert last_copy_risk(1e-6, 0, 1e9) == 0.0
     assert 0.0 < last_copy_risk(1e-6, 1, 60.0) < last_copy_risk(1e-6, 8, 60.0) < last_copy_risk(1e-6, 8, 600.0) < 1.0

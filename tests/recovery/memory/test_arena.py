@@ -22,7 +22,7 @@ from mainstay.recovery.memory.errors import (
     TornSlotError,
 )
 from mainstay.recovery.memory.layout import Layout
-from mainstay.recovery.memory.records import RECORD_BYTES, RECORDS_AT, SlotState, Word
+from mainstay.recovery.memory.records import NO_EPOCH, RECORD_BYTES, RECORDS_AT, SlotRecord, SlotState, Word
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 LAYOUT = Layout.build({"a": ("uint8", (5000,)), "b": ("float32", (3, 4))})
@@ -93,6 +93,19 @@ def test_reading_notices_that_the_slot_was_overwritten(tmp_path):
         arena.begin_write(record.slot, 1)
     with pytest.raises(SlotMissingError):
         read_slot(arena, 1)
+
+
+def test_a_record_that_cannot_be_read_says_nothing_of_its_slot(tmp_path):
+    path = tmp_path / "x.arena"
+    arena = _filled(path, 3)
+    slot = arena.find(3).slot
+    arena.close()
+    raw = bytearray(path.read_bytes())
+    raw[RECORDS_AT + slot * RECORD_BYTES + 20] ^= 1
+    path.write_bytes(raw)
+    found = Arena.attach(path).record(slot)
+    assert found == SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 0)
+    assert (found.committed, NO_EPOCH < 0) == (False, True)
 
 
 def test_every_flipped_bit_is_detected(tmp_path):

@@ -230,7 +230,12 @@ def test_the_first_code_is_the_administrators_and_no_token(service) -> None:
     assert service.client("", Cookie=f"mainstay_session={code}").get("/v1/auth/me").status_code == 401
     browser = service.client("")
     assert signed_in(browser, code) == 204
-    assert browser.get("/v1/auth/me").json() == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
+    assert browser.get("/v1/auth/me").json() == {
+        "subject": "first admin",
+        "scopes": ["admin"],
+        "kind": "admin",
+        "racks": None,
+    }
 
 
 def test_a_code_ends_with_time_and_with_its_token(start) -> None:

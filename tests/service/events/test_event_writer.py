@@ -54,14 +54,14 @@ def test_a_burst_of_single_events_is_few_transactions_and_each_counts(service: A
 
 def test_invented_nodes_and_duplicates_are_answered_while_another_writes(service: Any, node: httpx.Client) -> None:
     stored = xid("n1")
-    assert post(node, stored).json() == {"accepted": 1, "duplicates": 0}
+    assert post(node, stored).json() == {"accepted": 1, "duplicates": 0, "set_aside": 0}
     with service.services.database.session() as session:
         session.connection()  # holds the one writer's turn
         invented = post(service.client(), xid("invented"))
         again = post(node, stored)
     assert invented.status_code == 404
     assert invented.json()["type"].endswith("unknown-node")
-    assert again.json() == {"accepted": 0, "duplicates": 1}
+    assert again.json() == {"accepted": 0, "duplicates": 1, "set_aside": 0}
 
 
 def test_a_node_that_sends_more_than_its_quota_is_told_when_to_come_back(start: Any, report: dict[str, Any]) -> None:

@@ -264,14 +264,17 @@ def test_ten_thousand_gpus_cost_less_than_three_seconds(service: Any) -> None:
         service.services.ring.write(samples)
     known = {
         (f"node{n:04}", f"gpu{g}"): FleetDevice(
+            node=f"node{n:04}",
             id=f"gpu{g}",
+            index=g,
             kind="gpu",
             uuid=f"GPU-{n}-{g}",
             model="H100",
             serial="s",
-            pci="0000:17:00.0",
-            driver="550",
             memory_bytes=80 * 2**30,
+            present=True,
+            previous_node=None,
+            facts={"pci": "0000:17:00.0", "driver": "550"},
         )
         for n in range(1250)
         for g in range(8)

@@ -63,8 +63,8 @@ def test_what_one_process_commits_the_other_sees_with_its_next_look(both: list[S
     report_nodes(here, report, "b", "a", rack="r1", devices=[*report["devices"], gpu_of(0, facts={"driver": "550"})])
     seen = fleet_of(there)
     assert list(seen.nodes) == ["a", "b"], "in the order of names"
-    devices = [(device.id, device.uuid, device.driver) for device in seen.nodes["a"].devices]
-    assert devices == [("host", "a/host", ""), ("gpu0", "GPU-0", "550")]
+    devices = [(device.id, device.uuid, device.facts) for device in seen.nodes["a"].devices]
+    assert devices == [("host", None, {}), ("gpu0", "GPU-0", {"driver": "550"})]
     assert (seen.states, seen.devices, seen.nodes["a"].rack) == ({"unknown": 2}, 4, "r1")
     move(here, "a", NodeTrigger.QUARANTINE)
     after = fleet_of(there)

@@ -63,7 +63,7 @@ def unheard(lasting_service) -> httpx.Client:
     "change",
     [
         {"cpu_count": -1}, {"memory_bytes": 2**63}, {"hostname": "x\x00"}, {"hostname": "\ud800"}, {"devices": [{}]},
-        {"started_at": "soon"}, {"extra": 1}, {"devices": [gpu(0), gpu(0)]}, {"devices": [gpu(0, id="host")]},
+        {"started_at": "soon"}, {"devices": [gpu(0), gpu(0)]}, {"devices": [gpu(0, id="host")]},
         {"devices": [gpu(0, id="a b")]},
     ],
 )  # fmt: skip
