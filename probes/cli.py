@@ -218,13 +218,13 @@ def _daemon(options: NodeOptions) -> NodeDaemon:
     from mainstay.probes.transport import Transport
 
     config = _config(options)
-    keep_files_private()
-    private_directory(config.data_dir)
-    transport = Transport(options.service, _token(options), tls=_tls(options))
     try:
         relay = Transport(options.relay, read_s=_RELAY_ANSWER_S, tls=_tls(options)) if options.relay else None
     except ValueError as error:
         raise ValueError(f"--relay: {error}") from error
+    keep_files_private()
+    private_directory(config.data_dir)
+    transport = Transport(options.service, _token(options), tls=_tls(options))
     return config.build(transport, enroll=_enrollment(options, config, transport), relay=relay)
 
 
