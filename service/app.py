@@ -22,7 +22,7 @@ from starlette.routing import Route
 from mainstay import __version__
 from mainstay.service import health
 from mainstay.service.admission import endpoints as admission
-from mainstay.service.admission.node_facts import Occupancy
+from mainstay.service.admission.occupancy import Occupancy
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE

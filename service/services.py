@@ -15,7 +15,7 @@ from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
-    from mainstay.service.admission.node_facts import Occupancy
+    from mainstay.service.admission.occupancy import Occupancy
     from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,8 +16,6 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.directory import FleetNode
 from mainstay.service.fleet.lifecycle_facts import EVICTING
 from mainstay.service.incidents.models import FindingRow
-from mainstay.service.jobs.models import JobRow
-from mainstay.service.jobs.repository import RUNNING
 from mainstay.service.validation.latch import power_of
 from mainstay.service.validation.models import ValidationRow
 from mainstay.service.validation.service import PENDING
@@ -36,42 +32,6 @@ _FINDINGS = (
     .order_by(FindingRow.time.desc())
 )
 """Few nodes have one: all are read. The oldest of a node stands."""
-_RUNNING_JOBS = (
-    select(JobRow.id, JobRow.generation, JobRow.started_at).where(JobRow.state.in_(RUNNING)).order_by(JobRow.id)
-)
-
-
-@dataclass
-class Occupancy:
-    """Which running jobs have ranks on a node. A job's places change with generation and start only, and are kept."""
-
-    _keys: tuple[tuple[str, int, float], ...] = ()
-    _places: dict[tuple[str, int, float], frozenset[str]] = field(default_factory=dict)
-    _by_node: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def by_node(self, session: AnySession) -> Mapping[str, tuple[str, ...]]:
-        """Node -> ids of running jobs. Not to be changed."""
-        rows = session.connection().execute(_RUNNING_JOBS).all()
-        keys = tuple((job, generation, start) for job, generation, start in rows)
-        with self._lock:
-            if keys == self._keys:
-                return self._by_node
-            known = dict(self._places)
-        places = {key: known.get(key) or _places(session, key[0]) for key in keys}
-        found: dict[str, list[str]] = defaultdict(list)
-        for (job, _, _), nodes in places.items():
-            for node in nodes:
-                found[node].append(job)
-        with self._lock:
-            self._keys, self._places = keys, places
-            self._by_node = {node: tuple(jobs) for node, jobs in found.items()}
-            return self._by_node
-
-
-def _places(session: AnySession, job: str) -> frozenset[str]:
-    topology = session.scalar(select(JobRow.topology).where(JobRow.id == job)) or {"ranks": []}
-    return frozenset(place["node"] for place in topology["ranks"])
 
 
 class FactsQuery:

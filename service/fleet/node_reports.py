@@ -19,7 +19,7 @@ from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
 
 if TYPE_CHECKING:
-    from mainstay.service.admission.node_facts import Occupancy
+    from mainstay.service.admission.occupancy import Occupancy
 
 BATCH: Final = 50
 """Reports in one transaction: some 60 ms."""
