@@ -64,7 +64,8 @@ class TestMap:
             folder = str(Path(test.split("::", maxsplit=1)[0]).parent)
             return not test.startswith(own), folder not in above, self.seconds[test]
 
-        chosen, spent = [], 0.0
+        chosen: list[str] = []
+        spent = 0.0
         for test in sorted(tests, key=likely):
             if spent + self.seconds[test] <= self.budget_s or not chosen:
                 chosen.append(test)

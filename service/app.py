@@ -22,7 +22,6 @@ from starlette.routing import Route
 from mainstay import __version__
 from mainstay.service import health
 from mainstay.service.admission import endpoints as admission
-from mainstay.service.admission.occupancy import Occupancy
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
@@ -57,6 +56,7 @@ from mainstay.service.incidents.metrics import DetectorStatusCollector
 from mainstay.service.incidents.run_metrics import RunCollector
 from mainstay.service.jobs import endpoints as jobs
 from mainstay.service.jobs import live_endpoints as live_jobs
+from mainstay.service.jobs.occupancy import Occupancy
 from mainstay.service.jobs.repository import world_size
 from mainstay.service.localization import endpoints as localizations
 from mainstay.service.overview import endpoints as overview

@@ -15,7 +15,6 @@ from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
-    from mainstay.service.admission.occupancy import Occupancy
     from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
     from mainstay.service.fleet.node_reports import NodeReports
+    from mainstay.service.jobs.occupancy import Occupancy
     from mainstay.service.settings import Settings
     from mainstay.service.stream.hub import ChangeHub
     from mainstay.service.telemetry.blocks import BlockStore

@@ -21,11 +21,13 @@ from mainstay.service.connections import PEER_NAMES
 from mainstay.service.services import Services
 
 COOKIE: Final = "mainstay_session"
+_WHO: Final = "/v1/auth/me"
+"""Says only whose a token is. A relay asks it for its nodes, whose certificates it cannot show."""
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-_CERTIFIED: Final = frozenset({TokenKind.NODE})
-"""Kinds of token that need the certificate of their node where the service knows an authority for such."""
+_CERTIFIED: Final = frozenset({TokenKind.NODE, TokenKind.RELAY})
+"""Kinds of token that need a certificate, of their node or of the token's name, where an authority is configured."""
 
 
 class CrossOriginError(ForbiddenError):
@@ -77,8 +79,8 @@ async def identify(request: Request) -> Principal:
     secret = bearer_of(request)
     if secret is not None:
         principal = await _known(services, digest(secret), by_cookie=False)
-        if principal.kind in _CERTIFIED:
-            require_certificate(request, principal.node or "")
+        if principal.kind in _CERTIFIED and request.scope["path"] != _WHO:
+            require_certificate(request, principal.node or principal.name)
         return principal
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
@@ -88,7 +90,7 @@ async def identify(request: Request) -> Principal:
 
 
 def require_certificate(request: Request, node: str) -> None:
-    """Where client certificates are configured, the connection's must name ``node``.
+    """Where client certificates are configured, the connection's must name ``node`` (or a relay's token).
 
     Raises:
         WrongCertificateError: it shows none, or one of another node.
@@ -98,7 +100,7 @@ def require_certificate(request: Request, node: str) -> None:
     names = request.scope.get(PEER_NAMES) or frozenset()
     if node not in names:
         shown = f"one for {', '.join(sorted(names))}" if names else "none"
-        raise WrongCertificateError(f"node {node!r} must show a client certificate of its name; it shows {shown}")
+        raise WrongCertificateError(f"{node!r} must show a client certificate of its name; it shows {shown}")
 
 
 async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:

@@ -6,7 +6,7 @@ Invariant: an answer is sent after its commit, and a report that cannot be store
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy.exc import OperationalError
 
@@ -17,9 +17,7 @@ from mainstay.service.fleet import serializers, service
 from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
-
-if TYPE_CHECKING:
-    from mainstay.service.admission.occupancy import Occupancy
+from mainstay.service.jobs.occupancy import Occupancy
 
 BATCH: Final = 50
 """Reports in one transaction: some 60 ms."""

@@ -24,6 +24,7 @@ from mainstay.detectors.recording.cli import _beginning
 from mainstay.detectors.recording.cli import replay as command
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo, Recording
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
+from mainstay.detectors.recording.recorder import record
 from mainstay.detectors.recording.replay import replay
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.probes.signals import SignalSource
@@ -295,6 +296,67 @@ def test_a_step_that_was_done_again_counts_as_it_came_first(directory: Path) -> 
     [steps] = RecordingDirectory(directory).steps("gpt")
     assert len(steps.steps if steps.steps is not None else ()) == STEPS
     assert steps.x[0, steps.signals.index("compute_time_seconds")].max() < 2.0
+
+
+class Service:
+    """What the service answers about two jobs on three nodes; it holds no frames."""
+
+    def pages(self, path: str, since: float = 0.0) -> list[dict[str, Any]]:
+        place = {"device": "gpu-0", "dp": 0, "pp": 0, "tp": 0}
+        jobs = [
+            {"id": "a", "started_at": 10.0, "finished_at": 50.0,
+             "topology": {"ranks": [{"rank": 0, "node": "n0", **place}]}},
+            {"id": "b", "started_at": 40.0, "finished_at": None,
+             "topology": {"ranks": [{"rank": 0, "node": "n1", **place}]}},
+        ]  # fmt: skip
+        nodes = [
+            {"name": f"n{k}", "cohort": "h100", "rack": "r" if k else "", "switches": ["leaf-0"],
+             "devices": [{"id": "gpu-0", "model": "H100", "serial": None}]}
+            for k in range(3)
+        ]  # fmt: skip
+        events = [
+            {"id": str(n), "time": time, "kind": "xid", "node": node, "device": None, "job": job, "rank": None,
+             "data": {"code": 79}}
+            for n, (time, node, job) in enumerate([(45.0, "n1", None), (20.0, None, "a"), (70.0, "n0", None)])
+            if time >= since
+        ]  # fmt: skip
+        return {"/jobs": jobs, "/nodes": nodes, "/events": events}[path]
+
+    def frames(self, _start: float, _stop: float, _subject: str | None) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("job", "jobs", "nodes", "times"),
+    [(None, ["a", "b"], ["n0", "n1", "n2"], [20.0, 45.0]), ("a", ["a"], ["n0"], [20.0]), ("b", ["b"], ["n1"], [45.0])],
+)
+def test_a_recording_holds_the_job_its_nodes_and_their_events(
+    tmp_path: Path, job: str | None, jobs: list[str], nodes: list[str], times: list[float]
+) -> None:
+    service: Any = Service()
+    assert record(service, tmp_path, 0.0, 60.0, job)[files.EVENTS] == len(times)
+    read = RecordingDirectory(tmp_path)
+    assert [one.id for one in read.fleet.jobs] == jobs
+    assert [node.name for node in read.fleet.nodes] == nodes
+    assert [(event.time, event.data) for event in read.events()] == [(time, {"code": 79}) for time in times]
+    with pytest.raises(FileExistsError):
+        record(service, tmp_path, 0.0, 60.0, job)
+
+
+def test_what_the_service_does_not_know_is_not_recorded(tmp_path: Path) -> None:
+    service: Any = Service()
+    with pytest.raises(ValueError, match="knows no job 'c'"):
+        record(service, tmp_path, 0.0, 60.0, "c")
+    with pytest.raises(ValueError, match="knows no job 'a'"):
+        record(service, tmp_path, 51.0, 60.0, "a")
+    assert record(service, tmp_path, 80.0, 90.0, None)[files.EVENTS] == 0
+
+
+def test_devices_are_compared_with_their_kind() -> None:
+    info = FleetInfo(nodes=(NodeInfo(name="a", cohort="h100"),), devices=(DeviceInfo(node="b", id="g", model="A100"),))
+    assert info.group("a", "g") == "h100/"
+    assert info.group("b", "g") == "/A100"
+    assert info.group("c", "g") == "alone:c/g"
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_a_stopped_probe_is_an_event_and_measuring_goes_on(receiver: Receiver, d
 @pytest.fixture
 def gpus(directory: Path) -> tuple[FakeFleet, dict[str, str]]:
     """Four cards behind the real pynvml and a simulated driver, and the environment that leads there."""
-    directory.mkdir()
+    directory.mkdir(mode=0o700)
     fleet = FakeFleet.create(directory.parent / "gpus", cards=4)
     return fleet, fleet.environment(compile_fake(directory.parent / "driver"))
 

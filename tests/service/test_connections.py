@@ -254,6 +254,24 @@ def test_a_node_needs_a_certificate_of_its_own_name(demanding: Any, tmp_path: Pa
     admin.close()
 
 
+def test_a_relay_needs_a_certificate_of_the_name_of_its_token(demanding: Any, tmp_path: Path) -> None:
+    url, admin_token, authority = demanding
+    admin = Transport(url, admin_token, tls=files(authority))
+    secret = admin.json("POST", "/auth/tokens", {"name": "relay-1", "kind": "relay", "racks": ["r1"]})["token"]
+    relay = Transport(url, secret, tls=files(authority, "relay-1"))
+    relay.request("GET", "/nodes")
+    other = Transport(url, secret, tls=files(authority, "relay-2"))
+    with pytest.raises(RetryableError, match="client certificate"):
+        other.request("GET", "/nodes")
+    join = admin.json("POST", "/auth/tokens", {"name": "j", "kind": "join"})["token"]
+    node = Transport(url, enroll(url, "n1", join, tmp_path, files(authority, "n1")), tls=files(authority, "relay-1"))
+    assert node.json("GET", "/auth/me")["subject"] == "n1", "a relay may ask whose a node's token is"
+    with pytest.raises(RetryableError, match="client certificate"):
+        node.request("GET", "/nodes/n1")
+    for transport in (node, admin, relay, other):
+        transport.close()
+
+
 def test_a_certificate_of_another_authority_gets_no_connection(demanding: Any, tmp_path: Path) -> None:
     url, admin_token, authority = demanding
     foreign = Authority(tmp_path / "foreign").issue("n1")

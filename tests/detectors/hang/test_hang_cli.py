@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mainstay.detectors.hang import cli
 from mainstay.detectors.hang.cli import analyze_hang
 from tests.detectors.hang.test_flight_recorder import WORLD, dump, hung
 
@@ -85,3 +86,24 @@ def test_broken_gzip_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "trace_0.json.gz").write_bytes(gzip.compress(b'{"entries": []}')[:-9])
     assert analyze_hang(tmp_path) == 2
     assert "broken gzip" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
+def test_a_dump_has_a_largest_size_also_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, fits: bool
+) -> None:
+    monkeypatch.setattr(cli, "_LARGEST", 1000)
+    plain, packed = tmp_path / "a", tmp_path / "a.gz"
+    plain.write_bytes(b"x" * size)
+    packed.write_bytes(gzip.compress(b"x" * size))
+    for file, words in ((plain, "larger than 0 MiB$"), (packed, "larger than 0 MiB when unpacked")):
+        if fits:
+            assert cli._bytes(file) == b"x" * size
+        else:
+            with pytest.raises(cli.DumpError, match=words):
+                cli._bytes(file)
+
+
+def test_a_long_list_of_ranks_is_cut() -> None:
+    assert cli._some(tuple(range(16))).endswith(", 14, 15")
+    assert cli._some(tuple(range(20))).endswith(", 14, 15 and 4 more")

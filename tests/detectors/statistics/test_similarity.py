@@ -111,6 +111,13 @@ def test_the_medoid_is_the_most_usual_sample() -> None:
     assert medoid(samples[3:4]) == 0
 
 
+def test_the_medoid_of_samples_of_many_lengths() -> None:
+    rng = np.random.default_rng(4)
+    samples = [np.geomspace(80.0 + k, 120.0 + k, 70 + 5 * k) for k in range(-10, 11)]
+    samples = [rng.permutation(sample) for sample in samples]
+    assert medoid(samples) == 10
+
+
 @pytest.mark.parametrize("sample", [[], [0.0], [-1.0, 1.0], [np.nan], [np.inf]])
 def test_broken_samples_are_refused(sample: list[float]) -> None:
     good, bad = np.ones(3), np.array(sample)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mainstay.detectors.superbench.cli import superbench
+from mainstay.detectors.superbench.rules import LARGEST
 from tests.detectors.superbench.fleet import MEMORY, text, write
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -119,6 +120,18 @@ def test_bad_input_gives_one_line_and_two(
     assert told.out == ""
     assert why in told.err
     assert len(told.err.splitlines()) == 1
+
+
+def test_a_rule_file_has_a_largest_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = write(tmp_path, {}, rules=RULES)
+    with (tmp_path / "rules.yaml").open("ab") as file:
+        file.truncate(LARGEST)
+    assert call(*arguments) == 2
+    assert "no rule file" not in capsys.readouterr().err, "it is read: it has bytes of zero"
+    with (tmp_path / "rules.yaml").open("ab") as file:
+        file.truncate(LARGEST + 1)
+    assert call(*arguments) == 2
+    assert f"more than {LARGEST // 2**20} MiB is no rule file" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,9 +53,7 @@ def test_a_target_fills_ring_blocks_and_fleet(service: Any, exporter: Exporter, 
     seen = wait_for(lambda: (found := the_target(service))["samples"] and found)
     assert seen["last_error"] is None
     assert abs(seen["last_scrape_at"] - time.time()) < 30
-    blocks = list(
-        service.services.blocks.read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME)
-    )
+    blocks = list(service.services.blocks.read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))
     assert {block.stream for block in blocks} == {f"dcgm-{made['id']}"}
 
 
@@ -74,10 +72,7 @@ def test_sequences_grow_by_one_and_counters_become_rates(service: Any, exporter:
     wait_for(lambda: latest(service, "gpu_energy_millijoules_total"))
     read = service.services.blocks.read
     blocks = wait_for(
-        lambda: (
-            len(b := list(read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))) >= 3
-            and b
-        )
+        lambda: len(b := list(read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))) >= 3 and b
     )
     sequences = sorted(block.sequence for block in blocks)
     assert sequences == list(range(1, len(sequences) + 1))

@@ -132,10 +132,6 @@ def spoilt(frames: Any) -> dict[str, tuple[bytes, int, str, str]]:
         "trailing bytes": (good + b"x", 422, "invalid-frame", "trailing"),
         "oversized": (b"\x00" * (MAX_FRAME_BYTES + 1), 413, "frame-too-large", str(MAX_FRAME_BYTES)),
         "missing field": (msgspec.msgpack.encode({"version": 1}), 422, "invalid-frame", "subject"),
-        "unknown field": (
-            msgspec.msgpack.encode({**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "extra": 1}),
-            422, "invalid-frame", "extra",
-        ),
         "wrong type": (
             msgspec.msgpack.encode({**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "sequence": "1"}),
             422, "invalid-frame", "sequence",
@@ -188,7 +184,8 @@ def test_refused_frames_say_why_and_leave_nothing(service, frames) -> None:
     node = service.node_client("n1")
     for what, (body, status, name, words) in spoilt(frames).items():
         answer = node.post(FRAMES, content=body)
-        assert (answer.status_code, slug(answer)) == (status, name), (what, answer.text)
+        assert answer.status_code == status, (what, answer.text)
+        assert slug(answer) == name, (what, answer.text)
         assert words in answer.json()["detail"], (what, answer.text)
     assert stored(service) == []
     assert node.post(FRAMES, content=frames.body(1)).status_code == 204, "the service still works"
