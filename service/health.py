@@ -23,8 +23,8 @@ from mainstay.service.common.loops import Loops
 from mainstay.service.exposition.page import page
 from mainstay.service.services import Services
 
-LEAST_FREE_BYTES: Final = 16 * 2**20
-"""Twice the largest frame: with less, commits begin to fail."""
+LEAST_FREE_BYTES: Final = 64 * 2**20
+"""SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
 DETECTION: Final = "detection"
 LATE_TURNS: Final = 10.0
 """Intervals without a turn of the detection loop after which detection is called late; a turn of a large fleet takes
@@ -79,7 +79,7 @@ def disk_fault(directory: Path, least: int = LEAST_FREE_BYTES) -> str | None:
     free = shutil.disk_usage(directory).free
     if free >= least:
         return None
-    return f"{free // 2**20} MiB free in {directory}, and {least // 2**20} are needed: make room"
+    return f"{free / 2**20:.0f} MiB are free in {directory}, and {least / 2**20:.0f} are needed: make room"
 
 
 def _late(loops: Loops, turns: float = LATE_TURNS) -> str | None:
