@@ -15,9 +15,12 @@ RUN pip wheel --no-deps --wheel-dir dist .
 FROM python:3.11-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
 # The control plane and the node daemon need no torch. Benchmarks do, and run on nodes that bring their own build.
+# Every package is installed from the bytes that requirements.lock names, and nothing else is.
 RUN --mount=type=bind,from=wheel,source=/build,target=/build \
-    pip install -c /build/constraints.txt "$(ls /build/dist/mainstay-*.whl)[service]"
-RUN useradd --system --create-home --home-dir /var/lib/mainstay mainstay
+    pip install --require-hashes -r /build/requirements.lock && \
+    pip install --no-deps --no-index /build/dist/mainstay-*.whl
+# The service refuses a data directory that other users may read.
+RUN useradd --system --create-home --home-dir /var/lib/mainstay mainstay && chmod 700 /var/lib/mainstay
 USER mainstay
 ENV MAINSTAY_DATA_DIR=/var/lib/mainstay
 EXPOSE 8080

@@ -86,8 +86,11 @@ bench: install ## Every measured claim, printed and written to bench/results
 bench-%: install ## One bench: make bench-recovery_time
 	$(BIN)/python -m bench.$*
 
-lock: install ## Pin what is installed now
+lock: install ## Pin what is installed now, and write the lock file of the image
 	$(BIN)/pip freeze --exclude-editable | sed 's/^torch==.*/torch==2.13.0/' > constraints.txt
+	@# the packages of the control plane again, each with the digests of its files: the image is built from these
+	@test -x build/lock/bin/pip-compile || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet pip-tools; }
+	build/lock/bin/pip-compile --quiet --extra service --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-find-links --unsafe-package mainstay -c constraints.txt -o requirements.lock pyproject.toml
 
 clean: ## Remove everything that make made
 	rm -rf $(VENV) $(OLDEST) web/node_modules web/dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache

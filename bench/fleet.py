@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from bench.lib_fleet import GPU, GPUS, Client, Fleet, Samples, Watcher
+from bench.lib_fleet import GPU, GPUS, Client, Fleet, Samples, Watcher, enroll_validated
 from bench.report import RESULTS, Row, publish
 from mainstay.service.demo.stack import free_port
 
@@ -26,6 +27,9 @@ STEADY_SECONDS = 60.0
 SILENT_SECONDS = 60.0
 HEARTBEAT_TIMEOUT = 30.0
 """Longer than the default: frames come every few seconds."""
+UNDER_LOAD = {"fleet layout": 0.15, "heat-map": 0.05, "heat-map of power": 0.05, "nodes": 0.15, "admission": 0.01}
+"""Seconds; everything else, and these in other phases, 0.5."""
+EVENTS, INVENTED = 12_000, 500
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -78,7 +82,7 @@ class Run:
     def __init__(self, service: Service, fleet: Fleet, watcher: Client) -> None:
         self.service, self.nodes, self.fleet = service, fleet.count, fleet
         self.seconds = fleet.samples.seconds
-        self.watcher, self.rows = Watcher(watcher), list[Row]()
+        self.watcher, self.rows = Watcher(watcher, list(fleet.names)), list[Row]()
 
     async def measure(self) -> None:
         watching = asyncio.create_task(self.watcher.run())
@@ -86,8 +90,11 @@ class Run:
         await self._steady()
         await self._silence()
         await self._back()
+        await self._burst()
         watching.cancel()
-        refused = {status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 204}}
+        refused = {
+            status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 201, 204}
+        }
         self._row("requests of people refused or broken", sum(refused.values()), "", 0.0, note=str(refused))
 
     async def _boot(self) -> None:
@@ -119,7 +126,8 @@ class Run:
         self._row("acknowledgement of a frame, p99", _p99(self.fleet.acks), "s", 0.5)
         resident = self.service.resident_bytes() / 2**30
         self._row("resident memory", resident, "GiB", 4.0)
-        self._people("under load")
+        self._row("fleet layout, gzip", self.watcher.layout_bytes / 1e6, "MB", 1.0)
+        self._people("under load", UNDER_LOAD)
 
     async def _silence(self) -> None:
         began = time.monotonic()
@@ -141,6 +149,26 @@ class Run:
         self._row("all clear after every node has sent again", clear, "s", 30.0)
         self._people("while the fleet comes back")
 
+    async def _burst(self) -> None:
+        writer = Watcher(Client(self.service.port, self.watcher.client.token, 1), [])
+        writing, began = asyncio.create_task(writer.write()), time.monotonic()
+        accepted, refused = await self.fleet.burst(EVENTS, INVENTED)
+        took = time.monotonic() - began
+        judged = await self._until(self._all_judged, 120.0, began)
+        writing.cancel()
+        note = f"accepted {accepted} in {took:.1f} s, all judged after {judged:.1f} s; median {{:.3f}} s"
+        seconds = writer.seconds["write"]
+        self._row(
+            f"writes by others p99 while {EVENTS} events arrive", _p99(seconds), "s", 1.0,
+            note=note.format(statistics.median(seconds)),
+        )  # fmt: skip
+        self._row("events about invented nodes not refused", INVENTED - refused, "", 0.0, note=f"of {INVENTED}")
+        self._people(f"while {EVENTS} events arrive")
+
+    async def _all_judged(self) -> bool:
+        _, body = await self.watcher.client.request("GET", "/metrics")
+        return b"mainstay_events_pending_age_seconds 0.0" in body
+
     async def _all_healthy(self) -> bool:
         overview = await self.watcher.client.json("/v1/overview")
         return bool(overview) and overview["nodes"].get("healthy", 0) >= self.nodes
@@ -160,10 +188,12 @@ class Run:
             await asyncio.sleep(0.5)
         return seconds
 
-    def _people(self, when: str) -> None:
+    def _people(self, when: str, limits: Mapping[str, float] = MappingProxyType({})) -> None:
         for what, seconds in self.watcher.seconds.items():
             claim = f"{what} p99 {when}"
-            self._row(claim, _p99(seconds), "s", 0.5, note=f"median {statistics.median(seconds):.3f} s")
+            self._row(
+                claim, _p99(seconds), "s", limits.get(what, 0.5), note=f"median {statistics.median(seconds):.3f} s"
+            )
         self.watcher.seconds.clear()
 
     def _row(self, claim: str, figure: float, unit: str, limit: float, *, note: str = "") -> None:
@@ -183,9 +213,12 @@ def _p99(seconds: list[float]) -> float:
 async def measure(nodes: int, frame_seconds: int) -> list[Row]:
     """Start a service and let a fleet of ``nodes`` live through its phases."""
     with tempfile.TemporaryDirectory(prefix="mainstay-fleet-") as directory:
+        fleet = Fleet(Client(0, ""), nodes, Samples(frame_seconds))
+        (Path(directory) / "data").mkdir(mode=0o700)
+        enroll_validated(f"sqlite:///{directory}/data/mainstay.db", fleet.names)
         service = Service(Path(directory))
         try:
-            fleet = Fleet(await service.client(64), nodes, Samples(frame_seconds))
+            fleet.client = await service.client(1000)
             run = Run(service, fleet, await service.client(2))
             await run.measure()
         finally:

@@ -23,7 +23,7 @@ import numpy as np
 from bench.lib_hangs import Fault, Pause, Shape, Simulator, Telemetry, Timeline, calls_of, samples, shapes, standstill
 from bench.report import Row, publish, target_file
 from mainstay.detectors.finding import Finding, FindingKind
-from mainstay.detectors.hang.analysis import diagnose
+from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
 from mainstay.detectors.hang.detector import HangDetector
 from mainstay.detectors.hang.flight_recorder import dumps_of
 from mainstay.detectors.hang.wait_graph import GroupProgress, StallKind, localize_hang
@@ -234,6 +234,10 @@ def _quiet() -> Iterator[Row]:
     )
 
 
+def blamed(found: HangDiagnosis) -> list[int]:
+    return sorted(culprit.rank for culprit in found.culprits)
+
+
 def _dumps() -> Iterator[Row]:
     where = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
     sets = [json.loads(gzip.decompress(f.read_bytes())) for f in sorted((where / "flight-recorder").glob("*.json.gz"))]
@@ -249,7 +253,7 @@ def _dumps() -> Iterator[Row]:
             note="data absent",
         )
         return
-    right = sum(list(diagnose(dumps_of(raw)).ranks_blamed) == raw["fault_ranks"] for raw in sets)
+    right = sum(blamed(diagnose(dumps_of(raw))) == raw["fault_ranks"] for raw in sets)
     yield Row(
         claim="faulty ranks of real flight-recorder dumps, exactly those",
         figure=f"{right}/{len(sets)}",
@@ -262,7 +266,7 @@ def _dumps() -> Iterator[Row]:
     )
     rng = np.random.default_rng(31)
     damaged = [_damage(raw, rng) for raw in sets for _ in range(100)]
-    right = sum(list(diagnose(dumps_of(raw)).ranks_blamed) == raw["fault_ranks"] for raw in damaged)
+    right = sum(blamed(diagnose(dumps_of(raw))) == raw["fault_ranks"] for raw in damaged)
     yield Row(
         claim="the same, damaged: short rings, a victim's dump lost, other numbers, numbers as text",
         figure=round(right / len(damaged), 4),

@@ -30,6 +30,7 @@ from mainstay.probes.transport import RetryableError, Transport
 from mainstay.service.common.db import Database
 from mainstay.service.demo.stack import free_port
 from mainstay.service.settings import Settings
+from mainstay.service.telemetry.blocks import BlockKind
 from mainstay.service.telemetry.factory import open_blocks
 
 POINTS = 20
@@ -212,7 +213,7 @@ def _look(server: Server, senders: list[Sender], points: int) -> Outcome:
     stored: Counter[tuple[str, int]] = Counter()
     changed = 0
     sent = {sender.node: sender.sent for sender in senders}
-    for block in store.read(time.time() - 4 * 3600, time.time() + 3600, axis=Axis.TIME):
+    for block in store.read(time.time() - 4 * 3600, time.time() + 3600, kinds=[BlockKind.TIME, BlockKind.BUNDLE]):
         stored[block.subject, block.sequence] += 1
         changed += sent[block.subject][block.sequence] != block.body
     store.close()

@@ -31,6 +31,7 @@ _SDK: Final = (
 )
 COMMANDS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "train": (("-m", "mainstay", "run", "--help"), ("-m", "mainstay", "agent", "--help"), ("-c", _SDK)),
+    "train,cli": (("-m", "mainstay", "checkpoint", "--help"), ("-m", "mainstay", "migrate", "--help")),
     "node": (
         ("-m", "mainstay", "node", "--help"),
         ("-m", "mainstay", "doctor", "--json"),
@@ -68,11 +69,12 @@ def build_wheel(folder: Path) -> Path:
 
 
 def requirements_of(wheel: Path, extra: str) -> set[str]:
-    """Return what ``extra`` needs beside torch, with the extras it names resolved."""
+    """Return what ``extra``, or several with commas, needs in addition to torch; extras that it names are resolved."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
         lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
-    return set(_resolved([Requirement(line) for line in lines], extra))
+    requirements = [Requirement(line) for line in lines]
+    return {found for one in extra.split(",") for found in _resolved(requirements, one)}
 
 
 def _resolved(requirements: list[Requirement], extra: str) -> Iterator[str]:

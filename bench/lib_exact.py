@@ -6,7 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from mainstay.detectors.selector.set_search import BenchmarkSet, Searchable, _choice, loose
+from mainstay.detectors.base import Floats
+from mainstay.detectors.selector.coverage import Coverage
+from mainstay.detectors.selector.risk import SelectionProblem
+from mainstay.detectors.selector.set_search import BenchmarkSet, Searchable, _choice, loose, search
 
 EXACT_LIMIT: Final = 16
 """Benchmarks up to which all sets can be looked at: 65,536."""
@@ -32,3 +35,18 @@ def exact(problem: Searchable, *, target: float | None = None, keep: float | Non
         if good.size:
             return _choice(problem, sets[:, some[good[0]]], bound)
     return _choice(problem, problem.all(), bound)
+
+
+def greedy(
+    problem: Searchable, *, target: float | None = None, keep: float | None = None, thorough: bool = True
+) -> BenchmarkSet:
+    """The product's search, by a risk to reach or by the share of the full set's effect to keep."""
+    return search(problem, problem.bound(target, keep), thorough=thorough)
+
+
+def problem_of(coverage: Coverage, seconds: Floats, p: Floats, shares: Floats | None = None) -> SelectionProblem:
+    """A problem; without shares of their own all nodes have the fleet's."""
+    probabilities = np.asarray(p, np.float64)
+    if shares is None:
+        shares = np.broadcast_to(coverage.shares(), (len(probabilities), len(coverage.classes)))
+    return SelectionProblem(coverage=coverage, seconds=np.asarray(seconds, np.float64), p=probabilities, shares=shares)

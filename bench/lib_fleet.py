@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from mainstay.probes.bundle import Bundle, encode_bundle, pack
 from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
+from mainstay.probes.ids import uuid7
 from mainstay.probes.signals import SignalSource, catalog
+from mainstay.service.common import migrate
+from mainstay.service.common.db import Database
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.validation.models import NodeVerdictRow
 
 GPUS = 8
+ASKED = 1024
+"""Nodes of a job that wants to start."""
 GPU = catalog(SignalSource.GPU)
 
 
@@ -36,13 +46,15 @@ class Client:
             self._idle.put_nowait(None)
 
     async def request(
-        self, method: str, path: str, body: bytes = b"", *, kind: str = "application/json"
+        self, method: str, path: str, body: bytes = b"", *, kind: str = "application/json", accept: str = "identity"
     ) -> tuple[int, bytes]:
         """Status and body of the answer; 0 where the connection broke."""
         pair = await self._idle.get()
         try:
             pair = pair or await asyncio.open_connection("127.0.0.1", self.port)
-            status, answer = await self._exchange(pair, f"{method} {path}", body, kind)
+            status, answer = await self._exchange(
+                pair, f"{method} {path}", body, f"{kind}\r\nAccept-Encoding: {accept}"
+            )
         except (OSError, asyncio.IncompleteReadError, ValueError):
             pair, status, answer = None, 0, b""
         self.statuses[status] += 1
@@ -113,6 +125,32 @@ class Fleet:
         _raise_for_bad_input(status, answer)
         self.acks.append(time.monotonic() - started)
 
+    async def burst(self, count: int, invented: int) -> tuple[int, int]:
+        """XIDs of all nodes and of nodes that do not exist, at once; (events accepted, invented refused)."""
+        names, size = list(self.names), 10
+        batches = [[names[k % self.count] for k in range(start, start + size)] for start in range(0, count, size)]
+        batches += [[f"invented{number}"] for number in range(invented)]
+        answers = await asyncio.gather(*(self._events(batch) for batch in batches))
+        real = len(batches) - invented
+        accepted = sum(json.loads(body)["accepted"] for status, body in answers[:real] if status == 200)
+        return accepted, sum(status == 404 for status, _ in answers[real:])
+
+    async def _events(self, names: list[str]) -> tuple[int, bytes]:
+        events = [_xid(name) for name in names]
+        while True:
+            status, body = await self.client.request("POST", "/v1/events", json.dumps({"items": events}).encode())
+            if status not in {0, 429, 503}:
+                return status, body
+            await asyncio.sleep(1.0)
+
+
+def _xid(name: str) -> dict[str, Any]:
+    data = {"code": 79, "source": "nvml", "uptime": 86_400.0}
+    return {
+        "id": uuid7(), "time": time.time(), "kind": "xid", "node": name, "device": f"GPU-{name}-0", "job": None,
+        "rank": None, "generation": None, "data": data,
+    }  # fmt: skip
+
 
 def _raise_for_bad_input(status: int, answer: bytes) -> None:
     if 400 <= status < 500 and status != 429:
@@ -154,35 +192,82 @@ class Samples:
         self.values = (mean * noise).astype("<f4").tobytes()
         self.wide = np.zeros((GPUS, len(GPU.wide), seconds), "<i8").tobytes()
         self.crc32 = checksum(self.values, self.wide)
+        self.readings = int(np.isfinite(mean * noise).sum()) + GPUS * len(GPU.wide) * seconds
+        """Samples of a frame that are not missing."""
+        self._bundles: dict[tuple[str, ...], Bundle] = {}
 
     def frame(self, name: str, sequence: int) -> bytes:
-        return encode(
-            Frame(
-                version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence,
-                t0=float(int(time.time()) - self.seconds), dt=1.0, catalog=GPU.digest,
-                entities=tuple(f"GPU-{name}-{k}" for k in range(GPUS)), samples=self.seconds, crc32=self.crc32,
-                values=self.values, wide=self.wide,
-            )
+        return encode(self._frame(name, sequence))
+
+    def bundle(self, names: tuple[str, ...], sequence: int) -> bytes:
+        """One frame of each node as a relay sends them; compressed once for the same nodes."""
+        made = self._bundles.get(names)
+        if made is None:
+            packed = pack([self._frame(name, 0) for name in names], relay="bench", stream=uuid7(), sequence=0)
+            made = self._bundles[names] = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
+        sequences, starts = (sequence,) * len(names), (self._now(),) * len(names)
+        return encode_bundle(msgspec.structs.replace(made, sequence=sequence, sequences=sequences, starts=starts))
+
+    def _now(self) -> float:
+        return float(int(time.time()) - self.seconds)
+
+    def _frame(self, name: str, sequence: int) -> Frame:
+        return Frame(
+            version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence, t0=self._now(),
+            dt=1.0, catalog=GPU.digest, entities=tuple(f"GPU-{name}-{k}" for k in range(GPUS)), samples=self.seconds,
+            crc32=self.crc32, values=self.values, wide=self.wide,
         )  # fmt: skip
 
 
 @dataclass
 class Watcher:
-    """What people do meanwhile, twice a second: sign in, read nodes, incidents and the heat-map."""
+    """What people and a scheduler do meanwhile, twice a second.
+
+    They sign in, read nodes, incidents, the map and its layout as the dashboard does, and ask for ``ASKED`` nodes.
+    """
 
     client: Client
+    names: list[str]
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    layout_bytes: int = 0
+    """As they came over the wire."""
 
     async def run(self) -> None:
+        draw = random.Random(7)
+        sign_in = json.dumps({"token": self.client.token}).encode()
         while True:
-            sign_in = json.dumps({"token": self.client.token}).encode()
+            nodes = draw.sample(self.names, min(ASKED, len(self.names)))
+            job = json.dumps({"job": "bench", "nodes": nodes, "gpus_per_node": GPUS}).encode()
             await self._time("sign-in", "POST", "/v1/auth/session", sign_in)
-            await self._time("nodes", "GET", "/v1/nodes?limit=50")
+            await self._time("nodes", "GET", "/v1/nodes?limit=100&sort=state&facets=true")
             await self._time("incidents", "GET", "/v1/incidents?limit=20")
+            self.layout_bytes = await self._time("fleet layout", "GET", "/v1/fleet/heatmap-layout")
             await self._time("heat-map", "GET", "/v1/fleet/heatmap")
+            await self._time("heat-map of power", "GET", "/v1/fleet/heatmap?signal=gpu_power_watts")
+            await self._time("admission", "POST", "/v1/admission", job)
             await asyncio.sleep(0.5)
 
-    async def _time(self, what: str, method: str, path: str, body: bytes = b"") -> None:
+    async def write(self) -> None:
+        """What people write while others send events: a token each tenth of a second."""
+        body = json.dumps({"name": "bench", "kind": "join"}).encode()
+        while True:
+            await self._time("write", "POST", "/v1/auth/tokens", body)
+            await asyncio.sleep(0.1)
+
+    async def _time(self, what: str, method: str, path: str, body: bytes = b"") -> int:
+        """Returns the bytes of the answer."""
         started = time.monotonic()
-        await self.client.request(method, path, body)
+        _, answer = await self.client.request(method, path, body, accept="gzip, deflate")
         self.seconds[what].append(time.monotonic() - started)
+        return len(answer)
+
+
+def enroll_validated(url: str, names: Iterable[str]) -> None:
+    """Nodes that passed a check, so that the gate has nothing against them once they report."""
+    database, now, known = Database(url), time.time(), list(names)
+    migrate.upgrade(database)
+    passed = {"verdict": "pass", "power": 1, "suite": "quick", "validation_id": "v", "at": now}
+    with database.session() as session:
+        session.add_all(NodeRow(name=name, first_seen_at=now) for name in known)
+        session.add_all(NodeVerdictRow(node=name, **passed) for name in known)
+    database.close()

@@ -22,6 +22,8 @@ from typing import Any, Self
 import mainstay.recovery
 
 EXAMPLES = Path(mainstay.recovery.__path__[0]) / "examples"
+ANY_SHAPE = Path(__file__).parents[1] / "docs" / "examples" / "anyshape.py"
+"""The script that trains to the same bits at any (dp, pp)."""
 Json = dict[str, Any]
 
 

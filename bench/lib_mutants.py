@@ -92,7 +92,7 @@ def _mutated(tree: Path, mutant: Mutant) -> str | None:
 def _positions(source: str, operators: dict[str, Operator]) -> Iterator[tuple[tuple[int, int], str, int]]:
     """Yield each place of ``source`` with each operator and the number by which the operator knows it."""
     seen: Counter[str] = Counter()
-    for node, annotation in _nodes(parso.parse(source), annotation=False):
+    for node, annotation in _nodes(parso.parse(source), annotation=False):  # type: ignore[no-untyped-call]
         for name, operator in operators.items():
             for start, _ in operator.mutation_positions(node):
                 if not annotation:

@@ -143,6 +143,10 @@ LLAMA_NODES_LOST = 1.0 - LOCAL_SHARE
 """Of failures, that take a node with its memory; the others leave it fit to continue."""
 
 
+CARRIED_OUT = tuple(way for way in WAYS if way.executed_as is not None)
+"""Ways that a coordinator carries out."""
+
+
 def llama_rows() -> Iterator[Row]:
     """The planner's own choices for 54 days of 16,384 GPUs: what it expects each failure to cost, over 200 seeds.
 
@@ -159,7 +163,8 @@ def llama_rows() -> Iterator[Row]:
     for name, (pool, target, least) in pools.items():
         kinds, said = [], []
         for fault, share in ((FaultKind.NODE, LLAMA_NODES_LOST), (FaultKind.PROCESS, LOCAL_SHARE)):
-            option = choose_strategy(replace(one, pool=pool, fault=fault), executable_only=True).option()
+            decision = choose_strategy(replace(one, pool=pool, fault=fault), CARRIED_OUT)
+            option = next(option for option in decision.options if option.strategies == decision.chosen)
             repeated = option.parts.get("repeated", 0.0)
             down = (option.expected_s or 0.0) - repeated
             kinds.append(Kind(share, SaveSchedule(interval_s=2.0 * repeated, save_s=0.0, restart_s=down)))

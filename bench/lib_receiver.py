@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from mainstay.probes.bundle import decode_bundle, decode_layout, unpack
 from mainstay.probes.frame import Frame, FrameError, check_shape, decode
 from mainstay.probes.signals import Catalog
 
@@ -36,6 +37,14 @@ class Receiver:
         self.catalogs: dict[str, Catalog] = {}
         self.orders: list[dict[str, Any]] = []
         """Handed out, and removed, at the next long poll."""
+        self.bundles: dict[tuple[str, str, int], list[str]] = {}
+        """(relay, stream, sequence) to the subjects of a bundle."""
+        self.node_tokens: dict[str, str] = {}
+        """Token to node: what ``GET /v1/auth/me`` answers, in addition to ``token``."""
+        self.racks: dict[str, str] = {}
+        """Racks of nodes that are not in ``rack-1``, which is the relay's."""
+        self.rejections: list[dict[str, Any]] = []
+        """Members of the next bundle that are refused."""
         self.duplicates = 0
         self.arrived: list[float] = []
         """Unix seconds at which frames and events came in."""
@@ -95,8 +104,13 @@ class Receiver:
         path = urlsplit(target).path
         if (special := self.answer(method, path, body)) is not None:
             return special
-        if self.token is not None and token != self.token and not path.endswith(":enroll"):
+        if self.token is not None and token not in {self.token, *self.node_tokens} and not path.endswith(":enroll"):
             return problem(401, "unauthorized", "the token is not known")
+        if path == "/v1/auth/me":
+            node = self.node_tokens.get(token)
+            racks = [self.racks.get(node, "rack-1")] if node else ["rack-1"]
+            kind = "node" if node else "relay"
+            return reply({"subject": node or "r1", "scopes": ["report"], "kind": kind, "racks": racks})
         if path.startswith(("/v1/telemetry/", "/v1/events")):
             return self._data(method, path.removeprefix("/v1/").split("/"), body)
         return self._control(method, path.removeprefix("/v1/").split("/"), target, body)
@@ -105,6 +119,8 @@ class Receiver:
         match method, parts:
             case "POST", ["telemetry", "frames"]:
                 return self._frame(body)
+            case "POST", ["telemetry", "bundles"]:
+                return self._bundle(body)
             case "PUT", ["telemetry", "catalogs", digest]:
                 return self._catalog(digest, body)
             case "POST", ["events"]:
@@ -134,13 +150,36 @@ class Receiver:
             check_shape(frame, narrow=len(known.narrow), wide=len(known.wide))
         except FrameError as error:
             return problem(422, "invalid-frame", str(error))
+        if not self._keep(frame):
+            return 204, {"X-Mainstay-Duplicate": "1"}, b""
+        return 204, {}, b""
+
+    def _bundle(self, body: bytes) -> Answer:
+        try:
+            bundle = decode_bundle(body)
+            known = self.catalogs.get(bundle.catalog)
+            if known is None:
+                return problem(409, "unknown-catalog", f"catalog {bundle.catalog} is not known")
+            frames = list(unpack(bundle, decode_layout(bundle.layout)))
+        except FrameError as error:
+            return problem(422, "invalid-bundle", str(error))
+        self.bundles[bundle.relay, bundle.stream, bundle.sequence] = [frame.subject for frame in frames]
+        rejected, self.rejections = self.rejections, []
+        refused = {(one["subject"], one["sequence"]) for one in rejected}
+        for frame in frames:
+            if (frame.subject, frame.sequence) not in refused:
+                self._keep(frame)
+        return reply({"rejected": rejected}) if rejected else (204, {}, b"")
+
+    def _keep(self, frame: Frame) -> bool:
+        """Return whether the frame is new."""
         frames = self.frames[frame.subject, frame.stream]
         if frame.sequence in frames:
             self.duplicates += 1
-            return 204, {"X-Mainstay-Duplicate": "1"}, b""
+            return False
         frames[frame.sequence] = frame
         self.arrived.append(time.time())
-        return 204, {}, b""
+        return True
 
     def _catalog(self, digest: str, body: bytes) -> Answer:
         catalog = msgspec.json.decode(body, type=Catalog)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.lib_exact import problem_of
 from bench.lib_fleet_history import (
     JOB_HOURS,
     START,
@@ -27,7 +28,6 @@ from mainstay.detectors.selector.history import HOUR
 from mainstay.detectors.selector.learning import Learned, learn
 from mainstay.detectors.selector.per_node_plan import as_usual
 from mainstay.detectors.selector.posterior import Posterior
-from mainstay.detectors.selector.risk import SelectionProblem
 
 HALF = 2160.0
 """Hours of learning under the full set, and of judging after it."""
@@ -56,7 +56,7 @@ class Selecting:
         p = self._learned.risk([node.history(now) for node in nodes], START + now * HOUR, JOB_HOURS)
         shares = np.stack([shares_of(self._coverage, node.own) for node in nodes])
         made = node_plan.make(
-            SelectionProblem.from_coverage(self._coverage, shop.seconds, p, shares),
+            problem_of(self._coverage, shop.seconds, p, shares),
             target=self.target, keep=self.keep, worth=self.worth, spare_nodes=self.spare_nodes, thorough=False,
         )  # fmt: skip
         self.seconds.append(time.perf_counter() - begun)

@@ -17,14 +17,14 @@ from typing import Final
 
 import numpy as np
 
-from bench.lib_job import EXAMPLES, Job, JobError, Json, run_plain
+from bench.lib_job import ANY_SHAPE, EXAMPLES, Job, JobError, Json, run_plain
 from bench.lib_journal import Account, account
 from bench.lib_kill import ExtraCopy, Truth
 
 LAYERS: Final = 4
 DEADLINE: Final = 120.0
 TINY: Final = ("--width", "64", "--batch", "2", "--seed", "11", "--layers", str(LAYERS))
-TRAIN, ANY = EXAMPLES / "train.py", EXAMPLES / "anyshape.py"
+TRAIN, ANY = EXAMPLES / "train.py", ANY_SHAPE
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.lib_job import EXAMPLES, Job
+from bench.lib_job import ANY_SHAPE, Job
 from bench.report import RESULTS, Row, publish
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import find
@@ -46,7 +46,7 @@ def _job(directory: Path, width: str, shape: tuple[str, ...], *more: str) -> Job
     options = [*shape, "--checkpoint-interval", "100000", "--checkpoint-dir", str(directory / "checkpoints"), *more]
     arguments = [*WORDS, "--width", width]
     name = f"job-{'-'.join(shape[1::2])}-{len(more)}"
-    return Job(directory=directory / name, script=EXAMPLES / "anyshape.py", arguments=arguments, options=options)
+    return Job(directory=directory / name, script=ANY_SHAPE, arguments=arguments, options=options)
 
 
 def change(directory: Path, width: str) -> Run:

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.lib_exact import exact
+from bench.lib_exact import exact, greedy, problem_of
 from bench.lib_fleet_history import FORMS, START, Fleet, Form, broad, everything, suite
 from bench.lib_selecting import HALF, Chooser, Compared, Selecting, Shop, Tailoring, Trial, add_tally
 from bench.report import Row, publish, target_file
-from mainstay.detectors.selector import learning, per_node_search, set_search
+from mainstay.detectors.selector import learning, per_node_search
 from mainstay.detectors.selector.coverage import Coverage, DefectRecord
 from mainstay.detectors.selector.history import HOUR, CovariateEncoder, as_known
 from mainstay.detectors.selector.learning import HeldOut, landmarks
@@ -134,7 +134,7 @@ def random_problem(rng: np.random.Generator) -> tuple[SelectionProblem, float]:
         found = frozenset(name for j, name in enumerate(names) if sees[kind, j] and luck[j] < sight[j])
         records.append(DefectRecord(defect=str(kind), found=found))
     p = rng.beta(1, 20, int(rng.integers(1, 64)))
-    problem = SelectionProblem.from_coverage(Coverage.learn(records, names), rng.lognormal(3, 1, n), p)
+    problem = problem_of(Coverage.learn(records, names), rng.lognormal(3, 1, n), p)
     before, after = problem.residual(problem.none()), problem.residual(problem.all())
     return problem, after + (before - after) * rng.uniform(0.01, 0.7)
 
@@ -197,7 +197,7 @@ def against_exact(instances: int = 400) -> list[Row]:
     ratios: dict[str, list[float]] = {"one set for all": [], "(node, benchmark) pairs": []}
     for _ in range(instances):
         problem, target = random_problem(rng)
-        found, best = set_search.greedy(problem, target=target), exact(problem, target=target)
+        found, best = greedy(problem, target=target), exact(problem, target=target)
         assert found.reached
         assert best.reached
         ratios["one set for all"].append(found.seconds / best.seconds)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import Row, publish, target_file
-from mainstay.probes.frame import Axis
 from mainstay.service.demo.client import Json
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
-from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
 
 AWAY_SECONDS = 60.0
@@ -48,11 +47,11 @@ def events(stack: Stack) -> list[Json]:
     return [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.exists() else []
 
 
-def blocks(data_dir: Path, subject: str, axis: Axis) -> list[StoredBlock]:
+def blocks(data_dir: Path, subject: str, kind: BlockKind) -> list[StoredBlock]:
     """Everything that is stored of a subject."""
     store = SqliteBlockStore(data_dir / "blocks")
     try:
-        return list(store.read(0.0, time.time() + 60.0, subject=subject, axis=axis))
+        return list(store.read(0.0, time.time() + 60.0, subject=subject, kinds=[kind]))
     finally:
         store.close()
 
@@ -98,8 +97,8 @@ def play(directory: Path, away: float) -> Outcome:
         stack.until(lambda: bool(stack.api.get("/incidents", job=JOB)["items"]), 60.0, "the incident, afterwards")
         incident = stack.api.get(f"/incidents/{stack.api.get('/incidents', job=JOB)['items'][0]['id']}")
         back_at = time.time()
-        for subject, axis in ((PROBE, Axis.TIME), (JOB, Axis.STEP)):
-            stack.until(lambda s=subject, a=axis: _caught_up(stack, s, a, back_at), 60.0, f"the frames of {subject}")  # type: ignore[misc]
+        for subject, kind in ((PROBE, BlockKind.TIME), (JOB, BlockKind.STEP)):
+            stack.until(lambda s=subject, k=kind: _caught_up(stack, s, k, back_at), 60.0, f"the frames of {subject}")  # type: ignore[misc]
         stack.until(lambda: last_step(stack) > before, 60.0, "the job to report again")
         meanwhile = last_step(stack) - before
     finally:
@@ -111,13 +110,13 @@ def _of(stack: Stack, kind: str) -> Json | None:
     return next((e for e in events(stack) if e["kind"] == kind), None)
 
 
-def _caught_up(stack: Stack, subject: str, axis: Axis, back_at: float) -> bool:
+def _caught_up(stack: Stack, subject: str, kind: BlockKind, back_at: float) -> bool:
     """Frames are sent in order, so one measured after the return says that all before it were delivered or lost."""
-    return any(block.stop > back_at for block in blocks(stack.data_dir, subject, axis))
+    return any(block.stop > back_at for block in blocks(stack.data_dir, subject, kind))
 
 
 def _outcome(stack: Stack, steps: int, recovered_s: float, time_error_s: float) -> Outcome:
-    stored = sequences(blocks(stack.data_dir, PROBE, Axis.TIME) + blocks(stack.data_dir, JOB, Axis.STEP))
+    stored = sequences(blocks(stack.data_dir, PROBE, BlockKind.TIME) + blocks(stack.data_dir, JOB, BlockKind.STEP))
     return Outcome(
         steps_meanwhile=steps,
         recovered_meanwhile=True,

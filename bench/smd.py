@@ -34,12 +34,12 @@ from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
 
 from bench.lib_events import Verdict, alarms, hit_rate, judge
+from bench.lib_multivariate import MachineModel, status
+from bench.lib_multivariate_views import LEAST_DEVIATION
 from bench.lib_vus import auc_pr, ranges_of, vus_pr
 from bench.report import RESULTS, Row, publish
 from mainstay.detectors.base import Floats
-from mainstay.detectors.statistics.multivariate import MachineModel
-from mainstay.detectors.statistics.multivariate_views import LEAST_DEVIATION
-from mainstay.detectors.statistics.spot import status, tail
+from mainstay.detectors.statistics.spot import tail
 
 DATA = Path(os.environ.get("MAINSTAY_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 WINDOW = 100

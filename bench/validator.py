@@ -160,7 +160,8 @@ def _choose(found: Replay, population: Validator | None, past: OwnPast) -> None:
     """Count the last split for the way that promises more; a metric that is no gate gets neither."""
     if population is None:
         return
-    own = past.thresholds_.detectable < population.thresholds_.detectable
+    assert population.limits_.distribution is not None
+    own = past.thresholds_.detectable < population.limits_.distribution.detectable
     found.chosen.append("own past" if own else "population")
     for slowdown in SLOWDOWNS:
         found.way("chosen").shares[slowdown].append(found.way(found.chosen[-1]).shares[slowdown][-1])

@@ -95,7 +95,7 @@ class Feed(StrEnum):
 
 
 class DetectorState(StrEnum):
-    """Whether a detector judges at all: one that does not is no sign of health."""
+    """Whether a detector evaluates the job. A detector that does not is not evidence of health."""
 
     IDLE = "idle"  # it has seen nothing that it could judge
     LEARNING = "learning"
@@ -119,7 +119,14 @@ class Detector(ABC):
 
     name: ClassVar[str]
     kinds: ClassVar[frozenset[FindingKind]]
+    Config: Any
+    """The class of its configuration."""
     config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        """``config``: a ``Config``; None: its defaults."""
+        self.config = config or self.Config()
+        self.reset()
 
     @abstractmethod
     def reset(self) -> None:
@@ -219,6 +226,9 @@ class ArrayDetector(Detector):
             return np.full(len(samples.entities), np.nan)
         column: Floats = samples.x[k, samples.signals.index(name)].astype(np.float64)
         return column
+
+    def _signals(self, samples: Samples, k: int, *names: str) -> tuple[Floats, ...]:
+        return tuple(self._signal(samples, k, name) for name in names)
 
     def _finding(
         self,

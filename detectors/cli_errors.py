@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Final, ParamSpec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from mainstay.probes.transport import Transport
 
 BAD_INPUT: Final = 2
 """Exit code of every command that was given what it cannot use."""
@@ -51,3 +55,37 @@ def one_line(
         return wrapped
 
     return decorate
+
+
+def open_transport(service: str, token: str | None, token_file: Path | None) -> Transport:
+    """Connect to the service with the token of ``token_file``, or else with ``token``.
+
+    Raises:
+        InputError: no token, one that cannot be read or sent, or a URL that cannot be used.
+    """
+    from mainstay.probes.transport import Transport  # noqa: PLC0415 - the other commands need no urllib3
+
+    try:
+        secret = (token or "") if token_file is None else token_file.read_text("ascii").strip()
+        if not secret:
+            raise InputError("no token: give --token-file, or --token")
+        if not secret.isprintable():
+            raise InputError("the token contains invalid characters")
+        return Transport(service, secret)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{token_file}: no token can be read from it: {error}") from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def parse_since(text: str, now: float) -> float:
+    """Unix seconds, from Unix seconds or from how long ago.
+
+    Raises:
+        InputError: it is neither.
+    """
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}.get(text[-1:])
+    try:
+        return float(text) if unit is None else now - float(text[:-1]) * unit
+    except ValueError as error:
+        raise InputError(f"--since {text!r} must be Unix seconds or a time like 90s, 10m, 2h, or 30d") from error

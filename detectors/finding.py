@@ -9,7 +9,7 @@ from mainstay.probes.core_types import RecommendedAction, Severity
 
 
 class FindingKind(StrEnum):
-    """Kinds of finding. The enumeration may grow, never change meaning."""
+    """Kinds of findings. Kinds may be added; their meaning never changes."""
 
     PROCESS_EXIT = "process_exit"  # a process of a job ended with an error
     NODE_LOST = "node_lost"  # a node stopped reporting and its work stopped
@@ -57,7 +57,7 @@ class FindingKind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Categories of root cause, as the Llama 3 report counts interruptions (table 5), and what its table leaves out."""
+    """Categories of root cause: those of the Llama 3 report (table 5), and further ones."""
 
     FAULTY_GPU = "faulty_gpu"
     GPU_MEMORY = "gpu_memory"  # HBM

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mainstay import __version__
+
+if TYPE_CHECKING:  # mainstay run and mainstay agent work without cyclopts
+    from cyclopts import CycloptsError
+    from rich.text import Text
 
 # command: (module and object, the extra it needs, one line of help). A test compares ``--help`` with this table.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -20,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
     "token": ("mainstay.service.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),
+    "relay": ("mainstay.probes.cli:relay", "relay", "Run a rack relay."),
     "doctor": ("mainstay.probes.cli:doctor", "node", "Check this machine for missing requirements."),
     "validate": ("mainstay.detectors.validation.cli:validate", "bench", "Benchmark this machine."),
     "criteria": ("mainstay.detectors.validation.cli:criteria", "analysis", "Learn and apply validation criteria."),
@@ -60,10 +65,24 @@ def build_app() -> Any:
     """Build the command tree; each command loads when it runs."""
     from cyclopts import App
 
-    app = App(name="mainstay", help="Monitor, validate, and recover large training clusters.", version=__version__)
-    for name, (path, _extra, about) in COMMANDS.items():
-        app.command(path, name=name, help=about)
+    about = "Monitor, validate, and recover large training clusters."
+    app = App(name="mainstay", help=about, version=__version__, error_formatter=_usage_error)
+    for name, (path, _extra, purpose) in COMMANDS.items():
+        app.command(path, name=name, help=purpose)
     return app
+
+
+def _usage_error(error: CycloptsError) -> Text:
+    """Return one line, as for any other bad input, with the command that lists what is possible."""
+    from cyclopts import UnusedCliTokensError
+    from rich.text import Text
+
+    command = " ".join(("mainstay", *(error.command_chain or ())))
+    problem = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        problem = f"unexpected argument {' '.join(error.unused_tokens or ())}."
+    problem = problem.removeprefix(f'Command "{" ".join(error.command_chain or ())}" ')
+    return Text(f"{command}: {problem} Run '{command} --help'.", no_wrap=True, overflow="ignore")
 
 
 # These commands parse their own arguments with argparse, so a training environment needs no cyclopts.

@@ -1,4 +1,4 @@
-"""``mainstay node`` and ``mainstay doctor``. Invalid input gives one clear line and a non-zero code."""
+"""``mainstay node``, ``relay`` and ``doctor``. Invalid input gives one clear line and a non-zero code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.probes.daemon import DaemonConfig, NodeDaemon
-    from mainstay.probes.transport import Transport
+    from mainstay.probes.relay import RelayConfig
+    from mainstay.probes.transport import TlsFiles, Transport
 
 _ONCE_S: Final = 30.0
 """How long ``--once`` tries."""
+_RELAY_ANSWER_S: Final = 5.0
+"""A relay answers after one write to its disk; one that takes longer is better left alone."""
 
 
 def _option(variable: str | None, about: str) -> Any:
@@ -33,6 +36,13 @@ class NodeOptions:
     service: Annotated[str, _option("MAINSTAY_SERVICE", "Connect to the service at this URL.")] = (
         "http://127.0.0.1:8080"
     )
+    relay: Annotated[
+        str | None,
+        _option(
+            "MAINSTAY_RELAY",
+            "Send frames through the relay at this URL; they go to the service directly while it does not answer.",
+        ),
+    ] = None
     name: Annotated[str | None, _option("MAINSTAY_NODE", "Name this node; the default is the host name.")] = None
     token: Annotated[
         str | None,
@@ -51,6 +61,15 @@ class NodeOptions:
     data_dir: Annotated[Path | None, _option("MAINSTAY_NODE_DATA", "Keep spool and credential in this directory.")] = (
         None
     )
+    ca_file: Annotated[
+        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
+    ] = None
+    client_certificate: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
+    ] = None
+    client_key: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
+    ] = None
     cohort: Annotated[
         str | None,
         _option("MAINSTAY_COHORT", "Compare this node with this cohort; the default follows from the hardware."),
@@ -93,6 +112,95 @@ def node(options: NodeOptions = NodeOptions()) -> None:
         _fail("node", f"{options.service} did not receive the report and a frame within {_ONCE_S:.0f} s", 1)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayOptions:
+    """Options of ``mainstay relay``, from the command line or the environment."""
+
+    service: Annotated[str, _option("MAINSTAY_SERVICE", "Connect to the service at this URL.")] = (
+        "http://127.0.0.1:8080"
+    )
+    name: Annotated[str | None, _option("MAINSTAY_RELAY_NAME", "Name this relay; the default is the host name.")] = None
+    token: Annotated[
+        str | None,
+        _option("MAINSTAY_TOKEN", "Use this token of the relay; prefer a file, as all users can read a command line."),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        _option(
+            "MAINSTAY_TOKEN_FILE", "Read the token of the relay from this file ('mainstay token relay' creates it)."
+        ),
+    ] = None
+    data_dir: Annotated[Path | None, _option("MAINSTAY_RELAY_DATA", "Keep the spool in this directory.")] = None
+    ca_file: Annotated[
+        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
+    ] = None
+    client_certificate: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
+    ] = None
+    client_key: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
+    ] = None
+    host: Annotated[str, _option("MAINSTAY_RELAY_HOST", "Listen on this address; the default is loopback.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, _option("MAINSTAY_RELAY_PORT", "Listen on this port; 0 takes a free one.")] = 8081
+    spool_bytes: Annotated[
+        int, _option("MAINSTAY_RELAY_SPOOL_BYTES", "Keep at most this many bytes of frames; nodes send directly then.")
+    ] = 1024 * 1024 * 1024
+    gather: Annotated[
+        float, _option("MAINSTAY_RELAY_GATHER", "Set the seconds that frames wait for those of other nodes.")
+    ] = 0.5
+    tls_certificate: Annotated[
+        Path | None, _option("MAINSTAY_RELAY_TLS_CERTIFICATE", "Read the PEM certificate chain from this file.")
+    ] = None
+    tls_key: Annotated[Path | None, _option("MAINSTAY_RELAY_TLS_KEY", "Read the PEM private key from this file.")] = (
+        None
+    )
+    insecure_listen: Annotated[
+        bool,
+        _option("MAINSTAY_RELAY_INSECURE_LISTEN", "Listen beyond loopback without TLS, in a network that you trust."),
+    ] = False
+
+
+def relay(options: RelayOptions = RelayOptions()) -> None:
+    """Run a rack relay: take frames of nodes, store them, and send them to the service in bundles."""
+    from mainstay.probes.relay import run_relay
+    from mainstay.probes.spool import SpoolError
+    from mainstay.probes.transport import Transport
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        config = _relay_config(options)
+        transport = Transport(options.service, _token(options), tls=_tls(options))
+        if not transport.token:
+            _fail("relay", "no token: pass --token-file ('mainstay token relay' creates the token)")
+        run_relay(config, transport, lambda url: print(f"Mainstay relay {config.name} is ready on {url}", flush=True))
+    except (ValueError, OSError, SpoolError) as error:
+        _fail("relay", str(error))
+
+
+def _relay_config(options: RelayOptions) -> RelayConfig:
+    from mainstay.probes.core_types import validate_name
+    from mainstay.probes.data_dir import default_data_dir
+    from mainstay.probes.identity import default_name
+    from mainstay.probes.relay import RelayConfig
+
+    config = RelayConfig(
+        name=validate_name(options.name, "--name") if options.name else default_name(),
+        data_dir=options.data_dir or default_data_dir().with_name("relay"),
+        host=options.host,
+        port=options.port,
+        spool_bytes=options.spool_bytes,
+        gather=options.gather,
+        tls_certificate=options.tls_certificate,
+        tls_key=options.tls_key,
+        insecure_listen=options.insecure_listen,
+    )
+    config.check()
+    return config
+
+
 def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the checks as JSON.")] = False) -> None:
     """Check this machine for missing requirements; the exit code is 0 if the essentials are present."""
     from mainstay.probes.doctor import examine, healthy, render, to_json
@@ -106,12 +214,24 @@ def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the check
 
 
 def _daemon(options: NodeOptions) -> NodeDaemon:
+    from mainstay.probes.data_dir import keep_files_private, private_directory
     from mainstay.probes.transport import Transport
 
     config = _config(options)
-    config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    transport = Transport(options.service, _token(options))
-    return config.build(transport, enroll=_enrollment(options, config, transport))
+    try:
+        relay = Transport(options.relay, read_s=_RELAY_ANSWER_S, tls=_tls(options)) if options.relay else None
+    except ValueError as error:
+        raise ValueError(f"--relay: {error}") from error
+    keep_files_private()
+    private_directory(config.data_dir)
+    transport = Transport(options.service, _token(options), tls=_tls(options))
+    return config.build(transport, enroll=_enrollment(options, config, transport), relay=relay)
+
+
+def _tls(options: NodeOptions | RelayOptions) -> TlsFiles:
+    from mainstay.probes.transport import TlsFiles
+
+    return TlsFiles(options.ca_file, options.client_certificate, options.client_key)
 
 
 def _config(options: NodeOptions) -> DaemonConfig:
@@ -137,10 +257,13 @@ def _config(options: NodeOptions) -> DaemonConfig:
     )
 
 
-def _token(options: NodeOptions) -> str:
+def _token(options: NodeOptions | RelayOptions) -> str:
     token = options.token or ""
     if options.token_file is not None:
-        token = options.token_file.read_text().strip()
+        try:
+            token = options.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read --token-file {options.token_file}: {error}") from error
         if not token:
             raise ValueError(f"--token-file {options.token_file} is empty")
     if not (token.isascii() and token.isprintable()):
@@ -162,11 +285,13 @@ def _enrollment(options: NodeOptions, config: DaemonConfig, transport: Transport
     stored = load_credential(options.service, config.name, config.data_dir)
     if stored is None and not options.join_token:
         raise ValueError(
-            "no token: pass --token-file, or --join-token to enroll this node ('mainstay token' creates one)"
+            "no token: give --token-file, or enroll this node with --join-token "
+            "('mainstay token join' on the host of the service creates one)"
         )
 
     def get() -> str:
-        return stored or enroll(options.service, config.name, options.join_token or "", config.data_dir)
+        join_token = options.join_token or ""
+        return stored or enroll(options.service, config.name, join_token, config.data_dir, _tls(options))
 
     try:
         transport.token = get()

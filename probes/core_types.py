@@ -35,7 +35,7 @@ def validate_name(value: str, what: str) -> str:
 
 
 class HealthState(StrEnum):
-    """Where a node stands in its life cycle. Unknown is never healthy."""
+    """The state of a node in its life cycle. Unknown is never healthy."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -52,7 +52,7 @@ class Severity(StrEnum):
 
 
 class RecommendedAction(StrEnum):
-    """The action that is expected to repair the fault, from the mildest to the strongest. The order has a meaning."""
+    """The mildest action that is expected to repair the fault. The values are ordered from mildest to strongest."""
 
     NONE = "none"
     MONITOR = "monitor"  # nothing now; it counts towards a repeat rule or a trend
@@ -91,7 +91,7 @@ GROUP_KINDS: Final = ("world", "dp", "pp", "cp", "ep", "tp")
 
 
 class Verdict(StrEnum):
-    """The answer of a validation. A verdict latches until a check of equal or greater power passes."""
+    """The verdict of a validation. It stays until a validation of equal or greater power passes."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a password
     WARN = "warn"
@@ -100,7 +100,7 @@ class Verdict(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What may happen to a node or a job. The enumeration may grow, never change meaning.
+    """Kinds of events of nodes and jobs. Kinds may be added; their meaning never changes.
 
     Of a burst a node sends one event each 10 s: ``count`` is how often it happened from ``first`` to ``last``.
     ``before_start``: read from the kernel log after the fact; ``duplicate``: another source reported the same a moment

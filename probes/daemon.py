@@ -20,6 +20,7 @@ from mainstay.probes import outage_log, sampler_supervisor, shutdown_reason
 from mainstay.probes.core_types import EventKind
 from mainstay.probes.event_builder import EventBuilder
 from mainstay.probes.frame import Axis
+from mainstay.probes.frame_route import FrameRoute
 from mainstay.probes.identity import boot_id, describe_node
 from mainstay.probes.kernel_log.reader import BootClock, KernelLog
 from mainstay.probes.node_tasks import ResultOutbox, TaskLoop
@@ -61,20 +62,23 @@ class DaemonConfig:
     """``auto``, ``off``, or the path of a file or pipe."""
     child: SamplerProcessConfig = field(default_factory=SamplerProcessConfig)
 
-    def build(self, transport: Transport, *, enroll: Callable[[], str] | None = None) -> NodeDaemon:
+    def build(
+        self, transport: Transport, *, enroll: Callable[[], str] | None = None, relay: Transport | None = None
+    ) -> NodeDaemon:
         """The daemon that these settings describe; ``enroll`` gets it a token when it has none yet.
+
+        Frames go through ``relay`` while it answers.
 
         Raises:
             SpoolError: another daemon uses the data directory.
         """
-        return NodeDaemon(self, transport, enroll=enroll)
+        return NodeDaemon(self, transport, enroll=enroll, relay=relay)
 
 
 class Batcher:
     """Collects rows until a frame is full, the grid breaks, or the devices change."""
 
     def __init__(self, name: str, interval: float, batch: int, sender: FrameSender) -> None:
-        self.framed = 0
         self._name = name
         self._interval = interval
         self._batch = batch
@@ -114,7 +118,6 @@ class Batcher:
                 values=interleave([row.values for row in rows], 4),
                 wide=interleave([row.wide for row in rows], 8),
             )
-            self.framed += 1
         except OSError as error:  # a full disk costs this frame, not the daemon
             log.warning("a frame of %d samples is lost: %s", len(rows), error)
 
@@ -137,9 +140,11 @@ class NodeDaemon:
         *,
         validator: ValidationProcess | None = None,
         enroll: Callable[[], str] | None = None,
+        relay: Transport | None = None,
     ) -> None:
         self.config = config
         self._transport = transport
+        self._relay = relay
         self._stopping = threading.Event()
         directory = config.data_dir
         self._spools = [
@@ -148,7 +153,7 @@ class NodeDaemon:
             Spool(directory / "results", _EVENT_SPOOL_BYTES),
         ]
         frames, events, results = self._spools
-        self.sender = FrameSender(frames, transport)
+        self.sender = FrameSender(frames, FrameRoute(relay, transport) if relay else transport)
         self.outbox = EventOutbox(events, transport)
         self._results = ResultOutbox(results, transport)
         self._control = TaskLoop(config.name, transport, validator or ValidationProcess(), self._results, enroll=enroll)
@@ -258,4 +263,6 @@ class NodeDaemon:
         for spool in self._spools:
             spool.close()
         self._transport.close()
+        if self._relay is not None:
+            self._relay.close()
         return all(delivered)

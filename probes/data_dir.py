@@ -1,9 +1,20 @@
-"""Where a node daemon keeps its state. This module imports no package, so ``mainstay doctor`` can always use it."""
+"""Where a process keeps its state, and that it is its owner's alone.
+
+This module imports no package, so ``mainstay doctor`` can always use it.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+"""What group and others may do: nothing."""
+
+
+class TooOpenError(PermissionError):
+    """Group or others may use a directory or a file that must be private; the message says how to close it."""
 
 
 def default_data_dir() -> Path:
@@ -12,3 +23,31 @@ def default_data_dir() -> Path:
         return Path("/var/lib/mainstay/node")
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "mainstay" / "node"
+
+
+def private_directory(path: Path) -> Path:
+    """Make a directory for its owner alone, or check that an existing one is.
+
+    Raises:
+        TooOpenError: group or others may use it.
+        OSError: it cannot be made.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    require_private(path)
+    return path
+
+
+def require_private(path: Path) -> None:
+    """Raise ``TooOpenError`` when group or others may use an existing directory or file."""
+    mode = path.stat().st_mode
+    if mode & OTHERS:
+        what, wanted = ("directory", 700) if stat.S_ISDIR(mode) else ("file", 600)
+        raise TooOpenError(
+            f"other users may use the {what} {path} (mode {stat.S_IMODE(mode):04o}): run 'chmod {wanted} {path}',"
+            " or choose another one"
+        )
+
+
+def keep_files_private() -> None:
+    """From now on, what this process makes is its owner's alone."""
+    os.umask(OTHERS)

@@ -14,6 +14,7 @@ import math
 import re
 import zlib
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -25,6 +26,8 @@ FRAME_VERSION: Final = 1
 MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
 """A minute of 16 GPUs at 10 Hz with 100 signals is 3.8 MB; twice that is an error, not data."""
 MAX_ENTITIES: Final = 65_536
+_REMEMBERED_ENTITIES: Final = 64
+"""A frame of more entities belongs to a job: its names are checked each time, since they would fill the memory."""
 _WORTH_BYTES: Final = 512
 _PAIR: Final = re.compile(r"[0-9]{1,7}>[0-9]{1,7}")
 _ENTITIES: Final = re.compile(rf"(?:{NAME_PATTERN[1:-1]}\n|{_PAIR.pattern}\n)*+")
@@ -45,8 +48,11 @@ class FrameError(ValueError):
     """The bytes are not an acceptable frame; the message names what is wrong."""
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node's (or one job's) samples over a second or more."""
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's (or one job's) samples over a second or more.
+
+    A field that a newer version added is set aside: what it must not be set aside for has another ``version``.
+    """
 
     version: int
     subject: str
@@ -87,10 +93,19 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes) -> Frame:
-    """Parse and check an envelope; shapes against a catalog are checked by ``check_shape``.
+    """Parse and check a frame; shapes against a catalog are checked by ``check_shape``.
 
     Raises:
         FrameError: truncated, oversized, wrong schema or version, bad ids, non-finite times, or checksum mismatch.
+    """
+    return open_payload(read_envelope(body))
+
+
+def read_envelope(body: bytes) -> Frame:
+    """Parse and check the envelope; ``open_payload`` then inflates and checks the payload.
+
+    Raises:
+        FrameError: truncated, oversized, wrong schema or version, bad ids, or non-finite times.
     """
     if len(body) > MAX_FRAME_BYTES:
         raise FrameError(f"frame has {len(body)} bytes, more than the {MAX_FRAME_BYTES} allowed")
@@ -98,8 +113,19 @@ def decode(body: bytes) -> Frame:
         frame = _decoder.decode(body)
     except UNREADABLE as error:
         raise FrameError(f"not a frame: {error}") from error
-    frame = _inflated(frame)
     _check_envelope(frame)
+    return frame
+
+
+def open_payload(frame: Frame) -> Frame:
+    """The frame with raw tensors.
+
+    Raises:
+        FrameError: the payload cannot be inflated, is too large, or does not match its checksum.
+    """
+    frame = _inflated(frame)
+    if frame.crc32 != checksum(frame.values, frame.wide):
+        raise FrameError("checksum mismatch: the payload was damaged on the way")
     return frame
 
 
@@ -128,28 +154,38 @@ def _inflate(data: bytes, limit: int) -> bytes:
 def _check_envelope(frame: Frame) -> None:
     if frame.version != FRAME_VERSION:
         raise FrameError(f"frame version {frame.version}, this service reads {FRAME_VERSION}")
-    try:
-        validate_name(frame.subject, "subject")
-        validate_name(frame.stream, "stream")
-        validate_name(frame.catalog, "catalog")
-        _check_entities(frame.entities)
-    except ValueError as error:
-        raise FrameError(str(error)) from error
-    if not 0 < len(frame.entities) <= MAX_ENTITIES:
-        raise FrameError(f"frame has {len(frame.entities)} entities, allowed are 1 to {MAX_ENTITIES}")
-    if len(set(frame.entities)) != len(frame.entities):
-        raise FrameError("an entity stands twice in the frame")
+    check = _check_names if len(frame.entities) <= _REMEMBERED_ENTITIES else _check_names.__wrapped__
+    check(frame.subject, frame.stream, frame.catalog, frame.entities)
     if not 0 <= frame.sequence < 2**63:
         raise FrameError(f"sequence {frame.sequence} is not a number from 0 to 2^63-1")
     if not (math.isfinite(frame.t0) and frame.t0 >= 0 and math.isfinite(frame.dt) and frame.dt > 0):
         raise FrameError(f"t0={frame.t0} and dt={frame.dt} must be finite, dt positive")
     if frame.samples < 1:
         raise FrameError(f"frame has {frame.samples} samples, at least one is needed")
-    if frame.crc32 != checksum(frame.values, frame.wide):
-        raise FrameError("checksum mismatch: the payload was damaged on the way")
 
 
-def _check_entities(entities: tuple[str, ...]) -> None:
+@lru_cache(maxsize=16_384)
+def _check_names(subject: str, stream: str, catalog: str, entities: tuple[str, ...]) -> None:
+    """Check the names of a frame: a node sends the same ones again and again."""
+    try:
+        validate_name(subject, "subject")
+        validate_name(stream, "stream")
+        validate_name(catalog, "catalog")
+        check_entities(entities)
+    except ValueError as error:
+        raise FrameError(str(error)) from error
+    if not 0 < len(entities) <= MAX_ENTITIES:
+        raise FrameError(f"frame has {len(entities)} entities, allowed are 1 to {MAX_ENTITIES}")
+    if len(set(entities)) != len(entities):
+        raise FrameError("an entity stands twice in the frame")
+
+
+def check_entities(entities: tuple[str, ...]) -> None:
+    """Check that each is a legal id or a pair of ranks.
+
+    Raises:
+        ValueError: names the first that is not.
+    """
     lines = "\n".join((*entities, ""))
     if _ENTITIES.fullmatch(lines) and lines.count("\n") == len(entities):
         return

@@ -20,7 +20,7 @@ from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.samplers.base import DeviceIdentity
 from mainstay.probes.segments import write_durably
 from mainstay.probes.signals import Catalog
-from mainstay.probes.transport import RetryableError, Transport
+from mainstay.probes.transport import RetryableError, TlsFiles, Transport
 
 log = logging.getLogger(__name__)
 
@@ -128,17 +128,17 @@ def boot_id() -> str:
     return _read(Path("/proc/sys/kernel/random/boot_id")) or "unknown"
 
 
-def enroll(url: str, name: str, join_token: str, data_dir: Path) -> str:
+def enroll(url: str, name: str, join_token: str, data_dir: Path, tls: TlsFiles | None = None) -> str:
     """The node's own token: the stored one if there is one for this service and name, else a new one.
 
     Raises:
-        Refused: the service does not take the join token.
-        Later: the service cannot be reached.
+        RejectedError: the service does not accept the join token.
+        RetryableError: the service cannot be reached.
     """
     stored = load_credential(url, name, data_dir)
     if stored is not None:
         return stored
-    transport = Transport(url, join_token)
+    transport = Transport(url, join_token, tls=tls)
     try:
         answer = msgspec.convert(transport.json("POST", "/nodes:enroll", {"name": name}), _Enrolled)
     except msgspec.ValidationError as error:

@@ -139,10 +139,14 @@ class TaskLoop:
             self._put_report()
         answer = self._transport.json("GET", f"/nodes/{self.name}/tasks?wait={_WAIT_S}", read_s=_READ_S)
         try:
-            for item in msgspec.convert(answer, _Orders).items:
-                self._obey(item)
+            items = msgspec.convert(answer, _Orders).items
         except msgspec.ValidationError as error:
             raise RetryableError(f"orders that cannot be read: {error}") from error
+        for item in items:
+            try:
+                self._obey(item)
+            except msgspec.ValidationError as error:  # a newer service's; the others are carried out
+                log.warning("order %s cannot be read and was ignored: %s", item.get("id"), error)
 
     def _put_report(self) -> None:
         report = self._report

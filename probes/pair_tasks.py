@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -25,6 +24,7 @@ from mainstay.probes.benchmarks.pair import MARGIN_SECONDS, failed
 from mainstay.probes.benchmarks.pair_protocol import PairReport, PairTask
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
 from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class PairTaskRunner:
         self._busy = busy
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(_REMEMBERED)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._threads: set[threading.Thread] = set()
         self._stopped = False
@@ -78,8 +78,6 @@ class PairTaskRunner:
             if order.id in self._seen or self._stopped:
                 return
             self._seen[order.id] = None
-            while len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
             full = len(self._threads) >= MOST
             if not full:
                 thread = threading.Thread(target=self._work, args=(order,), name="pair", daemon=True)

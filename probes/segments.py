@@ -22,7 +22,7 @@ RECORD_BYTES: Final = _RECORD.size
 
 
 class SpoolError(RuntimeError):
-    """The directory cannot be used: another process owns it, or its files are not ours."""
+    """The directory or a file in it cannot be used: another process owns it, or it is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def stream_of(path: Path) -> str:
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
     if len(header) != HEADER_BYTES or not header.startswith(_MAGIC) or not path.stem.isdecimal():
-        raise SpoolError(f"{path} is not a spool segment; move it away")
+        raise SpoolError(f"{path} is not a spool segment")
     return str(_HEADER.unpack(header)[1].decode("ascii", "replace"))
 
 

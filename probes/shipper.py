@@ -1,6 +1,6 @@
 """What empties a spool: one thread that delivers entries in order and deletes only what was acknowledged.
 
-A spool is drained head first. *Later* keeps the head and waits, a little longer each time; *Refused* sets the head
+A spool is drained head first. *Retryable* keeps the head and waits, a little longer each time; *Rejected* sets the head
 aside and continues, so one bad entry never holds up the good ones behind it.
 """
 
@@ -11,16 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-import msgspec
-
-from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
-from mainstay.probes.segments import write_durably
 from mainstay.probes.signals import Catalog
 from mainstay.probes.spool import Entry, Spool
-from mainstay.probes.transport import Backoff, FrameReceipt, RejectedError, RetryableError, Transport
+from mainstay.probes.transport import Backoff, FrameReceipt, RejectedError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +29,9 @@ class Shipper:
     """A thread that drains ``spool`` through ``deliver``.
 
     ``deliver`` gets the oldest entries (at most ``batch``); it returns when they are durable at the other end, or
-    raises ``RetryableError`` or ``RejectedError`` (see ``mainstay.probes.transport``). A rejected batch is
-    tried again entry by entry.
+    raises ``RetryableError`` or ``RejectedError`` (see ``mainstay.probes.transport``). After ``RetryableError`` it gets
+    the same entries again; a rejected batch is tried again entry by entry. ``gather`` seconds pass after the first
+    entry, unless there are enough for a batch.
     """
 
     def __init__(
@@ -42,6 +40,7 @@ class Shipper:
         deliver: Callable[[Sequence[Entry]], None],
         *,
         batch: int = 1,
+        gather: float = 0.0,
         backoff: Backoff | None = None,
     ) -> None:
         self.spool = spool
@@ -50,6 +49,8 @@ class Shipper:
         """Why nothing is being delivered just now; empty while all is well."""
         self._deliver = deliver
         self._batch = batch
+        self._gather = gather
+        self._kept: list[Entry] = []
         self._backoff = backoff or Backoff()
         self._singly = 0
         self._stopping = threading.Event()
@@ -81,11 +82,14 @@ class Shipper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             if self.spool.wait(60.0) and not self._stopping.is_set():
+                if self._gather and not self._kept and len(self.spool) < self._batch:
+                    self._stopping.wait(self._gather)
                 self._once()
 
     def _once(self) -> None:
         try:
-            entries = self.spool.peek(1 if self._singly else self._batch)
+            entries = self._kept or self.spool.peek(1 if self._singly else self._batch)
+            self._kept = entries
             if entries:
                 self._hand_over(entries)
             else:  # the bound took them meanwhile, or the disk returns something else than was written
@@ -99,12 +103,14 @@ class Shipper:
         try:
             self._deliver(entries)
         except RejectedError as error:
+            self._kept = []
             if len(entries) > 1:
                 self._singly = len(entries)
                 return
             self.spool.reject(entries[0], str(error))
         else:
             self.delivered += len(entries)
+            self._kept = []
             self.spool.ack(entries[-1].sequence)
         self._singly = max(0, self._singly - 1)
         self._recovered()
@@ -152,6 +158,16 @@ class SpoolSender:
         self.stop()
 
 
+class FrameTransport(Protocol):
+    """Where frames go: a service, or a relay with the service behind it."""
+
+    def send_frame(self, body: bytes) -> FrameReceipt:
+        """Deliver one encoded frame; on return it is durable at the other end."""
+
+    def put_catalog(self, catalog: Catalog) -> None:
+        """Announce what the frames with this digest carry."""
+
+
 class FrameSender(SpoolSender):
     """Frames, spooled and delivered in order: ``with FrameSender(spool, transport) as sender: sender.put(...)``.
 
@@ -159,12 +175,12 @@ class FrameSender(SpoolSender):
     a frame's ``stream`` and ``sequence`` are always the spool's.
     """
 
-    def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
+    def __init__(self, spool: Spool, transport: FrameTransport, *, backoff: Backoff | None = None) -> None:
         self.duplicates = 0
         self.shipper = Shipper(spool, self._deliver, backoff=backoff)
         self._spool = spool
         self._transport = transport
-        self._known: set[str] = set()
+        self._catalogs = CatalogStore(spool.directory)
 
     def put(
         self,
@@ -185,7 +201,7 @@ class FrameSender(SpoolSender):
             ValueError: the frame is larger than the spool takes.
             OSError: the disk refuses.
         """
-        self._remember(catalog)
+        self._catalogs.store(catalog)
 
         def body(sequence: int) -> bytes:
             return encode(
@@ -200,35 +216,9 @@ class FrameSender(SpoolSender):
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            try:
-                receipt = self._transport.send_frame(entry.payload)
-            except RejectedError as error:
-                if error.slug != "unknown-catalog":
-                    raise
-                receipt = self._introduce(entry)
-            self.duplicates += receipt is FrameReceipt.DUPLICATE
+            self.duplicates += self._send(entry.payload) is FrameReceipt.DUPLICATE
 
-    def _introduce(self, entry: Entry) -> FrameReceipt:
-        digest = decode(entry.payload).catalog
-        self._transport.put_catalog(self._recall(digest))
-        try:
-            return self._transport.send_frame(entry.payload)
-        except RejectedError as error:
-            if error.slug == "unknown-catalog":
-                raise RetryableError(f"the service forgot catalog {digest} at once") from error
-            raise
-
-    def _remember(self, catalog: Catalog) -> None:
-        """Keep the catalog beside the frames: they may be delivered by a later process that measures other things."""
-        if catalog.digest in self._known:
-            return
-        path = self._spool.directory / f"catalog-{catalog.digest}.json"
-        write_durably(path, msgspec.json.encode(catalog))
-        self._known.add(catalog.digest)
-
-    def _recall(self, digest: str) -> Catalog:
-        path = self._spool.directory / f"catalog-{digest}.json"
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Catalog)
-        except (OSError, *UNREADABLE) as error:
-            raise RejectedError(f"catalog {digest} is known neither here nor at the service: {error}") from error
+    def _send(self, body: bytes) -> FrameReceipt:
+        return self._catalogs.send_announced(
+            lambda: self._transport.send_frame(body), self._transport.put_catalog, lambda: decode(body).catalog
+        )

@@ -6,6 +6,7 @@ A missing sample is NaN (narrow) or ``WIDE_MISSING`` (wide): unknown, which is n
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from mainstay.probes.core_types import GROUP_KINDS
 
 WIDE_MISSING: Final = -(2**63)
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _INF: Final = float("inf")
 
 
@@ -45,6 +47,8 @@ class Signal:
     low: float = 0.0
     high: float = _INF
     about: str = ""
+    period: float = 1.0
+    """Seconds between two readings of the node daemon."""
 
 
 def _host(name: str, unit: str, about: str, *, counter: bool = False, high: float = _INF) -> Signal:
@@ -52,9 +56,15 @@ def _host(name: str, unit: str, about: str, *, counter: bool = False, high: floa
     return Signal(name, unit, kind, SignalSource.HOST, wide=counter, high=high, about=about)
 
 
-def _gpu(name: str, unit: str, about: str, *, counter: bool = False, low: float = 0.0, high: float = _INF) -> Signal:
+def _gpu(
+    name: str, unit: str, about: str, *, counter: bool = False, low: float = 0.0, high: float = _INF, period: float = 1
+) -> Signal:
     kind = SignalKind.COUNTER if counter else SignalKind.GAUGE
-    return Signal(name, unit, kind, SignalSource.GPU, wide=counter, low=low, high=high, about=about)
+    return Signal(name, unit, kind, SignalSource.GPU, counter, low, high, about, period)
+
+
+def _slow_gpu(name: str, unit: str, about: str, *, counter: bool = False, high: float = _INF) -> Signal:
+    return _gpu(name, unit, about, counter=counter, high=high, period=10.0)
 
 
 def _throttle(cause: str, about: str) -> Signal:
@@ -125,42 +135,44 @@ _DECLARED: Final = (
     _throttle("hardware_thermal", "hardware thermal slowdown"),
     _throttle("power_brake", "an external power brake asserted by the board or the rack"),
     # 10 s tier.
-    _gpu("gpu_power_limit_watts", "W", "enforced power limit", high=5000.0),
-    _gpu(
+    _slow_gpu("gpu_power_limit_watts", "W", "enforced power limit", high=5000.0),
+    _slow_gpu(
         "gpu_recovery_action",
         "state",
         "NVML field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset,"
         " 5 recover IMEX domain, 6 bus reset, 7 system reboot",
         high=255.0,
     ),
-    _gpu("gpu_remap_pending", "1", "1 when rows wait for a reset to be remapped", high=1.0),
-    _gpu("gpu_remap_failed", "1", "1 when a row could not be remapped: a criterion for return", high=1.0),
-    _gpu("gpu_sram_threshold_exceeded", "1", "1 when uncorrected SRAM errors passed the vendor's threshold", high=1.0),
+    _slow_gpu("gpu_remap_pending", "1", "1 when rows wait for a reset to be remapped", high=1.0),
+    _slow_gpu("gpu_remap_failed", "1", "1 when a row could not be remapped: a criterion for return", high=1.0),
+    _slow_gpu(
+        "gpu_sram_threshold_exceeded", "1", "1 when uncorrected SRAM errors passed the vendor's threshold", high=1.0
+    ),
     _gpu("gpu_pcie_generation", "1", "current PCIe generation: falls at idle to save power", high=16.0),
     _gpu("gpu_pcie_generation_max", "1", "generation that card and slot allow", high=16.0),
     _gpu("gpu_pcie_width", "1", "current PCIe lanes", high=64.0),
     _gpu("gpu_pcie_width_max", "1", "lanes that card and slot allow", high=64.0),
-    _gpu("gpu_nvlinks_active", "1", "NVLinks that are up", high=64.0),
-    _gpu("gpu_nvlinks_supported", "1", "NVLinks that the card has", high=64.0),
-    _gpu("gpu_nvlink_worst_link", "1", "the link with the most errors a second since the last reading", high=64.0),
-    _gpu("gpu_nvlink_worst_link_errors_per_second", "1/s", "and how many; a link recovery counts as ten"),
-    _gpu("gpu_fabric_state", "state", "0 not supported, 1 not started, 2 in progress, 3 completed", high=255.0),
-    _gpu("gpu_fabric_health_mask", "bitmask", "NVML fabric health, two bits or more a condition", high=float(2**24)),
-    _gpu("gpu_ecc_corrected_aggregate_total", "1", "corrected ECC errors, lifetime", counter=True),
-    _gpu("gpu_ecc_uncorrected_aggregate_total", "1", "uncorrected ECC errors, lifetime", counter=True),
-    _gpu("gpu_remapped_rows_corrected_total", "1", "rows remapped after corrected errors", counter=True),
-    _gpu("gpu_remapped_rows_uncorrected_total", "1", "rows remapped after uncorrected errors", counter=True),
-    _gpu("gpu_pcie_recoveries_total", "1", "PCIe link recoveries (L0 to recovery)", counter=True),
-    _gpu("gpu_pcie_correctable_errors_total", "1", "correctable PCIe errors", counter=True),
-    _gpu("gpu_pcie_nonfatal_errors_total", "1", "uncorrectable, non-fatal PCIe errors", counter=True),
-    _gpu("gpu_pcie_fatal_errors_total", "1", "fatal PCIe errors", counter=True),
-    _gpu("gpu_pcie_receive_bytes_total", "B", "bytes received over PCIe", counter=True),
-    _gpu("gpu_pcie_transmit_bytes_total", "B", "bytes sent over PCIe", counter=True),
-    _gpu("gpu_nvlink_replays_total", "1", "NVLink replays, all links", counter=True),
-    _gpu("gpu_nvlink_recoveries_total", "1", "NVLink recovery events, all links", counter=True),
-    _gpu("gpu_nvlink_crc_errors_total", "1", "NVLink CRC errors, all links; Blackwell: symbol errors", counter=True),
+    _slow_gpu("gpu_nvlinks_active", "1", "NVLinks that are up", high=64.0),
+    _slow_gpu("gpu_nvlinks_supported", "1", "NVLinks that the card has", high=64.0),
+    _slow_gpu("gpu_nvlink_worst_link", "1", "the link with the most errors a second since the last reading", high=64.0),
+    _slow_gpu("gpu_nvlink_worst_link_errors_per_second", "1/s", "and how many; a link recovery counts as ten"),
+    _slow_gpu("gpu_fabric_state", "state", "0 not supported, 1 not started, 2 in progress, 3 completed", high=255.0),
+    _slow_gpu("gpu_fabric_health_mask", "bitmask", "NVML fabric health, bits of each condition", high=float(2**24)),
+    _slow_gpu("gpu_ecc_corrected_aggregate_total", "1", "corrected ECC errors, lifetime", counter=True),
+    _slow_gpu("gpu_ecc_uncorrected_aggregate_total", "1", "uncorrected ECC errors, lifetime", counter=True),
+    _slow_gpu("gpu_remapped_rows_corrected_total", "1", "rows remapped after corrected errors", counter=True),
+    _slow_gpu("gpu_remapped_rows_uncorrected_total", "1", "rows remapped after uncorrected errors", counter=True),
+    _slow_gpu("gpu_pcie_recoveries_total", "1", "PCIe link recoveries (L0 to recovery)", counter=True),
+    _slow_gpu("gpu_pcie_correctable_errors_total", "1", "correctable PCIe errors", counter=True),
+    _slow_gpu("gpu_pcie_nonfatal_errors_total", "1", "uncorrectable, non-fatal PCIe errors", counter=True),
+    _slow_gpu("gpu_pcie_fatal_errors_total", "1", "fatal PCIe errors", counter=True),
+    _slow_gpu("gpu_pcie_receive_bytes_total", "B", "bytes received over PCIe", counter=True),
+    _slow_gpu("gpu_pcie_transmit_bytes_total", "B", "bytes sent over PCIe", counter=True),
+    _slow_gpu("gpu_nvlink_replays_total", "1", "NVLink replays, all links", counter=True),
+    _slow_gpu("gpu_nvlink_recoveries_total", "1", "NVLink recovery events, all links", counter=True),
+    _slow_gpu("gpu_nvlink_crc_errors_total", "1", "NVLink CRC errors (Blackwell: symbol errors)", counter=True),
     # 60 s tier.
-    _gpu("gpu_processes", "1", "processes with a compute context"),
+    _gpu("gpu_processes", "1", "processes with a compute context", period=60.0),
     # From /sys/class/infiniband, one set a port.
     _nic("nic_link_up", "1", "1 when the port is ACTIVE and its physical state LinkUp", counter=False, high=1.0),
     _nic("nic_rate_bits_per_second", "bit/s", "negotiated rate", counter=False),
@@ -227,18 +239,25 @@ def names(source: SignalSource, *, wide: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The signals a stream of frames carries, in the order of its tensors' middle axis."""
+    """The signals a stream of frames carries, in the order of its tensors' middle axis.
+
+    A name that is not in ``SIGNALS`` is one of a newer version: its place in the tensors is kept, its values are not.
+
+    Raises:
+        ValueError: a name is no legal one, stands twice, or is in the wrong half.
+    """
 
     narrow: tuple[str, ...]
     wide: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        unknown = [n for n in (*self.narrow, *self.wide) if n not in SIGNALS]
-        if unknown:
-            raise ValueError(f"unknown signal {unknown[0]!r}: declare it in probes/signals.py")
+        illegal = [n for n in (*self.narrow, *self.wide) if n not in SIGNALS and not _NAME.fullmatch(n)]
+        if illegal:
+            raise ValueError(f"{illegal[0]!r} is no name of a signal")
         if len({*self.narrow, *self.wide}) != len(self.narrow) + len(self.wide):
             raise ValueError("a signal is in the catalog twice")
-        misplaced = [n for n in self.narrow if SIGNALS[n].wide] + [n for n in self.wide if not SIGNALS[n].wide]
+        known = [(n, wide) for half, wide in ((self.narrow, False), (self.wide, True)) for n in half if n in SIGNALS]
+        misplaced = [n for n, wide in known if SIGNALS[n].wide is not wide]
         if misplaced:
             raise ValueError(f"signal {misplaced[0]!r} is in the wrong half of the catalog (narrow or wide)")
 

@@ -5,7 +5,8 @@ Invariants:
 * Sequence numbers start at 1 and grow by one for the life of the directory, whose random name is ``stream``; a number
   is never given to two payloads, because nothing is lent to a sender before it is durable (file and directory synced).
 * The queue never holds more than ``max_bytes`` on disk: the oldest segment is dropped, counted and logged.
-* A torn tail (the process or the machine died while appending) is discarded when the directory is opened again.
+* A torn tail (the process or the machine died while appending) is discarded when the directory is opened again. A
+  damaged segment is set aside as ``….damaged``: the others stay in use.
 * An entry that the service refuses for ever is set aside in ``rejected/`` with the reason and never blocks the queue.
 
 In the directory: segments (see ``mainstay.probes.segments``); ``acked``, the last acknowledged sequence (should it be
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 from mainstay.probes import segments
+from mainstay.probes.data_dir import private_directory
 from mainstay.probes.ids import uuid7
 from mainstay.probes.segments import HEADER_BYTES, Entry, Segment, SpoolError
 
@@ -51,7 +53,8 @@ class Spool:
     or ``reject``.
 
     Raises:
-        SpoolError: another process owns ``directory``, or it holds files that are not a spool's.
+        SpoolError: another process owns ``directory``.
+        TooOpenError: group or others may use it.
     """
 
     def __init__(self, directory: Path, max_bytes: int = 64 * 1024 * 1024) -> None:
@@ -65,7 +68,7 @@ class Spool:
         self._sync_lock = threading.Lock()
         self._segments: deque[Segment] = deque()
         self._file: BinaryIO
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         self._lock = _take(directory / "lock")
         self._acked_descriptor = os.open(directory / "acked", os.O_RDWR | os.O_CREAT, 0o600)
         self._acked = self._read_acked()
@@ -137,6 +140,11 @@ class Spool:
 
     def reject(self, entry: Entry, reason: str) -> None:
         """Set the oldest entry aside in ``rejected/`` with the reason; the queue continues behind it."""
+        self.set_aside(entry, reason)
+        self.ack(entry.sequence)
+
+    def set_aside(self, entry: Entry, reason: str) -> None:
+        """Keep a copy of an entry in ``rejected/`` with the reason; it still waits for its acknowledgement."""
         self.rejected += 1
         log.error("spool %s: entry %d set aside: %s", self.directory.name, entry.sequence, reason)
         aside = self.directory / "rejected"
@@ -150,7 +158,6 @@ class Spool:
                 old.with_suffix(".reason").unlink(missing_ok=True)
         except OSError:
             log.exception("spool %s: a rejected entry could not be kept", self.directory.name)
-        self.ack(entry.sequence)
 
     def sync(self) -> None:
         """Make everything appended so far durable against loss of power: one fdatasync for all of it."""
@@ -166,6 +173,12 @@ class Spool:
                 os.close(descriptor)
             with self._changed:
                 self._synced = max(self._synced, upto)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, with entries that were acknowledged and are not yet deleted."""
+        with self._changed:
+            return self._bytes()
 
     def __len__(self) -> int:
         """Entries that wait for an acknowledgement."""
@@ -198,18 +211,36 @@ class Spool:
         return sum(max(0, s.next - max(s.first, self._acked + 1)) for s in self._segments)
 
     def _load(self) -> str:
-        paths = sorted(self.directory.glob("*.seg"))
-        stream = segments.stream_of(paths[-1]) if paths else uuid7()
-        self._segments.extend(segments.scan(path, stream) for path in paths)
-        if not paths or self._next <= self._acked:
-            # Numbers that were once acknowledged are never used again, even if the disk lost what carried them.
-            self._start_segment(stream, first=self._acked + 1)
+        stream, first = self._load_segments()
+        stream = stream or uuid7()
+        first = max(first, self._acked + 1)
+        if not self._segments or self._next < first:
+            # Numbers that were once given away are never used again, even if the disk lost what carried them.
+            self._start_segment(stream, first)
             return stream
         last = self._segments[-1]
         self._file = last.path.open("r+b", buffering=0)
         self._truncate(last)
         os.fsync(self._file.fileno())
         return stream
+
+    def _load_segments(self) -> tuple[str, int]:
+        """Append what is whole; set aside what is damaged. Returns the stream and the first number that is free."""
+        stream, first = "", 1
+        for path in sorted(self.directory.glob("*.seg"), reverse=True):
+            try:
+                stream = stream or segments.stream_of(path)
+                segment = segments.scan(path, stream)
+            except (SpoolError, OSError, ValueError) as error:
+                aside = path.with_suffix(".damaged")
+                first = max(first, _beyond(path))
+                path.rename(aside)
+                log.warning("%s; it was set aside as %s", error, aside.name)
+                continue
+            if self._segments and (lost := path.stat().st_size - segment.size):  # not the torn tail of the newest
+                log.warning("%s is damaged: its last %d bytes are lost", path, lost)
+            self._segments.appendleft(segment)
+        return stream, first
 
     def _start_segment(self, stream: str, first: int) -> None:
         segment, self._file = segments.create(self.directory, stream, first)
@@ -274,6 +305,11 @@ class Spool:
         except struct.error:  # a new directory
             return 0
         return int(sequence) if check == segments.crc(sequence, b"acked") else 0
+
+
+def _beyond(path: Path) -> int:
+    """A number above all that a segment can hold: each entry has more than one byte."""
+    return int(path.stem) + path.stat().st_size if path.stem.isdecimal() else 1
 
 
 def _take(path: Path) -> BinaryIO:

@@ -1,9 +1,9 @@
 """Every undocumented name of PyTorch that Mainstay uses, and nothing else.
 
 PyTorch may rename or remove these names in any release. Each name was seen in all versions from ``OLDEST`` to
-``NEWEST``. Other modules import the functions below, and a name that is gone gives one line with it. ``check``
-looks all names of the training SDK up when the SDK is imported: a name that only a recovery needs must not be found
-missing during one.
+``NEWEST``, and no documented name does the same. Other modules import the functions below, and a name that is gone
+gives one line with it. ``check`` looks all names of the training SDK up when the SDK is imported: a name that only a
+recovery needs must not be found missing during one.
 
 The names of pickled objects in checkpoint files, such as ``torch._utils._rebuild_tensor_v2``, belong to the file format
 and stay in ``mainstay.recovery.checkpoint``.
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # the node daemon runs without torch
@@ -27,33 +26,29 @@ NEWEST: Final = "2.13"
 """The newest version that the tests run on. Newer versions may work; ``check`` tells."""
 
 ABORT_PROCESS_GROUP: Final = "torch.distributed.distributed_c10d._abort_process_group"
+"""Ends NCCL collectives that wait for a dead rank; the public destroy waits for them."""
 WORLD: Final = "torch.distributed.distributed_c10d._world"
+"""Counts process groups to name them; the count must start over in each generation."""
 GLOO: Final = "torch.distributed.distributed_c10d.ProcessGroupGloo"
+"""Is replaced while groups form, so that forming can be given up."""
 SEQUENCE_NUMBER: Final = "torch.distributed.ProcessGroup._get_sequence_number_for_group"
+"""Counts the collectives that C++ code starts."""
 FOREACH_NORM: Final = "torch._foreach_norm"
+"""Computes the norms of many tensors in one call, as torch.nn.utils.clip_grad_norm_ does."""
 FLATTEN_STATE_DICT: Final = "torch.distributed.checkpoint._nested_dict.flatten_state_dict"
+"""Names the entries of a state dict as torch.distributed.checkpoint does."""
 CREATE_ON_CPU: Final = "torch.distributed._state_dict_utils._create_cpu_state_dict"
+"""Makes room for a copy of a state dict, as the BlockingAsyncStager of torch 2.13 does."""
 COPY_STATE_DICT: Final = "torch.distributed._state_dict_utils._copy_state_dict"
+"""Copies a state dict into that room; the stager of torch 2.6 copies no CPU tensors."""
 SHARD_OFFSETS: Final = "torch.distributed.tensor._utils.compute_local_shape_and_global_offset"
+"""Says which part of a DTensor a rank holds."""
 INT8_MATMUL: Final = "torch._int_mm"
+"""Multiplies int8 matrices."""
 FP8_MATMUL: Final = "torch._scaled_mm"
+"""Multiplies fp8 matrices."""
 COMPILER_CONFIG: Final = "torch._inductor.config"
-
-REASONS: Final[Mapping[str, str]] = MappingProxyType({
-    ABORT_PROCESS_GROUP: "ends NCCL collectives that wait for a dead rank; the public destroy waits for them",
-    WORLD: "counts process groups to name them; the count must start over in each generation",
-    GLOO: "is replaced while groups form, so that forming can be given up",
-    SEQUENCE_NUMBER: "counts the collectives that C++ code starts",
-    FOREACH_NORM: "computes the norms of many tensors in one call, as torch.nn.utils.clip_grad_norm_ does",
-    FLATTEN_STATE_DICT: "names the entries of a state dict as torch.distributed.checkpoint does",
-    CREATE_ON_CPU: "makes room for a copy of a state dict, as the BlockingAsyncStager of torch 2.13 does",
-    COPY_STATE_DICT: "copies a state dict into that room; the stager of torch 2.6 copies no CPU tensors",
-    SHARD_OFFSETS: "says which part of a DTensor a rank holds",
-    INT8_MATMUL: "multiplies int8 matrices",
-    FP8_MATMUL: "multiplies fp8 matrices",
-    COMPILER_CONFIG: "limits the compiler to one process",
-})  # fmt: skip
-"""Why each name is needed; no documented name does it."""
+"""Limits the compiler to one process."""
 SDK: Final = (ABORT_PROCESS_GROUP, WORLD, GLOO, SEQUENCE_NUMBER, FOREACH_NORM)
 
 

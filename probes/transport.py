@@ -1,19 +1,24 @@
-"""How a node or a job talks to the service: one keep-alive client, and what each answer means for what was sent.
+"""The client with which a node or a job sends data to the service over connections that stay open.
 
-Nothing here decides to forget data: an answer is either *accepted* (durable over there), *refused* (these bytes will
-never be taken) or *later* (anything that may pass: no connection, 5xx, 429, a revoked token). A refusal of the
-credential is *later*, because the data is good.
+This module never discards data. An answer means one of three things: accepted (the data is durable at the service),
+rejected (the service will never accept these bytes), or retryable (no connection, 5xx, 429, a revoked token). A
+rejected credential is retryable, because the data is good.
 
     TransportError
-    ├── Refused   the service said no to this request, and will again
-    └── Later     it may work another time
+    ├── RejectedError    the service rejects this request, and will reject it again
+    └── RetryableError   the same request may succeed later
 """
 
 from __future__ import annotations
 
+import os
 import random
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,7 +31,11 @@ from mainstay.probes.signals import Catalog
 
 _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 """Client errors that say nothing about the data: credential, wrong service behind the URL, timing, load."""
+_FINAL: Final = frozenset({"wrong-node", "wrong-rack"})
+"""Problems of these statuses that concern the data: it belongs to another sender."""
 _DETAIL_BYTES: Final = 4096
+_ABOUT_THE_HOST: Final = "wrong-host"
+"""A 400 that an operator ends by a setting of the service: the data is good."""
 
 
 class TransportError(Exception):
@@ -87,20 +96,59 @@ class Backoff:
         self._failures = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for ``https``: whom to trust instead of the system's authorities, and who we are.
+
+    Each new connection reads them again, so that a renewed certificate needs no restart.
+    """
+
+    ca_file: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+
+    @classmethod
+    def from_environment(cls) -> TlsFiles:
+        """What ``MAINSTAY_CA_FILE``, ``MAINSTAY_CLIENT_CERTIFICATE`` and ``MAINSTAY_CLIENT_KEY`` name."""
+        names = ("MAINSTAY_CA_FILE", "MAINSTAY_CLIENT_CERTIFICATE", "MAINSTAY_CLIENT_KEY")
+        return cls(*(Path(value) if (value := os.environ.get(name)) else None for name in names))
+
+    def check(self) -> None:
+        """Raise ``ValueError`` for a file that is missing, and for a certificate without its key."""
+        if (self.client_certificate is None) != (self.client_key is None):
+            raise ValueError("a client certificate needs both --client-certificate and --client-key")
+        for path in (self.ca_file, self.client_certificate, self.client_key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"{path} is not a file")
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
 class Transport:
     """A client of one service. Thread-safe; connections are kept alive.
 
     Args:
         url: where the service listens, ``http://host:port`` or ``https://…``.
         token: bearer token; may be replaced at any time.
+        tls: files for ``https``; the default is what the environment names (``MAINSTAY_CA_FILE``).
         connect_s: seconds to wait for a connection.
         read_s: seconds to wait for an answer.
 
     Raises:
-        ValueError: the URL is not an HTTP one.
+        ValueError: the URL is not an HTTP one, or a TLS file is missing.
     """
 
-    def __init__(self, url: str, token: str = "", *, connect_s: float = 3.0, read_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        tls: TlsFiles | None = None,
+        connect_s: float = 3.0,
+        read_s: float = 10.0,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"service URL {url!r} must look like http://host:port or https://host:port")
@@ -108,7 +156,16 @@ class Transport:
         self.token = token
         self._connect_s = connect_s
         self._read_s = read_s
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=4, retries=False)
+        files = tls or TlsFiles.from_environment()
+        files.check()
+        self._pool = urllib3.PoolManager(
+            num_pools=1,
+            maxsize=4,
+            retries=False,
+            ca_certs=_text(files.ca_file),
+            cert_file=_text(files.client_certificate),
+            key_file=_text(files.client_key),
+        )
 
     def request(
         self,
@@ -124,8 +181,8 @@ class Transport:
         """One request and its accepted (2xx) answer. ``body`` is sent as JSON, ``content`` as it is.
 
         Raises:
-            Refused: the service will never accept it.
-            Later: no answer, or one that may change.
+            RejectedError: the service will never accept it.
+            RetryableError: no answer, or one that may change.
         """
         data = msgspec.json.encode(body) if content is None and body is not None else content
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, **(headers or {})}
@@ -135,7 +192,7 @@ class Transport:
                 method, f"{self.url}/v1{path}", body=data, headers=sent, timeout=timeout, redirect=False
             )
         except HTTPError as error:
-            raise RetryableError(f"{method} {path}: {_cause(error)}") from error
+            raise RetryableError(f"cannot reach {self.url} ({method} {path}): {_cause(error)}") from error
         if 200 <= answer.status < 300:
             return answer
         raise _verdict(method, path, answer)
@@ -164,7 +221,8 @@ class Transport:
 
 def _cause(error: HTTPError) -> str:
     reason = getattr(error, "reason", None) or error
-    return " ".join(str(reason).split()) or type(error).__name__
+    text = re.sub(r"^<?HTTPS?Connection\([^)]*\)>?: ", "", " ".join(str(reason).split()))
+    return text or type(error).__name__
 
 
 def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> TransportError:
@@ -174,7 +232,10 @@ def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> Transp
         problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
     message = f"{method} {path}: {answer.status} {problem.detail or problem.title or answer.reason or ''}".rstrip()
-    refused = 400 <= answer.status < 500 and (answer.status not in _PASSING or slug == "wrong-node")
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        message += "; 'mainstay token' on the host of the service creates a valid one"
+    is_passing = answer.status in _PASSING or slug == _ABOUT_THE_HOST
+    refused = 400 <= answer.status < 500 and (not is_passing or slug in _FINAL)
     kind = RejectedError if refused else RetryableError
     return kind(message, status=answer.status, slug=slug, retry_after=_retry_after(answer))
 

@@ -25,6 +25,7 @@ import msgspec
 from mainstay.probes.benchmarks.progress import Progress, read_log
 from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class ValidationProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._current = ""
-        self._canceled: OrderedDict[str, str] = OrderedDict()
+        self._canceled: Recent[str, str] = Recent(_REMEMBERED)
         self._stopped = False
 
     def run(self, order: ValidationTask) -> ValidationReport:
@@ -125,8 +126,6 @@ class ValidationProcess:
         """Cancel a validation, whether it runs or not; what runs is asked first and then made to end."""
         with self._lock:
             self._canceled[validation_id] = reason or "canceled"
-            while len(self._canceled) > _REMEMBERED:
-                self._canceled.popitem(last=False)
             if self._process is not None and self._current == validation_id and self._process.poll() is None:
                 os.kill(self._process.pid, signal.SIGTERM)
 
@@ -294,7 +293,7 @@ class ValidationRunner:
         self._validator = validator
         self._done = done
         self._orders: OrderedDict[str, ValidationTask] = OrderedDict()
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(_REMEMBERED)
         self._changed = threading.Condition()
         self._stopping = False
         self._current = ""
@@ -309,8 +308,6 @@ class ValidationRunner:
             if order.validation_id in self._seen:
                 return
             self._seen[order.validation_id] = None
-            while len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
             self._orders[order.validation_id] = order
             self._changed.notify_all()
 

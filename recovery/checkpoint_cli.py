@@ -35,12 +35,14 @@ def ls(directory: Path, *, as_json: AsJson = False) -> int:
     if as_json:
         _print(rows)
         return 0
-    said = ""
+    if not rows:
+        print(f"no runs in {directory}")  # noqa: T201 - a command prints
+    run = ""
     for row in rows:
-        if row["run"] != said:
-            said = row["run"]
+        if row["run"] != run:
+            run = row["run"]
             shape = "shape unknown" if row["shape"] is None else "dp={} pp={} tp={}".format(*row["shape"])
-            print(f"run {said} of {row['job']}, {shape}")  # noqa: T201 - a command prints
+            print(f"run {run} of {row['job']}, {shape}")  # noqa: T201 - a command prints
         print(f"  {_line(row)}")  # noqa: T201 - likewise
     return 0
 
@@ -130,10 +132,10 @@ def export(
     """Export a step for other tools: model and optimizer, each tensor once.
 
     Args:
-        directory: of checkpoints.
+        directory: Read checkpoints from this directory.
         output: Write to this path; it must not exist.
-        run: id of the run; the newest that has a whole step.
-        step: which step; the newest whole one.
+        run: Choose the run by its ID; the default is the newest with a complete step.
+        step: Choose the step; the default is the newest complete one.
         form: Choose ``dcp``, a directory for torch.distributed.checkpoint, or ``torch``, one file for torch.load.
         as_json: Print only JSON.
     """
@@ -145,11 +147,11 @@ def export(
         raise CheckpointError(f"{output} exists already")
     source = _source(directory, run, step)
     names = convert.export_dcp(source, output) if form == "dcp" else convert.export_torch(source, output)
-    said = {"run": source.manifest.run, "step": source.manifest.epoch, "tensors": len(names), "output": str(output)}
+    exported = {"run": source.manifest.run, "step": source.manifest.epoch, "tensors": len(names), "output": str(output)}
     if as_json:
-        _print(said)
+        _print(exported)
     else:
-        print(f"step {said['step']} of run {said['run']}: {len(names)} tensors in {output}")  # noqa: T201
+        print(f"step {exported['step']} of run {exported['run']}: {len(names)} tensors in {output}")  # noqa: T201
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from cyclopts import Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, ServiceError, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, ServiceError, one_line, open_transport
 from mainstay.probes.ids import uuid7
 from mainstay.probes.transport import RetryableError, Transport, TransportError
 from mainstay.recovery.migration_request import (
@@ -211,19 +211,7 @@ def _open_channel(job: str, where: JobAddress) -> JobChannel:
         return _Files(job, where.state_dir)
     if where.service is None:
         raise InputError("give --service URL with a token, or --state-dir DIR of the launcher that coordinates")
-    return _Service(job, _transport(where.service, where.token, where.token_file))
-
-
-def _transport(service: str, token: str | None, token_file: Path | None) -> Transport:
-    try:
-        secret = (token or "") if token_file is None else token_file.read_text("ascii").strip()
-        if not secret.isprintable() or not secret:
-            raise InputError("no token: give --token-file, or --token")
-        return Transport(service, secret)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{token_file}: no token can be read from it: {error}") from error
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    return _Service(job, open_transport(where.service, where.token, where.token_file))
 
 
 class _Service(JobChannel):

@@ -26,7 +26,7 @@ class MigrationKind(StrEnum):
 
 
 class MigrationState(StrEnum):
-    """Where one advice stands. ``given`` and ``accepted`` are open, the others final."""
+    """The state of a migration request. ``pending`` and ``accepted`` are open; the others are final."""
 
     PENDING = "pending"
     """There is no answer yet."""

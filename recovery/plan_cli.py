@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[PlannerInput, ScenarioAssumptions | None]:
         scenario = msgspec.convert(raw, Scenario, str_keys=True)
         return _situation(scenario), scenario.cost_inputs
     except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}") from error
+        raise ScenarioError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except json.JSONDecodeError as error:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from functools import cached_property
 
 import msgspec
 
-from mainstay.recovery.planner_input import FailureCase, PlannerInput, SnapshotIndex
+from mainstay.recovery.planner_input import FailureCase, PlannerInput
 from mainstay.recovery.recovery_plan import Alternative, RecoveryPlan, RestoreSource, RestoreStrategyName
 from mainstay.recovery.strategies import STRATEGIES
 from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
@@ -42,51 +41,6 @@ def _plan(case: FailureCase, strategies: Sequence[RestoreStrategy]) -> RecoveryP
         chosen=best.strategy if best else None,
         explanation=_explain(alternatives, best),
     )
-
-
-_LARGE = 1024
-"""Ranks whose index takes some five milliseconds."""
-
-
-class PrecomputedPlans(Mapping[int | str, RecoveryPlan]):
-    """Plans for the loss of every single rank (key: its number) and of every single node (key: its name).
-
-    Each is made when it is asked for, from one index of the situation: ranks that hold the same epochs are one to it,
-    so that a plan of 16,384 ranks takes about a millisecond once the index is there. What the situation itself says has
-    failed is left aside: it describes the job while it runs.
-    """
-
-    def __init__(self, situation: PlannerInput, strategies: Sequence[RestoreStrategy] = STRATEGIES) -> None:
-        self.situation = situation
-        self._strategies = strategies
-
-    @cached_property
-    def _index(self) -> SnapshotIndex:
-        return SnapshotIndex(self.situation)
-
-    @property
-    def large(self) -> bool:
-        """Whether the index takes so long that an event loop should not wait for it."""
-        return len(self.situation.ranks) > _LARGE
-
-    def prepare(self) -> None:
-        """Make the index, and what plans share at the epochs that they choose: pure, so that a thread may do it."""
-        for key in (self.situation.ranks[0].rank, self.situation.ranks[0].node):
-            self[key]
-
-    def __getitem__(self, key: int | str) -> RecoveryPlan:
-        if isinstance(key, str):
-            return _plan(FailureCase(self.situation, self._index, self._index.at[key], (key,)), self._strategies)
-        if not 0 <= key < len(self.situation.ranks):
-            raise KeyError(key)
-        return _plan(FailureCase(self.situation, self._index, (key,), ()), self._strategies)
-
-    def __iter__(self) -> Iterator[int | str]:
-        yield from range(len(self.situation.ranks))
-        yield from sorted(self._index.at)
-
-    def __len__(self) -> int:
-        return len(self.situation.ranks) + len(self._index.at)
 
 
 def _order(alternative: Alternative) -> tuple[bool, float, int, RestoreStrategyName]:

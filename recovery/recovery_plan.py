@@ -45,7 +45,7 @@ class RecoveryStrategyName(StrEnum):
 
 
 class RestoreSource(StrEnum):
-    """Where one rank's state comes from."""
+    """The source of the state of one rank."""
 
     LIVE = "live"  # a survivor already holds the epoch in its own tensors
     LOCAL_SLOT = "local_slot"

@@ -55,6 +55,8 @@ def _request(shape: tuple[int, int], stages: str) -> ReshapeRequest:
     """
     if stages and shape != (0, 0):
         raise ValueError("give either --dp and --pp, or --stages")
+    if not stages and min(shape) < 1:
+        raise ValueError("give both --dp and --pp, each at least 1, or --stages")
     try:
         numbers = tuple(int(text) for text in stages.split(",")) if stages else ()
     except ValueError as error:

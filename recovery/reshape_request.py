@@ -81,7 +81,7 @@ def write_request(state_dir: Path, request: ReshapeRequest) -> Path:
         OSError: it cannot be written.
     """
     directory = state_dir / DIRECTORY
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(exist_ok=True, mode=0o700)
     path = directory / f"{request.id}.json"
     _write(path, msgspec.json.encode(request))
     return path.with_suffix(".answer")

@@ -66,17 +66,6 @@ class StrategyDecision:
     options: tuple[StrategyOption, ...]
     explanation: str
 
-    def option(self) -> StrategyOption:
-        """The chosen one.
-
-        Raises:
-            ValueError: nothing was feasible.
-        """
-        for option in self.options:
-            if option.strategies == self.chosen:
-                return option
-        raise ValueError(f"no option is feasible: {self.explanation}")
-
 
 PreparedDecisions = dict[tuple[FaultKind, int], StrategyDecision]
 """(kind of failure, pipeline stage) -> decision. All workers of a stage are alike, so each kind has pp entries."""
@@ -98,7 +87,6 @@ def choose_strategy(
     cost_inputs: CostInputs,
     ways: Sequence[RecoveryStrategy] = WAYS,
     *,
-    executable_only: bool = False,
     means: ExecutionCapabilities | None = None,
 ) -> StrategyDecision:
     """Weigh every way and every sequence.
@@ -106,14 +94,12 @@ def choose_strategy(
     Args:
         cost_inputs: the job and the event.
         ways: to choose from.
-        executable_only: leave out what a running job does not choose automatically.
         means: of the running job that asks; None: no job carries anything out, and the best of all is chosen.
 
     Returns:
         Options sorted best first, infeasible ones last; the same question gives the same decision.
     """
-    asked = ways if not executable_only else [way for way in ways if way.executed_as is not None]
-    options = tuple(sorted(_options(cost_inputs, asked, means), key=_order))
+    options = tuple(sorted(_options(cost_inputs, ways, means), key=_order))
     open_to = (option for option in options if option.feasible and (option.executable or means is None))
     best = next(open_to, None)
     threshold = 0.0 if best is None else _threshold(cost_inputs, best)

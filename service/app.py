@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
@@ -24,22 +25,29 @@ from mainstay.service.admission import endpoints as admission
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
 from mainstay.service.auth.guard import COOKIE
-from mainstay.service.auth.service import ensure_admin
+from mainstay.service.auth.quotas import TokenQuotas
+from mainstay.service.auth.service import create_code, ensure_admin
+from mainstay.service.auth.throttle import SignInThrottle
 from mainstay.service.auth.tokens import TokenCache
 from mainstay.service.check_selection import endpoints as selections
 from mainstay.service.check_selection.service import Selector
 from mainstay.service.common import idempotency, migrate, openapi, problem
 from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
+from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
+from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
+from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
+from mainstay.service.events.writer import EventWriter
 from mainstay.service.exposition.collector import HealthCollector
 from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
 from mainstay.service.fleet import lifecycle_endpoints as node_life
 from mainstay.service.fleet import loops as fleet_loops
+from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.node_reports import NodeReports
 from mainstay.service.incidents import detection_loop, lemon_scan
@@ -48,6 +56,7 @@ from mainstay.service.incidents.metrics import DetectorStatusCollector
 from mainstay.service.incidents.run_metrics import RunCollector
 from mainstay.service.jobs import endpoints as jobs
 from mainstay.service.jobs import live_endpoints as live_jobs
+from mainstay.service.jobs.occupancy import Occupancy
 from mainstay.service.jobs.repository import world_size
 from mainstay.service.localization import endpoints as localizations
 from mainstay.service.overview import endpoints as overview
@@ -79,6 +88,10 @@ _log: Final = logging.getLogger(__name__)
 Extra = Callable[[Services], AbstractContextManager[object]]
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Five hundred events with all their data; the frame route has a bound of its own."""
+
+SWITCH_SECONDS: Final = 0.001
+"""How long a thread that computes keeps the interpreter from one that waits for it. A request waits at each step of a
+query: with Python's 5 ms, a few rows cost it a hundredth of a second."""
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     admission.router,  # first: a request is held against each in turn, and a scheduler waits for this one
@@ -137,17 +150,24 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
+    occupancy, wakers = Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
         clock=clock,
         database=database,
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
+        sign_ins=SignInThrottle(settings.auth.sign_in_failures, settings.auth.sign_in_failures_total, time.monotonic),
         hub=ChangeHub(database),
         ingest=ingest,
         history=History(ingest.ring, ingest.store, ingest.catalogs),
-        layout=LayoutCache(database),
+        fleet=FleetDirectory(settings.stream.keep_changes),
+        layout=LayoutCache(),
         selector=Selector(settings.incidents.shared_fault_nodes),
-        reports=NodeReports(database, ingest.seen, clock),
+        reports=NodeReports(database, ingest.seen, clock, occupancy),
+        occupancy=occupancy,
+        events=EventWriter(database, wakers, clock),
+        quotas=TokenQuotas(settings.quotas),
+        wakers=wakers,
     )
 
 
@@ -171,7 +191,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
         app.state.loops, app.state.collectors = loops, COLLECTORS
-        app.state.first_token = _first_token(services)
+        app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:
             for extra in extras:
@@ -182,9 +202,11 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services.ingest.writer.stop()
         close_services(services)
 
-    app = FastAPI(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, except_paths=frozenset({frames.PATH}))
+    app = frames.FrameGateway(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(Compression)
+    app.add_middleware(AllowedHosts, bound=settings.host, names=settings.allowed_hosts)
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)
@@ -192,7 +214,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
 
 
 def _add_routes(app: FastAPI) -> None:
-    app.router.routes.append(frames.ROUTE)
+    app.router.routes.extend(frames.ROUTES)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
@@ -201,12 +223,18 @@ def _add_routes(app: FastAPI) -> None:
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
 
-def _first_token(services: Services) -> str | None:
+def _first_code(services: Services) -> str | None:
+    """On the first start: a code that signs the administrator in."""
+    settings, now = services.settings, services.clock.now()
     with services.database.session() as session:
-        return ensure_admin(session, services.settings.data_dir, now=services.clock.now())
+        token_id = ensure_admin(session, settings.data_dir, now=now)
+        if token_id is None:
+            return None
+        return create_code(session, token_id, now=now, seconds=settings.auth.sign_in_code_seconds)
 
 
 def _start(services: Services, loops: Loops) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
     restored = services.ingest.refill()
     _log.info("telemetry of the last minutes restored from %d blocks", restored)
     services.ingest.writer.start(asyncio.get_running_loop())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, Parameter
 
+from mainstay.probes.data_dir import keep_files_private
 from mainstay.service.config.cli import CONFIG_HELP
 
 if TYPE_CHECKING:  # commands import what they need when they run
@@ -39,6 +40,9 @@ class ServeOptions:
     migrate: Annotated[bool | None, _option("Migrate the database schema first (default on SQLite).")] = None
     tls_certificate: Annotated[Path | None, _option("Read the PEM certificate chain from this file.")] = None
     tls_key: Annotated[Path | None, _option("Read the PEM private key from this file.")] = None
+    tls_client_ca: Annotated[
+        Path | None, _option("Require certificates of nodes that an authority in this PEM file signed.")
+    ] = None
     insecure_listen: Annotated[
         bool | None, Parameter(help="Listen beyond loopback without TLS (a proxy provides it).", negative="")
     ] = None
@@ -74,6 +78,7 @@ def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], ow
     from mainstay.service.local_node import own_node
 
     settings = _settings(options, command)
+    keep_files_private()
     try:
         server_module.check_listen(settings)
         server_module.check_data_dir(settings.data_dir)
@@ -87,17 +92,24 @@ def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], ow
     if own_probe:
         extras = (*extras, lambda services: own_node(services, settings.base_url))
     app = create_app(settings, extras=extras)
-    server = server_module.make_server(app, settings, lambda _: _welcome(settings, app.state.first_token))
+    server = server_module.make_server(app, settings, lambda _: _welcome(settings, app.state.first_code))
     with lock:
         server.run(sockets=[sock])
     if not server.started:
         sys.exit(1)  # uvicorn has logged why
 
 
-def _welcome(settings: Settings, first_token: str | None) -> None:
+def _welcome(settings: Settings, first_code: str | None) -> None:
+    from mainstay.service.auth.links import sign_in_link
+
     print(f"Mainstay is ready on {settings.base_url}", flush=True)
-    if first_token is not None:
-        print(f"Sign in (shown this once): {settings.base_url}/sign-in#token={first_token}", flush=True)
+    if first_code is not None:
+        minutes = settings.auth.sign_in_code_seconds / 60
+        print(
+            f"Sign in (works once, for {minutes:g} minutes): {sign_in_link(settings.base_url, first_code)}", flush=True
+        )
+    else:
+        print(f"For a sign-in link, run: mainstay token login-link --data-dir {settings.data_dir}", flush=True)
 
 
 @Parameter(name="*")
@@ -131,7 +143,9 @@ def worker(
         _fail("worker", "memory:// works only inside one process: give --broker-url redis://…, or use mainstay up")
     if not 1 <= concurrency <= 64:
         _fail("worker", f"--concurrency {concurrency} must be from 1 to 64")
+    keep_files_private()
     try:
+        server_module.check_data_dir(settings.data_dir)
         server_module.check_database(settings)
     except server_module.CannotServeError as error:
         _fail("worker", str(error), 1)
@@ -165,6 +179,7 @@ def create(
     scopes: Annotated[str, Parameter(help="Set the scopes, separated by commas: read, report, act, admin.")] = "read",
     kind: Annotated[Literal["user", "job"], Parameter(help="Choose the kind; a job token only reports.")] = "user",
     job: Annotated[str | None, Parameter(help="Bind a job token to one job.")] = None,
+    any_job: Annotated[bool, Parameter(help="Let a job token write the data of every job.", negative="")] = False,
     expires_hours: Annotated[
         float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
     ] = None,
@@ -178,8 +193,10 @@ def create(
     unknown = [scope for scope in wanted if scope not in set(Scope)]
     if unknown:
         _fail("token", f"scope {unknown[0]!r} must be one of {', '.join(Scope)}")
+    if not name.strip():
+        _fail("token", "NAME must not be empty: name the token by its purpose")
     chosen = (Scope.REPORT,) if kind == "job" else tuple(Scope(scope) for scope in wanted)
-    new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job)
+    new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job, any_job=any_job)
     _issue(options, new, hours=expires_hours, quiet=quiet)
 
 
@@ -200,6 +217,57 @@ def join(
     hours = expires_hours if expires_hours is not None else _settings(options, "token").auth.join_token_hours
     new = NewToken(name=f"join {node or 'any node'}", kind=TokenKind.JOIN, scopes=(Scope.REPORT,), node=node)
     _issue(options, new, hours=hours, quiet=quiet)
+
+
+@token.command
+def login_link(
+    options: DatabaseOptions = DatabaseOptions(),
+    *,
+    url: Annotated[
+        str | None, Parameter(help="Begin the link with this URL; the default follows from the settings.")
+    ] = None,
+    quiet: Annotated[bool, Parameter(help="Print only the link.", negative="")] = False,
+) -> None:
+    """Print a link that signs an administrator in to the dashboard once, within minutes."""
+    from mainstay.service.auth import repository
+    from mainstay.service.auth.links import sign_in_link
+    from mainstay.service.auth.service import create_code
+    from mainstay.service.common.clock import SystemClock
+
+    settings, now = _settings(options, "token"), SystemClock().now()
+    with _database(options).session() as session:
+        admin = repository.newest_admin(session, now)
+        if admin is None:
+            _fail("token", "there is no valid admin token: the next start of the service makes one", 1)
+        code = create_code(session, admin, now=now, seconds=settings.auth.sign_in_code_seconds)
+    link = sign_in_link(url or settings.base_url, code)
+    print(link if quiet else f"{link}\n(works once, for {settings.auth.sign_in_code_seconds / 60:g} minutes)")
+
+
+@token.command
+def relay(
+    options: DatabaseOptions = DatabaseOptions(),
+    *,
+    name: Annotated[str, Parameter(help="Name the relay.")],
+    rack: Annotated[
+        tuple[str, ...], Parameter(help="Let the relay carry frames of nodes in this rack; may be repeated.")
+    ] = (),
+    all_racks: Annotated[
+        bool, Parameter(help="Let the relay carry frames of all nodes, with a rack or without.", negative="")
+    ] = False,
+    expires_hours: Annotated[
+        float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
+    ] = None,
+    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
+) -> None:
+    """Create the token of a rack relay and print it once."""
+    from mainstay.service.auth.service import NewToken
+    from mainstay.service.auth.tokens import ALL_RACKS, TokenKind
+
+    if bool(rack) == all_racks:
+        _fail("token", "name the racks of the relay with --rack, or give --all-racks")
+    racks = (ALL_RACKS,) if all_racks else rack
+    _issue(options, NewToken(name=name, kind=TokenKind.RELAY, racks=racks), hours=expires_hours, quiet=quiet)
 
 
 @token.command(name="list")
@@ -241,7 +309,7 @@ def revoke(
         with _database(options).session() as session:
             revoke_token(session, token_id, now=SystemClock().now())
     except UnknownTokenError as error:
-        _fail("token", str(error), 1)
+        _fail("token", f"{error}; 'mainstay token list' shows the IDs", 1)
     print("Revoked; running services reject the token within seconds.")
 
 
@@ -266,10 +334,11 @@ def _issue(options: DatabaseOptions, new: NewToken, *, hours: float | None, quie
 
 def _check_names(new: NewToken) -> None:
     from mainstay.probes.core_types import validate_name
+    from mainstay.service.auth.tokens import ALL_RACKS
 
     try:
-        for value, what in ((new.node, "--node"), (new.job, "--job")):
-            if value is not None:
+        for value, what in ((new.node, "--node"), (new.job, "--job"), *((rack, "--rack") for rack in new.racks)):
+            if value is not None and value != ALL_RACKS:
                 validate_name(value, what)
     except ValueError as error:
         _fail("token", str(error))
@@ -281,11 +350,15 @@ def _print_tokens(rows: list[TokenRow]) -> None:
 
     table = Table()
     table.add_column("id", no_wrap=True, min_width=36)
-    for title in ("kind", "name", "scopes", "starts with", "node", "job"):
+    for title in ("kind", "name", "scopes", "starts with", "bound to"):
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(row.id, row.kind, row.name, ",".join(row.scopes), row.prefix, row.node or "", row.job or "")
+        table.add_row(row.id, row.kind, row.name, ",".join(row.scopes), row.prefix, _bound_to(row))
     Console().print(table)
+
+
+def _bound_to(row: TokenRow) -> str:
+    return row.node or row.job or ",".join(row.racks or ())
 
 
 def _settings(options: ServeOptions | WorkerOptions | DatabaseOptions, command: str) -> Settings:

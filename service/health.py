@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
+import anyio
 from fastapi import Request
-from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -15,10 +18,19 @@ from starlette.responses import JSONResponse, Response
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
+from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
 from mainstay.service.exposition.page import page
-from mainstay.service.fleet import repository as fleet
 from mainstay.service.services import Services
+
+LEAST_FREE_BYTES: Final = 64 * 2**20
+"""SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
+DETECTION: Final = "detection"
+LATE_TURNS: Final = 10.0
+"""Intervals without a turn of the detection loop after which detection is called late; a turn of a large fleet takes
+tenths of a second."""
+STOPPED_TURNS: Final = 60.0
+"""The same, after which it does not work: findings of a minute ago are of no use to a job that waits for them."""
 
 
 async def healthz(_request: Request) -> Response:
@@ -27,21 +39,30 @@ async def healthz(_request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Work can be done: the database answers, frames become durable, the loops turn."""
+    """Work can be done: the database can be written, frames become durable, the disk has room, the loops turn.
+
+    503 where the service cannot do its job; ``degraded`` with 200 where it does, but late or with refusals.
+    """
     services, loops = running.services_of(request), request.app.state.loops
-    checks = await run_in_threadpool(_checks, services, loops)
-    ready = all(fault is None for fault in checks.values())
-    told = {name: fault or "ok" for name, fault in checks.items()}
-    return JSONResponse({"status": "ok" if ready else "not ready", "checks": told}, status_code=200 if ready else 503)
+    limiter = services.pressure.threads.health
+    faults = await anyio.to_thread.run_sync(_faults, services, loops, limiter=limiter)
+    warnings = {"detection": _late(loops), "shedding": _shedding(services)}
+    told = {name: faults.get(name) or warnings.get(name) or "ok" for name in (*faults, *warnings)}
+    ready = not any(faults.values())
+    status = "not ready" if not ready else "degraded" if any(warnings.values()) else "ok"
+    return JSONResponse({"status": status, "checks": told}, status_code=200 if ready else 503)
 
 
-def _checks(services: Services, loops: Loops) -> dict[str, str | None]:
+def _faults(services: Services, loops: Loops) -> dict[str, str | None]:
+    """Check → why the service cannot do its job."""
     writer = services.ingest.writer
     dead = [loop.name for loop in loops if not loop.alive]
     return {
         "database": _database_fault(services),
+        "disk": disk_fault(services.settings.data_dir),
         "ingest": None if writer.healthy() else f"frames wait {writer.lag():.1f} s for the disk",
         "loops": f"not running: {', '.join(dead)}" if dead else None,
+        "detection": _late(loops, STOPPED_TURNS),
     }
 
 
@@ -50,7 +71,29 @@ def _database_fault(services: Services) -> str | None:
         services.database.ping()
     except SQLAlchemyError as error:
         return type(error).__name__
+    return services.database.lock_fault()
+
+
+def disk_fault(directory: Path, least: int = LEAST_FREE_BYTES) -> str | None:
+    """Why nothing more can be stored in ``directory``; None where at least ``least`` bytes are free."""
+    free = shutil.disk_usage(directory).free
+    if free >= least:
+        return None
+    return f"{free / 2**20:.0f} MiB are free in {directory}, and {least / 2**20:.0f} are needed: make room"
+
+
+def _late(loops: Loops, turns: float = LATE_TURNS) -> str | None:
+    """Why detection is behind: no turn was completed for so many intervals."""
+    for loop in loops:
+        if loop.name == DETECTION and loop.late_seconds() > turns * max(1.0, loop.interval):
+            why = f", the last turn failed: {loop.last_error}" if loop.last_error else ""
+            return f"detection is {loop.late_seconds():.0f} s late{why}"
     return None
+
+
+def _shedding(services: Services) -> str | None:
+    refused = services.pressure.shed.recent()
+    return f"refused within the last minute: {', '.join(refused)}" if refused else None
 
 
 async def metrics(request: Request) -> Response:
@@ -59,12 +102,15 @@ async def metrics(request: Request) -> Response:
     for make in request.app.state.collectors:
         registry.register(make(running.services_of(request)))
     registry.register(LoopCollector(request.app.state.loops))
-    text = await run_in_threadpool(_metrics_text, registry, running.services_of(request))
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    services, encoding = running.services_of(request), compression.choose(request.headers.get("accept-encoding", ""))
+    text = await anyio.to_thread.run_sync(
+        _metrics_text, registry, services, encoding, limiter=services.pressure.threads.health
+    )
+    return Response(text, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
 
 
-def _metrics_text(registry: CollectorRegistry, services: Services) -> bytes:
-    return generate_latest(registry) + page(services)
+def _metrics_text(registry: CollectorRegistry, services: Services, encoding: str | None) -> bytes:
+    return compression.compress(generate_latest(registry) + page(services), encoding)
 
 
 def _counter(name: str, about: str, value: float) -> CounterMetricFamily:
@@ -101,6 +147,12 @@ class IngestCollector(Collector):
         for slug, count in sorted(ingest.refused.items()):
             refused.add_metric([slug], count)
         yield refused
+        shed = CounterMetricFamily(
+            "mainstay_shed", "Requests refused because too many waited, by kind", labels=["what"]
+        )
+        for what, count in sorted(self.services.pressure.shed.totals.items()):
+            shed.add_metric([what], count)
+        yield shed
 
 
 class FleetCollector(Collector):
@@ -111,12 +163,12 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self.services.database.reading() as session:
-            counts, devices = fleet.count_by_state(session), fleet.count_devices(session)
+            fleet = self.services.fleet.current(session)
         nodes = GaugeMetricFamily("mainstay_nodes", "Nodes, by state", labels=["state"])
         for state in HealthState:
-            nodes.add_metric([state.value], counts.get(state.value, 0))
+            nodes.add_metric([state.value], fleet.states.get(state.value, 0))
         yield nodes
-        yield _gauge("devices", "Devices in the latest reports", devices)
+        yield _gauge("devices", "Devices in the latest reports", fleet.devices)
         yield _gauge("event_streams", "Open event streams", self.services.hub.watchers)
         yield _counter("watch_messages", "Messages handed to event streams", self.services.hub.sent)
 

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -16,8 +17,10 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from mainstay.probes.data_dir import TooOpenError, private_directory, require_private
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
+from mainstay.service.connections import CertificateReloader, with_deadline
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 
@@ -26,6 +29,9 @@ _GRACE_SECONDS: Final = 2
 """A frame waits a tenth of a second for its commit; what takes longer is a long poll, and is asked again."""
 _KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a node daemon pauses between frames: uvicorn's five seconds would close every connection in between."""
+
+_RELOAD_TICKS: Final = 20
+"""uvicorn ticks ten times a second: a new certificate is in use after two seconds."""
 
 
 class CannotServeError(Exception):
@@ -40,7 +46,9 @@ def check_listen(settings: Settings) -> None:
     """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise CannotServeError("TLS needs both --tls-certificate and --tls-key")
-    for path in (settings.tls_certificate, settings.tls_key):
+    if settings.tls_client_ca is not None and settings.tls_certificate is None:
+        raise CannotServeError("client certificates need TLS: give --tls-certificate and --tls-key")
+    for path in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca):
         if path is not None and not path.is_file():
             raise CannotServeError(f"{path} is not a file")
     if not (settings.is_loopback or settings.tls_certificate or settings.insecure_listen):
@@ -51,12 +59,14 @@ def check_listen(settings: Settings) -> None:
 
 
 def check_data_dir(directory: Path) -> None:
-    """Raise ``CannotServeError`` when the data directory cannot be written."""
+    """Raise ``CannotServeError`` when the data directory cannot be written, or when others may use it."""
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         probe = directory / f".write-{os.getpid()}"
         probe.touch()
         probe.unlink()
+    except TooOpenError as error:
+        raise CannotServeError(str(error)) from error
     except OSError as error:
         raise CannotServeError(f"data directory {directory} cannot be written: {error.strerror}") from error
 
@@ -74,7 +84,9 @@ def lock_data_dir(directory: Path) -> IO[str]:
         file.seek(0)
         holder = file.read().strip() or "another process"
         file.close()
-        raise CannotServeError(f"data directory {directory} is in use by {holder}") from None
+        raise CannotServeError(
+            f"data directory {directory} is in use by {holder}: stop it, or give another --data-dir"
+        ) from None
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
@@ -82,16 +94,30 @@ def lock_data_dir(directory: Path) -> IO[str]:
 
 
 def check_database(settings: Settings) -> None:
-    """Raise ``CannotServeError`` when the database does not answer, or its schema is old and may not be changed."""
+    """Check that the database can be used, before anything else touches it.
+
+    Raises:
+        CannotServeError: it does not answer, other users may read its file, its schema is old and may not be changed,
+            or a newer version of Mainstay made it.
+    """
     try:
         database = Database(settings.resolved_database_url)
     except (ValueError, ArgumentError) as error:
         raise CannotServeError(f"database URL: {error}") from error
     shown = database.url.render_as_string(hide_password=True)
     try:
+        if database.is_sqlite and (file := Path(database.url.database or "")).is_file():
+            require_private(file)
         database.ping()
+        if unknown := migrate.unknown_revisions(database):
+            raise CannotServeError(
+                f"{shown} is of a newer version of Mainstay (schema {', '.join(sorted(unknown))}):"
+                " install that version, or restore a backup of this one"
+            )
         if not settings.migrates and not migrate.is_current(database):
             raise CannotServeError(f"the schema of {shown} is not current: start once with --migrate")
+    except TooOpenError as error:
+        raise CannotServeError(str(error)) from error
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise CannotServeError(f"database {shown} does not answer: {cause}") from error
@@ -109,34 +135,52 @@ def bind(settings: Settings) -> socket.socket:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise CannotServeError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        raise CannotServeError(
+            f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
+            "stop the process that listens there, or give another --port"
+        ) from error
 
 
 class Server(uvicorn.Server):
-    """Tells when it is ready, and ends open event streams before it waits for connections to close."""
+    """Reports when it is ready, and ends streams and long polls before it waits for connections to close."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[Services], None]) -> None:
         super().__init__(config)
         self._app = app
         self._on_ready = on_ready
+        self._reloader: CertificateReloader | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        if self.config.ssl is not None and self.config.ssl_certfile and self.config.ssl_keyfile:
+            files = Path(self.config.ssl_certfile), Path(self.config.ssl_keyfile)
+            self._reloader = CertificateReloader(self.config.ssl, *files)
         await super().startup(sockets)
         if self.started:
             tune_gc()
             self._on_ready(self._app.state.services)
 
+    async def on_tick(self, counter: int) -> bool:
+        if self._reloader is not None and counter % _RELOAD_TICKS == 0:
+            self._reloader.reload_if_changed()
+        return await super().on_tick(counter)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         services: Services | None = getattr(self._app.state, "services", None)
         if services is not None:
-            # Not here: a signal may come while this very thread holds the hub's lock.
-            self._loop.call_soon_threadsafe(services.hub.close)
+            # Not here: a signal may come while this very thread holds a lock of the hub.
+            self._loop.call_soon_threadsafe(_end_waits, services)
         super().handle_exit(sig, frame)
 
 
+def _end_waits(services: Services) -> None:
+    """End event streams and long polls, which would otherwise be cancelled with a traceback."""
+    services.hub.close()
+    services.waiting.notify(set(services.waiting.nodes()))
+
+
 def tune_gc() -> None:
-    """What lives as long as the process is not looked at again: less CPU a request and no long pauses (measured)."""
+    """Exclude permanent objects from garbage collection: less CPU per request and no long pauses (measured)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -150,7 +194,7 @@ def make_server(
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=with_deadline(settings.header_timeout_seconds),
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -159,5 +203,8 @@ def make_server(
         timeout_graceful_shutdown=_GRACE_SECONDS,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
+        # Browsers and jobs have none: who must show one is decided by the token (service/auth/guard.py).
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_OPTIONAL,
     )
     return Server(config, app, on_ready)

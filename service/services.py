@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from mainstay.service.admission.node_facts import Occupancy
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
+    from mainstay.service.auth.quotas import TokenQuotas
+    from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
+    from mainstay.service.common.back_pressure import BackPressure
     from mainstay.service.common.clock import Clock
     from mainstay.service.common.db import Database
+    from mainstay.service.events.writer import EventWriter
+    from mainstay.service.fleet.directory import FleetDirectory
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
     from mainstay.service.fleet.node_reports import NodeReports
+    from mainstay.service.jobs.occupancy import Occupancy
     from mainstay.service.settings import Settings
     from mainstay.service.stream.hub import ChangeHub
     from mainstay.service.telemetry.blocks import BlockStore
@@ -42,16 +47,25 @@ class Services:
     clock: Clock
     database: Database
     tokens: TokenCache
+    sign_ins: SignInThrottle
     hub: ChangeHub
     ingest: Ingest
     history: History
+    fleet: FleetDirectory
     layout: LayoutCache
     selector: Selector
     reports: NodeReports
-    wakers: WakeupRegistry = field(default_factory=WakeupRegistry)
+    occupancy: Occupancy
+    events: EventWriter
+    quotas: TokenQuotas
+    wakers: WakeupRegistry
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
-    occupancy: Occupancy = field(default_factory=Occupancy)
+
+    @property
+    def pressure(self) -> BackPressure:
+        """Threads by purpose, and what was refused because too much arrived."""
+        return self.database.pressure
 
     @property
     def ring(self) -> TelemetryRing:

@@ -10,20 +10,26 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-
-class _Group(BaseModel):
-    """Settings under one heading."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+from mainstay.service.quota_settings import QuotaSettings
+from mainstay.service.trust_settings import AuthSettings, SourceSettings, TextList
+from mainstay.service.trust_settings import SettingsGroup as _Group
 
 
 class TelemetrySettings(_Group):
     """Telemetry: ingest, memory, and storage."""
 
     ring_seconds: int = Field(default=900, ge=60, le=86_400, description="Telemetry kept in memory, in seconds.")
+    ring_bytes: int = Field(
+        default=2 * 2**30,
+        ge=2**24,
+        description="Memory for the telemetry of all devices, in bytes. A large fleet keeps fewer seconds.",
+    )
+    refill_seconds: int = Field(
+        default=300, ge=0, description="Telemetry that a starting service reads back into memory, in seconds."
+    )
     commit_interval_seconds: float = Field(
         default=0.1,
         gt=0,
@@ -63,23 +69,6 @@ class TelemetrySettings(_Group):
         default=300.0,
         gt=0,
         description="How far the time of a frame may be ahead of the clock of the service, in seconds.",
-    )
-
-
-class AuthSettings(_Group):
-    """Tokens and sessions."""
-
-    session_hours: float = Field(default=24 * 7, gt=0, description="Lifetime of a browser session, in hours.")
-    join_token_hours: float = Field(default=24, gt=0, description="Default lifetime of a join token, in hours.")
-    cache_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        description="Time for which a checked token stays valid without a new database query, in seconds.",
-    )
-    revocation_seconds: float = Field(
-        default=1.0,
-        gt=0,
-        description="Interval at which a process looks for tokens that another process revoked, in seconds.",
     )
 
 
@@ -224,22 +213,6 @@ class RetentionSettings(_Group):
     )
 
 
-class SourceSettings(_Group):
-    """Scrapes of other monitors."""
-
-    scrape_seconds: float = Field(default=5.0, gt=0, le=60, description="Longest duration of one scrape, in seconds.")
-    max_scrape_bytes: int = Field(
-        default=16 * 1024 * 1024,
-        ge=1024,
-        description="Largest response of an exporter that the service reads, in bytes.",
-    )
-    scrape_threads: int = Field(default=8, ge=1, le=64, description="Scrapes that run at the same time.")
-    ca_file: Path | None = Field(
-        default=None,
-        description="PEM file of authorities to trust for https targets, together with those of the system.",
-    )
-
-
 class ExpositionSettings(_Group):
     """Series of single devices in /metrics."""
 
@@ -324,6 +297,22 @@ class Settings(BaseSettings):
     )
     tls_certificate: Path | None = Field(default=None, description="PEM file of the TLS certificate chain.")
     tls_key: Path | None = Field(default=None, description="PEM file of the private key of the certificate.")
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="PEM file of the authority that signs client certificates. If set, a node needs a certificate "
+        "whose common name or DNS name is the name of the node.",
+    )
+    allowed_hosts: TextList = Field(
+        default=(),
+        description="Host names under which clients reach the service, such as mainstay.example or *.example. Loopback "
+        "names and the address to listen on are always allowed, * allows all.",
+    )
+    header_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="Time after which a connection that has not sent the whole header of a request is closed, in "
+        "seconds.",
+    )
     database_url: str = Field(
         default="", repr=False, description="sqlite:///FILE or postgresql://… Empty: SQLite in the data directory."
     )
@@ -352,6 +341,7 @@ class Settings(BaseSettings):
     sources: SourceSettings = SourceSettings()
     exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()
+    quotas: QuotaSettings = QuotaSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -14,8 +14,8 @@ from tests.commands import run_here
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
     "agent", "analyze-hang", "checkpoint", "config", "criteria", "demo", "doctor", "localize", "migrate", "node",
-    "plan", "policy", "record", "replay", "reshape", "run", "select", "serve", "simulate", "superbench", "token", "up",
-    "validate", "worker",
+    "plan", "policy", "record", "relay", "replay", "reshape", "run", "select", "serve", "simulate", "superbench",
+    "token", "up", "validate", "worker",
 }  # fmt: skip
 
 

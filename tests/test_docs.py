@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import textwrap
 import tomllib
 import unicodedata
@@ -180,6 +183,22 @@ def test_an_unknown_command_and_an_unknown_option_are_found(commands: Commands) 
 
 def test_readme_has_at_most_150_lines() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tree: Path) -> None:
+    """What ``make docs`` builds, from the same pages in a folder of their own."""
+    (tree / "mkdocs.yml").write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: docs\nsite_dir: site\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"],
+        cwd=tree,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert (tree / "site" / "reference" / "settings" / "index.html").is_file()
 
 
 def test_the_navigation_and_gitignore_name_every_generated_page() -> None:

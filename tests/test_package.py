@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,32 @@ def test_the_package_never_imports_modules_of_the_site(site: Path) -> None:
     imports = "; ".join(f"import {name}" for name in MAIN_MODULES)
     done = _run(site, f"import mainstay; mainstay.init; {imports}; print('imported')")
     assert done.stdout == "imported\n", done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_protected_script_uses_the_modules_beside_it(tmp_path: Path) -> None:
+    """The script, its ranks and their agent run in one folder with modules of the names of the layers."""
+    for name in SITE_MODULES:
+        (tmp_path / f"{name}.py").write_text(f"ORIGIN = {name!r}\n")
+    script = """
+        import torch, mainstay, service, recovery, detectors, probes
+        model = torch.nn.Linear(2, 2)
+        mainstay.init(dp=2)
+        run = mainstay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for step in run.steps(2):
+            with run.step():
+                pass
+        print("trained with", service.ORIGIN, recovery.ORIGIN, detectors.ORIGIN, probes.ORIGIN, flush=True)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-m", "mainstay", "run", "--nproc-per-node", "2", "train.py"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("trained with service recovery detectors probes") == 2, done.stdout
 
 
 @pytest.mark.parametrize("name", SITE_MODULES)

@@ -1,6 +1,6 @@
-"""Writes ``web/openapi.json`` from the service itself: the dashboard's types come from nowhere else.
+"""Write ``web/openapi.json`` from the service itself: the only source of the types of the dashboard.
 
-Run by ``npm run generate``. ``--check`` writes nothing and exits with 1 when the committed document has drifted.
+Run by ``npm run generate``. ``--check`` writes nothing and exits with 1 if the committed document differs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ DOCUMENT = Path(__file__).resolve().parent / "openapi.json"
 
 def document() -> str:
     """The OpenAPI document, in a form that diffs well."""
-    from service.app import create_app
-    from service.settings import Settings
+    from mainstay.service.app import create_app
+    from mainstay.service.settings import Settings
 
     with tempfile.TemporaryDirectory() as directory:
         app = create_app(Settings(data_dir=Path(directory)))

@@ -31,6 +31,8 @@ class FleetTopology:
     device_node: Mapping[str, str] = field(default_factory=dict)
     node_rack: Mapping[str, str] = field(default_factory=dict)
     """node -> what shares power and a switch with it; absent where it is unknown."""
+    node_switch: Mapping[str, str] = field(default_factory=dict)
+    """node -> the nearest network switch above it; absent where it is unknown."""
     node_cohort: Mapping[str, str] = field(default_factory=dict)
     cohort_nodes: Mapping[str, int] = field(default_factory=dict)
     """cohort -> how many nodes it has."""
@@ -45,9 +47,11 @@ class OpenIncident:
     id: str
     opened_at: float
     findings: tuple[Finding, ...]
-    """The latest finding of each key attached so far."""
+    """The latest finding of each key attached so far; of a wide incident only some of them."""
     accepts: bool = True
     """Whether new trouble may join (open, acting). A recovered one only learns that its findings cleared."""
+    nodes: Mapping[FindingKind, frozenset[str]] = field(default_factory=dict)
+    """Kind -> all nodes with an active finding of it, where ``findings`` holds only some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,9 @@ class _Places:
 
     def rack(self, node: str) -> str | None:
         return self._topology.node_rack.get(node)
+
+    def switch(self, node: str) -> str | None:
+        return self._topology.node_switch.get(node)
 
     def cohort(self, node: str) -> tuple[str, int]:
         """Its name and how many nodes it has."""
@@ -218,9 +225,11 @@ class _Groups:
             self._near.setdefault(key, []).append((finding.time, item))
 
     def _enter_wide(self, finding: Finding, node: str, item: int) -> None:
-        """Note what nodes of a rack, of a cohort, and any nodes at all may have in common."""
+        """Note what nodes of a rack, under a switch, of a cohort, and any nodes at all may have in common."""
         rack = self._places.rack(node)
         keys = [("rack", finding.kind, rack)] if rack else []
+        switch = self._places.switch(node)
+        keys += [("switch", finding.kind, switch)] if switch else []
         cohort, size = self._places.cohort(node)
         keys += [("cohort", finding.kind, cohort)] if size else []
         for key in (*keys, ("many", finding.kind)):
@@ -335,7 +344,8 @@ def _decide(
     causes = rank_causes([*chain.from_iterable(incident.findings for incident in joined), *new])
     root = causes[0]
     jobs = (job for finding in causes for job in sorted(places.jobs(finding)))
-    title, wide = _title(root, causes, places, config)
+    struck = frozenset[str]().union(*(incident.nodes.get(root.kind, ()) for incident in joined))
+    title, wide = _title(root, causes, struck, places, config)
     opened = [incident.id for incident in joined]
     node, device = (None, None) if wide else (places.node(root), places.device(root))
     return CorrelationDecision(
@@ -353,10 +363,12 @@ def _decide(
     )
 
 
-def _title(root: Finding, causes: Sequence[Finding], places: _Places, config: Config) -> tuple[str, bool]:
+def _title(
+    root: Finding, causes: Sequence[Finding], struck: Collection[str], places: _Places, config: Config
+) -> tuple[str, bool]:
     """The likeliest cause in a sentence, and how many it struck alike; whether those are several nodes."""
     alike = [f for f in causes if f.kind is root.kind]
-    nodes = {node for f in alike if (node := places.node(f)) is not None}
+    nodes = {node for f in alike if (node := places.node(f)) is not None} | set(struck)
     devices = {device for f in alike if (device := places.device(f)) is not None}
     text = root.evidence.summary
     if root.kind in finding_relations.SHARED and len(nodes) >= config.rack_nodes:
@@ -365,9 +377,16 @@ def _title(root: Finding, causes: Sequence[Finding], places: _Places, config: Co
                 f"{len(nodes)} of {places.fleet_nodes} nodes are silent at once: check the network between them and"
                 " Mainstay, and the service itself, before the nodes."
             ), True
-        racks = {places.rack(node) for node in nodes}
-        where = f" of rack {racks.pop()}" if len(racks) == 1 and None not in racks else ""
-        return f"{len(nodes)} nodes{where}: {text}", True
+        return f"{len(nodes)} nodes{_shared(nodes, places)}: {text}", True
     if len(nodes) == 1 and len(devices) > 1:
         return f"{len(devices)} devices of {nodes.pop()}: {text}", False
     return text, False
+
+
+def _shared(nodes: Collection[str], places: _Places) -> str:
+    """What all the nodes share, in words; empty where it is unknown."""
+    for what, of in ((" of rack ", places.rack), (" under switch ", places.switch)):
+        names = {of(node) for node in nodes}
+        if len(names) == 1 and None not in names:
+            return f"{what}{names.pop()}"
+    return ""

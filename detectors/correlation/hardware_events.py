@@ -12,7 +12,6 @@ trouble would end one another.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -31,6 +30,7 @@ from mainstay.detectors.correlation.hardware_event_rules import (
 )
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
 
 _K: Final = FindingKind
 _SEVERITY: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
@@ -76,14 +76,12 @@ class HardwareEventDetector(EventDetector):
         stopping_seconds: float = 900.0
         """How long an announced stop explains a report: an orderly shutdown takes minutes."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: HardwareEventDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._places: OrderedDict[str, _Place] = OrderedDict()
-        self._nodes: OrderedDict[str, _Node] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        self._places: Recent[str, _Place] = Recent(self.config.remembered)
+        self._nodes: Recent[str, _Node] = Recent(self.config.remembered)
 
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """See ``EventDetector.update``."""
@@ -93,8 +91,6 @@ class HardwareEventDetector(EventDetector):
             if handler is None or event.id in self._seen or not (event.node or event.device):
                 continue
             self._seen[event.id] = None
-            if len(self._seen) > self.config.remembered:
-                self._seen.popitem(last=False)
             found += handler(self, event)
         return found
 
@@ -236,16 +232,10 @@ class HardwareEventDetector(EventDetector):
     def _node(self, name: str) -> _Node:
         node = self._nodes.get(name) or _Node()
         self._nodes[name] = node
-        self._nodes.move_to_end(name)
-        if len(self._nodes) > self.config.remembered:
-            self._nodes.popitem(last=False)
         return node
 
     def _keep(self, key: str, place: _Place) -> None:
         self._places[key] = place
-        self._places.move_to_end(key)
-        if len(self._places) > self.config.remembered:
-            self._places.popitem(last=False)
 
 
 _HANDLERS: Final = {

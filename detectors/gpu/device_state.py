@@ -83,9 +83,7 @@ class DeviceStateDetector(ArrayDetector):
         mask_readings: int = 3
         """Half a minute: routes recover within seconds."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: DeviceStateDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         config = self.config

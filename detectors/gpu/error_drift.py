@@ -55,9 +55,7 @@ class DriftDetector(ArrayDetector):
         work_seconds: float = 15.0
         """Uninterrupted work before a reading of ten seconds surely holds nothing else."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: DriftDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         config = self.config
@@ -80,10 +78,7 @@ class DriftDetector(ArrayDetector):
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time, rows = float(samples.t[k]), self.rows
         self._cohorts.follow(samples)
-        utilization, power = (
-            self._signal(samples, k, gpu_context.UTILIZATION),
-            self._signal(samples, k, gpu_context.POWER),
-        )
+        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
         since = rows["working_since"]
         since[:] = np.where(gpu_context.busy(utilization, power), np.minimum(since, time), np.inf)
         working = time - since >= self.config.work_seconds

@@ -59,9 +59,7 @@ class NvlinkDetector(ArrayDetector):
         boot_grace: float = 600.0
         """214 of 288 nodes said NVLINK_DOWN in 3.5 weeks, all of them planned reboots (NVSentinel#1701)."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: NvlinkDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         config = self.config

@@ -67,9 +67,7 @@ class PcieDetector(ArrayDetector):
         """How long an uncorrected error is held."""
         boot_grace: float = 300.0
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: PcieDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         config = self.config
@@ -107,10 +105,7 @@ class PcieDetector(ArrayDetector):
 
     def _work(self, samples: Samples, k: int) -> npt.NDArray[np.int32]:
         """Seconds of uninterrupted work so far, 0 in this sample's absence."""
-        utilization, power = (
-            self._signal(samples, k, gpu_context.UTILIZATION),
-            self._signal(samples, k, gpu_context.POWER),
-        )
+        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
         traffic = np.fmax(self._signal(samples, k, _BYTES[0]), self._signal(samples, k, _BYTES[1]))
         rest = gpu_context.idle(utilization, power)
         at_work = gpu_context.busy(utilization, power) | ((traffic >= self.config.bytes_per_second) & ~rest)

@@ -61,9 +61,7 @@ class ThrottleDetector(ArrayDetector):
         """Held for so long it takes the node out (NVSentinel#1666: 36 h unnoticed); shorter, a person may be at it."""
         boot_grace: float = 300.0
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: ThrottleDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         config = self.config
@@ -90,10 +88,7 @@ class ThrottleDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time = float(samples.t[k])
-        utilization, power = (
-            self._signal(samples, k, gpu_context.UTILIZATION),
-            self._signal(samples, k, gpu_context.POWER),
-        )
+        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
         settled = gpu_context.settled(self._signal(samples, k, gpu_context.UPTIME), self.config.boot_grace)
         at_work, at_rest = gpu_context.busy(utilization, power) & settled, gpu_context.idle(utilization, power)
         self._cohorts.follow(samples)

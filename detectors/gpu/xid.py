@@ -28,6 +28,7 @@ from mainstay.detectors.policy.model import Family, XidPolicy
 from mainstay.detectors.policy.rule_evaluation import BurstEvaluation, leading_burst, own
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
 from mainstay.probes.pci import canonical
+from mainstay.probes.recent import Recent
 
 _FAMILY: Final = {EventKind.XID: Family.XID, EventKind.SXID: Family.SXID}
 _KIND: Final = {Family.XID: FindingKind.XID, Family.SXID: FindingKind.SXID}
@@ -68,18 +69,16 @@ class XidDetector(EventDetector):
         """Event ids, nodes and devices kept: more than a fleet of 10,000 GPUs has in trouble within days."""
         policy: XidPolicy = field(default_factory=builtin)
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: XidDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
         self._histories: OrderedDict[XidTarget, DeviceHistory] = OrderedDict()
-        self._nodes: OrderedDict[str, _NodeState] = OrderedDict()
+        self._nodes: Recent[str, _NodeState] = Recent(self.config.remembered)
         self._said: dict[str, Finding] = {}
         self._places: dict[str, XidTarget] = {}
         self._adopted: dict[str, Finding] = {}
-        self._elsewhere: OrderedDict[tuple[str, str, int], dict[XidTarget, float]] = OrderedDict()
+        self._elsewhere: Recent[tuple[str, str, int], dict[XidTarget, float]] = Recent(self.config.remembered)
         """(scope, family, code) → where it was met last: a fault of many GPUs at once is their program's."""
         self._looked_at = 0.0
 
@@ -89,7 +88,7 @@ class XidDetector(EventDetector):
         for event in events:
             if event.id in self._seen or not (event.kind in _FAMILY or event.kind in _CONTEXT):
                 continue
-            _keep(self._seen, event.id, None, self.config.remembered)
+            self._seen[event.id] = None
             if event.kind in _FAMILY:
                 found += self._take_code(event, _FAMILY[event.kind])
             elif event.node is not None:
@@ -209,7 +208,7 @@ class XidDetector(EventDetector):
             met = {p: t for p, t in met.items() if self._at_once(t, event.time)}
             near |= {p: t for p, t in met.items() if p != place}
             met[place] = event.time
-            _keep(self._elsewhere, (scope, place.family.value, burst.code), met, self.config.remembered)
+            self._elsewhere[scope, place.family.value, burst.code] = met
         if not near:
             return []
         burst.many = True
@@ -231,7 +230,7 @@ class XidDetector(EventDetector):
 
     def _node(self, name: str) -> _NodeState:
         node = self._nodes.get(name) or _NodeState()
-        _keep(self._nodes, name, node, self.config.remembered)
+        self._nodes[name] = node
         return node
 
     def _remember(self, place: XidTarget, node: _NodeState) -> list[Finding]:
@@ -330,13 +329,6 @@ def _key(place: XidTarget) -> str:
 
 def _ended(finding: Finding, time: float, why: str, event: str | None = None) -> Finding:
     return replace(finding, active=False, time=time, evidence=Evidence(summary=why), event=event)
-
-
-def _keep(table: OrderedDict[Any, Any], key: Any, value: Any, limit: int) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > limit:
-        table.popitem(last=False)
 
 
 def _code_of(event: Event) -> int | None:

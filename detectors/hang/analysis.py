@@ -54,10 +54,6 @@ class HangDiagnosis:
     """Ranks that others know of and that left no dump."""
     sure: bool = True
 
-    @property
-    def ranks_blamed(self) -> tuple[int, ...]:
-        return tuple(sorted(blamed.rank for blamed in self.culprits))
-
 
 def diagnose(dumps: Mapping[int, Dump]) -> HangDiagnosis:
     """Name who holds up the job that these dumps were taken from."""

@@ -78,9 +78,7 @@ class HangDetector(ArrayDetector):
         drawn: int = 120
         """Samples of quiet time kept to draw."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: HangDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

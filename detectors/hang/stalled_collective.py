@@ -57,9 +57,7 @@ class StalledCollectiveDetector(ArrayDetector):
         end_seconds: float = 5.0
         """Of real work or rest that end it."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: StalledCollectiveDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         self._drawn = gpu_context.Drawn(gpu_context.POWER, 120)
@@ -82,10 +80,7 @@ class StalledCollectiveDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         rows, time = self.rows, float(samples.t[k])
-        utilization, power = (
-            self._signal(samples, k, gpu_context.UTILIZATION),
-            self._signal(samples, k, gpu_context.POWER),
-        )
+        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
         limit = self._signal(samples, k, _LIMIT)
         rows["limit"] = np.where(np.isfinite(limit), limit, rows["limit"])
         self._drawn.note(rows, time, power)

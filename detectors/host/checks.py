@@ -130,9 +130,7 @@ class HostDetector(ArrayDetector):
         drawn: int = 32
         """Points of ten seconds drawn in the evidence."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: HostDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

@@ -52,19 +52,23 @@ class HeartbeatDetector(ArrayDetector):
         """How long another stream counts as speaking: training steps take up to some 15 s."""
         listening_seconds: float = 2.0
         """A longer gap between two ticks means that we were deaf; only this much of it counts as silence."""
+        deaf_seconds: float = 10.0
+        """After a longer gap between two ticks, requests were refused or timed out, and senders wait before they come
+        back; a loaded service that is a few seconds late still hears everything."""
+        return_seconds: float = 16.0
+        """How long no node is accused after that, and after we begin to listen: a daemon's back-off is 15 s at most."""
         forget: float = 0.1
         """Weight of a new gap in the learned rhythm: about the last ten beats."""
         clear_beats: int = 2
         """Beats that end an alarm, so that one straggling frame does not."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: HeartbeatDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()
         self._time = np.nan
         self._listened = 0.0  # seconds in which we could have heard something
+        self._accused_from = self.config.return_seconds  # when all had time to come back, on the same clock
 
     def _rows(self) -> EntityState:
         rows = (
@@ -107,9 +111,12 @@ class HeartbeatDetector(ArrayDetector):
 
     def _listen(self, now: float) -> float:
         """Advance the listening clock; returns the seconds by which it moved."""
-        step = 0.0 if np.isnan(self._time) else min(max(now - self._time, 0.0), self.config.listening_seconds)
+        gap = 0.0 if np.isnan(self._time) else max(now - self._time, 0.0)
+        step = min(gap, self.config.listening_seconds)
         self._time = now
         self._listened += step
+        if gap > self.config.deaf_seconds:
+            self._accused_from = self._listened + self.config.return_seconds
         return step
 
     def _hear(self, what: str, latest: Floats, now: float, heard: float, deadline: Floats) -> Bools:
@@ -144,6 +151,7 @@ class HeartbeatDetector(ArrayDetector):
     def _judge(self, fresh: Bools, deadline: Floats) -> Array:
         rows, config = self.rows, self.config
         missing = np.isfinite(rows["beat"]) & (self._listened - rows["beat_heard"] > deadline)
+        missing &= (self._listened >= self._accused_from) | (rows["state"] != _FINE)
         with np.errstate(invalid="ignore"):
             spoke_since = rows["other"] > rows["beat"] + deadline / 2
         speaking = spoke_since & (self._listened - rows["other_heard"] <= np.maximum(deadline, config.other_seconds))

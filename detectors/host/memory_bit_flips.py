@@ -9,7 +9,6 @@ written.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from mainstay.detectors.base import EventDetector
 from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
 
 _KEPT = 64  # occasions of a node: by then there is no doubt left
 _TEXT = 160  # characters of what an agent says
@@ -64,13 +64,11 @@ class MemoryBitFlipDetector(EventDetector):
         maybe: float = 0.8
         certain: float = 0.95
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: MemoryBitFlipDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._nodes: OrderedDict[str, _Memory] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        self._nodes: Recent[str, _Memory] = Recent(self.config.remembered)
 
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """See ``EventDetector.update``."""
@@ -79,8 +77,6 @@ class MemoryBitFlipDetector(EventDetector):
             if event.kind is not EventKind.SNAPSHOT_CORRUPTED or event.id in self._seen or not event.node:
                 continue
             self._seen[event.id] = None
-            if len(self._seen) > self.config.remembered:
-                self._seen.popitem(last=False)
             flipped = _count(event.data.get("flipped"))
             if flipped:
                 found += self._take(event, event.node, flipped)
@@ -106,8 +102,6 @@ class MemoryBitFlipDetector(EventDetector):
     def _take(self, event: Event, node: str, flipped: int) -> list[Finding]:
         memory = self._nodes.setdefault(node, _Memory())
         self._nodes.move_to_end(node)
-        if len(self._nodes) > self.config.remembered:
-            self._nodes.popitem(last=False)
         fresh = self._note(memory, event.time, flipped, _count(event.data.get("lost")))
         newest = memory.occasions[-1].last
         memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]

@@ -67,9 +67,7 @@ class MemoryDetector(ArrayDetector):
         calm_blocks: int = 5
         """Blocks in a row without a rising minimum that end it."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: MemoryDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

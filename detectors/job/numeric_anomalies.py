@@ -48,9 +48,7 @@ class NumericAnomalyDetector(ArrayDetector):
         """Steps of a rank's gradient norm that make its usual one."""
         drawn: int = 64
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: NumericAnomalyDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

@@ -11,7 +11,7 @@ reported as unknown, never as clean. The finding holds until the job recovers or
 from __future__ import annotations
 
 import signal
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +20,7 @@ from mainstay.detectors.base import EventDetector
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.exit_taxonomy import ExitContext, ExitDiagnosis, classify
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
 
 _KIND = {EventKind.PROCESS_EXIT: FindingKind.PROCESS_EXIT, EventKind.NODE_LOST: FindingKind.NODE_LOST}
 _TELLS = frozenset({EventKind.XID, EventKind.GPU_LOST, EventKind.KERNEL_FAULT})
@@ -56,13 +57,11 @@ class ProcessExitDetector(EventDetector):
         """A driver's code and the exit that it brings about lie so close, whichever arrives first; so do a first
         failure and the ends of its peers (they notice within a communication time-out or a closed socket)."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: ProcessExitDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._open: OrderedDict[str, _Ended] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        self._open: Recent[str, _Ended] = Recent(self.config.remembered)
         self._facts: deque[Event] = deque(maxlen=self.config.remembered)
 
     def update(self, events: Sequence[Event]) -> list[Finding]:
@@ -72,8 +71,6 @@ class ProcessExitDetector(EventDetector):
             if event.id in self._seen:
                 continue
             self._seen[event.id] = None
-            if len(self._seen) > self.config.remembered:
-                self._seen.popitem(last=False)
             found.extend(self._take(event))
         return found
 
@@ -94,8 +91,6 @@ class ProcessExitDetector(EventDetector):
         ended = _Ended(event=event, entity=entity)
         ended.finding = self._finding(ended)
         self._open[ended.finding.key] = ended
-        if len(self._open) > self.config.remembered:
-            self._open.popitem(last=False)
         return [ended.finding, *([] if ended.consequence else self._say_again(self._followers(event)))]
 
     def _followers(self, event: Event) -> list[_Ended]:

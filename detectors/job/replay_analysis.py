@@ -71,7 +71,6 @@ class ReplayResult:
     culprits: tuple[ReplayMismatch, ...] = ()
     replays: int = 0
     """Of groups, in all."""
-    odd_groups: tuple[str, ...] = ()
     sentence: str = ""
     """For a tired human."""
     undecided: tuple[int, ...] = field(default=())
@@ -97,7 +96,6 @@ def analyze_replays(traces: Iterable[ReplayTrace]) -> ReplayResult:
         sentence = f"All {replays} replays of {size} ranks agree bit for bit: no rank reproduces the fault."
         return ReplayResult(outcome=ReplayOutcome.CLEAN, replays=replays, sentence=sentence)
     odd = [t for t in told if id(t) in first_odd]
-    groups = tuple(sorted({t.group for t in odd}))
     culprits = tuple(_against(rank, told, first_odd) for rank in _crossing(odd))
     if 2 * len(culprits) > size:
         sentence = f"{len(culprits)} ranks differ from the rest, too many to be culprits: no rank is blamed."
@@ -107,7 +105,6 @@ def analyze_replays(traces: Iterable[ReplayTrace]) -> ReplayResult:
         outcome=ReplayOutcome.FOUND,
         culprits=culprits,
         replays=replays,
-        odd_groups=groups,
         sentence=_sentence(culprits, replays, cut=max(t.cut for t in told) > 0),
     )
 

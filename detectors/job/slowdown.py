@@ -70,9 +70,7 @@ class SlowdownDetector(ArrayDetector):
         """Samples after which a slow level is the new normal."""
         drawn: int = 64
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: SlowdownDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

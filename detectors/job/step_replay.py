@@ -8,7 +8,6 @@ clean later does not take it back, since the rank has another device by then.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from mainstay.detectors.base import EventDetector
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
 
 
 class StepReplayDetector(EventDetector):
@@ -31,13 +31,11 @@ class StepReplayDetector(EventDetector):
         sure: float = 0.99
         """Of one culprit; of several that groups could not be told apart by, each gets its share."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: StepReplayDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._open: OrderedDict[str, Finding] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        self._open: Recent[str, Finding] = Recent(self.config.remembered)
 
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """See ``EventDetector.update``."""
@@ -46,8 +44,6 @@ class StepReplayDetector(EventDetector):
             if event.id in self._seen:
                 continue
             self._seen[event.id] = None
-            if len(self._seen) > self.config.remembered:
-                self._seen.popitem(last=False)
             if event.kind is EventKind.STEP_REPLAY_FINISHED:
                 found += self._judge(event)
             elif event.kind is EventKind.JOB_FINISHED:
@@ -64,8 +60,6 @@ class StepReplayDetector(EventDetector):
             if finding.key not in self._open:
                 self._open[finding.key] = finding
                 found.append(finding)
-            if len(self._open) > self.config.remembered:
-                self._open.popitem(last=False)
         return found
 
     def _finding(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:

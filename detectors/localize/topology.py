@@ -17,7 +17,7 @@ from mainstay.detectors.network.fabric import ComponentKind
 
 
 class FabricComponentKind(StrEnum):
-    """Kinds of piece, the part that is exchanged in a repair. ``part`` is the fabric's word for the same."""
+    """Kinds of parts that are exchanged in a repair. ``part`` is the term of fabric components for the same."""
 
     NODE = "node"  # the host: all that its NICs and GPUs share
     NIC = "nic"  # with its port and the cable to the switch: no transfer tells these apart

@@ -14,13 +14,13 @@ up and down.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mainstay.detectors.base import EventDetector
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
 from mainstay.probes.core_types import NIC_PREFIX, Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
 
 _DRAWN = 64  # falls drawn in the evidence
 _MINE = frozenset({EventKind.LINK_DOWN, EventKind.LINK_UP, EventKind.NODE_STOPPING, EventKind.NODE_STARTED})
@@ -79,14 +79,12 @@ class LinksDetector(EventDetector):
         late_seconds: float = 60.0
         """How late news may be: a spool that waits for the network."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: LinksDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._ports: OrderedDict[tuple[str | None, str | None], _Port] = OrderedDict()
-        self._stopping: OrderedDict[str, float] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        self._ports: Recent[tuple[str | None, str | None], _Port] = Recent(self.config.remembered)
+        self._stopping: Recent[str, float] = Recent(self.config.remembered)
 
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """See ``EventDetector.update``. Any event of a node also tells how late it is there."""
@@ -96,8 +94,6 @@ class LinksDetector(EventDetector):
             found.extend(() if steady else self._quiet(event))
             if event.kind in _MINE and event.id not in self._seen and (event.node or event.device):
                 self._seen[event.id] = None
-                if len(self._seen) > self.config.remembered:
-                    self._seen.popitem(last=False)
                 found.extend(self._take(event))
             found.extend(self._quiet(event) if steady else ())
         return found
@@ -213,8 +209,6 @@ class LinksDetector(EventDetector):
 
     def _stop(self, node: str, event: Event) -> Iterator[Finding]:
         self._stopping[node] = event.time
-        if len(self._stopping) > self.config.remembered:
-            self._stopping.popitem(last=False)
         if event.data.get("reason") != "shutdown":
             return
         for port in [p for p in self._ports.values() if p.said is not None and p.entity.node == node]:
@@ -232,8 +226,6 @@ class LinksDetector(EventDetector):
         key = (event.node, _device(event))
         port = self._ports.setdefault(key, _Port(Entity(node=key[0], device=key[1])))
         self._ports.move_to_end(key)
-        if len(self._ports) > self.config.remembered:
-            self._ports.popitem(last=False)
         return port
 
     def _end(self, port: _Port, time: float, why: str) -> Iterator[Finding]:

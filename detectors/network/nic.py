@@ -81,9 +81,7 @@ class NicDetector(ArrayDetector):
         drawn: int = 32
         """Samples or minutes drawn in the evidence."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: NicDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

@@ -55,10 +55,7 @@ class TransferDelayDetector(ArrayDetector):
     feed = Feed.PAIRS
 
     Config = DelaysConfig
-
-    def __init__(self, config: DelaysConfig | None = None) -> None:
-        self.config: DelaysConfig = config or DelaysConfig()
-        self.reset()
+    config: DelaysConfig
 
     def reset(self) -> None:
         super().reset()

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, AsJson, InputError, ServiceError, one_line
+from mainstay.detectors.cli_errors import (
+    BAD_INPUT,
+    NO_SERVICE,
+    AsJson,
+    InputError,
+    ServiceError,
+    one_line,
+    open_transport,
+    parse_since,
+)
 from mainstay.detectors.policy.comparison import Comparison, compare
 from mainstay.detectors.policy.load import load
 from mainstay.detectors.policy.model import XidPolicy, XidRule
@@ -26,7 +35,6 @@ if TYPE_CHECKING:  # commands import what they need when they run
 
 _TEST_SECONDS: Final = 120.0
 """The time limit of the service for a test with 10,000 events."""
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 policy = App(name="policy", help="Show, test, and upload XID policies.")
 Service = Annotated[str | None, Parameter(env_var="MAINSTAY_SERVICE")]
@@ -116,13 +124,13 @@ def evaluate_overrides(
     """
     overrides = _text(file)
     after = load(overrides, name=str(file))
-    start = _since(since)
+    start = None if since is None else parse_since(since, time.time())
     if events is not None:
         taken = [event for event in _events(events) if start is None or event.time >= start]
         told = _offline(compare(load(), after, taken), taken)
     elif service is not None:
         body = {"overrides": overrides} | ({} if start is None else {"since": start})
-        told = _ask(_transport(service, token, token_file), "POST", "/policies/xid:test", body)
+        told = _ask(open_transport(service, token, token_file), "POST", "/policies/xid:test", body)
     else:
         raise InputError("give --events FILE, or --service URL with a token")
     if as_json:
@@ -166,7 +174,7 @@ def upload(
     if service is None:
         raise InputError("give --service URL with a token")
     body = {"overrides": overrides, "mode": mode, "reason": reason}
-    told = _ask(_transport(service, token, token_file), "PUT", "/policies/xid/overrides", body)
+    told = _ask(open_transport(service, token, token_file), "PUT", "/policies/xid/overrides", body)
     print(f"version {told['version']} is {told['mode']} (digest {told['digest'][:12]})")
     return 0
 
@@ -178,7 +186,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8: {error}") from error
 
@@ -198,35 +206,6 @@ def _events(file: Path) -> list[Event]:
         except (msgspec.DecodeError, RecursionError) as error:
             raise InputError(f"{file}: line {number}: no event: {error}") from error
     return found
-
-
-def _since(text: str | None) -> float | None:
-    """Unix seconds, from Unix seconds or from how long ago.
-
-    Raises:
-        InputError: it is neither.
-    """
-    if text is None:
-        return None
-    unit = _UNITS.get(text[-1:])
-    try:
-        return float(text) if unit is None else time.time() - float(text[:-1]) * unit
-    except ValueError as error:
-        raise InputError(f"--since {text!r} must be Unix seconds or a time like 90m, 12h, or 30d") from error
-
-
-def _transport(service: str, token: str | None, token_file: Path | None) -> Transport:
-    from mainstay.probes.transport import Transport
-
-    secret = (token or "") if token_file is None else _text(token_file).strip()
-    if not secret:
-        raise InputError("no token: give --token-file, or --token")
-    if not (secret.isascii() and secret.isprintable()):
-        raise InputError("the token contains invalid characters")
-    try:
-        return Transport(service, secret)
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def _ask(transport: Transport, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:

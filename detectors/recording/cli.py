@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mainstay.detectors.cli_errors import BAD_INPUT, parse_since
 from mainstay.detectors.finding import ADVICE, Finding
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
 from mainstay.detectors.recording.replay import replay as replay_recording
@@ -21,7 +22,6 @@ from mainstay.probes.core_types import Severity
 from mainstay.probes.frame import FrameError
 from mainstay.probes.transport import Transport, TransportError
 
-BAD_INPUT = 2
 _SHOWN = 200
 """Lines of the table: what follows is in the file."""
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -56,13 +56,13 @@ def replay(
         if output is not None:
             output.write_bytes(lines(found))
     except (RecordingError, ValueError) as error:
-        print(f"mainstay: {error}", file=sys.stderr)
+        print(f"mainstay replay: {error}", file=sys.stderr)
         return BAD_INPUT
     except OSError as error:
-        print(f"mainstay: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"mainstay replay: {error.filename}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     for column in recording.ignored:
-        print(f"mainstay: ignored column {column}: it is no signal", file=sys.stderr)
+        print(f"mainstay replay: ignored column {column}: it is not a signal", file=sys.stderr)
     if as_json:
         sys.stdout.write(lines(found).decode())
         return 0
@@ -105,27 +105,18 @@ def record(
     now = time.time()
     try:
         secret = token if token_file is None else token_file.read_text().strip()
-        rows = write_recording(RecordingSource(Transport(service, secret)), directory, _beginning(since, now), now, job)
+        rows = write_recording(
+            RecordingSource(Transport(service, secret)), directory, parse_since(since, now), now, job
+        )
     except (TransportError, FrameError) as error:
-        print(f"mainstay: {error}", file=sys.stderr)
+        print(f"mainstay record: {error}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
-        print(f"mainstay: {error}", file=sys.stderr)
+        print(f"mainstay record: {error}", file=sys.stderr)
         return BAD_INPUT
-    told = ", ".join(f"{count} rows of {name.removesuffix('.parquet')}" for name, count in rows.items() if count)
-    print(f"{directory}: {told or 'the service has no data to record'}")
+    recorded = ", ".join(f"{count} rows of {name.removesuffix('.parquet')}" for name, count in rows.items() if count)
+    print(f"{directory}: {recorded or 'the service has no data to record'}")
     return 0
-
-
-def _beginning(since: str, now: float) -> float:
-    """Unix seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    try:
-        if since[-1:] in units:
-            return now - float(since[:-1]) * units[since[-1]]
-        return float(since)
-    except ValueError:
-        raise ValueError(f"--since {since!r} must look like 90s, 10m, 2h, or be Unix seconds") from None
 
 
 def lines(found: Sequence[Finding]) -> bytes:
@@ -158,9 +149,9 @@ def summary(found: Sequence[Finding], output: Path | None) -> Text:
     counts = ", ".join(
         f"{number} {severity.value}" for severity in Severity if (number := sum(f.severity is severity for f in begun))
     )
-    text = f"\n{len(begun)} findings ({counts})" if begun else "\nNothing was found"
-    held = {finding.key for finding in begun} - {finding.key for finding in found if not finding.active}
-    text += f"; {len(held)} still hold at the end" if held else ""
+    text = f"\n{len(begun)} findings ({counts})" if begun else "\nNo findings"
+    active = {finding.key for finding in begun} - {finding.key for finding in found if not finding.active}
+    text += f"; {len(active)} are still active at the end" if active else ""
     text += f"; the first {_SHOWN} are shown" if len(begun) > _SHOWN else ""
     return Text(text + (f". All are in {output}." if output else ". --output FILE keeps them."))
 

@@ -58,7 +58,7 @@ class RecordingDirectory:
         try:
             return files.read_fleet(path)
         except FileNotFoundError:
-            raise RecordingError(f"{self.path} is no recording: it has no {files.FLEET}") from None
+            raise RecordingError(f"{self.path} is not a recording: it has no {files.FLEET}") from None
         except (OSError, *UNREADABLE) as error:
             raise RecordingError(f"{path}: {error}") from error
 

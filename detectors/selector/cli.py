@@ -140,7 +140,7 @@ def _past(file: Path) -> FleetHistory:
     try:
         past = msgspec.json.decode(file.read_bytes(), type=FleetHistory)
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise InputError(f"{file}: {error}") from error
     if not past.benchmarks or not past.nodes:

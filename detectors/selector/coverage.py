@@ -97,18 +97,6 @@ class Coverage:
         """How many of them any benchmark found."""
         return int(self.counts[:, self.patterns.any(axis=1)].sum())
 
-    def mask(self, chosen: Iterable[str]) -> Bools:
-        """[benchmark] from names.
-
-        Raises:
-            ValueError: one is no candidate.
-        """
-        wanted = set(chosen)
-        unknown = wanted - set(self.benchmarks)
-        if unknown:
-            raise ValueError(f"no candidate is called {min(unknown)!r}: there are {', '.join(self.benchmarks)}")
-        return np.array([name in wanted for name in self.benchmarks], bool)
-
     def detection_probability(self, chosen: Bools) -> Floats:
         """[class] share of the class's defects that the chosen benchmarks [benchmark] find together.
 

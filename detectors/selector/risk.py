@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
@@ -39,14 +38,6 @@ class SelectionProblem:
             raise ValueError("every node needs a probability between 0 and 1, and there must be a node")
         if self.shares.shape != (len(self.p), len(self.coverage.classes)):
             raise ValueError(f"shares have shape {self.shares.shape}, wanted [node, class]")
-
-    @classmethod
-    def from_coverage(cls, coverage: Coverage, seconds: Floats, p: Floats, shares: Floats | None = None) -> Self:
-        """A problem; without shares of their own all nodes have the fleet's."""
-        probabilities = np.asarray(p, np.float64)
-        if shares is None:
-            shares = np.broadcast_to(coverage.shares(), (len(probabilities), len(coverage.classes)))
-        return cls(coverage=coverage, seconds=np.asarray(seconds, np.float64), p=probabilities, shares=shares)
 
     def residual(self, chosen: Bools) -> float:
         """R of one set [benchmark]."""

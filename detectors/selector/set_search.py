@@ -69,25 +69,6 @@ class BenchmarkSet:
         return self.hazard <= loose(self.bound)
 
 
-def greedy(
-    problem: Searchable, *, target: float | None = None, keep: float | None = None, thorough: bool = True
-) -> BenchmarkSet:
-    """A cheap set that brings the risk under the target.
-
-    Where no set can, it is every benchmark that still takes risk away, and ``reached`` is false.
-
-    Args:
-        problem: nodes, coverage and costs.
-        target: risk of the job to reach; or
-        keep: share of what the full set takes away that must be kept.
-        thorough: start from pairs too, at some four times the work.
-
-    Raises:
-        ValueError: see ``Problem.bound``.
-    """
-    return search(problem, problem.bound(target, keep), thorough=thorough)
-
-
 def search(problem: Searchable, bound: float, *, thorough: bool) -> BenchmarkSet:
     """The greedy search for a hazard to reach."""
     best = _grow(problem, problem.none(), bound)

@@ -8,6 +8,7 @@ caller drops spikes first, and standardizes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +17,7 @@ from mainstay.detectors.base import Floats
 
 
 def _log_gamma(x: Floats) -> Floats:
-    """Log Gamma by Stirling's series after shifting x above 7; error < 1e-9 for x > 0. numpy has none of its own."""
-    shift = np.zeros_like(x)
-    y = x.astype(np.float64, copy=True)
-    for _ in range(7):
-        low = y < 7.0
-        shift = np.where(low, shift + np.log(y), shift)
-        y = np.where(low, y + 1.0, y)
-    series = 1 / (12 * y) - 1 / (360 * y**3) + 1 / (1260 * y**5)
-    value: Floats = (y - 0.5) * np.log(y) - y + 0.5 * np.log(2 * np.pi) + series - shift
-    return value
+    return np.array([math.lgamma(value) for value in x.tolist()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,9 @@
 """Control of false discoveries when very many streams are tested at once.
 
-``discoveries`` is the step-up procedure of Benjamini and Hochberg (J. R. Stat. Soc. B 57, 1995), or of Benjamini and
-Yekutieli (Ann. Stat. 29, 2001) where tests may depend on each other in any way. Over time the budget is spent evenly:
-``level_per_tick`` turns "so many false alarms a day" into the level of one tick. With no real fault, the chance that a
-tick raises anything is then at most its level (all discoveries are false ones, so the rate is the chance), and the
-expected number of false ticks a day at most the budget, for any dependence between ticks.
+``discoveries`` is the step-up procedure of Benjamini and Hochberg (J. R. Stat. Soc. B 57, 1995). Over time the budget
+is spent evenly: ``level_per_tick`` turns "so many false alarms a day" into the level of one tick. With no real fault,
+the chance that a tick raises anything is then at most its level (all discoveries are false ones, so the rate is the
+chance), and the expected number of false ticks a day at most the budget, for any dependence between ticks.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ import numpy.typing as npt
 from mainstay.detectors.base import Bools, Floats
 
 SECONDS_A_DAY = 86_400.0
-EULER_GAMMA = 0.5772156649015329
 
 
-def level_per_tick(false_alarms_a_day: float, interval: float = 1.0) -> float:
-    """The level of one tick, ``interval`` seconds apart from the next."""
-    return false_alarms_a_day * interval / SECONDS_A_DAY
+def level_per_tick(false_alarms_a_day: float) -> float:
+    """The level of one tick, a second apart from the next."""
+    return false_alarms_a_day / SECONDS_A_DAY
 
 
-def discoveries(p: Floats, level: float, *, tests: int, any_dependence: bool = False) -> Bools:
+def discoveries(p: Floats, level: float, *, tests: int) -> Bools:
     """Which of the smallest p-values are discoveries: the largest i with p(i) <= level i / tests.
 
     Args:
@@ -33,8 +31,7 @@ def discoveries(p: Floats, level: float, *, tests: int, any_dependence: bool = F
             ``level``: no threshold of the procedure lies above it.
         level: expected share of false ones among the discoveries, at most.
         tests: how many streams were tested, those left out included.
-        any_dependence: Benjamini and Yekutieli: the level is divided by 1 + 1/2 + ... + 1/tests. Without, the
-            tests must be independent or depend positively, as signals of one card do.
+            They must be independent or depend positively, as signals of one card do.
 
     Raises:
         ValueError: fewer tests than p-values.
@@ -43,19 +40,10 @@ def discoveries(p: Floats, level: float, *, tests: int, any_dependence: bool = F
         raise ValueError(f"{len(p)} p-values of {tests} tests")
     if not len(p):
         return np.zeros(0, np.bool_)
-    if any_dependence:
-        level /= harmonic(tests)
     ordered = np.sort(p)
     passed = np.flatnonzero(ordered <= level * np.arange(1, len(p) + 1) / tests)
     threshold = ordered[passed[-1]] if len(passed) else -1.0
     return p <= threshold
-
-
-def harmonic(n: int) -> float:
-    """1 + 1/2 + ... + 1/n; by its expansion from 100 on, where the error is below 1e-10."""
-    if n < 100:
-        return sum(1.0 / i for i in range(1, n + 1))
-    return math.log(n) + EULER_GAMMA + 1 / (2 * n) - 1 / (12 * n * n)
 
 
 def normal_tail(z: Floats) -> Floats:

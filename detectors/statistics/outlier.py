@@ -113,9 +113,7 @@ class OutlierDetector(ArrayDetector):
         """Robust z that passes however heavy the tails: twice ``on``."""
         rules: dict[str, OutlierRule] = field(default_factory=lambda: dict(RULES))
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: OutlierDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         c = self.config

@@ -37,18 +37,6 @@ class Tail:
         return self.start + self.scale / self.shape * (float(ratio**-self.shape) - 1.0)
 
 
-def status(score: Floats) -> Floats:
-    """[T] the second largest of the last three: at or over a threshold exactly where two of three samples are.
-
-    Its tail, not that of the score, says how often an alarm that waits for the second sample is raised.
-    """
-    padded = np.concatenate([np.full(2, -np.inf), score])
-    middle: Floats = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
-    if len(middle) > 1:
-        middle[0] = middle[1]  # one sample never stands; the next says as much
-    return middle
-
-
 def tail(score: Floats, *, quantile: float = 0.98, apart: int = 30) -> Tail:
     """The tail of a healthy score.
 

@@ -53,9 +53,7 @@ class ContentionDetector(ArrayDetector):
         uniform_share: float = 0.15
         """Share from which the detector reports an oversubscribed job; two threads a core cost a half."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: ContentionDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

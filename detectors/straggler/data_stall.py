@@ -49,12 +49,10 @@ class DataStallDetector(ArrayDetector):
         """Steps after that from which a rank has a history."""
         remembered: int = 32
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: DataStallDetector.Config = config or self.Config()
-        self._latch = Hysteresis("stall", HysteresisConfig(needed=2, of_last=3, calm=self.config.calm))
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
+        self._latch = Hysteresis("stall", HysteresisConfig(needed=2, of_last=3, calm=self.config.calm))
         super().reset()
         self._ticks = 0
         self._steps = np.full(self.config.remembered, np.nan)

@@ -54,10 +54,7 @@ class StragglerDetector(ArrayDetector):
     feed = Feed.STEPS
 
     Config = StragglerConfig
-
-    def __init__(self, config: StragglerConfig | None = None) -> None:
-        self.config: StragglerConfig = config or StragglerConfig()
-        self.reset()
+    config: StragglerConfig
 
     def reset(self) -> None:
         super().reset()

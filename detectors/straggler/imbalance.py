@@ -70,9 +70,7 @@ class ImbalanceDetector(ArrayDetector):
         """Share of steps that must be so."""
         jitter_off: float = 0.1
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config: ImbalanceDetector.Config = config or self.Config()
-        self.reset()
+    config: Config
 
     def reset(self) -> None:
         super().reset()

@@ -42,11 +42,8 @@ from mainstay.probes.core_types import Verdict
 EXIT_CODES: Final = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 4}
 INCOMPLETE: Final = 4
 _HELP: Final = "Find defective nodes in SuperBench results."
-_CODES: Final = (
-    """Exit code of diagnose: 0 every node passes; 1 some are defective; 2 invalid input; 4 some are unknown."""
-)
 
-superbench = App(name="superbench", help=_HELP, help_epilogue=_CODES)
+superbench = App(name="superbench", help=_HELP)
 T = TypeVar("T")
 Flag = Annotated[bool, Parameter(negative=())]
 _one_line = one_line("mainstay superbench", {InputError: BAD_INPUT, OSError: BAD_INPUT})
@@ -252,7 +249,7 @@ def _baseline(file: Path | None) -> dict[str, object]:
 def _parsed(file: Path, read: Callable[[Path], T]) -> T:
     """Parse a file; errors name the file."""
     if not file.is_file():
-        raise InputError(f"{file} is no file")
+        raise InputError(f"cannot read {file}: {'it is not a file' if file.exists() else 'no such file'}")
     return _named(file, lambda: read(file))
 
 
@@ -265,7 +262,7 @@ def _named(file: Path, do: Callable[[], T]) -> T:
 
 def _text(file: Path) -> str:
     if file.stat().st_size > LARGEST:
-        raise InputError(f"more than {LARGEST >> 20} MiB is no rule file")
+        raise InputError(f"more than {LARGEST >> 20} MiB is too large for a rule file")
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

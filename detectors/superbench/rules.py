@@ -90,9 +90,9 @@ def load_mapping(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         loader = _Loader(text)
         data = loader.get_single_data()
     except yaml.YAMLError as error:
-        raise InputError(f"no YAML: {_where(error)}") from error
+        raise InputError(f"not YAML: {_where(error)}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"no YAML that can be used: {error}") from error
+        raise InputError(f"unusable YAML: {error}") from error
     finally:
         if loader is not None:
             loader.dispose()

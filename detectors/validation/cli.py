@@ -40,11 +40,10 @@ Files = Annotated[list[Path], Parameter(consume_multiple=True)]
 
 criteria = App(name="criteria", help="Learn and apply validation criteria.")
 
-_one_line = one_line("mainstay")
 T = TypeVar("T")
 
 
-@_one_line
+@one_line("mainstay validate")
 def validate(
     *,
     suite: str = "quick",
@@ -97,7 +96,7 @@ def validate(
     try:
         result = _measure(chosen, known, options)
     except BenchmarkForkServerError as error:
-        print(f"mainstay: no benchmark can run: {error}; pip install 'mainstay[bench]'", file=sys.stderr)
+        print(f"mainstay validate: no benchmark can run: {error}; pip install 'mainstay[bench]'", file=sys.stderr)
         return 3
     judged = judge_suite(result, known)
     if output is not None:
@@ -151,7 +150,7 @@ def _check_request(device: str, directory: Path | None, remeasure: int) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {device!r}: choose auto, cpu, or cuda")
     if directory is not None and not directory.is_dir():
-        raise InputError(f"{directory}: not a directory")
+        raise InputError(f"--disk-test-dir {directory} is not a directory: name an existing one")
     if remeasure < 0:
         raise InputError(f"--remeasure must be at least 0, not {remeasure}")
 
@@ -167,7 +166,7 @@ def _part(suite: Suite, benchmarks: str) -> tuple[str, ...]:
 
 
 @criteria.command
-@_one_line
+@one_line("mainstay criteria")
 def fit(
     files: list[Path],
     /,
@@ -250,7 +249,7 @@ def _sessions(by: str, files: Sequence[Path], results: Sequence[SuiteResult]) ->
 
 
 @criteria.command
-@_one_line
+@one_line("mainstay criteria")
 def check(files: list[Path], /, *, criteria: Path, as_json: AsJson = False) -> int:
     """Evaluate result files with criteria; the exit codes are those of `mainstay validate`.
 
@@ -276,7 +275,7 @@ def check(files: list[Path], /, *, criteria: Path, as_json: AsJson = False) -> i
 
 
 @criteria.command
-@_one_line
+@one_line("mainstay criteria")
 def repeatability(files: list[Path], /, *, as_json: AsJson = False) -> int:
     """Compute the repeatability of each metric on the same device; below 0.98 a metric gets no criterion.
 
@@ -303,7 +302,7 @@ def repeatability(files: list[Path], /, *, as_json: AsJson = False) -> int:
 
 
 @criteria.command
-@_one_line
+@one_line("mainstay criteria")
 def compare(*, before: Files, after: Files, false_alarms: float = FALSE_ALARMS, as_json: AsJson = False) -> int:
     """Compare results before and after a driver or firmware update: did all devices change, or only some?
 
@@ -359,7 +358,7 @@ def _load(path: Path, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=shape)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from error
     except UNREADABLE as error:
@@ -369,14 +368,16 @@ def _load(path: Path, shape: type[T]) -> T:
 def _check_writable(output: Path | None) -> None:
     """Check the path before the measurements, which take minutes."""
     if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise InputError(f"{output}: {'is a directory' if output.is_dir() else 'its directory does not exist'}")
+        raise InputError(
+            f"cannot write {output}: {'it is a directory' if output.is_dir() else 'its directory does not exist'}"
+        )
 
 
 def _write(output: Path, document: object) -> None:
     try:
         output.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
     except OSError as error:
-        raise InputError(f"{output}: {error.strerror}") from error
+        raise InputError(f"cannot write {output}: {error.strerror}") from error
 
 
 def _show(judged: list[SuiteVerdict], *, as_json: bool, document: object) -> None:

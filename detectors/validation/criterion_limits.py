@@ -20,7 +20,6 @@ from typing import Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mainstay.detectors.statistics.estimator import Estimator
 from mainstay.detectors.validation.sessions import (
     Components,
     Groups,
@@ -128,7 +127,7 @@ class LimitEstimator(Protocol):
         ...
 
 
-class RobustLimits(Estimator):
+class RobustLimits:
     """One-sided prediction limits on the logarithm of each run's median.
 
     The next healthy run falls beyond the failure limit with probability ``false_alarms``, beyond the warning limit with

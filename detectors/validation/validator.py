@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from mainstay.detectors.base import Floats
 from mainstay.detectors.statistics import conformal
 from mainstay.detectors.statistics.conformal import ConformalScores, Thresholds, Views
-from mainstay.detectors.statistics.estimator import Estimator
 from mainstay.detectors.statistics.similarity import medoid, shortfalls
 from mainstay.detectors.validation.criterion_limits import (
     MIN_RUNS,
@@ -44,7 +43,7 @@ _OTHER = {Better.LOWER: Better.HIGHER, Better.HIGHER: Better.LOWER}
 Verdicts = list[Verdict]
 
 
-class Validator(Estimator):
+class Validator:
     """One metric's criterion in one cohort, from the runs of many devices (or many runs of one).
 
     Args:
@@ -61,19 +60,8 @@ class Validator(Estimator):
     limits_: CriterionLimits
     """The criterion; ``limits_.distribution`` is None for fingerprints only."""
     better_: Better
-    reference_: Floats
-    """Values of the medoid, rising, at most 256; empty for fingerprints."""
-    thresholds_: Thresholds
-    repeatability_: Repeatability
     healthy_: NDArray[np.bool_]
     """[runs] of ``fit``: which were not excluded."""
-    views_: Views
-    """[runs] of ``fit``: distances from the reference."""
-
-    @property
-    def alpha_(self) -> float:
-        """A run fails at this similarity or less."""
-        return 1.0 - self.thresholds_.whole.fail
 
     def fit(
         self,
@@ -98,7 +86,8 @@ class Validator(Estimator):
             raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
         if better is Better.EQUAL:
             limits = fingerprints(runs)
-            self._learned(limits=limits, better=better, healthy=np.array([_right(run, limits) for run in runs]))
+            self.limits_, self.better_ = limits, better
+            self.healthy_ = np.array([_right(run, limits) for run in runs])
             return self
         if any(not run.size or not np.isfinite(run).all() or run.min() <= 0 for run in runs):
             raise NotAGateError("some runs measured nothing above zero")
@@ -109,30 +98,16 @@ class Validator(Estimator):
             raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {self.needed:.2f} makes a gate")
         groups = None if whose.groups is None else whose.groups[healthy]
         thresholds = conformal.thresholds(views[healthy], repeats.one_sided, self.false_alarms, groups=groups)
-        limits = _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
-        self._learned(limits=limits, better=better, healthy=healthy)
-        self.reference_, self.views_, self.thresholds_, self.repeatability_ = reference, views, thresholds, repeats
+        self.limits_ = _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
+        self.better_, self.healthy_ = better, healthy
         return self
-
-    def _learned(self, *, limits: CriterionLimits, better: Better, healthy: NDArray[np.bool_]) -> None:
-        """Forget what an earlier ``fit`` learned."""
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
-        self.limits_, self.better_, self.healthy_, self.reference_ = limits, better, healthy, np.empty(0)
-
-    def similarity(self, runs: Sequence[Run]) -> Floats:
-        """One-sided similarity of each run to the criterion, 0..1; NaN where a run has no sound value.
-
-        A fingerprint's is 1 if it is right, else 0.
-        """
-        return _similarity(runs, self.limits_, self.better_)
 
     def predict(self, runs: Sequence[Run]) -> Verdicts:
         """PASS, WARN, FAIL or, where a run has no sound value, UNKNOWN; one a run."""
         return [judge_run(run, self.limits_, self.better_)[0] for run in runs]
 
 
-class BestLimits(Estimator):
+class BestLimits:
     """The Validator where a metric repeats well enough for one, wide robust limits where it does not.
 
     What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
@@ -149,8 +124,6 @@ class BestLimits(Estimator):
     limits_: CriterionLimits
     best_estimator_: LimitEstimator
     """The one whose limits these are."""
-    refused_: str
-    """Why it is not the Validator; empty if it is."""
 
     def fit(
         self,
@@ -165,17 +138,16 @@ class BestLimits(Estimator):
             NotAGateError: neither can learn from these runs.
         """
         best: LimitEstimator = Validator(self.false_alarms, self.min_runs)
-        self.refused_ = ""
         try:
             best.fit(runs, better, devices, sessions)
-        except NotAGateError as error:
-            best, self.refused_ = RobustLimits(self.false_alarms, self.min_runs), str(error)
+        except NotAGateError:
+            best = RobustLimits(self.false_alarms, self.min_runs)
             best.fit(runs, better, devices, sessions)
         self.best_estimator_, self.limits_ = best, best.limits_
         return self
 
 
-class OwnPast(Estimator):
+class OwnPast:
     """How much a device may differ from its own past, learned from devices that were measured twice.
 
     The limit is common to the cohort; the reference is each device's own. A canary after a repair or an update, and
@@ -192,9 +164,6 @@ class OwnPast(Estimator):
 
     better_: Better
     thresholds_: Thresholds
-    healthy_: NDArray[np.bool_]
-    """[devices] of ``fit``: which had not changed."""
-    views_: Views
 
     @property
     def alpha_(self) -> float:
@@ -226,16 +195,8 @@ class OwnPast(Estimator):
             raise NotAGateError(f"{slower} of {len(unchanged)} devices became slower: look at the update")
         apart = None if nodes is None else len({node for node, same in zip(nodes, unchanged, strict=True) if same})
         self.thresholds_ = conformal.thresholds(views[unchanged], math.nan, self.false_alarms, apart)
-        self.better_, self.healthy_, self.views_ = better, unchanged, views
+        self.better_ = better
         return self
-
-    def similarity(self, before: Sequence[Run], after: Sequence[Run]) -> Floats:
-        """One-sided similarity of each device to its own past.
-
-        Raises:
-            ValueError: a sample is empty or not above zero.
-        """
-        return np.asarray(1.0 - _changes(before, after, self.better_).whole.worse)
 
     def predict(self, before: Sequence[Run], after: Sequence[Run]) -> Verdicts:
         """PASS, WARN or FAIL, one a device, by whichever of median and distribution is worse.
@@ -258,7 +219,7 @@ def judge_run(values: Run, limits: CriterionLimits, better: Better) -> tuple[Ver
 
     The worse verdict of two: that of the distribution and that of the median.
     """
-    similarity = float(_similarity([values], limits, better)[0])
+    similarity = _similarity(values, limits, better)
     if math.isnan(similarity):
         return Verdict.UNKNOWN, similarity
     kept = limits.distribution
@@ -273,17 +234,13 @@ def judge_run(values: Run, limits: CriterionLimits, better: Better) -> tuple[Ver
     return Verdict.PASS, similarity
 
 
-def _similarity(runs: Sequence[Run], limits: CriterionLimits, better: Better) -> Floats:
-    arrays = [np.asarray(run, dtype=np.float64) for run in runs]
-    result = np.full(len(arrays), math.nan)
+def _similarity(values: Run, limits: CriterionLimits, better: Better) -> float:
+    run = np.asarray(values, dtype=np.float64)
     if limits.distribution is None:
-        known = [i for i, run in enumerate(arrays) if run.size]
-        result[known] = [float(_right(arrays[i], limits)) for i in known]
-        return result
-    sound = [i for i, run in enumerate(arrays) if run.size and np.isfinite(run).all() and run.min() > 0]
-    reference = np.array(limits.distribution.reference)
-    result[sound] = 1.0 - shortfalls([arrays[i] for i in sound], reference, better)
-    return result
+        return float(_right(run, limits)) if run.size else math.nan
+    if not run.size or not np.isfinite(run).all() or run.min() <= 0:
+        return math.nan
+    return 1.0 - float(shortfalls([run], np.array(limits.distribution.reference), better)[0])
 
 
 def _right(run: Run, limits: CriterionLimits) -> bool:

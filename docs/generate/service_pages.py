@@ -18,6 +18,7 @@ from mainstay.service import health
 from mainstay.service.config.fields import example_file, setting_fields
 from mainstay.service.exposition import collector, devices
 from mainstay.service.exposition import page as device_page
+from mainstay.service.fleet.directory import FleetDevice
 from mainstay.service.incidents import metrics as incident_metrics
 from mainstay.service.incidents import run_metrics
 from mainstay.service.remediation import metrics as remediation_metrics
@@ -204,7 +205,11 @@ def _constant(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
 
 def _of_devices() -> Iterator[MetricReference]:
     """Yield the metrics of one GPU, one host, and one port whose signals all have a value."""
-    card = devices.GpuInfo(uuid="GPU-0", model="m", serial="s", pci="p", driver="d", memory_bytes=1)
+    facts = {"pci": "p", "driver": "d"}
+    card = FleetDevice(
+        node="node", id="gpu0", index=0, kind="gpu", model="m", serial="s", uuid="GPU-0", memory_bytes=1, present=True,
+        previous_node=None, facts=facts,
+    )  # fmt: skip
     columns = {
         SignalSource.GPU: ("node", "gpu0"),
         SignalSource.HOST: ("node", "host"),

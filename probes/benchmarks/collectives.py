@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from mainstay.probes.benchmarks.allreduce import agreed, backend_of, size_name
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of, size_name, slowest, timed
 from mainstay.probes.benchmarks.ranks import run_ranks
 from mainstay.probes.benchmarks.result import Better, Metric
 
@@ -30,8 +30,8 @@ _SIZES: dict[str, tuple[int, ...]] = {"gloo": (1 << 16, 1 << 22), "nccl": (1 << 
 """Bytes of the larger buffer of a rank: what is gathered, scattered or sent in all."""
 
 
-class Collectives(Benchmark):
-    """NCCL with one rank a GPU where there are two GPUs or more; otherwise gloo over host ranks, under other names.
+class Collectives(RankBenchmark):
+    """Each operation at two sizes.
 
     ``send_recv`` goes round a ring, every rank to the next at the same time. A repetition counts as long as its
     slowest rank, and each result is checked once.
@@ -41,18 +41,6 @@ class Collectives(Benchmark):
     catches: ClassVar[str] = "a bad link, switch plane or path that only one pattern of traffic uses"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
-    each_device: ClassVar[bool] = False
-
-    @dataclass(frozen=True, kw_only=True)
-    class Config(Benchmark.Config):
-        host_ranks: int = 2
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.host_ranks < 2:
-                raise ValueError(f"host_ranks must be at least 2, not {self.host_ranks}")
-
-    config: Config
 
     def tuned(self, effort: Effort) -> Self:
         """Ten metrics: a shorter budget for each does."""
@@ -65,19 +53,15 @@ class Collectives(Benchmark):
             for size in _SIZES[backend_of(device)]
         )
 
-    def where(self, device: Device) -> str:
-        return "cuda" if backend_of(device) == "nccl" else "cpu"
-
     def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         backend = backend_of(device)
-        world = device.count if backend == "nccl" else self.config.host_ranks
+        world = self.world(device)
         answers = run_ranks(world, backend, lambda rank: self._rank(rank, world, backend, clock))
         readings = BenchmarkReadings()
         for name, factor in OPERATIONS.items():
             for size in _SIZES[backend]:
                 metric = _named(backend, name, size)
-                slowest = [max(seconds) for seconds in zip(*(a[metric] for a in answers), strict=True)]
-                readings.values[metric] = [factor(world) * size / s for s in slowest]
+                readings.values[metric] = [factor(world) * size / s for s in slowest(answers, metric)]
         return readings
 
     def _rank(self, rank: int, world: int, backend: str, clock: Clock) -> dict[str, Any]:
@@ -96,24 +80,10 @@ def _named(backend: str, operation: str, size: int) -> str:
 def _timed(  # noqa: PLR0917 - one private caller
     name: str, size: int, where: str, rank: int, world: int, budget: float, clock: Clock
 ) -> list[float]:
-    import torch
-    import torch.distributed as dist
-
     work, check = _operation(name, size // 4 // world * world, where, rank, world)
     work()
     check()
-
-    def once(calls: int) -> float:
-        dist.barrier()
-        begun = clock()
-        for _ in range(calls):
-            work()
-        if where != "cpu":
-            torch.cuda.synchronize()
-        return (clock() - begun) / calls
-
-    calls, repeats = agreed(once, budget, where)
-    return [once(calls) for _ in range(repeats)]
+    return timed(work, where, budget, clock)
 
 
 def _operation(

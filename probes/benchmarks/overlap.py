@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from mainstay.probes.benchmarks.allreduce import backend_of
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Kind, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.gemm import multiply
+from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of, slowest
 from mainstay.probes.benchmarks.ranks import run_ranks
 from mainstay.probes.benchmarks.result import Better, Metric
 
 _LEAST, _MOST = 5, 50
 
 
-class Overlap(Benchmark):
+class Overlap(RankBenchmark):
     """A chain of multiplies beside an all-reduce of ``mebibytes``, sized to take about as long.
 
     ``compute``, ``communicate`` and ``both`` are seconds of the slowest rank. ``hidden`` = (compute + communicate -
@@ -29,11 +29,9 @@ class Overlap(Benchmark):
     catches: ClassVar[str] = "collectives that slow down, or are slowed down by, the arithmetic beside them"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.COMPUTE, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
-    each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Benchmark.Config):
-        host_ranks: int = 2
+    class Config(RankBenchmark.Config):
         size: int = 512
         mebibytes: int = 8
 
@@ -50,18 +48,13 @@ class Overlap(Benchmark):
         )
         return (*times, Metric(name=f"hidden_{size}", unit="ratio", better=Better.HIGHER))
 
-    def where(self, device: Device) -> str:
-        return "cuda" if backend_of(device) == "nccl" else "cpu"
-
     def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         backend = backend_of(device)
-        world = device.count if backend == "nccl" else self.config.host_ranks
-        answers = run_ranks(world, backend, lambda rank: self._rank(rank, backend, clock))
-        parts = ("compute", "communicate", "both")
-        slowest = {part: [max(s) for s in zip(*(a[part] for a in answers), strict=True)] for part in parts}
+        answers = run_ranks(self.world(device), backend, lambda rank: self._rank(rank, backend, clock))
+        parts = [slowest(answers, part) for part in ("compute", "communicate", "both")]
         names = [metric.name for metric in self.metrics(device)]
-        values = dict(zip(names, slowest.values(), strict=False))
-        values[names[-1]] = [hidden(*seconds) for seconds in zip(*slowest.values(), strict=True)]
+        values = dict(zip(names, parts, strict=False))
+        values[names[-1]] = [hidden(*seconds) for seconds in zip(*parts, strict=True)]
         return BenchmarkReadings(values=values)
 
     def _rank(self, rank: int, backend: str, clock: Clock) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import permutations
 from typing import Any, ClassVar, Self
 
-from mainstay.probes.benchmarks.allreduce import backend_of
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of
 from mainstay.probes.benchmarks.ranks import run_ranks
 from mainstay.probes.benchmarks.result import Better, Metric
 from mainstay.probes.benchmarks.timing import Stopwatch
@@ -18,7 +18,7 @@ from mainstay.probes.benchmarks.timing import Stopwatch
 _LEAST, _MOST = 3, 50
 
 
-class Peer(Benchmark):
+class Peer(RankBenchmark):
     """Bytes per second of one copy at a time, ``i`` to ``j``, for all ordered pairs; the bytes that arrive are checked.
 
     ``access`` says per pair whether the driver grants direct access (1) or copies through the host (0). With fewer than
@@ -29,17 +29,10 @@ class Peer(Benchmark):
     catches: ClassVar[str] = "one bad NVLink, switch plane or PCIe path between two GPUs of a node"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_LINK)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
-    each_device: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Benchmark.Config):
-        host_ranks: int = 2
+    class Config(RankBenchmark.Config):
         mebibytes: int = 16
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.host_ranks < 2:
-                raise ValueError(f"host_ranks must be at least 2, not {self.host_ranks}")
 
     config: Config
 
@@ -62,11 +55,8 @@ class Peer(Benchmark):
         each = self.config.budget_seconds + 0.05
         return self.set_up_seconds + each * sum(1 for _ in self._pairs(device))
 
-    def where(self, device: Device) -> str:
-        return "cuda" if backend_of(device) == "nccl" else "cpu"
-
     def _pairs(self, device: Device) -> Iterator[tuple[int, int]]:
-        return permutations(range(device.count if backend_of(device) == "nccl" else self.config.host_ranks), 2)
+        return permutations(range(self.world(device)), 2)
 
     def _metric(self, device: Device, source: int, target: int) -> str:
         kind = "gpu" if backend_of(device) == "nccl" else "gloo"

@@ -81,8 +81,6 @@ class Suite:
     """Seconds of measuring per metric."""
     timeout_seconds: float
     """Hard limit for one benchmark on one device: about ten times what it takes on a slow, busy machine."""
-    limit_seconds: float
-    """What the whole suite may take on eight GPUs."""
 
     def benchmarks(self, kind: Kind, *, directory: str = "", only: Sequence[str] = ()) -> tuple[Benchmark, ...]:
         """The suite's benchmarks for a kind of device, in the order in which they run.
@@ -121,7 +119,6 @@ SUITES: Mapping[str, Suite] = {
             tier=SuiteTier.QUICK,
             budget_seconds=0.2,
             timeout_seconds=60.0,
-            limit_seconds=60.0,
         ),
         Suite(
             name="standard",
@@ -129,7 +126,6 @@ SUITES: Mapping[str, Suite] = {
             tier=SuiteTier.STANDARD,
             budget_seconds=1.0,
             timeout_seconds=300.0,
-            limit_seconds=600.0,
         ),
         Suite(
             name="deep",
@@ -137,7 +133,6 @@ SUITES: Mapping[str, Suite] = {
             tier=SuiteTier.DEEP,
             budget_seconds=5.0,
             timeout_seconds=1200.0,
-            limit_seconds=2700.0,
         ),
     )
 }

@@ -176,7 +176,7 @@ def runs(directory: Path) -> list[RunDirectory]:
         CheckpointError: there is no such directory.
     """
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} is no directory")
+        raise CheckpointError(f"{directory} is not a directory")
     return [RunDirectory(path) for path in sorted(_entries(directory)) if path.is_dir() and any(_numbered(path, _RUN))]
 
 

@@ -44,34 +44,14 @@ class StageTimes:
         return self.forward_s + self.backward_s + self.weight_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
-    """What follows the last backward. Seconds, bytes, bytes per second."""
-
-    gradient_bytes: float = 0.0
-    """Of one rank's share of the model."""
-    network_Bps: float = math.inf  # noqa: N815 - bytes per second, as the unit is written
-    """Bus bandwidth of the data-parallel ring."""
-    hidden_s: float = 0.0
-    """Of the all-reduce, beside the last backward."""
-    optimizer_s: float = 0.0
-
-
-def all_reduce_s(nbytes: float, ranks: int, bytes_per_s: float) -> float:
-    """A ring all-reduce: each rank sends 2 (n - 1)/n of the bytes (Patarasuk and Yuan, JPDC 2009)."""
-    return 2.0 * (ranks - 1) / ranks * nbytes / bytes_per_s
-
-
-def iteration_s(shape: IterationShape, stages: Sequence[StageTimes], sync: Sync | None = None) -> float:
+def iteration_s(shape: IterationShape, stages: Sequence[StageTimes]) -> float:
     """Seconds of one iteration; ``stages`` has one entry a stage, or one for all.
 
     Raises:
         ValueError: another number of stages.
     """
     slots = _slots(shape, stages)
-    after = sync or Sync()
-    reduced = all_reduce_s(after.gradient_bytes, shape.dp, after.network_Bps) - after.hidden_s
-    return (shape.micro_batches - 1) * max(slots) + sum(slots) + max(0.0, reduced) + after.optimizer_s
+    return (shape.micro_batches - 1) * max(slots) + sum(slots)
 
 
 def _slots(shape: IterationShape, stages: Sequence[StageTimes]) -> list[float]:

@@ -64,15 +64,15 @@ def fit(samples: Sequence[ScalingSample]) -> Fit | None:
     return Fit(*(float(value) for value in best))
 
 
-def useful_workers(fitted: Fit, most: int, worth: float = WORTH) -> int:
-    """The most workers of which the last still gains ``worth`` of a perfect division; at least 1.
+def useful_workers(fitted: Fit, most: int) -> int:
+    """The most workers of which the last still gains ``WORTH`` of a perfect division; at least 1.
 
-    The next one's gain, work / w (w + 1) - talk, falls with w and its due, worth x step / (w + 1), falls more slowly:
+    The next one's gain, work / w (w + 1) - talk, falls with w and its due, WORTH x step / (w + 1), falls more slowly:
     where it is not worth it once, it never is again.
     """
 
     def pays(workers: int) -> bool:
         now = fitted.step_s(workers)
-        return now - fitted.step_s(workers + 1) >= worth * now / (workers + 1)
+        return now - fitted.step_s(workers + 1) >= WORTH * now / (workers + 1)
 
     return bisect.bisect_left(range(1, max(1, most)), x=True, key=lambda workers: not pays(workers)) + 1

@@ -9,7 +9,7 @@ in steps S, S + 1, … T - 1 of rank R (without ``until``: in all from S on; ``n
 ============ ======================================================================================================
 sleep        M ms of sleep in every forward pass (four a step): a slow rank
 busy         M ms of computing there: a slow rank whose processor is busy
-data         M ms of waiting for every micro-batch: ``train_signals.py`` reports it as data wait
+data         M ms of waiting for every micro-batch: ``docs/examples/train_signals.py`` reports it as data wait
 link         every transfer from rank Q to rank R takes M ms longer, once both are ready: a slow link
 collective   every all-reduce ends M ms later on rank R, inside the call
 nan          a NaN in the first gradient of rank R, before gradients are exchanged

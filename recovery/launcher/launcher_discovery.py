@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.data_dir import private_directory
 from mainstay.recovery.launcher.coordinator_state import CoordinatorState
 from mainstay.recovery.launcher.election_server import CoordinatorQuery, ElectionReply, send_election_request
 from mainstay.recovery.launcher.options import RunOptions
@@ -44,7 +45,7 @@ def keep(options: RunOptions, coordinator_state: CoordinatorState, promised: int
     path = options.state_dir / FILE
     new = path.with_suffix(".new")
     try:
-        options.state_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(options.state_dir)
         new.write_bytes(
             msgspec.json.encode(KnownLaunchers(job=options.job, endpoints=election_endpoints, voted_term=promised))
         )

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from mainstay.probes.data_dir import private_directory
 from mainstay.probes.spool import SpoolError
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.launcher import launcher_discovery
@@ -29,6 +30,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     logging.basicConfig(level=logging.INFO, format=f"[{options.node}] %(message)s")
     try:
+        private_directory(options.state_dir)
         return asyncio.run(_serve(options))
     except CheckpointError as error:
         print(f"mainstay run: {error}", file=sys.stderr)  # noqa: T201 - this is a command

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from mainstay.probes.transport import Transport
 from mainstay.recovery import protection_scheme
 from mainstay.recovery.protection_scheme import ProtectionScheme
 
@@ -53,6 +54,13 @@ def parse_host_and_port(option: str, text: str, lowest: int = 1) -> tuple[str, i
     if not colon or not host or not port.isdigit() or not lowest <= int(port) < 65536:
         raise OptionsError(f"{option} {text!r} must look like HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def parse_service(url: str | None) -> str | None:
+    try:
+        return None if url is None else Transport(url).url
+    except ValueError as error:
+        raise OptionsError(f"--service: {error}") from error
 
 
 def find_job_token(path: Path | None, service_token: str, job: str, nnodes: int) -> str:

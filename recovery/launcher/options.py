@@ -20,6 +20,7 @@ from mainstay.recovery.launcher.option_values import (
     parse_endpoint,
     parse_host_and_port,
     parse_scheme,
+    parse_service,
     read_token,
     state_directory,
 )
@@ -305,7 +306,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         checkpoint_dir=found.checkpoint_dir,
         max_restarts=found.max_restarts,
         state_dir=found.state_dir or state_directory(job),
-        service=found.service,
+        service=parse_service(found.service),
         service_token=service_token,
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,

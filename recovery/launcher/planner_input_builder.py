@@ -160,13 +160,6 @@ class PlannerInputBuilder:
             return set()
         return {rank for rank in odd if rank != _model_of(shape.dp_peers(rank), odd)}
 
-    def expected(self) -> PlannerInput:
-        """The job while it runs, every rank with the slot that it is about to have."""
-        base, epoch = self._base(), self._c.committed
-        there = [place for place in base.ranks if place.rank not in base.away]
-        slots = tuple(HeldSlot(node=place.node, rank=place.rank, epoch=epoch) for place in there)
-        return replace(base, live={place.rank: epoch for place in there}, slots=slots)
-
     def homes(self, victims: set[int], exclude: frozenset[int] = frozenset()) -> dict[int, str] | str:
         """Where each victim runs next, or why it cannot run anywhere. Those in ``exclude`` leave their device."""
         members = self._c.members

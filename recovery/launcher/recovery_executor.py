@@ -58,8 +58,6 @@ class RecoveryExecutor:
         self.survey = PlannerInputBuilder(coordinator)
         self.participation = ParticipationPolicy(coordinator)
         self.judge = StrategyController(coordinator)
-        self.cached: Mapping[int | str, RecoveryPlan] = {}
-        """Plans for the loss of each rank and each node, as the membership was when it formed."""
         self.formed_once = False
 
     @property
@@ -78,12 +76,9 @@ class RecoveryExecutor:
         return None if self._recovery is None else self._recovery.before
 
     def prepare(self) -> None:
-        """The membership has formed: have a plan ready for every single loss."""
+        """The membership has formed: decide single losses in advance."""
         self.formed_once = True
         if self._c.members.shape is not None:
-            self.cached = forecasts = planner.PrecomputedPlans(self.survey.expected())
-            if forecasts.large:
-                self._c.spawn(asyncio.to_thread(forecasts.prepare))
             self.judge.prepare()
 
     def cancel(self) -> None:

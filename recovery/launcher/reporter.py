@@ -1,4 +1,4 @@
-"""What the coordinator tells the world: a file that anyone can follow, and the service, when there is one.
+"""What the coordinator tells the world: a file that its owner can follow, and the service, when there is one.
 
 Everything happens on threads of its own; ``event``, ``step`` and ``job`` only put something into a queue. A service
 that is away, slow or broken costs neither training nor recovery anything: what it has not taken waits on disk.
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.data_dir import private_directory
 from mainstay.probes.ids import uuid7
 from mainstay.probes.outbox import EventOutbox
 from mainstay.probes.shipper import FrameSender
@@ -45,7 +46,7 @@ class Reporter:
     def __init__(self, options: RunOptions) -> None:
         self._options = options
         directory = options.state_dir
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory)
         self._events_file = (directory / "events.jsonl").open("ab", buffering=0)
         self._job_path = directory / "job.json"
         self._job_path.unlink(missing_ok=True)  # of a run of the same name

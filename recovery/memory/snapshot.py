@@ -38,23 +38,6 @@ class SnapshotSource(Protocol):
         """Called in the trainer's thread: each tensor of the layout, as bytes that stay as they are until ``wait``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyReport:
-    """One snapshot, as it went."""
-
-    epoch: int
-    generation: int
-    slot: int
-    nbytes: int
-    freeze_seconds: float
-    """Spent in ``start``: the trainer stood still."""
-    pinned_seconds: float
-    """Spent waiting for a slot that parity or disk had pinned."""
-    copy_seconds: float
-    degraded: str | None
-    """Which protection was given up to make room, in words; None is good."""
-
-
 Committed = Callable[[int, int, int], None]
 """Called from the copying thread with (epoch, generation, slot) once a slot is COPIED."""
 
@@ -76,8 +59,6 @@ class SnapshotWriter:
         arena.layout.require_same(source.layout, f"arena {arena.path}")
         self.arena = arena
         self.source = source
-        self.last: CopyReport | None = None
-        """The newest finished snapshot."""
         self._on_committed = on_committed
         self._pin_seconds = pin_seconds
         self._copy = SlotCopier(idle_threads())
@@ -100,10 +81,9 @@ class SnapshotWriter:
         if not self._idle.is_set():
             raise RuntimeError(f"snapshot of epoch {epoch} started before the previous one was waited for")
         self.arena.require_live(generation)
-        begun = time.perf_counter()
         pieces = self.source.freeze()
         self._idle.clear()
-        self._orders.put(_Order(epoch, generation, pieces, time.perf_counter() - begun))
+        self._orders.put(_Order(epoch, generation, pieces))
 
     def wait(self, timeout: float | None = None) -> float:
         """Block until the snapshot under way is committed; returns the seconds blocked (0.0 when there is none).
@@ -142,31 +122,19 @@ class SnapshotWriter:
         self.arena.prefault()
         while (order := self._orders.get()) is not None:
             try:
-                self.last = self._snapshot(order)
+                self._snapshot(order)
             except Exception as error:  # noqa: BLE001 - boundary: the thread hands every error to wait()
                 self._error = error
             finally:
                 self._idle.set()
 
-    def _snapshot(self, order: _Order) -> CopyReport:
-        choice, pinned = self._take_slot(order)
-        begun = time.perf_counter()
+    def _snapshot(self, order: _Order) -> None:
+        choice = self._take_slot(order)
         out = self.arena.begin_write(choice.slot, order.generation)
         self._copy.carry_out(self._places_in(choice.slot, out).work(order.pieces))
         self.arena.retire_twins(self.arena.commit(choice.slot, order.epoch, order.generation))
-        copied = time.perf_counter() - begun
         if self._on_committed is not None:
             self._on_committed(order.epoch, order.generation, choice.slot)
-        return CopyReport(
-            epoch=order.epoch,
-            generation=order.generation,
-            slot=choice.slot,
-            nbytes=self.arena.layout.nbytes,
-            freeze_seconds=order.freeze_seconds,
-            pinned_seconds=pinned,
-            copy_seconds=copied,
-            degraded=choice.sacrifices,
-        )
 
     def _places_in(self, slot: int, out: Bytes) -> CopyPlan:
         known = self._places.get(slot)
@@ -174,13 +142,13 @@ class SnapshotWriter:
             known = self._places[slot] = (out.ctypes.data, CopyPlan(self.arena.layout, out))
         return known[1]
 
-    def _take_slot(self, order: _Order) -> tuple[SlotChoice, float]:
+    def _take_slot(self, order: _Order) -> SlotChoice:
         """A slot to write, waiting while all are pinned and the agent lives, but never longer than ``pin_seconds``."""
         begun = time.perf_counter()
         while True:
             choice, waited = self.arena.choose(), time.perf_counter() - begun
             if choice.sacrifices is None:
-                return choice, waited
+                return choice
             self.arena.require_live(order.generation)
             alive = self.arena.agent_alive()
             if not alive or waited > self._pin_seconds:
@@ -192,7 +160,7 @@ class SnapshotWriter:
                     why,
                     choice.sacrifices,
                 )
-                return choice, waited
+                return choice
             time.sleep(_POLL_SECONDS)
 
 
@@ -201,4 +169,3 @@ class _Order:
     epoch: int
     generation: int
     pieces: Mapping[str, Piece]
-    freeze_seconds: float

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 import torch
 import torch.distributed as dist
@@ -18,7 +17,7 @@ from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.mesh import Mesh
 from mainstay.recovery.sdk.meter import Sent, StepMeter
 from mainstay.recovery.sdk.progress import ProgressThread
-from mainstay.recovery.sdk.run import Report, T, TrainingRun, checked_phase, checked_section
+from mainstay.recovery.sdk.run import Report, StepBlock, T, TrainingRun, checked_phase, checked_section
 from mainstay.recovery.sdk.transfer_timer import TransferTimer
 
 
@@ -120,15 +119,18 @@ class WatchedRun(MeteredRun):
         self._send(everything=True)
 
     def step(self) -> AbstractContextManager[Report]:
-        return _Step(self)
+        return StepBlock(self)
 
     def enter(self) -> None:
         self._meter.begin_step(self._epoch + 1)
 
-    def leave(self) -> None:
-        self._epoch += 1
-        self._meter.end(self._generation, self._epoch, digests=False)
-        self._send()
+    def leave(self, error: BaseException | None) -> bool:
+        """An error passes through, and the step does not count."""
+        if error is None:
+            self._epoch += 1
+            self._meter.end(self._generation, self._epoch, digests=False)
+            self._send()
+        return False
 
     def _send(self, *, everything: bool = False) -> None:
         messages = self._meter.collect(everything=everything)
@@ -146,20 +148,3 @@ class WatchedRun(MeteredRun):
         collective_hooks.uninstall()
         self._meter.traffic.leave()
         self._meter.close()
-
-
-class _Step:
-    """One step; an error passes through, and the step does not count."""
-
-    def __init__(self, run: WatchedRun) -> None:
-        self._run = run
-
-    def __enter__(self) -> Report:
-        self._run.enter()
-        return lambda loss: self._run.report(loss=loss)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._run.leave()

@@ -112,7 +112,9 @@ def _scenario(options: SimulateOptions) -> Scenario:
         flags["mtbf_hours"] = "--mtbf-hours times --nodes"
     gpus, ranks = options.nodes * options.gpus, options.pp * options.tp
     if options.dp is None and (ranks <= 0 or gpus % ranks):
-        raise InputError(f"--nodes: {gpus:,} GPUs are not whole pipelines of --pp x --tp = {ranks:,} ranks")
+        raise InputError(
+            f"--nodes: {gpus:,} GPUs do not fill whole pipelines of --pp x --tp = {ranks:,} ranks: change one of them"
+        )
     whole = options.mtbf_hours
     try:
         return Scenario(

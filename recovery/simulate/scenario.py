@@ -32,7 +32,7 @@ class PolicyName(StrEnum):
 
 
 class WithoutSpare(StrEnum):
-    """What the job does while a node is missing and no spare is left."""
+    """What the job does while a node is missing and no spare node is available."""
 
     WAIT = "wait"
     DROP = "drop"  # without the pipelines that lost a node
@@ -40,7 +40,7 @@ class WithoutSpare(StrEnum):
 
 
 class SweepOver(StrEnum):
-    """What may be varied."""
+    """The quantities that can vary."""
 
     MTBF_HOURS = "mtbf_hours"
     SPARES = "spares"

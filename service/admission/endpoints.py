@@ -17,12 +17,12 @@ router = APIRouter(tags=["admission"])
 
 @router.post("/admission", operation_id="admit", response_model=AdmissionRead)
 def admit(body: AdmissionIn, _: Actor, services: ServicesDep, now: Now) -> Response:
-    """May this job start on these nodes? Answered from stored verdicts, states and findings, within milliseconds.
+    """Check whether a job may start on these nodes, from stored verdicts, states, and findings, within milliseconds.
 
-    ``allow``, ``allow_degraded`` or ``deny``, with every reason, and spares for what is denied.
+    The response is ``allow``, ``allow_degraded``, or ``deny``, with every reason and with spare nodes for denied ones.
     """
     with services.database.reading() as session:
-        answer = service.decide(session, body, services.occupancy, now=now, settings=services.settings)
+        answer = service.decide(session, services, body, now=now)
     if body.preempt or body.preflight:
         with services.database.session() as session:
             answer = service.act(session, body, answer, now=now, settings=services.settings)

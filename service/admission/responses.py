@@ -12,7 +12,7 @@ from mainstay.service.admission.rules import AdmissionDecision, Reason
 
 
 class NodeAdmissionResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node with at least one objection."""
+    """A node with at least one reason against it."""
 
     node: str
     decision: AdmissionDecision

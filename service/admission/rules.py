@@ -25,7 +25,7 @@ BADNESS: Final = {AdmissionDecision.ALLOW: 0, AdmissionDecision.ALLOW_DEGRADED: 
 
 
 class ReasonCode(StrEnum):
-    """Why a node is not simply allowed."""
+    """A reason against a node, or for a degraded start."""
 
     UNKNOWN_NODE = "unknown_node"
     SILENT = "silent"
@@ -91,7 +91,7 @@ Rule = Callable[[AdmissionFacts, AdmissionRequest], Reason | None]
 
 
 def _silent(known: AdmissionFacts, _: AdmissionRequest) -> Reason | None:
-    return Reason(ReasonCode.SILENT, AdmissionDecision.DENY, "nothing is heard of it") if known.silent else None
+    return Reason(ReasonCode.SILENT, AdmissionDecision.DENY, "it does not report") if known.silent else None
 
 
 def _state(known: AdmissionFacts, _: AdmissionRequest) -> Reason | None:

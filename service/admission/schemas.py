@@ -14,7 +14,7 @@ MAX_NODES = 100_000
 
 
 class AdmissionIn(Input):
-    """A job that wants to start on these nodes."""
+    """A job that is to start on these nodes."""
 
     job: Name
     nodes: Annotated[list[Name], Field(min_length=1, max_length=MAX_NODES)]
@@ -38,7 +38,7 @@ class ReasonRead(Output):
 
 
 class NodeAdmission(Output):
-    """A node with at least one objection."""
+    """A node with at least one reason against it."""
 
     node: str
     decision: AdmissionDecision

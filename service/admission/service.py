@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from mainstay.service.admission.node_facts import FactsQuery, Occupancy
+from mainstay.service.admission.node_facts import FactsQuery
 from mainstay.service.admission.responses import AdmissionResponse, NodeAdmissionResponse
 from mainstay.service.admission.rules import (
     BADNESS,
@@ -22,6 +22,7 @@ from mainstay.service.admission.rules import (
 )
 from mainstay.service.admission.schemas import AdmissionIn
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.validation import node_tasks
 from mainstay.service.validation import service as validations
@@ -36,17 +37,15 @@ WANTS_CHECK: Final = {
 """Objections that a pre-flight validation can clear."""
 
 
-def decide(
-    session: AnySession, body: AdmissionIn, occupancy: Occupancy, *, now: float, settings: Settings
-) -> AdmissionResponse:
+def decide(session: AnySession, services: Services, body: AdmissionIn, *, now: float) -> AdmissionResponse:
     """Judge every node by what is stored, and name spares.
 
     Raises:
         UnknownSuiteError: the suite that is asked for does not exist.
     """
-    request = _request(body, now, settings)
+    request = _request(body, now, services.settings)
     names = tuple(dict.fromkeys(body.nodes))
-    survey = FactsQuery(session, names, request, body.job, occupancy)
+    survey = FactsQuery(session, services, names, request, body.job)
     told: dict[str, NodeAdmissionResponse] = {}
     cohorts: set[str] = set()
     for name, known in survey.notable().items():

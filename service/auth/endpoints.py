@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from sqlalchemy import select
 
 from mainstay.service.auth import guard, service
@@ -15,6 +15,7 @@ from mainstay.service.auth.schemas import (
     EnrollmentRead,
     Me,
     SignIn,
+    SignInCode,
     TokenCreate,
     TokenCreated,
     TokenRead,
@@ -22,10 +23,12 @@ from mainstay.service.auth.schemas import (
 from mainstay.service.auth.service import NewToken
 from mainstay.service.auth.tokens import TokenKind
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.openapi import PUBLIC, problems
 from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.problem import ForbiddenError
 from mainstay.service.common.schemas import Uuid
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["auth"])
@@ -35,23 +38,52 @@ class TokenPage(Page[TokenRead]):
     """Tokens, newest first."""
 
 
+async def _throttled(request: Request, services: ServicesDep) -> str:
+    """Before any database work: refuse an address with too many failures. Another site's page counts for nothing."""
+    if {"sec-fetch-site", "origin"} & set(request.headers.keys()):
+        guard.require_same_origin(request)  # a browser request: another site must not sign a user in
+    address = request.client.host if request.client is not None else ""
+    services.sign_ins.begin_attempt(address)
+    return address
+
+
 @router.post(
     "/auth/session",
     status_code=204,
     operation_id="sign_in",
     response_class=Response,
-    responses=problems(401, 403),
+    responses=problems(401, 403, 429),
     openapi_extra=PUBLIC,
 )
-def sign_in(body: SignIn, request: Request, services: ServicesDep, session: Writing, now: Now) -> Response:
-    """Exchange a token for a session cookie."""
-    if {"sec-fetch-site", "origin"} & set(request.headers.keys()):
-        guard.require_same_origin(request)  # a browser request: another site must not sign a user in
+def sign_in(
+    body: SignIn,
+    request: Request,
+    *,
+    address: Annotated[str, Depends(_throttled)],
+    services: ServicesDep,
+    session: Writing,
+    now: Now,
+) -> Response:
+    """Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429."""
     cookie, seconds = service.sign_in(session, body.token, now=now, hours=services.settings.auth.session_hours)
+    services.sign_ins.return_attempt(address)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, cookie, max_age=int(seconds), path="/", secure=secure, httponly=True, samesite="strict")
     return response
+
+
+@router.post("/auth/sign-in-codes", status_code=201, operation_id="create_sign_in_code")
+def create_sign_in_code(
+    reader: Reader, request: Request, services: ServicesDep, session: Writing, now: Now
+) -> SignInCode:
+    """Make a code that signs a browser in once, as whoever asks: ``/sign-in#code=CODE`` exchanges it."""
+    if guard.bearer_of(request) is None:  # a session would outlive its end
+        raise ForbiddenError("a sign-in code needs an access token, not a session")
+    seconds = services.settings.auth.sign_in_code_seconds
+    return SignInCode(
+        code=service.create_code(session, reader.token_id, now=now, seconds=seconds), expires_at=now + seconds
+    )
 
 
 @router.delete("/auth/session", status_code=204, operation_id="sign_out", response_class=Response)
@@ -67,9 +99,12 @@ def sign_out(anyone: Anyone, request: Request, services: ServicesDep, session: W
 
 
 @router.get("/auth/me", operation_id="get_me")
-async def get_me(reader: Reader) -> Me:
-    """Who is asking, and what they may do."""
-    return Me(subject=reader.node or reader.job or reader.name, scopes=sorted(reader.scopes), kind=reader.kind)
+def get_me(reader: Reader, session: Reading) -> Me:
+    """The identity of the caller, its scopes, and its racks."""
+    node = session.get(NodeRow, reader.node) if reader.node else None
+    racks = [node.rack] if node else sorted(reader.racks) or None
+    subject = reader.node or reader.job or reader.name
+    return Me(subject=subject, scopes=sorted(reader.scopes), kind=reader.kind, racks=racks)
 
 
 @router.get("/auth/tokens", operation_id="list_tokens")
@@ -82,7 +117,7 @@ def list_tokens(_admin: Admin, session: Reading, page: Paging) -> TokenPage:
 
 @router.post("/auth/tokens", status_code=201, operation_id="create_token")
 def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, session: Writing, now: Now) -> TokenCreated:
-    """Make a token; the answer is the only place where its secret appears."""
+    """Create a token. Only this response contains its secret."""
     life = body.expires_in
     if life is None and body.kind is TokenKind.JOIN:
         life = services.settings.auth.join_token_hours * 3600
@@ -92,6 +127,8 @@ def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, sessio
         scopes=tuple(body.scopes),
         node=body.node,
         job=body.job,
+        any_job=body.any_job,
+        racks=tuple(body.racks),
         expires_at=None if life is None else now + life,
     )
     row, secret = service.create_token(session, new, now=now)
@@ -109,9 +146,11 @@ def revoke_token(
 
 @router.post("/nodes:enroll", status_code=201, operation_id="enroll_node", responses=problems(409))
 def enroll_node(
-    body: EnrollmentCreate, joining: Anyone, services: ServicesDep, session: Writing, now: Now
+    body: EnrollmentCreate, joining: Anyone, request: Request, *, services: ServicesDep, session: Reporting, now: Now
 ) -> EnrollmentRead:
     """Exchange a join token for the credential of one node."""
+    guard.require_certificate(request, body.name)
+    services.quotas.charge_entity(joining)
     secret, ended = service.enroll(session, joining, body.name, now=now)
     after_commit(session, lambda: services.tokens.forget(ended))
     return EnrollmentRead(node=body.name, token=secret)

@@ -9,22 +9,33 @@ from __future__ import annotations
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
+import anyio
 from fastapi import Depends, Request
-from fastapi.concurrency import run_in_threadpool
 
 from mainstay.service import services as running
 from mainstay.service.auth import repository
 from mainstay.service.auth.models import TokenRow
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest
 from mainstay.service.common.problem import ForbiddenError, UnauthorizedError
+from mainstay.service.connections import PEER_NAMES
 from mainstay.service.services import Services
 
 COOKIE: Final = "mainstay_session"
+_WHO: Final = "/v1/auth/me"
+"""Says only whose a token is. A relay asks it for its nodes, whose certificates it cannot show."""
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+_CERTIFIED: Final = frozenset({TokenKind.NODE, TokenKind.RELAY})
+"""Kinds of token that need a certificate, of their node or of the token's name, where an authority is configured."""
 
 
 class CrossOriginError(ForbiddenError):
     slug, title = "cross-origin", "Request from another origin"
+
+
+class WrongCertificateError(ForbiddenError):
+    slug, title = "wrong-certificate", "Wrong client certificate"
 
 
 def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
@@ -37,6 +48,7 @@ def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
         scopes=frozenset(Scope(s) for s in row.scopes),
         node=row.node,
         job=row.job,
+        racks=frozenset(row.racks or ()),
         expires_at=min(ends, default=None),
     )
 
@@ -66,12 +78,29 @@ async def identify(request: Request) -> Principal:
     services = running.services_of(request)
     secret = bearer_of(request)
     if secret is not None:
-        return await _known(services, digest(secret), by_cookie=False)
+        principal = await _known(services, digest(secret), by_cookie=False)
+        if principal.kind in _CERTIFIED and request.scope["path"] != _WHO:
+            require_certificate(request, principal.node or principal.name)
+        return principal
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         raise UnauthorizedError("sign in, or send 'Authorization: Bearer TOKEN'")
     require_same_origin(request)
     return await _known(services, digest(cookie), by_cookie=True)
+
+
+def require_certificate(request: Request, node: str) -> None:
+    """Where client certificates are configured, the connection's must name ``node`` (or a relay's token).
+
+    Raises:
+        WrongCertificateError: it shows none, or one of another node.
+    """
+    if running.services_of(request).settings.tls_client_ca is None:
+        return
+    names = request.scope.get(PEER_NAMES) or frozenset()
+    if node not in names:
+        shown = f"one for {', '.join(sorted(names))}" if names else "none"
+        raise WrongCertificateError(f"{node!r} must show a client certificate of its name; it shows {shown}")
 
 
 async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
@@ -80,7 +109,9 @@ async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
     if principal is None:
         epoch = services.tokens.epoch
         look_up = _by_cookie if by_cookie else _by_token
-        principal = await run_in_threadpool(look_up, services, key)
+        # In threads of its own: whoever asks never waits behind what reports and pages do.
+        limiter = services.pressure.threads.identity
+        principal = await anyio.to_thread.run_sync(look_up, services, key, limiter=limiter)
         if principal is None:
             what = "session is over" if by_cookie else "token is unknown, expired or revoked"
             raise UnauthorizedError(f"this {what}", error="invalid_token")

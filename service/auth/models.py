@@ -7,7 +7,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.service.common.db import Base, UnixTime
 
-KINDS = ("admin", "user", "node", "job", "join")
+KINDS = ("admin", "user", "node", "job", "join", "relay")
 
 
 class TokenRow(Base):
@@ -24,6 +24,8 @@ class TokenRow(Base):
     scopes: Mapped[list[str]]
     node: Mapped[str | None] = mapped_column(String(128), index=True)
     job: Mapped[str | None] = mapped_column(String(128))
+    racks: Mapped[list[str] | None]
+    """Of a relay: the racks it may speak for, or ``*``."""
     created_at: Mapped[float] = mapped_column(UnixTime)
     expires_at: Mapped[float | None] = mapped_column(UnixTime)
     revoked_at: Mapped[float | None] = mapped_column(UnixTime)

@@ -76,5 +76,23 @@ def has_admin(session: AnySession) -> bool:
     return session.scalar(statement) is not None
 
 
+def newest_admin(session: AnySession, now: float) -> str | None:
+    """The id of the valid admin token that was made last."""
+    rows = session.scalars(
+        select(TokenRow)
+        .where(TokenRow.kind == TokenKind.ADMIN, TokenRow.revoked_at.is_(None))
+        .order_by(TokenRow.created_at.desc(), TokenRow.id.desc())
+    )
+    return next((row.id for row in rows if is_valid(row, now)), None)
+
+
+def spend_code(session: WriteSession, digest: str, now: float) -> TokenRow | None:
+    """The valid token that a sign-in code stands for; the code is gone, whoever was second gets None."""
+    statement = delete(SessionRow).where(SessionRow.digest == digest, SessionRow.expires_at > now)
+    token_id = session.scalar(statement.returning(SessionRow.token_id))
+    row = None if token_id is None else session.get(TokenRow, token_id)
+    return row if row is not None and is_valid(row, now) else None
+
+
 def prune_sessions(session: WriteSession, now: float) -> None:
     session.execute(delete(SessionRow).where(SessionRow.expires_at < now))

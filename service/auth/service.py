@@ -9,7 +9,16 @@ from typing import Final
 
 from mainstay.service.auth import repository
 from mainstay.service.auth.models import SessionRow, TokenRow
-from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest, make_secret
+from mainstay.service.auth.tokens import (
+    CODE_PREFIX,
+    Principal,
+    Scope,
+    TokenKind,
+    code_digest,
+    digest,
+    make_code,
+    make_secret,
+)
 from mainstay.service.common.db import WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import (
@@ -28,6 +37,7 @@ _BOUND_SCOPES: Final = {
     TokenKind.JOB: (Scope.REPORT,),
     TokenKind.NODE: (Scope.REPORT,),
     TokenKind.JOIN: (Scope.REPORT,),
+    TokenKind.RELAY: (Scope.REPORT,),
 }
 """Kinds that can have these scopes and no others (a join token hands its own on to the node)."""
 
@@ -49,6 +59,9 @@ class NewToken:
     scopes: tuple[Scope, ...] = ()
     node: str | None = None
     job: str | None = None
+    any_job: bool = False
+    """A job token is meant for no single job."""
+    racks: tuple[str, ...] = ()
     expires_at: float | None = None
 
 
@@ -56,8 +69,13 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     """The row and the secret, which is not kept.
 
     Raises:
-        UnprocessableError: scopes that this kind cannot have, or none where some are needed.
+        UnprocessableError: scopes or racks that this kind cannot have, or none where some are needed; a job token that
+            is neither bound to a job nor meant for all.
     """
+    if bool(new.racks) != (new.kind is TokenKind.RELAY):
+        raise UnprocessableError("a relay token names its racks, or '*' for all; no other token names racks")
+    if new.kind is TokenKind.JOB and (new.job is None) is not new.any_job:
+        raise UnprocessableError("a job token is bound to one job (job) or meant for all of them (any_job): choose one")
     scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
     if new.kind in _BOUND_SCOPES and set(scopes) != set(_BOUND_SCOPES[new.kind]):
         allowed = ", ".join(_BOUND_SCOPES[new.kind])
@@ -74,6 +92,7 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
         scopes=[scope.value for scope in dict.fromkeys(scopes)],
         node=new.node,
         job=new.job,
+        racks=list(dict.fromkeys(new.racks)) or None,
         created_at=now,
         expires_at=new.expires_at,
         revoked_at=None,
@@ -95,19 +114,33 @@ def revoke_token(session: WriteSession, token_id: str, *, now: float) -> None:
 
 
 def sign_in(session: WriteSession, secret: str, *, now: float, hours: float) -> tuple[str, float]:
-    """A new browser session: its secret and its seconds of life.
+    """A new browser session, for a token or for a sign-in code: its secret and its seconds of life.
 
     Raises:
-        UnauthorizedError: the token opens nothing.
+        UnauthorizedError: the token or the code opens nothing.
     """
-    token = repository.valid_token(session, digest(secret), now)
+    if secret.startswith(CODE_PREFIX):
+        what, token = (
+            "sign-in link is unknown, expired or used",
+            repository.spend_code(session, code_digest(secret), now),
+        )
+    else:
+        what, token = "token is unknown, expired or revoked", repository.valid_token(session, digest(secret), now)
     if token is None or token.kind == TokenKind.JOIN:
-        raise UnauthorizedError("this token is unknown, expired or revoked", error="invalid_token")
+        raise UnauthorizedError(f"this {what}", error="invalid_token")
     repository.prune_sessions(session, now)
     cookie = make_secret(TokenKind.USER).removeprefix("mst_user_")
     ends = min(now + hours * 3600, token.expires_at or float("inf"))
     session.add(SessionRow(digest=digest(cookie), token_id=token.id, created_at=now, expires_at=ends))
     return cookie, ends - now
+
+
+def create_code(session: WriteSession, token_id: str, *, now: float, seconds: float) -> str:
+    """A code that signs a browser in once, as the token with this id, within ``seconds``."""
+    code = make_code()
+    repository.prune_sessions(session, now)
+    session.add(SessionRow(digest=code_digest(code), token_id=token_id, created_at=now, expires_at=now + seconds))
+    return code
 
 
 def sign_out(session: WriteSession, cookie: str) -> None:
@@ -147,14 +180,14 @@ def ensure_admin(session: WriteSession, data_dir: Path, *, now: float) -> str | 
     """On the first start: make the admin token and keep it, readable by us alone, for the command line.
 
     Returns:
-        The secret when it was made now, else None.
+        The id of the token when it was made now, else None.
     """
     if repository.has_admin(session):
         return None
     new = NewToken(name="first admin", kind=TokenKind.ADMIN, scopes=(Scope.ADMIN,))
-    _, secret = create_token(session, new, now=now)
+    row, secret = create_token(session, new, now=now)
     write_secret(data_dir / ADMIN_TOKEN_FILE, secret)
-    return secret
+    return row.id
 
 
 def write_secret(path: Path, secret: str) -> None:

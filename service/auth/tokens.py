@@ -1,7 +1,9 @@
 """Secrets and who they stand for.
 
-A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A node credential
-may write only its own node's data, a job token with a job only that job's. Unknown, expired and revoked are all 401.
+A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A sign-in code,
+``mst_code_…``, works once and stands for a token that appears nowhere. A node credential may write only its own node's
+data, a job token with a job only that job's, a relay token frames of its racks' nodes. Unknown, expired and revoked are
+all 401.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Final
 from mainstay.service.common.problem import ForbiddenError
 
 MAX_CACHED: Final = 50_000
+CODE_PREFIX: Final = "mst_code_"
 
 
 class Scope(StrEnum):
@@ -40,10 +43,19 @@ class TokenKind(StrEnum):
     NODE = "node"
     JOB = "job"
     JOIN = "join"
+    RELAY = "relay"
+
+
+ALL_RACKS: Final = "*"
+"""In the place of rack names: every node, with a rack or without. No rack can have this name."""
 
 
 class NotYourNodeError(ForbiddenError):
     slug, title = "wrong-node", "Not your node"
+
+
+class NotYourRackError(ForbiddenError):
+    slug, title = "wrong-rack", "Not your rack"
 
 
 class NotYourJobError(ForbiddenError):
@@ -56,7 +68,7 @@ class ScopeMissingError(ForbiddenError):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking, and what they may do."""
+    """The identity of the caller and its scopes."""
 
     token_id: str
     kind: TokenKind
@@ -65,6 +77,8 @@ class Principal:
     node: str | None = None
     job: str | None = None
     expires_at: float | None = None
+    racks: frozenset[str] = frozenset()
+    """Of a relay: whose nodes' frames it may carry."""
 
     def may(self, scope: Scope) -> bool:
         return any(scope in IMPLIED[held] for held in self.scopes)
@@ -80,11 +94,20 @@ class Principal:
         if self.node != node and not self.may(Scope.ADMIN):
             raise NotYourNodeError(f"this token may not write data of node {node!r}")
 
+    def require_relayed(self, node: str, rack: str | None) -> None:
+        """Only a relay of a node's rack, or an admin, carries the node's frames; a node may stand in no rack.
+
+        Raises:
+            NotYourRackError: the token is no relay's, or a relay's of other racks.
+        """
+        if not (self.may(Scope.ADMIN) or (self.kind is TokenKind.RELAY and self.racks & {rack or "", ALL_RACKS})):
+            raise NotYourRackError(f"this token may not carry frames of node {node!r} in rack {rack!r}")
+
     def require_job(self, job: str) -> None:
         """A token bound to a job writes only that job; a node credential alone writes no job."""
         self.require(Scope.REPORT)
         bound_elsewhere = self.job is not None and self.job != job
-        if (bound_elsewhere or self.kind is TokenKind.NODE) and not self.may(Scope.ADMIN):
+        if (bound_elsewhere or self.kind in {TokenKind.NODE, TokenKind.RELAY}) and not self.may(Scope.ADMIN):
             raise NotYourJobError(f"this token may not write data of job {job!r}")
 
 
@@ -98,6 +121,15 @@ def make_secret(kind: TokenKind) -> str:
 
 def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def make_code() -> str:
+    return f"{CODE_PREFIX}{secrets.token_urlsafe(32)}"
+
+
+def code_digest(code: str) -> str:
+    """As stored among the sessions: no cookie has a digest of this form, so a code is never taken for one."""
+    return f"code:{digest(code)[:59]}"
 
 
 SESSION_SECONDS: Final = 5.0

@@ -24,7 +24,7 @@ Id = Annotated[Name, Path(alias="id")]
 def create_validation_plan(
     body: ValidationPlanCreate, idempotency: Idempotency, _: Actor, services: ServicesDep, now: Now
 ) -> ValidationPlanRead:
-    """Decide what to run before a job, on each node, from the nodes' past; with ``order``, order it too."""
+    """Choose benchmarks for each node of a job from the history of the nodes; with ``order``, request them too."""
     with services.database.reading() as session:  # learning takes seconds: no writer waits for it
         decision = services.selector.decide(session, body, now)
     with services.database.session() as session:
@@ -38,5 +38,5 @@ def create_validation_plan(
 
 @router.get("/validation-plans/{id}", operation_id="get_validation_plan")  # noqa: FAST003 - Id is its alias
 def get_validation_plan(plan_id: Id, _: Reader, session: Reading) -> ValidationPlanRead:
-    """One plan with its reasons, as it was made."""
+    """One plan with its reasons."""
     return check_selection_service.read(check_selection_service.require(session, plan_id))

@@ -156,24 +156,11 @@ def require(session: AnySession, plan_id: str) -> SelectionRow:
 
 def read(row: SelectionRow) -> ValidationPlanRead:
     """The plan as answered."""
-    record: dict[str, Any] = _of_before(row) | dict(row.record)
-    record["considered"] = [{"nodes": len(row.run_on) * one["chosen"]} | one for one in record["considered"]]
-    risks = [{"benchmarks": [], "seconds": 0.0, "reasons": {}} | one for one in record.pop("nodes")]
+    record: dict[str, Any] = {"validations": {}} | dict(row.record)
     told = {
         "id": row.id, "created_at": row.created_at, "trigger": row.trigger, "suite": row.suite, "nodes": row.nodes,
         "run_on": row.run_on, "job_hours": row.job_hours, "target_risk": row.target_risk,
         "worth_node_hours": row.worth_node_hours, "remeasure": row.remeasure,
-        "node_risks": risks,
+        "node_risks": record.pop("nodes"),
     }  # fmt: skip
     return ValidationPlanRead.model_validate(record | told)
-
-
-def _of_before(row: SelectionRow) -> dict[str, Any]:
-    """What a plan lacks that was made before nodes had sets of their own."""
-    return {
-        "per_node": False,
-        "validations": {},
-        "sets": dict.fromkeys(row.run_on, row.record["benchmarks"]),
-        "node_seconds": row.record["seconds"] * len(row.run_on),
-        "full_node_seconds": row.record["full_seconds"] * len(row.nodes),
-    }

@@ -41,13 +41,13 @@ async def read_body(request: Request, limit: int, error: type[TooLargeError] = T
 
 
 class BodyLimit:
-    """Pure ASGI middleware: refuses bodies above ``limit`` bytes on every path but those that bound their own."""
+    """Pure ASGI middleware: refuses bodies above ``limit`` bytes."""
 
-    def __init__(self, app: ASGIApp, limit: int, except_paths: frozenset[str] = frozenset()) -> None:
-        self.app, self.limit, self.except_paths = app, limit, except_paths
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self.except_paths:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")

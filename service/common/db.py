@@ -7,9 +7,10 @@ writes does not take.
 
 from __future__ import annotations
 
-import asyncio
 import json
+import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from mainstay.service.common.back_pressure import BackPressure, TurnQueue
+
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -33,10 +36,14 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 _WRITES = "mainstay_writes"
+_FIRST: Final = "first"
+"""Value of ``_WRITES`` of a writer that the others let through."""
 _BUSY_SECONDS: Final = 15.0
 """How long a writer waits for SQLite; then the request is answered with 503."""
 _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
 """Requests that hold a write transaction at once: SQLite admits one writer, PostgreSQL's pool holds 50 connections."""
+LOCKED_SECONDS: Final = 5.0
+"""A transaction that lasts longer is stuck: the longest, of 500 findings, takes tenths of a second."""
 
 
 class UnixTime(TypeDecorator[float]):
@@ -113,46 +120,56 @@ def _run_after(session: Session) -> None:
 
 
 class _WriterQueue:
-    """SQLite's one writer, first come first served: its own lock lets whoever asks often starve the others."""
+    """SQLite's one writer: people before loops and reports, first come first served among each.
+
+    SQLite's own lock lets whoever asks often starve the others.
+    """
 
     def __init__(self) -> None:
-        self._guard, self._held = threading.Lock(), False
-        self._waiting: deque[threading.Event] = deque()
+        self._guard, self._held_since = threading.Lock(), 0.0
+        self._people: deque[threading.Event] = deque()
+        self._others: deque[threading.Event] = deque()
 
-    def acquire(self) -> None:
+    def held_seconds(self) -> float:
+        """How long the current writer has held the database; 0 without one."""
+        since = self._held_since
+        return time.monotonic() - since if since else 0.0
+
+    def acquire(self, *, first: bool) -> None:
         """Wait to be the writer.
 
         Raises:
             OperationalError: for longer than ``_BUSY_SECONDS``.
         """
-        mine = threading.Event()
+        mine, waiting = threading.Event(), self._people if first else self._others
         with self._guard:
-            if not self._held:
-                self._held = True
+            if not self._held_since:
+                self._held_since = time.monotonic()
                 return
-            self._waiting.append(mine)
+            waiting.append(mine)
         if mine.wait(_BUSY_SECONDS):
             return
         with self._guard:
             if not mine.is_set():
-                self._waiting.remove(mine)
+                waiting.remove(mine)
                 raise OperationalError("BEGIN IMMEDIATE", None, TimeoutError("database is locked"))
 
     def release(self) -> None:
         """Hand over to the writer that has waited longest: no other can come in between."""
         with self._guard:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._held = False
+            waiting = self._people or self._others
+            self._held_since = time.monotonic() if waiting else 0.0
+            if waiting:
+                waiting.popleft().set()
 
     def on_begin(self, connection: Connection) -> None:
         # A writer takes the lock at once: upgrading a read lock later fails without waiting when another writer came
         # first.
-        if not connection.get_execution_options().get(_WRITES, False):
+        writes = connection.get_execution_options().get(_WRITES, False)
+        if not writes:
             connection.exec_driver_sql("BEGIN")
             return
-        self.acquire()
+        self.acquire(first=writes == _FIRST)
         connection.info[_WRITES] = True
         with ExitStack() as unless_begun:
             unless_begun.callback(self.on_end, connection)
@@ -173,24 +190,31 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = normalize_url(url)
-        self.engine = _engine(self.url)
-        self._sessions = sa.sessionmaker(
-            self.engine.execution_options(**{_WRITES: True}), class_=Session, expire_on_commit=False
+        self._queue = _WriterQueue()
+        self.engine = _engine(self.url, self._queue)
+        self._sessions, self._first = (
+            sa.sessionmaker(self.engine.execution_options(**{_WRITES: how}), class_=Session, expire_on_commit=False)
+            for how in (True, _FIRST)
         )
         self._readers = sa.sessionmaker(self.engine, class_=Session, expire_on_commit=False, autoflush=False)
         # A request waits for its turn to write without a thread. Were the threads to wait for SQLite's lock instead,
         # none would be left for the request that holds it: 40 simultaneous writers would block one another.
-        self.writers = asyncio.Semaphore(_WRITERS[self.engine.dialect.name])
-        self.reporters = asyncio.Semaphore(_WRITERS[self.engine.dialect.name])
+        self.pressure, at_once = BackPressure(), _WRITERS[self.engine.dialect.name]
+        shed = self.pressure.shed
+        # A person waits longer than a node, which keeps its data and comes again.
+        self.writers = TurnQueue("requests", at_once=at_once, longest=200, seconds=10.0, shed=shed)
+        # Claims of idempotency keys wait in threads, of which they may not take all.
+        self.claims = TurnQueue("requests", at_once=4, longest=200, seconds=10.0, shed=shed)
+        self.reporters = TurnQueue("reports", at_once=at_once, longest=500, seconds=5.0, shed=shed)
 
     @property
     def is_sqlite(self) -> bool:
         return self.engine.dialect.name == "sqlite"
 
     @contextmanager
-    def session(self) -> Iterator[WriteSession]:
-        """One transaction: committed when the block ends, rolled back when it raises."""
-        with self._sessions() as session:
+    def session(self, *, first: bool = False) -> Iterator[WriteSession]:
+        """One transaction: committed when the block ends, rolled back when it raises. A person's goes ``first``."""
+        with (self._first if first else self._sessions)() as session:
             yield WriteSession(session)
             _run_before(session)
             session.commit()
@@ -206,6 +230,27 @@ class Database:
         """Raise ``OperationalError`` when the database does not answer."""
         with self.engine.connect() as connection:
             connection.exec_driver_sql("SELECT 1")
+
+    def lock_fault(self) -> str | None:
+        """Why nothing can be written now; None when it can. Cheap, and no writer waits for it."""
+        if not self.is_sqlite:
+            return None  # it has no lock that stops all writers
+        held = self._queue.held_seconds()
+        if held > LOCKED_SECONDS:
+            return f"a transaction has held the database for {held:.0f} s: another process locks it, or the disk hangs"
+        return None if held else self._foreign_lock()
+
+    def _foreign_lock(self) -> str | None:
+        """Whether another process holds SQLite's lock; asked while this one writes nothing."""
+        probe = sqlite3.connect(self.url.database or "", timeout=0.5, isolation_level=None)
+        try:
+            probe.execute("BEGIN IMMEDIATE")
+            probe.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            return None if self._queue.held_seconds() else f"{error}: another process holds its lock"
+        finally:
+            probe.close()
+        return None
 
     def close(self) -> None:
         self.engine.dispose()
@@ -225,7 +270,7 @@ def normalize_url(url: str) -> URL:
     return parsed
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, queue: _WriterQueue) -> Engine:
     options: dict[str, Any] = {"json_serializer": _to_json, "pool_size": 20, "max_overflow": 30, "pool_timeout": 10}
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:":
@@ -233,7 +278,6 @@ def _engine(url: URL) -> Engine:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _on_sqlite_connect)
-        queue = _WriterQueue()
         event.listen(engine, "begin", queue.on_begin)
         event.listen(engine, "commit", queue.on_end)
         event.listen(engine, "rollback", queue.on_end)
@@ -260,13 +304,13 @@ def _on_sqlite_connect(connection: Any, _record: Any) -> None:
 
 async def _lend_write(request: Request) -> AsyncIterator[WriteSession]:
     database: Database = request.app.state.database
-    async with database.writers, contextmanager_in_threadpool(database.session()) as session:
+    async with database.writers.hold_turn(), contextmanager_in_threadpool(database.session(first=True)) as session:
         yield session
 
 
 async def _lend_report(request: Request) -> AsyncIterator[WriteSession]:
     database: Database = request.app.state.database
-    async with database.reporters, contextmanager_in_threadpool(database.session()) as session:
+    async with database.reporters.hold_turn(), contextmanager_in_threadpool(database.session()) as session:
         yield session
 
 

@@ -10,10 +10,15 @@ from fastapi import Header, Response
 IfNoneMatch = Annotated[str | None, Header(max_length=2000)]
 
 
+def digest(content: bytes) -> str:
+    """Short text that changes whenever the content does."""
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
 def etag(*parts: object) -> str:
     """A validator that changes whenever any part does."""
     text = "\x1f".join(str(part) for part in parts)
-    return f'W/"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"'
+    return f'W/"{digest(text.encode())}"'
 
 
 def matches(tag: str, header: str | None) -> bool:

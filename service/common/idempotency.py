@@ -8,11 +8,12 @@ body, 422; and a handler that failed gives the key back. A claim whose process d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Header, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy import String, delete, update
@@ -77,7 +78,7 @@ def claim(database: Database, *, scope: str, fingerprint: str, now: float) -> No
         ReplayError: it was done; here is the answer.
         KeyInFlightError, KeyReusedError: it may not be taken.
     """
-    with database.session() as session:
+    with database.session(first=True) as session:
         row = session.get(IdempotencyRow, scope)
         if row is not None and _expired(row, now):
             session.delete(row)
@@ -106,7 +107,7 @@ def _judge(row: IdempotencyRow, fingerprint: str) -> None:
 
 def release(database: Database, scope: str) -> None:
     """Give back a claimed key whose handler failed."""
-    with database.session() as session:
+    with database.session(first=True) as session:
         session.execute(delete(IdempotencyRow).where(IdempotencyRow.scope == scope, IdempotencyRow.status.is_(None)))
 
 
@@ -119,11 +120,11 @@ async def _fingerprint(request: Request) -> str:
     return hashlib.sha256(await request.body()).hexdigest()
 
 
-def _guard(
+async def _guard(
     request: Request,
     fingerprint: Annotated[str, Depends(_fingerprint)],
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
-) -> Iterator[IdempotencyGuard]:
+) -> AsyncIterator[IdempotencyGuard]:
     if idempotency_key is None:
         yield IdempotencyGuard()
         return
@@ -131,13 +132,16 @@ def _guard(
     caller = request.headers.get("authorization") or request.headers.get("cookie") or ""
     parts = (caller, request.method, request.url.path, idempotency_key)
     scope = hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
-    claim(database, scope=scope, fingerprint=fingerprint, now=request.app.state.clock.now())
+    now = request.app.state.clock.now()
+    async with database.claims.hold_turn():
+        await run_in_threadpool(claim, database, scope=scope, fingerprint=fingerprint, now=now)
     guard = IdempotencyGuard(scope)
     try:
         yield guard
     finally:
         if not guard.remembered:
-            release(database, scope)
+            async with database.claims.hold_turn():
+                await run_in_threadpool(release, database, scope)
 
 
 Idempotency = Annotated[IdempotencyGuard, Depends(_guard, scope="function")]

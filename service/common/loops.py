@@ -29,6 +29,10 @@ class Loop:
     last_seconds: float = field(default=0.0, init=False)
     last_turn_at: float = field(default=0.0, init=False)
     """``time.monotonic()`` at the end of the last turn that went well; 0 before the first."""
+    started_at: float = field(default=0.0, init=False)
+    """``time.monotonic()`` when its thread began; 0 before."""
+    last_error: str = field(default="", init=False)
+    """Why the last turn failed; empty when it went well."""
     _wake: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
     _stop: bool = field(default=False, init=False, repr=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False)
@@ -40,7 +44,13 @@ class Loop:
     def alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def late_seconds(self) -> float:
+        """How long a turn is overdue: it lasts, or it fails."""
+        last = max(self.last_turn_at, self.started_at)
+        return max(0.0, time.monotonic() - last - self.interval) if last else 0.0
+
     def start(self) -> None:
+        self.started_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"loop-{self.name}", daemon=True)
         self._thread.start()
 
@@ -64,11 +74,13 @@ class Loop:
         started = time.monotonic()
         try:
             self.turn()
-        except Exception:  # noqa: BLE001 - named boundary: a loop outlives its faults
+        except Exception as error:  # noqa: BLE001 - named boundary: a loop outlives its faults
             self.failures += 1
+            self.last_error = type(error).__name__
             _log.exception("loop %s failed (%d times so far); trying again", self.name, self.failures)
         else:
             self.turns += 1
+            self.last_error = ""
             self.last_turn_at = time.monotonic()
         self.last_seconds = time.monotonic() - started
 

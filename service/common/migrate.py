@@ -75,6 +75,15 @@ def drift(database: Database) -> None:
         command.check(config(connection))
 
 
+def unknown_revisions(database: Database) -> frozenset[str]:
+    """Revisions of the schema that this version does not know: a newer version made them."""
+    with database.engine.connect() as connection:
+        heads = frozenset(MigrationContext.configure(connection).get_current_heads())
+    if heads == _newest():
+        return frozenset()
+    return heads - {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+
+
 def is_current(database: Database) -> bool:
     """Whether the schema stands at the newest revision."""
     with database.engine.connect() as connection:

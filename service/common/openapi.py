@@ -39,7 +39,7 @@ def complete(schema: dict[str, Any], *, cookie: str) -> dict[str, Any]:
 
 
 def _schemes(cookie: str) -> dict[str, Any]:
-    told = "A browser's session; what changes something must come from our own pages"
+    told = "The session of a browser; requests that change state must come from the dashboard itself"
     return {
         "bearer": {"type": "http", "scheme": "bearer", "description": "A token: `Authorization: Bearer TOKEN`"},
         "session": {"type": "apiKey", "in": "cookie", "name": cookie, "description": told},

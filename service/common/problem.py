@@ -4,7 +4,8 @@
     ├── BadRequestError 400     ├── NotFoundError 404      ├── PreconditionFailedError 412
     ├── UnauthorizedError 401   ├── ConflictError 409      ├── TooLargeError 413
     ├── ForbiddenError 403      └── UnavailableError 503   ├── WrongContentTypeError 415
-    └── UnprocessableError 422
+    ├── UnprocessableError 422
+    └── TooManyRequestsError 429
 
 A feature subclasses one of these and sets ``slug`` and ``title``; the detail names what is wrong with the input.
 Nothing about the inside of the service leaks: an unexpected exception is logged and answered by a bare 500.
@@ -108,6 +109,10 @@ class UnprocessableError(ProblemError):
     status, slug, title = 422, "invalid", "Invalid input"
 
 
+class TooManyRequestsError(ProblemError):
+    status, slug, title = 429, "too-many-requests", "Too many requests"
+
+
 class UnavailableError(ProblemError):
     status, slug, title = 503, "unavailable", "Temporarily unavailable"
 
@@ -116,7 +121,7 @@ BY_STATUS: Final[dict[int, type[ProblemError]]] = {
     kind.status: kind
     for kind in (
         BadRequestError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, PreconditionFailedError,
-        TooLargeError, WrongContentTypeError, UnprocessableError, UnavailableError,
+        TooLargeError, WrongContentTypeError, UnprocessableError, TooManyRequestsError, UnavailableError,
     )
 }  # fmt: skip
 """The first branches of the tree: the meaning of a status without a more exact slug."""

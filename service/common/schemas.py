@@ -1,22 +1,38 @@
 """Base schemas and checked field types.
 
-Input refuses what it does not know, NaN and infinity, and text that a database cannot hold. Output schemas have no
+Input refuses what it does not know, NaN and infinity, and text that a database cannot hold; ``Lenient`` sets aside what
+it does not know. Output schemas have no
 defaults, so that types generated from the OpenAPI document are exact.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mainstay.probes.core_types import NAME_PATTERN
 
+_KIND: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
 
 class Input(BaseModel):
     """What a client sends."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+def is_newer_kind(value: Any, known: Collection[str]) -> bool:
+    """Whether ``value`` is a well-formed kind that only a newer version can know."""
+    return isinstance(value, str) and value not in known and _KIND.fullmatch(value) is not None
+
+
+class Lenient(Input):
+    """What a node, a relay or a job sends, which may be newer than we are: what we do not know is set aside."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
 
 class Output(BaseModel):

@@ -68,6 +68,8 @@ def mask(url: str) -> str:
 
 def _plain(value: Any) -> Any:
     """As JSON and TOML can hold it."""
+    if isinstance(value, tuple):
+        return list(value)
     return str(value) if isinstance(value, Path) else value
 
 

@@ -82,7 +82,7 @@ class SettingsSource:
         if kind != "extra_forbidden":
             return f"Cannot use {name}: {message.replace('Input should', 'it must')}. {self.fix}"
         near = get_close_matches(name.removeprefix(PREFIX).split(" ")[0], self.known, n=1)
-        hint = f"Did you mean {self.known[near[0]]}?" if near else "'mainstay config show' lists all settings."
+        hint = f"Did you mean {self.known[near[0]]}?" if near else "'mainstay config show --toml' lists all settings."
         return f"Unknown setting {name}. {hint} {self.fix}"
 
 
@@ -130,7 +130,7 @@ def _merge(weak: dict[str, Any], strong: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_options(data: dict[str, Any]) -> SettingsSource:
-    return SettingsSource("option", data, lambda path: "--" + path[-1].replace("_", "-"), {}, "Fix it.")
+    return SettingsSource("option", data, lambda path: "--" + path[-1].replace("_", "-"), {}, "Give another value.")
 
 
 class _Environment(EnvSettingsSource):

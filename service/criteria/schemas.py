@@ -16,7 +16,7 @@ Positive = Annotated[Number, Field(gt=0)]
 
 
 class DistributionIn(Input):
-    """A reference sample, as ``mainstay criteria fit`` learns it: the whole run is compared with it."""
+    """A reference sample, as ``mainstay criteria fit`` learns it. Whole runs are compared with it."""
 
     reference: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=1000)]
     alpha: Similarity
@@ -36,7 +36,7 @@ Scatter = Annotated[float, Field(ge=0, le=1e6), JsonNumber]
 
 
 class SessionsIn(Input):
-    """What is known of the sessions that a criterion was learned from (``mainstay criteria fit``)."""
+    """The sessions from which a criterion was learned (``mainstay criteria fit``)."""
 
     count: Annotated[Count, Field(ge=1)]
     within: Scatter | None = None
@@ -81,7 +81,7 @@ class CriterionIn(Input):
 
 
 class SessionsRead(Output):
-    """Stretches in which runs of one machine share conditions; scatters are shares of the typical value."""
+    """Periods in which runs of one machine share conditions; scatters are ratios of the typical value."""
 
     count: int
     within: float | None
@@ -123,7 +123,7 @@ class DistributionRead(Output):
 
 
 class CriterionRun(Output):
-    """One run's values, to be drawn beside the reference."""
+    """The values of one run."""
 
     validation_id: str
     node: str

@@ -10,8 +10,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from mainstay.detectors.validation import criteria as pure
-from mainstay.detectors.validation.criterion_limits import Distribution
-from mainstay.detectors.validation.sessions import Sessions, by_time
+from mainstay.detectors.validation.sessions import by_time
 from mainstay.detectors.validation.validator import BestLimits
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
@@ -39,7 +38,7 @@ class NotMeasuredError(NotFoundError):
 
 
 def of_cohort(session: AnySession, cohort: str) -> list[pure.Criterion]:
-    """What a run of this cohort is judged by: its own criteria, and those of its hardware where it has none."""
+    """Return the criteria for a run of this cohort: its own, and those of its hardware where it has none."""
     own, general = (
         {(row.benchmark, row.metric): to_criterion(row) for row in _rows(session, name)}
         for name in (cohort, cohorts.hardware(cohort))
@@ -52,23 +51,7 @@ def _rows(session: AnySession, cohort: str) -> Iterable[CriterionRow]:
 
 
 def to_criterion(row: CriterionRow) -> pure.Criterion:
-    return pure.Criterion(
-        benchmark=row.benchmark,
-        metric=row.metric,
-        cohort=row.cohort,
-        better=Better(row.better),
-        low=row.low,
-        high=row.high,
-        n=row.n,
-        source=row.source,
-        unit=row.unit,
-        warn=row.warn,
-        center=row.center,
-        allowed=tuple(row.allowed),
-        learned_at=row.learned_at,
-        distribution=None if row.distribution is None else msgspec.convert(row.distribution, Distribution),
-        sessions=None if row.sessions is None else msgspec.convert(row.sessions, Sessions),
-    )
+    return msgspec.convert(row, pure.Criterion, from_attributes=True)
 
 
 def store(session: WriteSession, rows: Sequence[dict[str, Any]]) -> None:
@@ -121,23 +104,8 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.MetricSam
 
 
 def _row(criterion: pure.Criterion, now: float) -> dict[str, Any]:
-    return {
-        "benchmark": criterion.benchmark,
-        "metric": criterion.metric,
-        "cohort": criterion.cohort,
-        "better": criterion.better.value,
-        "low": criterion.low,
-        "high": criterion.high,
-        "unit": criterion.unit,
-        "warn": criterion.warn,
-        "center": criterion.center,
-        "allowed": list(criterion.allowed),
-        "n": criterion.n,
-        "source": criterion.source,
-        "learned_at": now if criterion.learned_at is None else criterion.learned_at,
-        "distribution": None if criterion.distribution is None else msgspec.to_builtins(criterion.distribution),
-        "sessions": None if criterion.sessions is None else msgspec.to_builtins(criterion.sessions),
-    }
+    row: dict[str, Any] = msgspec.to_builtins(criterion)
+    return row | {"learned_at": now if criterion.learned_at is None else criterion.learned_at}
 
 
 def detail(
@@ -176,7 +144,7 @@ def _runs(session: AnySession, criterion: CriterionRow) -> list[CriterionRun]:
 
 
 def _runs_of(session: AnySession, criterion: CriterionRow, validation: str) -> list[CriterionRun]:
-    """Of one validation; a criterion of the hardware alone judges every driver's."""
+    """Return those of one validation; a criterion for the hardware alone applies to every driver."""
     asked = _measured(criterion).where(
         ValidationRow.id == validation, cohorts.within(ResultRow.cohort, criterion.cohort)
     )

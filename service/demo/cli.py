@@ -56,7 +56,7 @@ def demo(
     keep
         Keep the directory of the demo (data, logs, saved parameters).
     """
-    _check(steps, kill_rank, kill_at_step)
+    _check(port, steps, kill_rank, kill_at_step)
     console = Console(stderr=json_)
     directory = Path(tempfile.mkdtemp(prefix="mainstay-demo-"))
     options = DemoOptions(
@@ -90,7 +90,8 @@ def _play(options: DemoOptions, story: DemoTimeline, console: Console, *, stay: 
             scenario.stack.close()
     console.print(summary_table(story))
     if stay and not story.error:
-        console.print(f"\nThe dashboard stays up: [bold cyan]{story.sign_in}[/]\nCtrl-C ends everything.")
+        link = scenario.stack.sign_in_link()  # the first one may be used, or over
+        console.print(f"\nThe dashboard stays up: [bold cyan]{link}[/]\nCtrl-C ends everything.")
         _wait_for_interrupt(scenario)
 
 
@@ -104,10 +105,11 @@ def _wait_for_interrupt(scenario: Scenario) -> None:
         scenario.stack.close()
 
 
-def _check(steps: int, kill_rank: int, kill_at_step: int) -> None:
+def _check(port: int | None, steps: int, kill_rank: int, kill_at_step: int) -> None:
     problems = {
         f"--kill-rank {kill_rank}: the demo has ranks 0 to 3": not 0 <= kill_rank <= 3,
-        f"--kill-at-step {kill_at_step}: must be at least 1": kill_at_step < 1,
+        f"--kill-at-step {kill_at_step} must be at least 1": kill_at_step < 1,
+        f"--port {port} must be from 0 to 65535": not 0 <= (port or 0) <= 65535,
         f"--steps {steps}: leave at least 20 steps after --kill-at-step {kill_at_step}": steps < kill_at_step + 20,
     }
     for problem, holds in problems.items():
@@ -122,7 +124,10 @@ def _choose_port(asked: int | None, console: Console) -> int:
         console.print(f"port {DEFAULT_PORT} is in use; using {free}")
         return free
     if asked is not None and asked and not _port_is_free(asked):
-        print(f"mainstay demo: --port {asked} is in use", file=sys.stderr)
+        print(
+            f"mainstay demo: --port {asked} is in use: stop the process there, or use --port 0 for a free port",
+            file=sys.stderr,
+        )
         sys.exit(2)
     return asked or (DEFAULT_PORT if asked is None else free_port())
 

@@ -51,17 +51,6 @@ class Children:
     def exit_code(self, name: str) -> int | None:
         return self.running[name].poll()
 
-    def check(self, *names: str) -> None:
-        """Raise if one of ``names`` has ended.
-
-        Raises:
-            ChildFailedError: with the end of its log.
-        """
-        for name in names:
-            code = self.exit_code(name)
-            if code is not None:
-                raise ChildFailedError(f"{name} ended with code {code}:\n{self.tail(name)}")
-
     def wait(self, name: str, seconds: float) -> int:
         """Exit code of ``name``.
 

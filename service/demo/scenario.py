@@ -68,7 +68,7 @@ class Scenario:
         self.story.add_line("starting the service with embedded defaults (SQLite, Celery in memory)")
         self.stack.start_service()
         self.story.url = self.stack.api.base_url
-        self.story.sign_in = f"{self.stack.api.base_url}/sign-in#token={self.stack.token}"
+        self.story.sign_in = self.stack.sign_in_link()
         self.story.add_line(f"service is ready: {self.story.sign_in}", "good")
 
     def start_training(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mainstay.service.auth.links import sign_in_link
 from mainstay.service.demo.client import ApiClient
 from mainstay.service.demo.processes import ChildFailedError, Children, mainstay_command
 from mainstay.service.demo.reference import examples_dir
@@ -71,6 +72,10 @@ class Stack:
         self.token = (self.data_dir / "admin-token").read_text().strip()
         self.api = ApiClient(self.api.base_url, self.token)
 
+    def sign_in_link(self) -> str:
+        """A link that signs a browser in as the administrator, once."""
+        return sign_in_link(self.api.base_url, self.api.post("/auth/sign-in-codes", {})["code"])
+
     def start_node(self, name: str) -> None:
         """Enroll and start a node daemon with a one-time join token."""
         join = self.api.post("/auth/tokens", {"name": f"join {name}", "kind": "join", "scopes": ["report"]})["token"]
@@ -103,7 +108,7 @@ class Stack:
     def _job_token(self) -> Path:
         path = self.directory / "job-token"
         if not path.exists():
-            created = self.api.post("/auth/tokens", {"name": "demo job", "kind": "job", "scopes": ["report"]})
+            created = self.api.post("/auth/tokens", {"name": "demo job", "kind": "job", "job": JOB})
             path.touch(mode=0o600)
             path.write_text(created["token"])
         return path

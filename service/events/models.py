@@ -50,4 +50,4 @@ class XidTotalRow(Base):
     first_at: Mapped[float] = mapped_column(UnixTime)
     last_at: Mapped[float] = mapped_column(UnixTime)
     last_source: Mapped[str] = mapped_column(String(32))
-    """Who told of the last one: the same XID comes from the driver and from the kernel's log."""
+    """The source of the last one: the driver and the kernel log report the same XID."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Select, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -36,19 +37,20 @@ def unjudged(session: AnySession, limit: int = 500) -> list[EventRow]:
     return list(session.scalars(statement))
 
 
-def claim(session: WriteSession, event_id: str, now: float) -> bool:
-    """Claim an event; false when another process claimed it. A failed evaluation rolls the claim back."""
+def claim(session: WriteSession, event_ids: Collection[str], now: float) -> set[str]:
+    """Claim events; returns those that no other process claimed. A failed evaluation rolls the claims back."""
     statement = (
         update(EventRow)
-        .where(EventRow.id == event_id, EventRow.judged_at.is_(None))
+        .where(EventRow.id.in_(event_ids), EventRow.judged_at.is_(None))
         .values(judged_at=now)
         .returning(EventRow.id)
+        .execution_options(synchronize_session=False)
     )
-    return session.scalar(statement) is not None
+    return set(session.scalars(statement))
 
 
 def judged_since(session: AnySession, since: float, limit: int) -> list[EventRow]:
-    """The latest judged events at or after ``since``, oldest first."""
+    """Return the latest evaluated events at or after ``since``, oldest first."""
     statement = (
         select(EventRow)
         .where(EventRow.judged_at.is_not(None), EventRow.time >= since)
@@ -59,14 +61,4 @@ def judged_since(session: AnySession, since: float, limit: int) -> list[EventRow
 
 
 def to_event(row: EventRow) -> Event:
-    return Event(
-        id=row.id,
-        time=row.time,
-        kind=EventKind(row.kind),
-        node=row.node,
-        device=row.device,
-        job=row.job,
-        rank=row.rank,
-        generation=row.generation,
-        data=row.data,
-    )
+    return msgspec.convert(row, Event, from_attributes=True)

@@ -6,10 +6,10 @@ import math
 import re
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from mainstay.probes.core_types import EventKind
-from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, UnixSeconds
+from mainstay.service.common.schemas import Count, JsonNumber, Lenient, Name, Output, UnixSeconds, is_newer_kind
 from mainstay.service.incidents.plans import read_plan
 
 MAX_EVENTS = 500
@@ -20,6 +20,7 @@ EVENT_ID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 MAX_VALUES = 200_000
 """Values in one event's data: a plan that lists 2,048 restores of each of four alternatives has about 60,000."""
 MAX_DEPTH = 32
+_KINDS = frozenset(EventKind)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -62,8 +63,8 @@ def _check_number(value: Any) -> Any:
 EventData = Annotated[dict[str, Any], AfterValidator(_clean)]
 
 
-class EventIn(Input):
-    id: Annotated[str, Field(pattern=EVENT_ID_PATTERN, description="UUIDv7, made where it happened")]
+class EventIn(Lenient):
+    id: Annotated[str, Field(pattern=EVENT_ID_PATTERN, description="UUIDv7, created where the event happened")]
     time: UnixSeconds
     kind: EventKind
     node: Name | None = None
@@ -81,13 +82,35 @@ class EventIn(Input):
         return self
 
 
-class EventBatch(Input):
+class EventBatch(Lenient):
     items: Annotated[list[EventIn], Field(max_length=MAX_EVENTS)]
+    _newer_kinds: tuple[str, ...] = ()
+
+    @property
+    def newer_kinds(self) -> tuple[str, ...]:
+        """Kinds of the events that were set aside, one each: only a newer version knows them."""
+        return self._newer_kinds
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _set_aside_newer_kinds(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        items = value.get("items") if isinstance(value, dict) else None
+        if not isinstance(items, list):
+            return handler(value)
+        kinds = [item.get("kind") if isinstance(item, dict) else None for item in items]
+        newer = [is_newer_kind(kind, _KINDS) for kind in kinds]
+        kept = [item for item, aside in zip(items, newer, strict=True) if not aside]
+        batch = handler({**value, "items": kept})
+        newer_kinds = tuple(str(kind) for kind, aside in zip(kinds, newer, strict=True) if aside)
+        batch._newer_kinds = newer_kinds  # noqa: SLF001 - a validator of its own class
+        return batch
 
 
 class EventsAccepted(Output):
     accepted: int
     duplicates: int
+    set_aside: int
+    """Of kinds that this version does not know."""
 
 
 class EventRead(Output):

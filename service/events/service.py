@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mainstay.service.common.db import WriteSession, after_commit
+from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.events import repository, totals
 from mainstay.service.events.schemas import EventIn
 from mainstay.service.fleet import shutdown_notices
-from mainstay.service.services import Services
 from mainstay.service.stream.changes import Topic, record_change
 
 
-def store(session: WriteSession, services: Services, events: Sequence[EventIn], *, now: float) -> set[str]:
+def store(session: WriteSession, wakers: WakeupRegistry, events: Sequence[EventIn], *, now: float) -> set[str]:
     """Store the events whose id is not known; returns their ids."""
     rows = [event.model_dump(mode="json") | {"received_at": now, "judged_at": None} for event in events]
     new = repository.insert_new(session, rows)
     fresh = {event.id: event for event in events if event.id in new}
     totals.count(session, list(fresh.values()))
     shutdown_notices.apply_notices(session, fresh.values(), now=now)
-    for event in events:
-        if event.id in new:
-            told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
-            record_change(session, Topic.EVENT, told)
+    for event in fresh.values():
+        told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
+        record_change(session, Topic.EVENT, told)
     if new:
-        after_commit(session, lambda: services.wakers.wake("judge"))
+        after_commit(session, lambda: wakers.wake("detection"))
     return new

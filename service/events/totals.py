@@ -88,8 +88,15 @@ def _cards(session: AnySession, events: Sequence[EventIn]) -> dict[tuple[str | N
 
 def _write(session: WriteSession, found: dict[tuple[str, int], _Total]) -> None:
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    for (gpu, xid), total in sorted(found.items()):
-        values = {"first_at": total.first_at, "last_at": total.last_at, "last_source": total.source}
-        statement = insert(XidTotalRow).values(gpu=gpu, xid=xid, total=total.added, **values)
-        grown = {**values, "total": XidTotalRow.total + total.added}
-        session.execute(statement.on_conflict_do_update(index_elements=["gpu", "xid"], set_=grown))
+    statement = insert(XidTotalRow)
+    new = statement.excluded
+    grown: dict[str, Any] = {name: new[name] for name in ("first_at", "last_at", "last_source")}
+    grown["total"] = XidTotalRow.total + new.total
+    rows = [
+        {
+            "gpu": gpu, "xid": xid, "total": total.added, "first_at": total.first_at, "last_at": total.last_at,
+            "last_source": total.source,
+        }
+        for (gpu, xid), total in sorted(found.items())
+    ]  # fmt: skip
+    session.connection().execute(statement.on_conflict_do_update(index_elements=["gpu", "xid"], set_=grown), rows)

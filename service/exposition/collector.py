@@ -53,7 +53,7 @@ def _xids(session: AnySession) -> Iterator[Metric]:
 
 
 def _findings(session: AnySession) -> Metric:
-    about = "Findings that hold, by kind and severity"
+    about = "Active findings, by kind and severity"
     family = GaugeMetricFamily("mainstay_findings_active_by_kind", about, labels=["kind", "severity"])
     columns = (FindingRow.kind, FindingRow.severity)
     held = select(*columns, func.count()).where(FindingRow.active).group_by(*columns)

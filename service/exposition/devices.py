@@ -10,18 +10,16 @@ and which job it works for in ``mainstay_job_gpu_info``: join with ``* on (gpu_u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from sqlalchemy import select
 
 from mainstay.probes.core_types import NIC_PREFIX
 from mainstay.probes.signals import SignalSource
 from mainstay.service.common.db import AnySession
 from mainstay.service.exposition import text
 from mainstay.service.exposition.table import exposed, reaches
-from mainstay.service.fleet.models import DeviceRow
+from mainstay.service.fleet.directory import Fleet, FleetDevice
 from mainstay.service.jobs.repository import current
 from mainstay.service.telemetry.ring import Column, LatestReadings, TelemetryRing
 
@@ -29,32 +27,17 @@ AHEAD_SECONDS: Final = 5
 """A node's clock may be this far ahead of ours before its newest values are missed here."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInfo:
-    """What does not change about a GPU."""
-
-    uuid: str
-    model: str
-    serial: str
-    pci: str
-    driver: str
-    memory_bytes: int | None
-
-
-def cards(session: AnySession) -> dict[Column, GpuInfo]:
+def cards(fleet: Fleet) -> dict[Column, FleetDevice]:
     """(node, device) → the GPU that is there."""
-    row = DeviceRow
-    statement = select(row.node, row.id, row.uuid, row.model, row.serial, row.facts, row.memory_bytes)
-    found = session.execute(statement.where(row.kind == "gpu", row.present))
     return {
-        (node, device): GpuInfo(
-            uuid or f"{node}/{device}", model, serial or "", facts.get("pci", ""), facts.get("driver", ""), memory
-        )
-        for node, device, uuid, model, serial, facts, memory in found
+        (node.name, device.id): device
+        for node in fleet.nodes.values()
+        for device in node.devices
+        if device.kind == "gpu"
     }
 
 
-def gpus(readings: LatestReadings, known: dict[Column, GpuInfo]) -> Iterator[str]:
+def gpus(readings: LatestReadings, known: dict[Column, FleetDevice]) -> Iterator[str]:
     """The GPUs' signals, then who they are."""
     uuids = [_uuid(column, known) for column in readings.columns]
     # A card that was just moved may be in two places for some seconds: one line must not stand twice.
@@ -63,27 +46,32 @@ def gpus(readings: LatestReadings, known: dict[Column, GpuInfo]) -> Iterator[str
     kept = LatestReadings(tuple(columns), readings.gauges[:, once], readings.counters[:, once])
     yield from _signals(SignalSource.GPU, kept, [text.labels({"gpu_uuid": uuids[place]}) for place in once])
     told = [(column, known[column]) for column in columns if column in known]
-    sizes = [(text.labels({"gpu_uuid": c.uuid}), float(c.memory_bytes)) for _, c in told if c.memory_bytes is not None]
+    sizes = [
+        (text.labels({"gpu_uuid": _uuid(column, known)}), float(card.memory_bytes))
+        for column, card in told
+        if card.memory_bytes is not None
+    ]
     yield text.family("mainstay_gpu_memory_bytes", "gauge", "framebuffer of the card", sizes)
-    infos = [(_info(column, card), 1.0) for column, card in told]
+    infos = [(_info(column, card, _uuid(column, known)), 1.0) for column, card in told]
     yield text.family("mainstay_gpu_info", "gauge", "who a GPU is and where it sits; always 1", infos)
 
 
-def _uuid(column: Column, known: dict[Column, GpuInfo]) -> str:
+def _uuid(column: Column, known: dict[Column, FleetDevice]) -> str:
     card = known.get(column)
-    return "/".join(column) if card is None else card.uuid
+    return (card and card.uuid) or "/".join(column)
 
 
-def _info(column: Column, card: GpuInfo) -> str:
+def _info(column: Column, card: FleetDevice, uuid: str) -> str:
     node, device = column
-    facts = {"model": card.model, "serial": card.serial, "pci": card.pci, "driver": card.driver}
-    return text.labels({"gpu_uuid": card.uuid, "node": node, "device": device, **facts})
+    facts = {"model": card.model, "serial": card.serial or ""}
+    facts |= {name: card.facts.get(name, "") for name in ("pci", "driver")}
+    return text.labels({"gpu_uuid": uuid, "node": node, "device": device, **facts})
 
 
-def jobs(session: AnySession, known: dict[Column, GpuInfo]) -> str:
+def jobs(session: AnySession, known: dict[Column, FleetDevice]) -> str:
     """Which running job has a rank on which GPU."""
     pairs = {
-        (job.id, known[place["node"], place["device"]].uuid)
+        (job.id, _uuid((place["node"], place["device"]), known))
         for job in current(session)
         for place in job.topology["ranks"]
         if (place["node"], place["device"]) in known

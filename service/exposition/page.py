@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import select
-
 from mainstay.probes.core_types import HealthState
 from mainstay.probes.signals import SignalSource
-from mainstay.service.common.db import AnySession
 from mainstay.service.exposition import devices, text
-from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.directory import Fleet
 from mainstay.service.services import Services
 
 
@@ -23,8 +20,9 @@ def _parts(services: Services) -> Iterator[str]:
     wanted = services.settings.exposition
     read = devices.reader(services.ring, services.clock.now(), wanted.stale_seconds)
     with services.database.reading() as session:
-        known = devices.cards(session) if wanted.gpus else {}
-        states = _states(session) if wanted.nodes else ""
+        fleet = services.fleet.current(session)
+        known = devices.cards(fleet) if wanted.gpus else {}
+        states = _states(fleet) if wanted.nodes else ""
         placed = devices.jobs(session, known) if wanted.gpus else ""
     yield from (states, placed)
     if wanted.gpus:
@@ -35,11 +33,11 @@ def _parts(services: Services) -> Iterator[str]:
         yield from devices.ports(read(SignalSource.NIC))
 
 
-def _states(session: AnySession) -> str:
+def _states(fleet: Fleet) -> str:
     """One series for every state a node could be in, 1 for the one it is in (OpenMetrics calls it a StateSet)."""
     lines = [
-        (text.labels({"node": name, "state": state.value}), float(held == state.value))
-        for name, held in session.execute(select(NodeRow.name, NodeRow.state).order_by(NodeRow.name))
+        (text.labels({"node": node.name, "state": state.value}), float(node.state == state.value))
+        for node in fleet.nodes.values()
         for state in HealthState
     ]
     return text.family("mainstay_node_state", "gauge", "1 for the state that a node is in", lines)

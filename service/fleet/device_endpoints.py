@@ -18,23 +18,23 @@ from mainstay.service.fleet.schemas import DeviceDetail, HistoryEntry
 router = APIRouter(tags=["fleet"])
 DeviceId = Annotated[
     ShortText,
-    Path(min_length=1, description="Serial number, UUID, or the node's name for it where only one device has it."),
+    Path(min_length=1, description="Serial number, UUID, or the device ID on its node if only one device has that ID."),
 ]
-OfNode = Annotated[str | None, Query(pattern=NAME_PATTERN, description="The node that calls it so.")]
+OfNode = Annotated[str | None, Query(pattern=NAME_PATTERN, description="The node on which the device has this ID.")]
 
 
 class HistoryPage(Page[HistoryEntry]):
-    """What happened to a device, newest first."""
+    """The history of a device, newest first."""
 
 
 @router.get("/devices/{device}", operation_id="get_device", responses=problems(409))
 def get_device(device: DeviceId, _: Reader, session: Reading, node: OfNode = None) -> DeviceDetail:
-    """One device and where it has been."""
+    """One device and its locations."""
     return device_history.read_device(session, device_history.find(session, device, node))
 
 
 @router.get("/devices/{device}/history", operation_id="list_device_history", responses=problems(409))
 def list_history(device: DeviceId, _: Reader, session: Reading, page: Paging, node: OfNode = None) -> HistoryPage:
-    """Findings, events, verdicts, moves and remediations of the hardware, wherever it sat."""
+    """Findings, events, verdicts, transitions, and remediations of the hardware, at all its locations."""
     entries, cursor = device_history.page(session, device_history.find(session, device, node), page)
     return HistoryPage(items=entries, next_cursor=cursor)

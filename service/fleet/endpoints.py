@@ -4,29 +4,42 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from mainstay.probes.core_types import NAME_PATTERN, HealthState
 from mainstay.probes.signals import SIGNALS
 from mainstay.service.auth.guard import Reader, Reporter
+from mainstay.service.common import compression
 from mainstay.service.common.clock import Now
+from mainstay.service.common.compression import AcceptEncoding
 from mainstay.service.common.db import Reading
 from mainstay.service.common.etag import IfNoneMatch, etag, matches, not_modified
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import ShortText
-from mainstay.service.fleet import heatmap, repository, service
+from mainstay.service.fleet import heatmap, node_list, repository, service
 from mainstay.service.fleet import serializers as fleet_serializers
-from mainstay.service.fleet.models import DeviceRow, NodeRow
-from mainstay.service.fleet.schemas import DeviceRead, HeatmapLayoutRead, NodeRead, NodeReportCreate
+from mainstay.service.fleet.directory import read_nodes
+from mainstay.service.fleet.models import DeviceRow
+from mainstay.service.fleet.node_list import NodeFilter, NodeList, NodeSort
+from mainstay.service.fleet.schemas import DeviceRead, HeatmapLayoutRead, NodeFacetsRead, NodeRead, NodeReportCreate
+from mainstay.service.incidents.repository import open_by_node
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["fleet"])
 NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
+NodeText = Annotated[ShortText | None, Query()]
 
 
 class NodePage(Page[NodeRead]):
-    """Nodes by name."""
+    """Nodes of a filter, in order."""
+
+    total: int
+    """How many nodes meet the filter, on all pages."""
+    facets: NodeFacetsRead | None
+    """With ``facets=true``."""
+    names: list[str] | None
+    """Of all that meet the filter, with ``facets=true`` and where there is one."""
 
 
 class DevicePage(Page[DeviceRead]):
@@ -35,9 +48,21 @@ class DevicePage(Page[DeviceRead]):
 
 @router.put("/nodes/{name}", operation_id="put_node")
 async def put_node(name: NodeName, body: NodeReportCreate, principal: Reporter, services: ServicesDep) -> NodeRead:
-    """Report a node: it sends this when it starts, and when something about it changes."""
+    """Report a node. Its daemon sends this at the start and after each change."""
     principal.require_node(name)
+    if principal.node != name and services.seen.get(name) is None:  # not heard since this process began
+        services.quotas.charge_entity(principal)
     return await services.reports.keep(name, body)
+
+
+def _filter(
+    state: HealthState | None = None,
+    rack: NodeText = None,
+    cohort: NodeText = None,
+    job: NodeText = None,
+    q: NodeText = None,
+) -> NodeFilter:
+    return NodeFilter(state=state, rack=rack, cohort=cohort, job=job, text=q)
 
 
 @router.get("/nodes", operation_id="list_nodes")
@@ -48,20 +73,36 @@ def list_nodes(
     page: Paging,
     now: Now,
     *,
-    state: HealthState | None = None,
-    q: Annotated[ShortText | None, Query()] = None,
+    wanted: Annotated[NodeFilter, Depends(_filter)],
+    sort: NodeSort = NodeSort.NAME,
+    facets: bool = False,
 ) -> NodePage:
-    """Nodes by name; ``q`` is looked for in name, host name and cohort."""
-    statement = repository.nodes(state=state, text=q)
-    rows, cursor = paginate(session, statement, keys=(NodeRow.name,), page=page, descending=False)
-    return NodePage(items=fleet_serializers.serialize_nodes(session, rows, services.seen, now), next_cursor=cursor)
+    """Nodes in the order of ``sort``; ``q`` matches name, host name, rack, and cohort."""
+    jobs = services.occupancy.by_node(session)
+    fleet = services.fleet.current(session)
+    listed = NodeList(fleet.nodes.values(), wanted, jobs)
+    names, cursor = node_list.page_of(
+        listed.matching, sort, page,
+        seen=lambda node: max(node.last_seen_at or 0.0, services.seen.get(node.name) or 0.0),
+        incidents=open_by_node(session) if sort.endswith("incidents") else {},
+    )  # fmt: skip
+    return NodePage(
+        items=fleet_serializers.serialize_nodes(
+            session, [fleet.nodes[name] for name in names], services.seen, jobs, now
+        ),
+        next_cursor=cursor,
+        total=len(listed.matching),
+        facets=listed.facets() if facets else None,
+        names=[node.name for node in listed.matching] if facets and wanted != NodeFilter() else None,
+    )
 
 
 @router.get("/nodes/{name}", operation_id="get_node")
 def get_node(name: NodeName, _reader: Reader, services: ServicesDep, session: Reading, now: Now) -> NodeRead:
     """One node."""
-    row = service.require_node(session, name)
-    return fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0]
+    service.require_node(session, name)
+    jobs = services.occupancy.by_node(session)
+    return fleet_serializers.serialize_nodes(session, read_nodes(session, [name]), services.seen, jobs, now)[0]
 
 
 @router.get("/devices", operation_id="list_devices")
@@ -79,18 +120,26 @@ def list_devices(
 
 
 @router.get(
-    "/fleet/heatmap-layout", operation_id="get_fleet_heatmap_layout", responses={304: {"description": "Not modified"}}
+    "/fleet/heatmap-layout",
+    operation_id="get_fleet_heatmap_layout",
+    response_model=HeatmapLayoutRead,
+    responses={304: {"description": "Not modified"}},
 )
 def get_layout(
-    _reader: Reader, services: ServicesDep, response: Response, now: Now, if_none_match: IfNoneMatch = None
-) -> HeatmapLayoutRead:
-    """The stable order of the fleet's devices, with an ETag."""
-    layout = services.layout.get(now)
+    _reader: Reader,
+    services: ServicesDep,
+    session: Reading,
+    accept_encoding: AcceptEncoding = "",
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The stable order of the fleet's devices, in columns, with an ETag."""
+    layout = services.layout.get(services.fleet.current(session))
+    encoding = compression.choose(accept_encoding)
     tag = etag(layout.version)
     if matches(tag, if_none_match):
-        return not_modified(tag)  # type: ignore[return-value] # FastAPI passes a response through
-    response.headers["ETag"] = tag
-    return layout.read()
+        return not_modified(tag)
+    headers = {"ETag": tag, **compression.headers(encoding)}
+    return Response(layout.body.get(encoding), media_type="application/json", headers=headers)
 
 
 @router.get(
@@ -102,15 +151,17 @@ def get_layout(
 def get_snapshot(
     _reader: Reader,
     services: ServicesDep,
+    session: Reading,
     now: Now,
     signal: Annotated[str, Query(max_length=128)] = "state",
 ) -> Response:
-    """One byte a slot of the layout: 0 to 250 between the low and high of the headers, 255 where nothing is known."""
-    layout = services.layout.get(now)
+    """One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown."""
+    fleet = services.fleet.current(session)
+    layout = services.layout.get(fleet)
     if signal == "state":
-        made = heatmap.of_states(layout)
+        made = heatmap.of_states(layout, fleet)
     elif signal in SIGNALS and SIGNALS[signal].source in services.ring.sources:
-        made = heatmap.of_signal(layout, services.ring, signal, now)
+        made = heatmap.of_signal(services.layout, layout, services.ring, signal, now)
     else:
         raise UnprocessableError(f"signal {signal!r} is neither 'state' nor one of a node's or GPU's signals")
     headers = {

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mainstay.probes.core_types import HealthState
-from mainstay.probes.signals import SIGNALS, Signal
-from mainstay.service.common.db import Database
-from mainstay.service.common.etag import etag
-from mainstay.service.fleet import repository
-from mainstay.service.fleet.schemas import HeatmapCellRead, HeatmapLayoutRead
+from mainstay.probes.signals import SIGNALS, Signal, SignalSource
+from mainstay.service.common.compression import CachedBody
+from mainstay.service.common.etag import digest
+from mainstay.service.fleet.directory import Fleet, FleetNode
 from mainstay.service.telemetry.catalogs import source_of
-from mainstay.service.telemetry.ring import TelemetryRing
+from mainstay.service.telemetry.ring import Column, TelemetryRing
 
 UNKNOWN: Final = 255
 TOP: Final = 250
-LAYOUT_SECONDS: Final = 1.0
-"""A layout is reused for this long: many open heat-maps cost one query a second."""
 RECENT_SECONDS: Final = 15
 """A value older than this is not a snapshot of now."""
 _RARE: Final = {"gpu_processes": 75}
@@ -31,20 +28,18 @@ _RARE: Final = {"gpu_processes": 75}
 _STATES: Final = {state.value: place for place, state in enumerate(HealthState)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HeatmapLayout:
-    """Slots in order; ``states`` are those of their nodes."""
+    """Slots in order: those of the first node, then those of the second, and so on."""
 
     version: str
-    slots: tuple[tuple[str, str, str], ...]
-    """(node, device, kind)"""
-    states: tuple[str, ...]
-    places: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    names: Sequence[str]
+    counts: NDArray[np.intp]
+    """[node] how many slots it has."""
+    slots: dict[Column, int]
     """(node, device) → slot."""
-
-    def read(self) -> HeatmapLayoutRead:
-        slots = [HeatmapCellRead(slot=i, node=n, device=d, kind=k) for i, (n, d, k) in enumerate(self.slots)]
-        return HeatmapLayoutRead(version=self.version, slots=slots)
+    body: CachedBody
+    """``HeatmapLayoutRead`` as JSON, not by pydantic: a large fleet takes it a third of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +53,77 @@ class HeatmapValues:
 
 @dataclass
 class LayoutCache:
-    """The latest layout, at most a second old. Devices are read again only when a node has reported."""
+    """The latest layout, and where the ring's columns are in it."""
 
-    database: Database
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-    _made_at: float = field(default=-math.inf, init=False)
-    _layout: HeatmapLayout = field(default=HeatmapLayout("", (), ()), init=False)
-    _reported: tuple[int, float | None] = field(default=(0, None), init=False)
+    _layout: HeatmapLayout | None = field(default=None, init=False, repr=False)
+    _of: int = field(default=-1, init=False)
+    _columns: dict[SignalSource, tuple[HeatmapLayout, Sequence[Column | None], NDArray[np.intp]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
-    def get(self, now: float) -> HeatmapLayout:
+    def get(self, fleet: Fleet) -> HeatmapLayout:
+        """Made again only when a node came, or one's devices or rack changed."""
         with self._lock:
-            if not 0 <= now - self._made_at < LAYOUT_SECONDS:
-                self._layout, self._made_at = self._load(), now
+            if self._layout is None or self._of != fleet.layout:
+                self._layout, self._of = _make(fleet), fleet.layout
             return self._layout
 
-    def _load(self) -> HeatmapLayout:
-        with self.database.reading() as session:
-            reported = repository.devices_reported(session)
-            slots = self._layout.slots if reported == self._reported else tuple(repository.layout(session))
-            states = repository.states(session)
-        self._reported = reported
-        of_slots = tuple(states.get(node, HealthState.UNKNOWN.value) for node, _, _ in slots)
-        if slots is self._layout.slots:
-            return replace(self._layout, states=of_slots)
-        places = {(node, device): slot for slot, (node, device, _) in enumerate(slots)}
-        return HeatmapLayout(etag(*slots).removeprefix('W/"').rstrip('"'), slots, of_slots, places)
+    def places(self, layout: HeatmapLayout, source: SignalSource, columns: Sequence[Column | None]) -> NDArray[np.intp]:
+        """[column] its slot; -1 where the layout has none."""
+        known = self._columns.get(source)
+        if known is not None and known[0] is layout and known[1] == columns:
+            return known[2]
+        slots = layout.slots
+        places = np.array(
+            [-1 if key is None or source_of(key[1]) is not source else slots.get(key, -1) for key in columns], np.intp
+        )
+        self._columns[source] = (layout, columns, places)
+        return places
 
 
-def of_states(layout: HeatmapLayout) -> HeatmapValues:
+def _make(fleet: Fleet) -> HeatmapLayout:
+    nodes = [(node, _shape(node)) for node in fleet.nodes.values()]
+    nodes = [(node, shape) for node, shape in nodes if shape]
+    racks: dict[str, int] = {}
+    shapes: dict[tuple[str, ...], int] = {}
+    names = [node.name for node, _ in nodes]
+    columns: dict[str, Any] = {
+        "nodes": names,
+        "rack_of": [racks.setdefault(node.rack, len(racks)) for node, _ in nodes],
+        "shape_of": [shapes.setdefault(shape, len(shapes)) for _, shape in nodes],
+        "racks": list(racks),
+        "shapes": list(shapes),
+    }
+    version = digest(msgspec.json.encode(columns))
+    devices = ((node.name, device) for node, shape in nodes for device in shape)
+    return HeatmapLayout(
+        version=version,
+        names=names,
+        counts=np.array([len(shape) for _, shape in nodes], np.intp),
+        slots={column: slot for slot, column in enumerate(devices)},
+        body=CachedBody(msgspec.json.encode({"version": version} | columns)),
+    )
+
+
+def _shape(node: FleetNode) -> tuple[str, ...]:
+    """The host and the GPUs."""
+    return tuple(device.id for device in node.devices if device.kind != "nic")
+
+
+def of_states(layout: HeatmapLayout, fleet: Fleet) -> HeatmapValues:
     """The index of each slot's node state in ``HealthState``."""
-    body = bytes(_STATES.get(state, UNKNOWN) for state in layout.states)
-    return HeatmapValues(body, 0.0, float(len(_STATES) - 1))
+    states = np.array([_STATES[fleet.nodes[name].state] for name in layout.names], np.uint8)
+    return HeatmapValues(np.repeat(states, layout.counts).tobytes(), 0.0, float(len(_STATES) - 1))
 
 
-def of_signal(layout: HeatmapLayout, ring: TelemetryRing, name: str, now: float) -> HeatmapValues:
+def of_signal(cache: LayoutCache, layout: HeatmapLayout, ring: TelemetryRing, name: str, now: float) -> HeatmapValues:
     """The newest value of a signal in each slot, scaled between its limits, or between what is there now."""
     signal = SIGNALS[name]
-    values = _newest(layout, ring, signal, int(now))
+    newest = ring.newest(signal.source, name, int(now) - _RARE.get(name, RECENT_SECONDS), int(now) + 2)
+    places = cache.places(layout, signal.source, newest.columns)
+    values = np.full(len(layout.slots), np.nan, np.float32)
+    values[places[places >= 0]] = newest.values[places >= 0]
     low, high = _scale(signal, values)
     span = high - low
     with np.errstate(invalid="ignore"):
@@ -103,21 +132,7 @@ def of_signal(layout: HeatmapLayout, ring: TelemetryRing, name: str, now: float)
     return HeatmapValues(body.tobytes(), low, high)
 
 
-def _newest(layout: HeatmapLayout, ring: TelemetryRing, signal: Signal, second: int) -> NDArray[np.float64]:
-    recent = _RARE.get(signal.name, RECENT_SECONDS)
-    window = ring.window(signal.source, second - recent, second + 2, signals=[signal.name])
-    newest = np.full(len(window.columns), np.nan)
-    for row in window.values[:, 0, :]:  # oldest first: a newer known value replaces an older one
-        newest = np.where(np.isnan(row), newest, row)
-    found = np.full(len(layout.slots), np.nan)
-    for column in np.flatnonzero(~np.isnan(newest)):
-        place = layout.places.get(window.columns[column])
-        if place is not None and source_of(window.columns[column][1]) is signal.source:
-            found[place] = newest[column]
-    return found
-
-
-def _scale(signal: Signal, values: NDArray[np.float64]) -> tuple[float, float]:
+def _scale(signal: Signal, values: NDArray[np.float32]) -> tuple[float, float]:
     if signal.unit == "1" and signal.high == 1.001:  # a ratio, as the table declares them
         return 0.0, 1.0
     known = values[~np.isnan(values)]

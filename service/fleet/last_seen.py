@@ -7,6 +7,7 @@ a restart, and need not be finer.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +28,11 @@ class LastSeenCache:
         with self._lock:
             self._times[node] = now
             self._dirty.add(node)
+
+    def note_all(self, nodes: Collection[str], now: float) -> None:
+        with self._lock:
+            self._times.update(dict.fromkeys(nodes, now))
+            self._dirty.update(nodes)
 
     def get(self, node: str) -> float | None:
         return self._times.get(node)

@@ -17,7 +17,7 @@ from mainstay.probes.core_types import HealthState, Verdict
 
 
 class Owner(StrEnum):
-    """Who decided the state that a node is in."""
+    """Who set the state of a node."""
 
     SYSTEM = "system"
     OPERATOR = "operator"

@@ -15,6 +15,7 @@ from mainstay.service.common.idempotency import Idempotency, IdempotencyGuard
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.fleet import lifecycle_facts, repository, return_to_service
 from mainstay.service.fleet import serializers as fleet_serializers
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.lifecycle import NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.fleet.schemas import DrainBody, DrainRead, MoveBody, NodeRead, TransitionRead, ValidateBody
@@ -32,12 +33,12 @@ NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
 class TransitionPage(Page[TransitionRead]):
-    """Moves of a node, newest first."""
+    """Transitions of a node, newest first."""
 
 
 @router.get("/nodes/{name}/transitions", operation_id="list_transitions")
 def list_transitions(name: NodeName, _: Reader, session: Reading, page: Paging) -> TransitionPage:
-    """Every accepted move of a node: when, from where to where, who and why."""
+    """Every transition of a node: when, from which state to which, by whom, and why."""
     require_node(session, name)
     rows, cursor = paginate(
         session, repository.transitions(name), keys=(TransitionRow.time, TransitionRow.id), page=page
@@ -56,9 +57,10 @@ def drain_node(
     services: ServicesDep,
     now: Now,
 ) -> DrainRead:
-    """Take a node out of service once its work has left. A drain that another system made can be taken over.
+    """Drain a node: it leaves service when its work has left. You can take over a drain of another system.
 
-    With ``mode: migrate`` running jobs are advised to move their ranks away; the answer has one advice for each.
+    With ``mode: migrate``, Mainstay asks running jobs to move their ranks; the response has one migration request
+    per job.
     """
     row = require_node(session, name)
     mover = TransitionActor(Owner.EXTERNAL if body.external else Owner.OPERATOR, principal.name)
@@ -71,7 +73,7 @@ def drain_node(
     ]
     session.flush()
     after_commit(session, lambda: services.wakers.wake("remediation"))
-    read = fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0]
+    read = _read(session, services, row, now)
     told = DrainRead(**dict(read), migration_requests=[MigrationRequestRead.model_validate(one) for one in given])
     return idempotency.remember(session, told)
 
@@ -87,7 +89,7 @@ def undrain_node(
     services: ServicesDep,
     now: Now,
 ) -> NodeRead:
-    """Take a drain back, while nothing worse followed. Not one that another system made."""
+    """End a drain, unless a worse state followed or another system drained the node."""
     row = require_node(session, name)
     _move(session, services, row, NodeTrigger.UNDRAIN, body=body, mover=_person(principal), now=now)
     migration_requests.withdraw(session, name, f"{principal.name} took the drain of {name} back", now=now)
@@ -105,7 +107,7 @@ def quarantine_node(
     services: ServicesDep,
     now: Now,
 ) -> NodeRead:
-    """Take a node out of service at once, even while jobs run there; only a validation that passes returns it."""
+    """Quarantine a node immediately, even if jobs run on it. Only a passed validation returns it to service."""
     row = require_node(session, name)
     _move(session, services, row, NodeTrigger.QUARANTINE, body=body, mover=_person(principal), now=now)
     return _answer(session, services, row, idempotency, now)
@@ -122,7 +124,7 @@ def validate_node(
     services: ServicesDep,
     now: Now,
 ) -> NodeRead:
-    """Order the check that lets a quarantined node back: a pass returns it, anything else keeps it out."""
+    """Request the validation that ends a quarantine. Only a pass returns the node to service."""
     row = require_node(session, name)
     settings = services.settings
     suite = body.suite or return_to_service.suite_for(session.get(NodeVerdictRow, name), settings)
@@ -164,4 +166,10 @@ def _answer(
 ) -> NodeRead:
     session.flush()
     after_commit(session, lambda: services.wakers.wake("remediation"))
-    return idempotency.remember(session, fleet_serializers.serialize_nodes(session, [row], services.seen, now)[0])
+    return idempotency.remember(session, _read(session, services, row, now))
+
+
+def _read(session: WriteSession, services: Services, row: NodeRow, now: float) -> NodeRead:
+    jobs = services.occupancy.by_node(session)
+    nodes = read_nodes(session, [row.name])
+    return fleet_serializers.serialize_nodes(session, nodes, services.seen, jobs, now)[0]

@@ -1,6 +1,8 @@
-"""Background loop of the fleet: records report times and marks nodes as timed out."""
+"""Background loop of the fleet: records report times, marks nodes as timed out, keeps the directory up to date."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from mainstay.service.common.loops import Loop
 from mainstay.service.fleet.service import follow_voices
@@ -9,13 +11,43 @@ from mainstay.service.services import Services
 INTERVAL = 1.0
 
 
+@dataclass
+class Listening:
+    """Since when the service has listened without a break: it was not started, stopped, or frozen in between."""
+
+    longest_gap: float
+    """Seconds between two calls; longer ones are a break."""
+    _since: float = field(default=0.0, init=False)
+    _last: float | None = field(default=None, init=False)
+
+    def since(self, now: float) -> float:
+        """Unix seconds; call it in every turn."""
+        if self._last is None or not 0.0 <= now - self._last <= self.longest_gap:
+            self._since = now
+        self._last = now
+        return self._since
+
+
 def make(services: Services) -> list[Loop]:
+    timeout = services.settings.fleet.heartbeat_timeout_seconds
+    listening = Listening(longest_gap=max(timeout / 2, 2 * INTERVAL))
+
     def sweep_heartbeats() -> None:
+        now = services.clock.now()
         follow_voices(
             services.database,
             services.seen.take_dirty(),
-            now=services.clock.now(),
-            heartbeat_timeout_seconds=services.settings.fleet.heartbeat_timeout_seconds,
+            now=now,
+            heartbeat_timeout_seconds=timeout,
+            listening_since=listening.since(now),
         )
 
-    return [Loop("fleet-voices", INTERVAL, sweep_heartbeats)]
+    def follow_changes() -> None:
+        """A request then finds little to read; one that finds more reads it itself."""
+        with services.database.reading() as session:
+            if services.database.is_sqlite:  # one process: it heard every report itself
+                services.fleet.current(session)
+            else:
+                services.fleet.follow_reports(session)
+
+    return [Loop("fleet-voices", INTERVAL, sweep_heartbeats), Loop("fleet-directory", INTERVAL, follow_changes)]

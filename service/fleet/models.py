@@ -86,7 +86,7 @@ class DeviceRow(Base):
 
 
 class TransitionRow(Base):
-    """One accepted move of a node. Never changed."""
+    """One transition of a node. Never changed."""
 
     __tablename__ = "node_transitions"
 

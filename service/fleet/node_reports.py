@@ -5,76 +5,46 @@ Invariant: an answer is sent after its commit, and a report that cannot be store
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
-from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import OperationalError
 
+from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
+from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
+from mainstay.service.jobs.occupancy import Occupancy
 
 BATCH: Final = 50
 """Reports in one transaction: some 60 ms."""
+WAITING: Final = 10_000
+"""Reports that may wait: a whole cluster that boots, stored within half a minute."""
+Report = tuple[str, NodeReportCreate]
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    name: str
-    said: NodeReportCreate
-    answer: asyncio.Future[NodeRead]
-
-
-@dataclass
 class NodeReports:
-    """Gathers what arrives while the last batch is being written. Call it from the event loop."""
+    """Stores what arrived while the last batch was being written. Call it from the event loop."""
 
-    database: Database
-    seen: LastSeenCache
-    clock: Clock
-    _waiting: list[_Waiting] = field(default_factory=list, init=False, repr=False)
-    _writer: asyncio.Task[None] | None = field(default=None, init=False, repr=False)
+    def __init__(self, database: Database, seen: LastSeenCache, clock: Clock, occupancy: Occupancy) -> None:
+        self._database, self._seen, self._clock, self._occupancy = database, seen, clock, occupancy
+        self._writer: GroupWriter[Report, NodeRead] = GroupWriter(
+            "node reports", self._store, size=BATCH, longest=WAITING, pressure=database.pressure
+        )
 
     async def keep(self, name: str, said: NodeReportCreate) -> NodeRead:
         """Store a report; returns the node as it is then.
 
         Raises:
+            BusyError: too many reports wait.
             Exception: what the database said about this report.
         """
-        answer: asyncio.Future[NodeRead] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(name, said, answer))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_all())
-        return await answer
+        return await self._writer.write((name, said), key=name)
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                batch = self._next()
-                answers = await run_in_threadpool(self._store, batch)
-                for waiting, answer in zip(batch, answers, strict=True):
-                    _answer(waiting.answer, answer)
-        finally:
-            self._writer = None
-
-    def _next(self) -> list[_Waiting]:
-        """The oldest reports, one a node: a second one of the same node waits for the first."""
-        names: set[str] = set()
-        batch: list[_Waiting] = []
-        for waiting in self._waiting[:BATCH]:
-            if waiting.name in names:
-                break
-            names.add(waiting.name)
-            batch.append(waiting)
-        del self._waiting[: len(batch)]
-        return batch
-
-    def _store(self, batch: Sequence[_Waiting]) -> Sequence[NodeRead | Exception]:
+    def _store(self, batch: Sequence[Report]) -> Sequence[NodeRead | Exception]:
         try:
             return self._store_together(batch)
         except OperationalError as error:  # the database is away or locked: no report is to blame
@@ -82,21 +52,14 @@ class NodeReports:
         except Exception as error:  # noqa: BLE001 - named boundary: one report must not keep the others from being stored
             if len(batch) == 1:
                 return [error]
-            return [answer for waiting in batch for answer in self._store([waiting])]
+            return [answer for report in batch for answer in self._store([report])]
 
-    def _store_together(self, batch: Sequence[_Waiting]) -> list[NodeRead]:
-        now = self.clock.now()
-        with self.database.session() as session:
-            rows = service.report_all(session, {waiting.name: waiting.said for waiting in batch}, now=now)
-            for waiting in batch:
-                self.seen.note(waiting.name, now)
-            return serializers.serialize_nodes(session, rows, self.seen, now)
-
-
-def _answer(future: asyncio.Future[NodeRead], answer: NodeRead | Exception) -> None:
-    if future.done():  # its caller hung up
-        return
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+    def _store_together(self, batch: Sequence[Report]) -> list[NodeRead]:
+        now, reports = self._clock.now(), dict(batch)
+        with self._database.session() as session:
+            service.report_all(session, reports, now=now)
+            for name in reports:
+                self._seen.note(name, now)
+            nodes = {node.name: node for node in read_nodes(session, list(reports))}
+            jobs = self._occupancy.by_node(session)
+            return serializers.serialize_nodes(session, [nodes[name] for name, _ in batch], self._seen, jobs, now)

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Select, bindparam, func, or_, select, update
+from sqlalchemy import Select, bindparam, or_, select, update
 
 from mainstay.probes.core_types import HealthState, Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
+from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation.models import NodeVerdictRow
-
-
-def nodes(*, state: HealthState | None, text: str | None) -> Select[NodeRow]:
-    """Nodes in a state whose name, host name or cohort contains ``text``."""
-    statement = select(NodeRow)
-    if state is not None:
-        statement = statement.where(NodeRow.state == state.value)
-    if text:
-        columns = (NodeRow.name, NodeRow.hostname, NodeRow.cohort)
-        statement = statement.where(or_(*(column.icontains(text, autoescape=True) for column in columns)))
-    return statement
 
 
 def devices(*, node: str | None) -> Select[DeviceRow]:
@@ -48,28 +38,6 @@ def previous_locations(session: AnySession, moved: Mapping[str, str]) -> dict[st
     )
     rows = session.execute(statement.order_by(DeviceRow.last_seen_at)).all()
     return {hardware: node for hardware, node in rows if hardware is not None and node != moved[hardware]}
-
-
-def layout(session: AnySession) -> list[tuple[str, str, str]]:
-    """(node, device, kind) of every present host and GPU, in the stable order of the fleet."""
-    statement = (
-        select(DeviceRow.node, DeviceRow.id, DeviceRow.kind)
-        .where(DeviceRow.present, DeviceRow.kind != "nic")
-        .order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id)
-    )
-    return [(node, device, kind) for node, device, kind in session.execute(statement)]
-
-
-def devices_reported(session: AnySession) -> tuple[int, float | None]:
-    """How many devices are present and when one was last reported: the same until a node sends its report again."""
-    statement = select(func.count().filter(DeviceRow.present), func.max(DeviceRow.last_seen_at))
-    count, at = session.execute(statement.select_from(DeviceRow)).one()
-    return count, at
-
-
-def states(session: AnySession) -> dict[str, str]:
-    """Node → state."""
-    return {name: state for name, state in session.execute(select(NodeRow.name, NodeRow.state))}  # noqa: C416 - rows
 
 
 def transitions(node: str) -> Select[TransitionRow]:
@@ -117,6 +85,8 @@ def back_from_shutdown_notice(session: AnySession, after: float) -> list[str]:
 def forget_shutdown_notice(session: WriteSession, names: Collection[str]) -> None:
     """These nodes report again."""
     session.execute(update(NodeRow).where(NodeRow.name.in_(names)).values(stopped_at=None))
+    for name in names:
+        record_change(session, Topic.NODE, {"id": name, "reason": "reports again"})
 
 
 def validated(session: AnySession, names: Collection[str]) -> set[str]:
@@ -125,13 +95,3 @@ def validated(session: AnySession, names: Collection[str]) -> set[str]:
         NodeVerdictRow.node.in_(names), NodeVerdictRow.verdict == Verdict.PASS.value
     )
     return set(session.scalars(statement)) if names else set()
-
-
-def count_by_state(session: AnySession) -> dict[str, int]:
-    """How many nodes are in each state; states without nodes are absent."""
-    rows = session.execute(select(NodeRow.state, func.count()).group_by(NodeRow.state))
-    return {state: count for state, count in rows}  # noqa: C416 - rows are not tuples to a type checker
-
-
-def count_devices(session: AnySession) -> int:
-    return session.scalar(select(func.count()).select_from(DeviceRow).where(DeviceRow.present)) or 0

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, Strict, model_validator
+from pydantic import Field, Strict, field_validator, model_validator
 
 from mainstay.probes.core_types import HOST_DEVICE, HealthState, Severity, Verdict
 from mainstay.probes.identity import MAX_SWITCHES
-from mainstay.service.common.schemas import Bytes, Count, Input, JsonNumber, Name, Output, ShortText, Text, UnixSeconds
+from mainstay.service.common.schemas import (
+    Bytes,
+    Count,
+    Input,
+    JsonNumber,
+    Lenient,
+    Name,
+    Output,
+    ShortText,
+    Text,
+    UnixSeconds,
+    is_newer_kind,
+)
 from mainstay.service.fleet.lifecycle import Owner
 from mainstay.service.jobs.schemas import MigrationRequestRead
 from mainstay.service.telemetry.check import MAX_DEVICES
 
+DeviceKind = Literal["host", "gpu", "nic"]
 SignalName = Annotated[str, Field(max_length=128)]
 FactName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 HardwareId = Annotated[ShortText, Field(min_length=1, max_length=128)]
@@ -22,10 +35,10 @@ Facts = Annotated[dict[FactName, ShortText], Field(max_length=64)]
 """What stays the same until the next boot: PCI address, driver, firmware, slot."""
 
 
-class DeviceReport(Input):
+class DeviceReport(Lenient):
     id: Name
     index: Count
-    kind: Literal["host", "gpu", "nic"]
+    kind: DeviceKind
     model: ShortText
     serial: HardwareId | None
     uuid: HardwareId | None
@@ -33,13 +46,13 @@ class DeviceReport(Input):
     facts: Facts = Field(default_factory=dict)
 
 
-class CatalogReport(Input):
+class CatalogReport(Lenient):
     narrow: list[SignalName] = Field(max_length=512)
     wide: list[SignalName] = Field(max_length=512)
 
 
-class NodeReportCreate(Input):
-    """What a node says about itself when it starts and when something about it changes."""
+class NodeReportCreate(Lenient):
+    """The report of a node at its start and after each change."""
 
     hostname: ShortText
     os: ShortText
@@ -56,6 +69,13 @@ class NodeReportCreate(Input):
     switches: Annotated[list[Name], Field(max_length=MAX_SWITCHES)] = Field(default_factory=list)
     """The network switches above it, nearest first."""
     booted_at: UnixSeconds | None = None
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _set_aside_newer_kinds(cls, devices: Any) -> Any:
+        if not isinstance(devices, list):
+            return devices
+        return [d for d in devices if not (isinstance(d, dict) and is_newer_kind(d.get("kind"), get_args(DeviceKind)))]
 
     @model_validator(mode="after")
     def _check_devices(self) -> NodeReportCreate:
@@ -120,15 +140,29 @@ class NodeRead(Output):
     state_version: int
 
 
+class FacetRead(Output):
+    value: str
+    count: int
+
+
+class NodeFacetsRead(Output):
+    """How many nodes each value would show, with the other conditions as they are; values without nodes are absent."""
+
+    state: list[FacetRead]
+    rack: list[FacetRead]
+    cohort: list[FacetRead]
+    job: list[FacetRead]
+
+
 class DrainRead(NodeRead):
-    """A node that is drained, and what happens to the work on it."""
+    """A drained node, and what happens to the work on it."""
 
     migration_requests: list[MigrationRequestRead]
     """One a job that has ranks here, with ``mode: migrate``; the job's page follows each."""
 
 
 class TransitionRead(Output):
-    """One accepted move of a node."""
+    """One transition of a node."""
 
     id: str
     node: str
@@ -146,7 +180,10 @@ DeadlineSeconds = Annotated[float, Field(gt=0, le=31_536_000), JsonNumber]
 
 
 class MoveBody(Input):
-    """Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this."""
+    """The reason of an operator for a transition.
+
+    With ``expected_version``, it happens only if ``state_version`` still has this value.
+    """
 
     reason: Reason
     expected_version: Count | None = None
@@ -174,7 +211,7 @@ class DeviceLocationRead(Output):
 
 
 class DeviceDetail(Output):
-    """A piece of hardware, wherever it sat."""
+    """One piece of hardware, at all its locations."""
 
     device: DeviceRead
     hardware: str | None
@@ -196,15 +233,18 @@ class HistoryEntry(Output):
     ref: str | None
 
 
-class HeatmapCellRead(Output):
-    slot: int
-    node: str
-    device: str
-    kind: str
-
-
 class HeatmapLayoutRead(Output):
-    """The stable order of the fleet: a snapshot has one byte a slot."""
+    """The stable order of the fleet, in columns. A snapshot has one byte per slot.
+
+    The slots of ``nodes[0]`` come first, one per device of its shape, then those of ``nodes[1]``.
+    """
 
     version: str
-    slots: list[HeatmapCellRead]
+    nodes: list[str]
+    rack_of: list[int]
+    """[node] index into ``racks``."""
+    shape_of: list[int]
+    """[node] index into ``shapes``."""
+    racks: list[str]
+    shapes: list[list[str]]
+    """Devices that have a slot, in order: ``host`` is the node itself, the others are GPUs."""

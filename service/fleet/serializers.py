@@ -1,55 +1,35 @@
-"""Node rows as answers, with what other features know about a node."""
+"""Nodes as answers, with what other features know about them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from sqlalchemy import select
+from collections.abc import Mapping, Sequence
 
 from mainstay.probes.core_types import HealthState, Verdict
 from mainstay.service.common.db import AnySession
-from mainstay.service.fleet import repository
+from mainstay.service.fleet.directory import FleetDevice, FleetNode
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.lifecycle import Owner
-from mainstay.service.fleet.models import DeviceRow, NodeRow
 from mainstay.service.fleet.schemas import DeviceRead, NodeRead
 from mainstay.service.incidents.repository import open_by_node
-from mainstay.service.jobs.repository import by_node
-from mainstay.service.validation.models import NodeVerdictRow
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """What other features know, by node name."""
-
-    devices: dict[str, list[DeviceRow]]
-    jobs: dict[str, list[str]]
-    incidents: dict[str, int]
-    verdicts: dict[str, NodeVerdictRow]
-
-
-def serialize_nodes(session: AnySession, rows: Sequence[NodeRow], seen: LastSeenCache, now: float) -> list[NodeRead]:
-    """Answers for ``rows``, in their order."""
-    names = [row.name for row in rows]
-    verdicts = session.scalars(select(NodeVerdictRow).where(NodeVerdictRow.node.in_(names)))
-    context = _Context(
-        devices=repository.devices_by_node(session, names),
-        jobs=by_node(session),
-        incidents=open_by_node(session, names),
-        verdicts={row.node: row for row in verdicts},
-    )
-    return [_read(row, context, last_word(row, seen), now) for row in rows]
+def serialize_nodes(
+    session: AnySession, nodes: Sequence[FleetNode], seen: LastSeenCache, jobs: Mapping[str, Sequence[str]], now: float
+) -> list[NodeRead]:
+    """Answers for ``nodes``, in their order; ``jobs`` are the running ones by node."""
+    incidents = open_by_node(session, [node.name for node in nodes])
+    return [
+        _read(node, incidents.get(node.name, 0), jobs.get(node.name, ()), last_word(node, seen), now) for node in nodes
+    ]
 
 
-def last_word(row: NodeRow, seen: LastSeenCache) -> float | None:
+def last_word(node: FleetNode, seen: LastSeenCache) -> float | None:
     """When the node last reported, to this process or to another."""
-    times = [t for t in (row.last_seen_at, seen.get(row.name)) if t is not None]
+    times = [t for t in (node.last_seen_at, seen.get(node.name)) if t is not None]
     return max(times, default=None)
 
 
-def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> NodeRead:
-    verdict = context.verdicts.get(row.name)
+def _read(row: FleetNode, incidents: int, jobs: Sequence[str], last: float | None, now: float) -> NodeRead:
     return NodeRead(
         name=row.name,
         state=HealthState(row.state),
@@ -62,7 +42,7 @@ def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> No
         cohort=row.cohort,
         cpu_count=row.cpu_count,
         memory_bytes=row.memory_bytes,
-        devices=[DeviceRead.model_validate(device) for device in context.devices[row.name]],
+        devices=[_device(device) for device in row.all_devices],
         rack=row.rack,
         switches=row.switches,
         booted_at=row.booted_at,
@@ -70,12 +50,29 @@ def _read(row: NodeRow, context: _Context, last: float | None, now: float) -> No
         last_seen_at=last,
         first_seen_at=row.first_seen_at,
         age_seconds=None if last is None else max(0.0, now - last),
-        jobs=context.jobs.get(row.name, []),
-        open_incidents=context.incidents.get(row.name, 0),
-        last_verdict=None if verdict is None else Verdict(verdict.verdict),
-        last_validation_at=None if verdict is None else verdict.at,
+        jobs=list(jobs),
+        open_incidents=incidents,
+        last_verdict=None if row.verdict is None else Verdict(row.verdict),
+        last_validation_at=row.validated_at,
         owner=Owner(row.owner),
         actor=row.actor,
         state_since=row.first_seen_at if row.state_since is None else row.state_since,
         state_version=row.state_version,
+    )
+
+
+def _device(device: FleetDevice) -> DeviceRead:
+    """Not checked again: a page of a hundred nodes has a thousand devices."""
+    return DeviceRead.model_construct(
+        id=device.id,
+        node=device.node,
+        index=device.index,
+        kind=device.kind,
+        model=device.model,
+        serial=device.serial,
+        uuid=device.uuid,
+        memory_bytes=device.memory_bytes,
+        present=device.present,
+        previous_node=device.previous_node,
+        facts=dict(device.facts),
     )

@@ -26,9 +26,11 @@ SPEAKING: Final = "reporting; nothing found against it"
 UNPROVEN: Final = "reporting; nothing found against it, but never validated"
 SHUTDOWN_NOTICE_SECONDS: Final = 5.0
 """How long data that a node sent before its shutdown notice may still arrive after it."""
+RETURN_SECONDS: Final = 15.0
+"""How long a node daemon waits at most before it tries again to reach a service that was away."""
 SEEN: Final = 2000
 """Report times written in one transaction: some 20 ms."""
-MOVES: Final = 200
+MOVES: Final = 100
 """State changes in one transaction: some 100 ms."""
 
 
@@ -144,9 +146,16 @@ def _hardware(devices: Sequence[DeviceReport]) -> dict[str, str]:
 
 
 def follow_voices(
-    database: Database, heard: Mapping[str, float], *, now: float, heartbeat_timeout_seconds: float
+    database: Database,
+    heard: Mapping[str, float],
+    *,
+    now: float,
+    heartbeat_timeout_seconds: float,
+    listening_since: float = 0.0,
 ) -> None:
     """Record when nodes last reported, and apply the state changes that follow from silence and new reports.
+
+    Silence counts from ``listening_since``: a service that was away or frozen could not hear its nodes.
 
     Each ``MOVES`` nodes have a transaction of their own: when a whole fleet stops reporting, others write in between.
     """
@@ -156,7 +165,9 @@ def follow_voices(
             repository.note_seen(session, {name: heard[name] for name in some})
     with database.reading() as session:
         back = repository.back_from_shutdown_notice(session, SHUTDOWN_NOTICE_SECONDS)
-        silent = list(session.scalars(repository.fallen_silent(since).with_only_columns(NodeRow.name)))
+        listened = listening_since <= since - RETURN_SECONDS
+        fallen = repository.fallen_silent(since).with_only_columns(NodeRow.name)
+        silent = list(session.scalars(fallen)) if listened else []
     for some in _parts(back, MOVES):
         with database.session() as session:
             repository.forget_shutdown_notice(session, some)

@@ -1,58 +1,56 @@
-"""The detection loop turns events and measurements into incidents: once a second, and at once for a new event.
+"""The detection loop turns events and measurements into incidents: once a second, and immediately for a new event.
 
-Invariant: nothing is judged twice and nothing is lost. An event is claimed in the transaction that judges it, so a
-crash leaves it for the next turn; findings of the array detectors wait in memory until they are stored. After a restart
-the event detectors are shown the recent events again, and what was found before the restart holds until the detectors
-have looked long enough to say otherwise. One judge runs in a service; a second one would find every event claimed.
+Invariant: the loop evaluates each event once and loses none. It claims an event in the transaction that evaluates it,
+so after a crash the next iteration evaluates the event. Findings of the array detectors stay in memory until they are
+stored. After a restart the event detectors read the recent events again, and findings from before the restart stay
+active until the detectors have had enough data to end them. A service runs one detection loop; a second loop would find
+every event claimed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from mainstay.detectors.finding import Evidence, Finding
 from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
 from mainstay.probes.core_types import Event
-from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
-from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
 from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
-from mainstay.service.incidents.recovery_progress import Context, follow
+from mainstay.service.incidents.recovery_progress import Context, follow, is_followed
 from mainstay.service.incidents.runs import Runs, Switches
 from mainstay.service.incidents.service import IncidentChangedError
 from mainstay.service.services import Services
 from mainstay.service.settings import IncidentSettings
 from mainstay.service.sources.dcgm.frames import VERSION as EXPORTER
+from mainstay.service.telemetry.ring import Column
 from mainstay.service.xid_policies.live import LivePolicy
 
 _log: Final = logging.getLogger(__name__)
-BATCH: Final = 64
-"""Events in one transaction: one fsync for a burst, and a short time during which other writers wait."""
+BATCH: Final = 100
+"""Events in one transaction: one look at what holds for a burst, and a short time during which other writers wait."""
 FINDINGS: Final = 500
 """Findings in one transaction: when a whole fleet stops reporting, others write in between."""
 REPLAYED: Final = 4096
-"""Events shown again after a restart: what the event detectors themselves remember."""
+"""Events that the event detectors read again after a restart: as many as they remember."""
 SETTLE_SECONDS: Final = 60.0
-"""How long any detector looks before silence about an inherited finding means that it is over (some look for longer,
-``ArrayDetector.settle_seconds``): calm ends an outlier after 30 samples, and a heartbeat is trusted after 10 s."""
-FLEET_SECONDS: Final = 5.0
-"""How old the cached list of nodes and devices may be."""
+"""After this time without confirmation a finding from before the restart ends. Some detectors need longer
+(``ArrayDetector.settling_seconds``): 30 normal samples end an outlier, and a heartbeat counts after 10 s."""
 
 
 class DetectionLoop:
-    """The state of judging; its loop is the only caller."""
+    """The state of detection. Only the thread of its loop calls it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -60,30 +58,33 @@ class DetectionLoop:
         xids = next(detector for detector in self._detectors if isinstance(detector, XidDetector))
         self._policy = LivePolicy(services.database, xids)
         stores = JobStores(steps=services.steps, progress=services.progress, pairs=services.pairs)
-        self._watch = DetectorRunner(services.ring, stores, services.accounts)
+        self._runner = DetectorRunner(services.ring, stores, services.accounts)
         self._runs = Runs()
         self._switches: Switches = {}
-        self._said: dict[str, list[Finding]] = {}
-        """Findings of events whose transaction has not been committed."""
+        self._event_findings: dict[str, list[Finding]] = {}
+        """Event ID -> findings, for events whose transaction is not committed yet."""
         self._pending: list[Finding] = []
         """Findings from measurements that are not stored yet."""
-        self._inherited: dict[str, Finding] = {}
-        self._began: float | None = None
+        self._restored: dict[str, Finding] = {}
+        self._started_at: float | None = None
         self._measured_at = 0.0
-        self._fleet, self._fleet_at = Fleet(), -FLEET_SECONDS
+        self._fleet, self._layout = Fleet(), -1
+        self._cohorts: Mapping[Column, str] = {}
 
     def run_once(self) -> None:
-        """One look: events first, then (once an interval) measurements and deadlines."""
+        """Evaluate events, then, once per interval, measurements and deadlines."""
         now = self._services.clock.now()
-        if self._began is None:
+        if self._started_at is None:
             self._restore(now)
-            self._began = now
-        while self._judge_events():
-            pass
+            self._started_at = now
+        while self._evaluate_events():
+            if self._services.clock.now() - now >= self._settings.detection_interval_seconds:
+                self._services.wakers.wake("detection")  # measurements have their turn, then come the other events
+                break
         if now - self._measured_at >= self._settings.detection_interval_seconds or now < self._measured_at:
             self._measured_at = now
-            self._judge_measurements(now)
-            self._pass_time(now)
+            self._evaluate_measurements(now)
+            self._apply_deadlines(now)
 
     @property
     def _settings(self) -> IncidentSettings:
@@ -92,7 +93,7 @@ class DetectionLoop:
     # after a restart
 
     def _restore(self, now: float) -> None:
-        """Show the event detectors what they had seen; remember what the array detectors had found."""
+        """Give the event detectors the events they had read; keep the findings of the array detectors."""
         with self._services.database.reading() as session:
             active = [wire.from_row(row) for row in repository.active_findings(session)]
             since = min([now - self._settings.event_lookback_seconds, *(finding.time for finding in active)])
@@ -101,107 +102,116 @@ class DetectionLoop:
         for detector in self._detectors:
             detector.update(seen)
             detector.restore_findings(active)
-        self._inherited = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
+        self._restored = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
 
-    def _disown(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
-        """Inherited findings that no detector repeated although it had enough time to look at their entity."""
+    def _end_unconfirmed(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
+        """End restored findings that no detector confirmed although it had enough data of their entity."""
         for finding in found:
-            self._inherited.pop(finding.key, None)
-        assert self._began is not None
-        looked = now - self._began
-        if not self._inherited or looked < SETTLE_SECONDS:
+            self._restored.pop(finding.key, None)
+        assert self._started_at is not None
+        elapsed = now - self._started_at
+        if not self._restored or elapsed < SETTLE_SECONDS:
             return []
-        settled = [f for f in self._inherited.values() if looked >= ARRAY_DETECTORS[f.detector].settling_seconds]
-        over = [f for f in settled if self._looked_at(f, fleet, now)]
-        for finding in over:
-            del self._inherited[finding.key]
+        settled = [f for f in self._restored.values() if elapsed >= ARRAY_DETECTORS[f.detector].settling_seconds]
+        ended = [f for f in settled if self._could_confirm(f, fleet, now)]
+        for finding in ended:
+            del self._restored[finding.key]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
-        return [_ended(finding, evidence, now) for finding in over]
+        return [_ended(finding, evidence, now) for finding in ended]
 
-    def _looked_at(self, finding: Finding, fleet: Fleet, now: float) -> bool:
-        """Whether its detector could have seen it: its node speaks, or samples of its job are judged.
+    def _could_confirm(self, finding: Finding, fleet: Fleet, now: float) -> bool:
+        """Whether the detector had data to confirm it: the node reports, or samples of the job are evaluated.
 
-        No detector looks again at a job that has ended.
+        This is also true for a job that has ended, because no detector evaluates it again.
         """
         feed, entity = ARRAY_DETECTORS[finding.detector].feed, finding.entity
         if feed in OF_JOBS and entity.job is not None:
             if all(run.job != entity.job for run in fleet.runs):
                 return True
-            judged = self._watch.judged_at(entity.job, feed)
-            return judged is not None and now - judged < SETTLE_SECONDS
-        return entity.node is not None and now - fleet.heard.get(entity.node, 0.0) < SETTLE_SECONDS
+            evaluated = self._runner.evaluated_at(entity.job, feed)
+            return evaluated is not None and now - evaluated < SETTLE_SECONDS
+        return entity.node is not None and now - fleet.last_frames.get(entity.node, 0.0) < SETTLE_SECONDS
 
     # events
 
-    def _judge_events(self) -> bool:
-        """Judge a batch of stored events; whether there may be more."""
+    def _evaluate_events(self) -> bool:
+        """Evaluate a batch of stored events. Return whether there may be more."""
         with self._services.database.reading() as session:
             rows = events.unjudged(session, BATCH)
         if not rows:
             return False
         try:
-            self._judge_together(rows)
+            self._evaluate_batch(rows)
         except OperationalError:
-            raise  # the database is away: the loop comes back
-        except Exception:  # noqa: BLE001 - named boundary: one event must not keep the others from being judged
-            _log.exception("judging %d events together failed; one by one", len(rows))
+            raise  # the database does not answer: the loop tries again
+        except Exception:  # noqa: BLE001 - named boundary: one event must not block the others
+            _log.exception("evaluating %d events in one transaction failed; evaluating them one by one", len(rows))
             for row in rows:
-                self._judge_alone(row)
+                self._evaluate_single(row)
             return False
         return len(rows) == BATCH
 
-    def _judge_together(self, rows: Sequence[EventRow]) -> None:
+    def _evaluate_batch(self, rows: Sequence[EventRow]) -> None:
         with self._services.database.session() as session:
-            for row in rows:
-                self._judge_event(session, row)
-        said = [finding for row in rows for finding in self._said.pop(row.id, ())]
-        if any(finding.recommended_action.evicts for finding in said):
-            self._services.wakers.wake("remediation")
+            now = self._services.clock.now()
+            claimed = events.claim(session, [row.id for row in rows], now)
+            self._evaluate_claimed(Context(session, self._settings, now), [row for row in rows if row.id in claimed])
+        found = [finding for row in rows for finding in self._event_findings.pop(row.id, ())]
+        for row in rows:
             self._policy.stored(row.id)
+        if any(finding.recommended_action.evicts for finding in found):
+            self._services.wakers.wake("remediation")
 
-    def _judge_alone(self, row: EventRow) -> None:
+    def _evaluate_single(self, row: EventRow) -> None:
         try:
-            self._judge_together([row])
+            self._evaluate_batch([row])
         except OperationalError:
             raise
         except IncidentChangedError:
-            _log.info("an incident changed while event %s was judged; the next turn tries again", row.id)
-        except Exception:  # noqa: BLE001 - named boundary: a poisoned event is set aside and logged
-            _log.exception("event %s (%s) cannot be judged and is set aside", row.id, row.kind)
+            _log.info("an incident changed while event %s was evaluated; the next iteration tries again", row.id)
+        except Exception:  # noqa: BLE001 - named boundary: an event that cannot be evaluated is set aside and logged
+            _log.exception("event %s (%s) cannot be evaluated and is set aside", row.id, row.kind)
             with self._services.database.session() as session:
-                events.claim(session, row.id, self._services.clock.now())
+                events.claim(session, [row.id], self._services.clock.now())
 
-    def _judge_event(self, session: WriteSession, row: EventRow) -> None:
-        now = self._services.clock.now()
-        if not events.claim(session, row.id, now):
-            return
-        event = events.to_event(row)
-        if event.node is not None:
-            self._watch.others[event.node] = row.received_at
-        context = Context(session, self._settings, now)
-        follow(context, event)
-        finding_ingest.ingest_findings(
-            context,
-            self._findings(event),
-            heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
-        )
-        self._policy.store(session, event.id)
+    def _evaluate_claimed(self, context: Context, rows: Sequence[EventRow]) -> None:
+        """Evaluate events in order; findings of consecutive ones are stored at once, unless the order matters."""
+        gathered: dict[str, Finding] = {}
+        for row in rows:
+            event = events.to_event(row)
+            if event.node is not None:
+                self._runner.others[event.node] = row.received_at
+            if is_followed(event):
+                self._store(context, gathered)
+                follow(context, event)
+            for finding in self._findings(event):
+                if not finding_ingest.can_replace(gathered.get(finding.key), finding):
+                    self._store(context, gathered)
+                gathered[finding.key] = finding
+            self._policy.store(context.session, event.id)
+        self._store(context, gathered)
+
+    def _store(self, context: Context, gathered: dict[str, Finding]) -> None:
+        """Store what was gathered, and start again."""
+        timeout = self._services.settings.fleet.heartbeat_timeout_seconds
+        finding_ingest.ingest_findings(context, gathered.values(), heartbeat_timeout_seconds=timeout)
+        gathered.clear()
 
     def _findings(self, event: Event) -> list[Finding]:
-        """What the detectors say of an event: asked once, since they take an id only once."""
-        if event.id not in self._said:
-            self._said[event.id] = [f for detector in self._detectors for f in detector.update([event])]
-            self._policy.compare(event, self._said[event.id])
-        return self._said[event.id]
+        """Return the findings of an event; the detectors accept each event ID only once."""
+        if event.id not in self._event_findings:
+            self._event_findings[event.id] = [f for detector in self._detectors for f in detector.update([event])]
+            self._policy.compare(event, self._event_findings[event.id])
+        return self._event_findings[event.id]
 
     # measurements
 
-    def _judge_measurements(self, now: float) -> None:
+    def _evaluate_measurements(self, now: float) -> None:
         with self._services.database.reading() as session:
-            self._refresh(session, now)
-        found = self._watch.judge(self._fleet, now)
+            self._refresh(session)
+        found = self._runner.evaluate(self._fleet, now)
         quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
-        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._disown(self._fleet, found, now)]
+        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._end_unconfirmed(self._fleet, found, now)]
         while self._pending:
             part = self._pending[:FINDINGS]
             with self._services.database.session() as session:
@@ -212,18 +222,26 @@ class DetectionLoop:
                 )
             del self._pending[: len(part)]
 
-    def _refresh(self, session: AnySession, now: float) -> None:
-        if abs(now - self._fleet_at) >= FLEET_SECONDS:
-            self._fleet = Fleet(cohorts=_cohorts(session), heard=_last_words(session), relayed=_relayed(session))
-            self._fleet_at = now
-            switches = _switches(session)
-            self._switches = self._switches if switches == self._switches else switches
-        gone = _stopped(session)  # a node that sent a shutdown notice is not lost
-        seen = self._services.seen
-        heard = {node: seen.get(node) or at for node, at in self._fleet.heard.items() if node not in gone}
-        self._fleet = replace(self._fleet, heard=heard, runs=self._runs.read(session, self._switches))
+    def _refresh(self, session: AnySession) -> None:
+        directory, last = self._services.fleet.current(session), self._services.seen
+        if directory.layout != self._layout:
+            self._layout = directory.layout
+            self._cohorts = _cohorts(directory)
+            self._switches = {name: tuple(node.switches) for name, node in directory.nodes.items() if node.switches}
+        nodes = directory.nodes.items()
+        self._fleet = Fleet(
+            cohorts=self._cohorts,
+            # A node that sent a shutdown notice is not lost.
+            last_frames={
+                name: at
+                for name, node in nodes
+                if node.stopped_at is None and (at := last.get(name) or node.last_seen_at) is not None
+            },
+            relayed=frozenset(name for name, node in nodes if node.version == EXPORTER),
+            runs=self._runs.read(session, self._switches),
+        )
 
-    def _pass_time(self, now: float) -> None:
+    def _apply_deadlines(self, now: float) -> None:
         with self._services.database.reading() as session:
             if not repository.due(session, now, limit=1):
                 return
@@ -231,30 +249,13 @@ class DetectionLoop:
             deadlines.apply_deadlines(Context(session, self._settings, now))
 
 
-def _cohorts(session: AnySession) -> dict[tuple[str, str], str]:
-    """(node, device) → label of those it may be compared with: the node's cohort and the device's model."""
-    statement = select(DeviceRow.node, DeviceRow.id, NodeRow.cohort, DeviceRow.model).join(
-        NodeRow, NodeRow.name == DeviceRow.node
-    )
-    return {(node, device): f"{cohort}/{model}" for node, device, cohort, model in session.execute(statement)}
-
-
-def _last_words(session: AnySession) -> dict[str, float]:
-    statement = select(NodeRow.name, NodeRow.last_seen_at).where(NodeRow.last_seen_at.is_not(None))
-    return {node: at for node, at in session.execute(statement) if at is not None}
-
-
-def _relayed(session: AnySession) -> frozenset[str]:
-    return frozenset(session.scalars(select(NodeRow.name).where(NodeRow.version == EXPORTER)))
-
-
-def _stopped(session: AnySession) -> set[str]:
-    return set(session.scalars(select(NodeRow.name).where(NodeRow.stopped_at.is_not(None))))
-
-
-def _switches(session: AnySession) -> Switches:
-    statement = select(NodeRow.name, NodeRow.switches)
-    return {node: tuple(above) for node, above in session.execute(statement) if above}
+def _cohorts(fleet: Directory) -> dict[tuple[str, str], str]:
+    """Return (node, device) -> label of its peers: the cohort of the node and the model of the device."""
+    return {
+        (name, device.id): f"{node.cohort}/{device.model}"
+        for name, node in fleet.nodes.items()
+        for device in node.devices
+    }
 
 
 def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:
@@ -271,8 +272,8 @@ def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:
 
 
 def make_loops(services: Services) -> list[Loop]:
-    """The detection loop, woken by ``services.wakers.wake("judge")``."""
-    judge = DetectionLoop(services)
-    loop = Loop("judge", services.settings.incidents.detection_interval_seconds, judge.run_once)
-    services.wakers.listen("judge", loop.wake)
+    """Return the detection loop; ``services.wakers.wake("detection")`` wakes it."""
+    detection = DetectionLoop(services)
+    loop = Loop("detection", services.settings.incidents.detection_interval_seconds, detection.run_once)
+    services.wakers.listen("detection", loop.wake)
     return [loop]

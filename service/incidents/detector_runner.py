@@ -1,4 +1,4 @@
-"""The detectors at work: one of each for the fleet, one set for each job, fed from the rings.
+"""The array detectors of a service: one of each for the fleet and one set per job, fed from the rings.
 
 Not thread-safe: the detection loop owns it.
 """
@@ -22,15 +22,15 @@ from mainstay.service.telemetry.ring import Column, TelemetryRing
 
 @dataclass
 class Fleet:
-    """What the database knows and the rings do not: who exists, and who may be compared with whom."""
+    """What only the database knows: the nodes and devices, and which of them are peers."""
 
     cohorts: Mapping[Column, str] = field(default_factory=dict)
-    heard: Mapping[str, float] = field(default_factory=dict)
-    """Node → when its last frame arrived."""
+    last_frames: Mapping[str, float] = field(default_factory=dict)
+    """Node -> when its last frame arrived, Unix seconds."""
     runs: Sequence[RunningJob] = ()
-    """Jobs that run."""
+    """Running jobs."""
     relayed: frozenset[str] = frozenset()
-    """Nodes that are known through an exporter only: its silence says nothing of them."""
+    """Nodes that only an exporter reports: a silent exporter does not mean that these nodes are silent."""
 
 
 class DetectorRunner:
@@ -46,25 +46,25 @@ class DetectorRunner:
         self._stores, self._accounts = stores, accounts or DetectorStatusCache()
         self._heartbeat = classes["heartbeat"]()
         by_time = [cls for name, cls in classes.items() if cls.feed is Feed.DEVICES and name != "heartbeat"]
-        self._devices = [_device_watch(ring, source, by_time) for source in RING_SOURCES]
+        self._devices = [_device_detectors(ring, source, by_time) for source in RING_SOURCES]
         self._of_jobs = [cls for cls in classes.values() if cls.feed in OF_JOBS]
         self._jobs: dict[str, JobDetectors] = {}
         self.others: dict[str, float] = {}
-        """Node → when anything but a frame was heard from it: step records, events."""
+        """Node -> when step records or events (not frames) last arrived from it, Unix seconds."""
 
-    def judge(self, fleet: Fleet, now: float) -> list[Finding]:
-        """Everything that begins or ceases to hold since the last call."""
-        found = self._judge_devices(fleet, now) + self._judge_jobs(fleet, now)
-        speaking = {node: at for node, at in fleet.heard.items() if node not in fleet.relayed}
-        heard = heartbeats(now, speaking, self.others)
-        return found if heard is None else found + self._heartbeat.update(heard)
+    def evaluate(self, fleet: Fleet, now: float) -> list[Finding]:
+        """Return the findings that opened or ended since the last call."""
+        found = self._evaluate_devices(fleet, now) + self._evaluate_jobs(fleet, now)
+        direct = {node: at for node, at in fleet.last_frames.items() if node not in fleet.relayed}
+        samples = heartbeats(now, direct, self.others)
+        return found if samples is None else found + self._heartbeat.update(samples)
 
-    def judged_at(self, job: str, feed: Feed) -> float | None:
-        """When the job's samples of a feed were last judged; None when they never were."""
-        watch = self._jobs.get(job)
-        return None if watch is None else watch.judged.get(feed)
+    def evaluated_at(self, job: str, feed: Feed) -> float | None:
+        """Return when samples of a feed of the job were last evaluated; None if never."""
+        detectors = self._jobs.get(job)
+        return None if detectors is None else detectors.evaluated.get(feed)
 
-    def _judge_devices(self, fleet: Fleet, now: float) -> list[Finding]:
+    def _evaluate_devices(self, fleet: Fleet, now: float) -> list[Finding]:
         found: list[Finding] = []
         for feed, detectors in self._devices:
             samples = feed.read_ready(now, fleet.cohorts)
@@ -72,28 +72,28 @@ class DetectorRunner:
                 found.extend(finding for detector in detectors for finding in detector.update(samples))
         return found
 
-    def _judge_jobs(self, fleet: Fleet, now: float) -> list[Finding]:
+    def _evaluate_jobs(self, fleet: Fleet, now: float) -> list[Finding]:
         running = {run.job: run for run in fleet.runs}
-        # A job that started again under its name is another run: state and findings of the last one do not apply.
-        over = [job for job, watch in self._jobs.items() if _over(watch.run, running.get(job))]
+        # A job that starts again under its name is another run: state and findings of the earlier run do not apply.
+        over = [job for job, detectors in self._jobs.items() if _has_ended(detectors.run, running.get(job))]
         found = [finding for job in sorted(over) for finding in self._jobs.pop(job).end(now)]
         for job, run in running.items():
-            watch = self._jobs.get(job)
-            if watch is None:
-                watch = self._jobs[job] = JobDetectors(run, self._stores, self._of_jobs)
-            found.extend(watch.judge(run, self.others, now))
-        self._accounts.replace({job: watch.account() for job, watch in self._jobs.items()})
+            detectors = self._jobs.get(job)
+            if detectors is None:
+                detectors = self._jobs[job] = JobDetectors(run, self._stores, self._of_jobs)
+            found.extend(detectors.evaluate(run, self.others, now))
+        self._accounts.replace({job: detectors.account() for job, detectors in self._jobs.items()})
         return found
 
 
-def _over(before: RunningJob, now: RunningJob | None) -> bool:
+def _has_ended(before: RunningJob, now: RunningJob | None) -> bool:
     return now is None or now.started_at != before.started_at
 
 
-def _device_watch(
+def _device_detectors(
     ring: TelemetryRing, source: SignalSource, classes: Sequence[type[ArrayDetector]]
 ) -> tuple[DeviceFeed, tuple[ArrayDetector, ...]]:
-    """One feed a source with everything that its detectors read, so that the ring is copied once."""
+    """Return one feed per source with all signals that its detectors read, so that the ring is copied once."""
     mine = [cls for cls in classes if _carried(ring, source, cls.signals)]
     signals = dict.fromkeys(name for cls in mine for name in _carried(ring, source, cls.signals))
     beside = dict.fromkeys(name for cls in mine for name in cls.host_signals if name not in signals)
@@ -101,6 +101,6 @@ def _device_watch(
 
 
 def _carried(ring: TelemetryRing, source: SignalSource, signals: Sequence[str]) -> tuple[str, ...]:
-    """Those of a detector's signals that the source's ring holds."""
+    """Return those signals of a detector that the ring of the source contains."""
     known = ring.window(source, 0, 0).signals
     return tuple(signal for signal in signals if signal in known)

@@ -1,6 +1,6 @@
-"""What the detectors of devices see: chunks cut from the rings, each second exactly once.
+"""The input of the device detectors: chunks of the rings that contain each second exactly once.
 
-Invariant: a feed only moves forward. It waits a little for what is still on its way, then what is missing is NaN.
+Invariant: a feed only moves forward. It waits briefly for data in transit; after that, missing values are NaN.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from mainstay.probes.signals import SignalSource
 from mainstay.service.telemetry.ring import Column, TelemetryRing, Window
 
 LAG_SECONDS: Final = 3
-"""Frames hold a second or two and travel for less than one; later seconds are judged without them. A second that every
-device has sent is judged at once."""
-SPEAKING_SECONDS: Final = 10
-"""Whoever said nothing for so long is not waited for."""
+"""A frame holds one or two seconds and arrives within one more; detectors evaluate a second without frames that are
+later. They evaluate a second immediately when every device has sent it."""
+REPORTING_SECONDS: Final = 10
+"""The feed does not wait for devices without a frame in this time."""
 CHUNK_SECONDS: Final = 120
-"""Longest chunk: what is replayed after a restart, and what a stalled judge makes up for."""
+"""Longest chunk: the seconds that detectors evaluate after a restart or after a pause of the detection loop."""
 FORGET_NODE_SECONDS: Final = 3600.0
-"""A node silent for longer was lost before this process started: it stays unknown, without a new alarm."""
+"""A node that was silent for longer when this process started stays unknown and causes no new alarm."""
 
 
 @dataclass
 class DeviceFeed:
-    """Seconds of one source: rows are devices, groups their cohorts."""
+    """The seconds of one source. Rows are devices; groups are their cohorts."""
 
     ring: TelemetryRing
     source: SignalSource
     signals: tuple[str, ...]
     host_signals: tuple[str, ...] = ()
-    """Signals of the node's host that stand beside each of its devices."""
+    """Signals of the host that are repeated for each of its devices."""
     _cursor: int | None = field(default=None, init=False)
     _columns: tuple[Column, ...] = field(default=(), init=False)
     _entities: tuple[Entity, ...] = field(default=(), init=False)
@@ -44,12 +44,12 @@ class DeviceFeed:
     _cohorts: Mapping[Column, str] | None = field(default=None, init=False)
     _hosts: tuple[Column, ...] | None = field(default=None, init=False)
     _host_of: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp), init=False)
-    """Each column's place among ``_hosts``; -1 without one."""
+    """The index of the host of each column in ``_hosts``; -1 if it has none."""
 
     def read_ready(self, now: float, cohorts: Mapping[Column, str]) -> Samples | None:
-        """The seconds that became ready since the last call, or None.
+        """Return the seconds that became ready since the last call, or None.
 
-        A device without a cohort is in one of its own, where it is compared with no other.
+        A device without a cohort gets its own group, so it is compared with no other device.
         """
         stop = self._ready(int(now))
         start = stop - CHUNK_SECONDS if self._cursor is None else max(self._cursor, stop - CHUNK_SECONDS)
@@ -59,35 +59,33 @@ class DeviceFeed:
         window = self.ring.window(self.source, start, stop, signals=self.signals)
         if not window.columns:
             return None
-        self._follow(window.columns, cohorts)
+        self._update_entities(window.columns, cohorts)
         times = window.seconds.astype(np.float64)
         signals, x = window.signals, window.values
         if self.host_signals:
-            x = np.concatenate([x, self._beside(window)], axis=1)
+            x = np.concatenate([x, self._host_values(window)], axis=1)
             signals += self.host_signals
         return Samples(entities=self._entities, groups=self._groups, signals=signals, t=times, x=x)
 
-    def _follow(self, columns: tuple[Column, ...], cohorts: Mapping[Column, str]) -> None:
+    def _update_entities(self, columns: tuple[Column, ...], cohorts: Mapping[Column, str]) -> None:
         """Rename entities and groups only when they change: detectors skip work for identical tuples."""
-        moved = columns != self._columns
-        if moved:
-            known = dict(
-                zip(self._columns, self._entities, strict=True)
-            )  # whoever stays is the same object (rows.places)
+        has_changed = columns != self._columns
+        if has_changed:
+            known = dict(zip(self._columns, self._entities, strict=True))  # identity matters: see rows.places
             self._columns, self._hosts = columns, None
             self._entities = tuple(known.get(at) or Entity(node=at[0], device=at[1]) for at in columns)
-        if moved or cohorts is not self._cohorts:
+        if has_changed or cohorts is not self._cohorts:
             self._cohorts = cohorts
             groups = tuple(cohorts.get(column) or f"alone:{column}" for column in columns)
             self._groups = self._groups if groups == self._groups else groups
 
     def _ready(self, now: int) -> int:
         """The first second that is not evaluated yet: data of some nodes may still be in transit."""
-        reached = self.ring.reached(self.source, now - SPEAKING_SECONDS)
+        reached = self.ring.reached(self.source, now - REPORTING_SECONDS)
         return now - LAG_SECONDS if reached is None else max(now - LAG_SECONDS, min(reached, now) + 1)
 
-    def _beside(self, window: Window) -> Any:
-        """[second, host signal, column]: what each column's host measured in the same second."""
+    def _host_values(self, window: Window) -> Any:
+        """Return [second, host signal, column]: the values of the host of each column in the same second."""
         start, stop = window.start, window.start + len(window.values)
         hosts = self.ring.window(SignalSource.HOST, start, stop, signals=self.host_signals)
         if hosts.columns != self._hosts:
@@ -99,15 +97,15 @@ class DeviceFeed:
 
 
 def heartbeats(now: float, last: Mapping[str, float], other: Mapping[str, float]) -> Samples | None:
-    """One sample of who was heard when: rows are nodes heard within ``FORGET_NODE_SECONDS``."""
+    """Return when each node last reported, as one sample. Rows: nodes with a report in ``FORGET_NODE_SECONDS``."""
     nodes = sorted(node for node, at in last.items() if now - at < FORGET_NODE_SECONDS)
     if not nodes:
         return None
-    heard = [[last[node] for node in nodes], [other.get(node, np.nan) for node in nodes]]
+    reported = [[last[node] for node in nodes], [other.get(node, np.nan) for node in nodes]]
     return Samples(
         entities=tuple(Entity(node=node) for node in nodes),
         groups=("fleet",) * len(nodes),
         signals=("last_beat", "last_other"),
         t=np.array([now]),
-        x=np.array([heard], np.float64),
+        x=np.array([reported], np.float64),
     )

@@ -62,7 +62,7 @@ def list_incidents(
 
 @router.get("/incidents/{id}", operation_id="get_incident")  # noqa: FAST003 - Id is its alias
 def get_incident(incident_id: Id, _: Reader, session: Reading) -> IncidentDetail:
-    """One incident: timeline, findings with their evidence, plan with its alternatives, actions."""
+    """Return one incident: timeline, findings with evidence, plan with alternatives, and actions."""
     return incidents_serializers.serialize_detail(session, service.require(session, incident_id))
 
 
@@ -119,7 +119,7 @@ def list_findings(
     kind: FindingKind | None = None,
     active: bool | None = None,
 ) -> FindingPage:
-    """Findings, newest first; ``active`` those that hold, or those that do not any more."""
+    """Findings, newest first; ``active`` selects the active or the ended ones."""
     statement = repository.findings(node=node, job=job, kind=kind, active=active)
     rows, cursor = paginate(session, statement, keys=(FindingRow.time, FindingRow.id), page=page)
     return FindingPage(items=[findings.read(row) for row in rows], next_cursor=cursor)
@@ -127,7 +127,7 @@ def list_findings(
 
 @router.get("/recovery-plans", operation_id="list_recovery_plans")
 def list_recovery_plans(_: Reader, session: Reading, page: Paging, job: NameFilter = None) -> RecoveryPlanPage:
-    """Plans, newest first: what was possible, what it would have cost, what was chosen, what it did cost."""
+    """Plans, newest first: the possible strategies with predicted costs, the chosen one, and its actual cost."""
     statement = select(PlanRow) if job is None else select(PlanRow).where(PlanRow.job == job)
     rows, cursor = paginate(session, statement, keys=(PlanRow.created_at, PlanRow.id), page=page)
     return RecoveryPlanPage(items=incidents_serializers.serialize_plans(session, rows), next_cursor=cursor)

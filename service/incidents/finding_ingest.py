@@ -3,14 +3,14 @@
 Invariant: one active row a finding key, and never a second incident for the same thing: a repeated statement renews its
 row, news of a failure that a recovery already answers joins that recovery's incident, and a finding that comes back
 before its incident is closed reopens it. A key holds the detector: what two of them witness are two rows of one
-incident, and neither takes back the other's word. Information that becomes more severe goes the way of news.
+incident, and neither ends a finding of the other. Information that becomes more severe counts as a new finding.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import select
@@ -18,19 +18,16 @@ from sqlalchemy import select
 from mainstay.detectors.correlation import correlation as pure
 from mainstay.detectors.finding import ADVICE, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
-from mainstay.service.fleet.models import NodeRow
+from mainstay.service.incidents import correlation_view, node_suspicion, repository, service
 from mainstay.service.incidents import findings as wire
-from mainstay.service.incidents import node_suspicion, repository, service
 from mainstay.service.incidents.finding_rows import FindingRows
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.incidents.opening import open_incident
 from mainstay.service.incidents.recovery_progress import Context
-from mainstay.service.jobs import repository as jobs
 from mainstay.service.jobs.models import RecoveryRow
 
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
-_ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.RECOVERING.value})
 _LINES: Final = 20
 """Lines that one batch adds to the timeline of an incident; more are one line."""
 _NOISE_SECONDS: Final = 10.0
@@ -79,13 +76,14 @@ def _nodes(findings: Iterable[Finding]) -> set[str]:
 
 def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> None:
     """Store new findings: in the incidents that correlation names, or without one."""
-    incidents = _incidents(context)
-    held = [f for incident in incidents for f in incident.findings]
+    session, shared = context.session, context.settings.shared_fault_nodes
+    incidents = correlation_view.open_incidents(session, _nodes(fresh))
+    named = _nodes([*fresh, *(f for incident in incidents for f in incident.findings)])
     decisions = pure.correlate(
         [*fresh, *_explaining(context, rows, fresh)],
         incidents,
-        _topology(context, _nodes([*fresh, *held])),
-        pure.Config(rack_nodes=context.settings.shared_fault_nodes),
+        correlation_view.topology(session, named, shared_fault_nodes=shared),
+        pure.Config(rack_nodes=shared),
     )
     for decision in decisions:
         _apply(context, rows, decision)
@@ -97,7 +95,7 @@ def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> Non
 
 
 def _explaining(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> list[Finding]:
-    """What was mere information until a process ended: the program's own error, told moments before, says why."""
+    """Return findings that were information until a process ended: errors just before it explain the exit."""
     exits = [finding.time for finding in fresh if finding.kind is FindingKind.PROCESS_EXIT]
     if not exits:
         return []
@@ -125,6 +123,15 @@ def _renewed(rows: FindingRows, news: _News, finding: Finding) -> bool:
         what = "More severe" if more_severe else "Again"
         news.add_finding(row.incident_id, finding, f"{what}: {finding.evidence.summary}")
     return True
+
+
+def can_replace(before: Finding | None, finding: Finding) -> bool:
+    """Whether a finding may be stored instead of the one before it with the same key, which it only repeats."""
+    if before is None:
+        return True
+    same = (before.active, before.severity, before.recommended_action, before.detector)
+    now = (finding.active, finding.severity, finding.recommended_action, finding.detector)
+    return same == now and finding.kind not in _STOPPED and abs(finding.time - before.time) < _NOISE_SECONDS
 
 
 def _is_more_severe(row: FindingRow, finding: Finding) -> bool:
@@ -189,42 +196,6 @@ def _returned(rows: FindingRows, news: _News, finding: Finding) -> bool:
     rows.put(row)
     news.add_finding(row.incident_id, finding, f"Back: {finding.evidence.summary}")
     return True
-
-
-def _incidents(context: Context) -> list[pure.OpenIncident]:
-    held = repository.held_findings(context.session)
-    return [
-        pure.OpenIncident(
-            id=row.id, opened_at=row.opened_at, findings=tuple(held.get(row.id, ())), accepts=row.state in _ACCEPTS
-        )
-        for row in repository.live(context.session)
-    ]
-
-
-def _topology(context: Context, named: set[str]) -> pure.FleetTopology:
-    nodes: dict[tuple[str, int], str] = {}
-    devices: dict[tuple[str, int], str] = {}
-    for job in jobs.current(context.session, limit=500):
-        for place in job.topology["ranks"]:
-            nodes[job.id, place["rank"]] = place["node"]
-            if place["device"] is not None:
-                devices[job.id, place["rank"]] = place["device"]
-    topology = pure.FleetTopology(rank_node=nodes, rank_device=devices)
-    # One node alone has no neighbors.
-    return topology if len(named) < context.settings.shared_fault_nodes else _with_neighbors(context, topology, named)
-
-
-def _with_neighbors(context: Context, topology: pure.FleetTopology, named: set[str]) -> pure.FleetTopology:
-    """Add rack and cohort of the nodes that findings name, and how many nodes there are."""
-    rows = context.session.execute(select(NodeRow.name, NodeRow.rack, NodeRow.cohort)).all()
-    mine = [(name, rack, cohort) for name, rack, cohort in rows if name in named]
-    return replace(
-        topology,
-        node_rack={name: rack for name, rack, _ in mine if rack},
-        node_cohort={name: cohort for name, _, cohort in mine},
-        cohort_nodes=dict(Counter(cohort for _, _, cohort in rows)),
-        fleet_nodes=len(rows),
-    )
 
 
 def _apply(context: Context, rows: FindingRows, decision: pure.CorrelationDecision) -> None:

@@ -1,6 +1,6 @@
-"""The detectors of one job at work on its three feeds.
+"""The detectors of one job, run on its three feeds.
 
-Invariant: a detector that fails is set aside, reports that in its status, and keeps no other from running; its findings
+Invariant: a detector that fails is set aside, reports that in its status, and does not stop the others; its findings
 are withdrawn when the job ends.
 """
 
@@ -29,7 +29,7 @@ OF_JOBS: Final = (Feed.STEPS, Feed.PROGRESS, Feed.PAIRS)
 
 @dataclass(frozen=True, kw_only=True)
 class JobStores:
-    """Where the feeds of jobs are cut from."""
+    """The stores from which the feeds of jobs read."""
 
     steps: StepStore
     progress: ProgressStore
@@ -43,11 +43,11 @@ class JobDetectors:
     run: RunningJob
     stores: JobStores
     classes: Sequence[type[ArrayDetector]]
-    judged: dict[Feed, float] = field(default_factory=dict, init=False)
+    evaluated: dict[Feed, float] = field(default_factory=dict, init=False)
     """When samples of a feed were last evaluated, by the clock of the detection loop."""
     _detectors: dict[Feed, list[ArrayDetector]] = field(default_factory=dict, init=False)
     _failed: dict[str, str] = field(default_factory=dict, init=False)
-    _held: dict[str, Finding] = field(default_factory=dict, init=False)
+    _active: dict[str, Finding] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for feed in OF_JOBS:
@@ -58,21 +58,21 @@ class JobDetectors:
         self._pairs = PairFeed(stores.pairs, job)
 
     def _signals(self, feed: Feed) -> tuple[str, ...]:
-        """What any of a feed's detectors reads, so that the ring is copied once."""
+        """Return all signals that the detectors of a feed read, so that the ring is copied once."""
         return tuple(dict.fromkeys(name for detector in self._detectors[feed] for name in detector.signals))
 
-    def judge(self, run: RunningJob, others: dict[str, float], now: float) -> list[Finding]:
-        """What begins or ceases to hold; nodes whose ranks finished a step are noted in ``others``."""
+    def evaluate(self, run: RunningJob, others: dict[str, float], now: float) -> list[Finding]:
+        """Return the findings that opened or ended; note nodes whose ranks finished a step in ``others``."""
         self.run = run
         found: list[Finding] = []
-        for feed, samples in self._take(now):
-            self.judged[feed] = now
+        for feed, samples in self._read_feeds(now):
+            self.evaluated[feed] = now
             if feed is Feed.STEPS:
-                _note(samples, others, now)
+                _note_nodes(samples, others, now)
             found += self._update(feed, samples)
         return found
 
-    def _take(self, now: float) -> Iterator[tuple[Feed, Samples]]:
+    def _read_feeds(self, now: float) -> Iterator[tuple[Feed, Samples]]:
         feeds = ((Feed.PROGRESS, self._progress), (Feed.STEPS, self._steps), (Feed.PAIRS, self._pairs))
         for feed, source in feeds:
             samples = source.read_ready(self.run, now) if self._detectors[feed] else None
@@ -80,53 +80,53 @@ class JobDetectors:
                 yield feed, samples
 
     def _update(self, feed: Feed, samples: Samples) -> list[Finding]:
-        found = [f for detector in self._detectors[feed] for f in self._ask(detector, samples)]
+        found = [f for detector in self._detectors[feed] for f in self._run_detector(detector, samples)]
         for finding in found:
             if finding.active:
-                self._held[finding.key] = finding
+                self._active[finding.key] = finding
             else:
-                self._held.pop(finding.key, None)
+                self._active.pop(finding.key, None)
         return found
 
-    def _ask(self, detector: ArrayDetector, samples: Samples) -> list[Finding]:
+    def _run_detector(self, detector: ArrayDetector, samples: Samples) -> list[Finding]:
         if detector.name in self._failed:
             return []
         try:
             return detector.update(samples)
-        except Exception as error:  # noqa: BLE001 - named boundary: one detector's fault must not blind the others
+        except Exception as error:  # noqa: BLE001 - named boundary: a failed detector must not stop the others
             _log.exception("detector %s failed on job %s and is set aside", detector.name, self.run.job)
             self._failed[detector.name] = f"It failed and is set aside until the job ends: {type(error).__name__}."
             return []
 
     def account(self) -> JobAccount:
-        """What each says of itself, in the order of the registry."""
-        told = {d.name: self._account(d) for detectors in self._detectors.values() for d in detectors}
+        """Return the status of each detector, in the order of the registry."""
+        statuses = {d.name: self._account(d) for detectors in self._detectors.values() for d in detectors}
         activity = next(
             (d.hang_status.activity for d in self._detectors[Feed.PROGRESS] if isinstance(d, HangDetector)), None
         )
-        return JobAccount([(cls.name, told[cls.name]) for cls in self.classes if cls.name in told], activity)
+        return JobAccount([(cls.name, statuses[cls.name]) for cls in self.classes if cls.name in statuses], activity)
 
     def _account(self, detector: ArrayDetector) -> DetectorStatus:
-        why = self._failed.get(detector.name)
-        return detector.status() if why is None else DetectorStatus(state=DetectorState.ABSTAINING, reason=why)
+        reason = self._failed.get(detector.name)
+        return detector.status() if reason is None else DetectorStatus(state=DetectorState.ABSTAINING, reason=reason)
 
     def end(self, now: float) -> list[Finding]:
         """Withdraw all findings of a job that has ended."""
         found = []
         for feed in OF_JOBS:
-            found += self._update(feed, self._nobody(feed, now))
-        evidence = Evidence(summary="The job ended and is no longer watched.")
-        return found + [replace(f, time=now, evidence=evidence, active=False) for f in self._held.values()]
+            found += self._update(feed, self._no_ranks(feed, now))
+        evidence = Evidence(summary="The job ended and is no longer monitored.")
+        return found + [replace(f, time=now, evidence=evidence, active=False) for f in self._active.values()]
 
-    def _nobody(self, feed: Feed, now: float) -> Samples:
+    def _no_ranks(self, feed: Feed, now: float) -> Samples:
         signals = PAIR_SIGNALS if feed is Feed.PAIRS else self._signals(feed)
         steps = np.zeros(1, np.int64) if feed.by_step else None
         x = np.empty((1, len(signals), 0))
         return Samples(entities=(), groups=(), signals=signals, t=np.array([now]), x=x, steps=steps)
 
 
-def _note(samples: Samples, others: dict[str, float], now: float) -> None:
-    """A rank that finished a step shows that its node lives."""
+def _note_nodes(samples: Samples, others: dict[str, float], now: float) -> None:
+    """A finished step of a rank shows that its node is up."""
     for row in np.flatnonzero(np.isfinite(samples.x).any(axis=(0, 1))):
         node = samples.entities[row].node
         if node is not None:

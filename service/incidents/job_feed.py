@@ -1,8 +1,8 @@
-"""What the detectors of a job see: its steps, its seconds of progress, its transfers, each exactly once.
+"""The input of the detectors of a job: its steps, seconds of progress, and transfers, each exactly once.
 
-Invariant: a feed only moves forward, except when the job itself goes back and does steps again. It waits a little for
-ranks whose word is still on its way; what is missing then is NaN. A chunk is bounded, so that after a restart one large
-job does not delay detection for the others.
+Invariant: a feed only moves forward, except when the job itself repeats steps. It waits briefly for reports in transit;
+after that, missing values are NaN. The size of a chunk is bounded, so that after a restart one large job does not delay
+detection for the others.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.steps import StepStore
 
 LATE_STEPS: Final = 3
-"""A step is judged without a rank that is this many steps behind,"""
+"""Detectors evaluate a step without the ranks that are this many steps behind,"""
 LATE_SECONDS: Final = 10.0
-"""or when it ended so long ago: a rank with lost reports must not delay the evaluation of the others."""
+"""or this long after the step ended: a rank whose reports are lost must not delay the others."""
 CHUNK_STEPS: Final = 1024
 """How far back a feed begins after a restart."""
 CHUNK_CELLS: Final = 4_000_000
-"""Numbers in one chunk: some 0.1 s of copying and judging."""
+"""Numbers in one chunk: about 0.1 s of copying and evaluation."""
 PROGRESS_LAG_SECONDS: Final = 2
-"""Progress is sent once a second and travels for less than one; later seconds are judged without it. A second that all
-ranks have sent is judged at once: what is waited for here is waited for in every hang."""
-PROGRESS_SPEAKING_SECONDS: Final = 5
-"""A rank that said nothing for so long is not waited for."""
+"""Ranks send progress once a second, and it arrives within one more; detectors evaluate a second without later reports.
+They evaluate a second immediately when all ranks have sent it: a delay here delays every hang finding."""
+PROGRESS_REPORTING_SECONDS: Final = 5
+"""The feed does not wait for ranks without a report in this time."""
 PROGRESS_BACK_SECONDS: Final = 120
-"""How far back a feed begins after a restart: longer than a hang takes to be told from a slow step."""
+"""How far back a feed begins after a restart: longer than it takes to distinguish a hang from a slow step."""
 
 
 def _fit(width: int) -> int:
-    """Samples in one chunk of so many numbers each."""
+    """Return how many samples of ``width`` numbers fit into one chunk."""
     return max(1, CHUNK_CELLS // max(1, width))
 
 
@@ -46,8 +46,8 @@ class _Rewinding(Protocol):
     def take_rewind(self, job: str) -> int | None: ...
 
 
-def _begin(store: _Rewinding, job: str, cursor: int | None, head: int) -> int:
-    """The first step to show: after the last one shown, or where the job began again."""
+def _first_step(store: _Rewinding, job: str, cursor: int | None, head: int) -> int:
+    """Return the first step to read: the one after the last step read, or the step from which the job continued."""
     rewound = store.take_rewind(job)
     if cursor is None:
         return max(0, head + 1 - CHUNK_STEPS)
@@ -56,7 +56,7 @@ def _begin(store: _Rewinding, job: str, cursor: int | None, head: int) -> int:
 
 @dataclass
 class StepFeed:
-    """Steps of one job: rows are ranks, groups their roles."""
+    """The steps of one job. Rows are ranks; groups are their roles."""
 
     steps: StepStore
     job: str
@@ -65,11 +65,11 @@ class StepFeed:
     _time: float = field(default=0.0, init=False)
 
     def read_ready(self, run: RunningJob, now: float) -> Samples | None:
-        """The steps that became ready since the last call, or None."""
+        """Return the steps that became ready since the last call, or None."""
         head = self.steps.last_step(self.job)
         if head is None or not run.entities or not self.signals:
             return None
-        start = self._cursor = _begin(self.steps, self.job, self._cursor, head)
+        start = self._cursor = _first_step(self.steps, self.job, self._cursor, head)
         stop = min(head + 1, start + _fit(len(self.signals) * len(run.entities)))
         window = self.steps.window(self.job, start, stop, signals=self.signals)
         if not len(window.steps):
@@ -99,26 +99,26 @@ class StepFeed:
 
 
 def _latest(ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[step] when the last of [rank, step] ended; -inf where no rank reported it."""
+    """Return [step]: when the last rank of [rank, step] ended it; -inf if no rank reported it."""
     latest: NDArray[np.float64] = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0, initial=-np.inf)
     return latest
 
 
 def _ready(complete: Any, steps: NDArray[np.int64], ended: NDArray[np.float64], head: int, now: float) -> int:
-    """How many of the first steps everybody has reported, or will not report any more."""
+    """Return the number of leading steps that all ranks have reported or are no longer expected to report."""
     done = complete | (head - steps >= LATE_STEPS) | (ended < now - LATE_SECONDS)
     return len(steps) if done.all() else int(np.argmin(done))
 
 
 def _rising(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
-    """When each step ended, never falling; a step without any time takes its predecessor's."""
+    """Return when each step ended, never decreasing; a step without a time gets that of the step before."""
     rising: NDArray[np.float64] = np.maximum.accumulate(np.maximum(times, before))
     return rising
 
 
 @dataclass
 class ProgressFeed:
-    """Seconds of one job: rows are ranks."""
+    """The seconds of progress of one job. Rows are ranks."""
 
     progress: ProgressStore
     job: str
@@ -126,7 +126,7 @@ class ProgressFeed:
     _cursor: int | None = field(default=None, init=False)
 
     def read_ready(self, run: RunningJob, now: float) -> Samples | None:
-        """The seconds that became ready since the last call, or None."""
+        """Return the seconds that became ready since the last call, or None."""
         if not run.entities or not self.signals or not self.progress.ranks(self.job):
             return None
         stop = self._ready(now)
@@ -152,15 +152,15 @@ class ProgressFeed:
         )
 
     def _ready(self, now: float) -> int:
-        """The first second that is not judged yet: some rank's word may still be on its way."""
+        """Return the first second that is not ready: reports of some ranks may still be in transit."""
         late = int(now) - PROGRESS_LAG_SECONDS
-        reached = self.progress.reached(self.job, now - PROGRESS_SPEAKING_SECONDS)
+        reached = self.progress.reached(self.job, now - PROGRESS_REPORTING_SECONDS)
         return late if reached is None else max(late, min(reached, int(now)) + 1)
 
 
 @dataclass
 class PairFeed:
-    """Transfers of one job by step: rows are pairs of ranks."""
+    """The transfers of one job by step. Rows are pairs of ranks."""
 
     pairs: PairStore
     job: str
@@ -171,11 +171,11 @@ class PairFeed:
     _groups: tuple[str, ...] = field(default=(), init=False)
 
     def read_ready(self, run: RunningJob, now: float) -> Samples | None:
-        """The steps that became ready since the last call, or None."""
+        """Return the steps that became ready since the last call, or None."""
         head = self.pairs.last_step(self.job)
         if head is None:
             return None
-        start = self._cursor = _begin(self.pairs, self.job, self._cursor, head)
+        start = self._cursor = _first_step(self.pairs, self.job, self._cursor, head)
         stop = min(head + 1, start + _fit(len(PAIR_SIGNALS) * len(self._pairs)))
         window = self.pairs.window(self.job, start, stop)
         if not len(window.steps):
@@ -186,7 +186,7 @@ class PairFeed:
         if not ready:
             return None
         self._cursor = int(window.steps[ready - 1]) + 1
-        self._follow(window.pairs)
+        self._update_entities(window.pairs)
         times = _rising(np.nan_to_num(window.ends[:ready], nan=-np.inf), self._time)
         self._time = float(times[-1])
         return Samples(
@@ -199,7 +199,7 @@ class PairFeed:
             steps=window.steps[:ready],
         )
 
-    def _follow(self, pairs: tuple[Pair, ...]) -> None:
+    def _update_entities(self, pairs: tuple[Pair, ...]) -> None:
         """Rename the entities only when they change: detectors skip work for identical tuples."""
         if pairs != self._pairs:
             self._pairs = pairs

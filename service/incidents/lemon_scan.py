@@ -29,7 +29,7 @@ from mainstay.service.services import Services
 _log: Final = logging.getLogger(__name__)
 INTERVAL: Final = 3600.0
 WINDOW: Final = 90 * 86_400.0
-"""How far back failures count: Meta's lemons were judged over a quarter."""
+"""How far back failures count: Meta evaluated lemon nodes over a quarter."""
 _TRIES: Final = 5
 
 
@@ -56,24 +56,24 @@ class LemonScan:
         found = self.scan(now)
         for _ in range(_TRIES if found else 0):
             try:
-                self._hand_in(found, now)
+                self._ingest(found, now)
             except IncidentChangedError:
-                _log.info("an incident changed while lemons were handed in; trying again")
+                _log.info("an incident changed while lemon nodes were stored; trying again")
             else:
                 return
 
     def scan(self, now: float) -> list[Finding]:
-        """What is new about the fleet at ``now``; writes nothing."""
+        """Return the findings that are new at ``now``; write nothing."""
         with self.services.database.reading() as session:
             failures = _failures(session, now - WINDOW, self.services.settings.incidents.shared_fault_nodes)
             watched = {row.name: row.first_seen_at for row in session.scalars(select(NodeRow))}
-            said, taken_back = _said(session)
+            known, withdrawn = _lemon_findings(session)
         records = _records(failures, watched, now)
-        found = lemon_nodes.findings(lemon_nodes.score_nodes(records, self.config), said, now, self.config)
+        found = lemon_nodes.findings(lemon_nodes.score_nodes(records, self.config), known, now, self.config)
         latest = {f.node: f.time for f in failures}  # in order of time
-        return [f for f in found if not f.active or _news(f, latest, taken_back)]
+        return [f for f in found if not f.active or _is_new(f, latest, withdrawn)]
 
-    def _hand_in(self, found: Iterable[Finding], now: float) -> None:
+    def _ingest(self, found: Iterable[Finding], now: float) -> None:
         settings = self.services.settings
         with self.services.database.session() as session:
             context = Context(session, settings.incidents, now)
@@ -126,8 +126,8 @@ def _records(
     return records
 
 
-def _said(session: AnySession) -> tuple[frozenset[str], dict[str, float]]:
-    """Nodes that are lemons now, and when others were last taken back (by a passed validation, by a person)."""
+def _lemon_findings(session: AnySession) -> tuple[frozenset[str], dict[str, float]]:
+    """Return the lemon nodes, and when a validation or an operator last withdrew a finding about another node."""
     statement = select(FindingRow.node, FindingRow.active, FindingRow.cleared_at).where(
         FindingRow.kind == FindingKind.LEMON_NODE, FindingRow.detector == lemon_nodes.NAME
     )
@@ -143,10 +143,10 @@ def _said(session: AnySession) -> tuple[frozenset[str], dict[str, float]]:
     return frozenset(active), over
 
 
-def _news(finding: Finding, latest: dict[str, float], taken_back: dict[str, float]) -> bool:
+def _is_new(finding: Finding, latest: dict[str, float], withdrawn: dict[str, float]) -> bool:
     """A finding that an operator withdrew needs a further failure before it opens again."""
     node = finding.entity.node or ""
-    return node not in taken_back or latest.get(node, 0.0) > taken_back[node]
+    return node not in withdrawn or latest.get(node, 0.0) > withdrawn[node]
 
 
 def make_loops(services: Services, interval: float = INTERVAL) -> list[Loop]:

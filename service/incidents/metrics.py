@@ -33,13 +33,19 @@ class DetectorStatusCollector(Collector):
         with self.services.database.reading() as session:
             yield _incidents(session)
             yield _gauge("incidents_needing_operator", "Incidents that need an operator", _needing(session))
-            yield _gauge("findings_active", "Findings that hold", _count(session, FindingRow.id, FindingRow.active))
+            yield _gauge("findings_active", "Active findings", _count(session, FindingRow.id, FindingRow.active))
             waiting = session.scalar(select(func.min(EventRow.received_at)).where(EventRow.judged_at.is_(None)))
-            yield _gauge("events_pending_age_seconds", "Age of the oldest event not judged yet", _age(waiting, now))
+            yield _gauge(
+                "events_pending_age_seconds", "Age of the oldest event that is not evaluated yet", _age(waiting, now)
+            )
             pending = _count(session, ValidationRow.id, ValidationRow.state.in_(PENDING))
-            yield _gauge("validations_pending", "Validations ordered and not ended", pending)
+            yield _gauge("validations_pending", "Validations that are requested and have not ended", pending)
             due = session.scalar(select(func.min(SweepRow.next_run_at)))
-            yield _gauge("sweep_delay_seconds", "How late the most overdue sweep is: does beat run?", _age(due, now))
+            yield _gauge(
+                "sweep_delay_seconds",
+                "Delay of the most overdue sweep; it grows if the scheduler does not run",
+                _age(due, now),
+            )
 
 
 def _incidents(session: AnySession) -> Metric:

@@ -44,6 +44,11 @@ def follow(context: Context, event: Event) -> None:
         handler(context, event, event.job)
 
 
+def is_followed(event: Event) -> bool:
+    """Whether ``follow`` may change an incident for the event."""
+    return event.kind in _HANDLERS and event.job is not None
+
+
 def _recovery_id(event: Event) -> str | None:
     value = event.data.get("recovery")
     return value[:128] if isinstance(value, str) and value else None

@@ -135,10 +135,37 @@ def found_by_key(session: AnySession, keys: Collection[str], states: Collection[
     return list(session.scalars(statement.order_by(FindingRow.time)))
 
 
-def held_findings(session: AnySession) -> dict[str, list[Finding]]:
-    """Incident → what holds of it, oldest first, without series."""
+def wide_incidents(session: AnySession, more_than: int) -> set[str]:
+    """Incidents with more than so many active findings."""
+    held = select(FindingRow.incident_id).where(FindingRow.active, FindingRow.incident_id.is_not(None))
+    statement = held.group_by(FindingRow.incident_id).having(func.count() > more_than)
+    return {incident for incident in session.scalars(statement) if incident is not None}
+
+
+def nodes_by_kind(session: AnySession, incident_id: str) -> dict[FindingKind, frozenset[str]]:
+    """Kind → the nodes about which the incident holds an active finding of it."""
+    statement = select(FindingRow.kind, FindingRow.node).where(
+        FindingRow.active, FindingRow.incident_id == incident_id, FindingRow.node.is_not(None)
+    )
+    found: dict[FindingKind, set[str]] = defaultdict(set)
+    for kind, node in session.execute(statement.distinct()):
+        found[FindingKind(kind)].add(str(node))
+    return {kind: frozenset(nodes) for kind, nodes in found.items()}
+
+
+def held_of(session: AnySession, incident_id: str, *, newest: int, nodes: Collection[str]) -> list[Finding]:
+    """The newest that an incident holds, and all that it holds about ``nodes``; oldest first, without series."""
+    active = FindingRow.active, FindingRow.incident_id == incident_id
+    latest = select(FindingRow.id).where(*active).order_by(FindingRow.time.desc(), FindingRow.id.desc()).limit(newest)
+    statement = select(*wire.SHORT).where(*active, or_(FindingRow.id.in_(latest), FindingRow.node.in_(nodes)))
+    rows = session.execute(statement.order_by(FindingRow.time, FindingRow.id))
+    return [wire.from_columns(row, row.summary) for row in rows]
+
+
+def held_findings(session: AnySession, *, without: Collection[str] = ()) -> dict[str, list[Finding]]:
+    """Incident → what holds of it, oldest first, without series; incidents ``without`` are left out."""
     statement = select(FindingRow.incident_id, *wire.SHORT).where(
-        FindingRow.active, FindingRow.incident_id.is_not(None)
+        FindingRow.active, FindingRow.incident_id.is_not(None), FindingRow.incident_id.not_in(without)
     )
     found: dict[str, list[Finding]] = defaultdict(list)
     for row in session.execute(statement.order_by(FindingRow.time, FindingRow.id)):
@@ -235,14 +262,16 @@ def open_by_job(session: AnySession, jobs: Collection[str]) -> dict[str, int]:
     return {job: count for job, count in session.execute(statement)}  # noqa: C416 - rows are no tuples to mypy
 
 
-def open_by_node(session: AnySession, nodes: Collection[str]) -> dict[str, int]:
-    """Node → how many incidents that are not closed touch it; nodes without are absent."""
+def open_by_node(session: AnySession, nodes: Collection[str] | None = None) -> dict[str, int]:
+    """Node → how many incidents that are not closed touch it; nodes without are absent. All nodes by default."""
     statement = (
         select(FindingRow.node, func.count(FindingRow.incident_id.distinct()))
         .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
-        .where(FindingRow.node.in_(nodes), IncidentRow.state.in_(_LIVE))
+        .where(IncidentRow.state.in_(_LIVE))
         .group_by(FindingRow.node)
     )
+    if nodes is not None:
+        statement = statement.where(FindingRow.node.in_(nodes))
     return {node: count for node, count in session.execute(statement) if node is not None}
 
 

@@ -1,4 +1,4 @@
-"""What ``/metrics`` says of running jobs: whether each moves, what is found about it, and who does not judge it.
+"""Metrics of running jobs: progress, findings, and detectors that abstain.
 
 Cardinality: three series a job, and one more for each kind of finding that holds (at most as many as there are kinds);
 jobs that do not run vanish.
@@ -52,7 +52,7 @@ class RunCollector(Collector):
     def _abstaining(self, jobs: Sequence[str]) -> Metric:
         family = GaugeMetricFamily(
             "mainstay_job_detectors_abstaining",
-            "Detectors that do not judge the job: what they see is too noisy, or they failed",
+            "Detectors that do not evaluate the job because the data is too noisy or they failed",
             labels=["job"],
         )
         for job in jobs:

@@ -1,4 +1,4 @@
-"""The jobs that run, as their feeds need them: who is who, and with whom a rank may be compared.
+"""The running jobs, as their feeds need them: the entities of the ranks, and which ranks are peers.
 
 A job of 16,384 ranks has a topology of two megabytes, and its coordinator repeats it every few seconds. So rows are
 read again only when a report came, and what stayed the same stays the same object: detectors look at identity first.
@@ -19,22 +19,22 @@ from mainstay.service.jobs.models import JobRow
 from mainstay.service.jobs.repository import RUNNING
 
 MAX_RUNS = 256
-"""Jobs judged at a time, the newest; as many as the stores keep."""
+"""Limit of evaluated jobs, the newest first; the stores keep as many."""
 Switches = Mapping[str, tuple[str, ...]]
 """Node -> the switches above it, nearest first; absent where not reported."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunningJob:
-    """One running job. The same object for as long as nothing in it changes."""
+    """One running job. The object stays the same while nothing in it changes."""
 
     job: str
     started_at: float
     mesh: JobMesh
     entities: tuple[Entity, ...]
-    """One a rank, in the order of the mesh."""
+    """One per rank, in the order of the mesh."""
     groups: tuple[str, ...]
-    """The role of each: its pipeline stage, since only those ranks do the same work."""
+    """The role of each rank: its pipeline stage, because only ranks of one stage do the same work."""
 
 
 def run_of(job: str, started_at: float, topology: Mapping[str, Any], switches: Switches | None = None) -> RunningJob:

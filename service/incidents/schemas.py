@@ -138,6 +138,6 @@ class IncidentDetail(IncidentRead):
 
 
 class ReasonBody(Input):
-    """Why an operator closes or acknowledges an incident."""
+    """The reason of an operator for closing or acknowledging an incident."""
 
     reason: Annotated[Text, Field(min_length=1, pattern=r"\S")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from mainstay.service.common.schemas import Bytes, Input, JsonNumber, Name, Text, UnixSeconds
+from mainstay.service.common.schemas import Bytes, JsonNumber, Lenient, Name, Text, UnixSeconds
 from mainstay.service.events.schemas import MAX_RANK
 
 _Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
@@ -17,8 +17,8 @@ _Probability = Annotated[float, Field(ge=0.0, le=1.0), JsonNumber]
 MAX_LINES = 64
 
 
-class WarnedNode(Input):
-    """A node that is not trusted, and what is done for its ranks."""
+class WarnedNode(Lenient):
+    """A node with a warning, and the protection of its ranks."""
 
     node: Name
     reason: Text
@@ -32,8 +32,8 @@ class WarnedNode(Input):
     """Those of which such a copy is in place now."""
 
 
-class CorruptSteps(Input):
-    """A node that has computed wrongly, and the newest step before that; null: none is known to be clean."""
+class CorruptSteps(Lenient):
+    """A node that computed wrong results, and the newest step before that; null if no step is known to be correct."""
 
     node: Name
     since: UnixSeconds
@@ -43,8 +43,8 @@ class CorruptSteps(Input):
     """The steps that the job stands on are."""
 
 
-class CorruptedNode(Input):
-    """What was found in the snapshot memory of one node."""
+class CorruptedNode(Lenient):
+    """The results of scrubbing the snapshot memory of one node."""
 
     node: Name
     found: _Count
@@ -57,8 +57,8 @@ class CorruptedNode(Input):
     """The newest, in words."""
 
 
-class Scrubbing(Input):
-    """What reading all snapshot memory again and again has found, since each agent or the coordinator started."""
+class Scrubbing(Lenient):
+    """The results of scrubbing snapshot memory since the start of each agent or of the coordinator."""
 
     passes: _Count
     """That every agent has made since it started."""
@@ -73,8 +73,8 @@ class Scrubbing(Input):
     nodes: Annotated[list[CorruptedNode], Field(max_length=MAX_LINES)]
 
 
-class Durability(Input):
-    """The figure of one moment. A null probability is not known, which is never good."""
+class Durability(Lenient):
+    """The durability at one time. A null probability means unknown."""
 
     time: UnixSeconds
     survival_hour: _Probability | None

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.db import Reading, Reporting, Writing
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
@@ -40,11 +40,11 @@ class JobOverError(ConflictError):
 
 
 class JobPage(Page[JobRead]):
-    """Jobs, the one that started last first."""
+    """Jobs, the most recently started first."""
 
 
 class MigrationRequestPage(Page[MigrationRequestRead]):
-    """Advice to a job, newest first."""
+    """Migration requests of a job, newest first."""
 
 
 class RecoveryPage(Page[RecoveryRead]):
@@ -52,9 +52,13 @@ class RecoveryPage(Page[RecoveryRead]):
 
 
 @router.put("/jobs/{id}", operation_id="put_job", responses=problems(409))  # noqa: FAST003 - JobId is its alias
-def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writing, now: Now) -> JobAnswer:
-    """Report a job: its coordinator sends this when something changes, and every few seconds."""
+def put_job(
+    job_id: JobId, body: JobReport, principal: Reporter, services: ServicesDep, session: Reporting, *, now: Now
+) -> JobAnswer:
+    """Report a job. Its coordinator sends this every few seconds and after each change."""
     principal.require_job(job_id)
+    if principal.job is None and session.get(JobRow, job_id) is None:
+        services.quotas.charge_entity(principal)
     row = service.report(session, job_id, body, now=now)
     session.flush()
     read = service.serialize_jobs(session, [row], now=now)[0]
@@ -65,7 +69,7 @@ def put_job(job_id: JobId, body: JobReport, principal: Reporter, session: Writin
 
 @router.get("/jobs", operation_id="list_jobs")
 def list_jobs(_: Reader, session: Reading, page: Paging, now: Now, state: JobState | None = None) -> JobPage:
-    """Jobs, the one that started last first."""
+    """Jobs, the most recently started first."""
     statement = select(JobRow) if state is None else select(JobRow).where(JobRow.state == state)
     rows, cursor = paginate(session, statement, keys=(JobRow.started_at, JobRow.id), page=page)
     return JobPage(items=service.serialize_jobs(session, rows, now=now), next_cursor=cursor)
@@ -88,7 +92,7 @@ def get_job_steps(
     to_step: StepNumber = None,
     points: Annotated[int, Query(ge=1, le=5000)] = 600,
 ) -> StepsRead:
-    """Step times of every rank, ``from_step`` up to but not including ``to_step``, thinned by a stride."""
+    """Step times of every rank, from ``from_step`` up to but not including ``to_step``, downsampled by a stride."""
     service.require_job(session, job_id)
     return steps.read(services.steps, job_id, start=from_step or 0, stop=to_step, points=points)
 
@@ -99,12 +103,12 @@ def list_job_recoveries(job_id: JobId, _: Reader, session: Reading, page: Paging
     service.require_job(session, job_id)
     statement = select(RecoveryRow).where(RecoveryRow.job == job_id)
     rows, cursor = paginate(session, statement, keys=(RecoveryRow.failed_at, RecoveryRow.id), page=page)
-    return RecoveryPage(items=[service.serialize_recovery(row) for row in rows], next_cursor=cursor)
+    return RecoveryPage(items=[RecoveryRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/jobs/{id}/migration-requests", operation_id="list_job_migration_requests")  # noqa: FAST003 - JobId is its alias
 def list_job_migration_requests(job_id: JobId, _: Reader, session: Reading, page: Paging) -> MigrationRequestPage:
-    """What the job was advised to do, newest first, and what became of it."""
+    """The migration requests of the job and their results, newest first."""
     service.require_job(session, job_id)
     statement = select(MigrationRequestRow).where(MigrationRequestRow.job == job_id)
     rows, cursor = paginate(
@@ -123,7 +127,10 @@ def create_migration_request(
     *,
     now: Now,
 ) -> MigrationRequestRead:
-    """Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second."""
+    """Ask a running job to move one rank, or all ranks of a node, to other nodes.
+
+    Its coordinator answers within a second.
+    """
     row = service.require_job(session, job_id)
     if row.state not in RUNNING:
         raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")

@@ -61,12 +61,12 @@ def get_job_signals(
     start: StepNumber = None,
     stop: StepNumber = None,
     points: Annotated[int, Query(ge=1, le=5000)] = 600,
-    ranks: Annotated[str | None, Query(max_length=40_000, description="Comma-separated; all if not given.")] = None,
+    ranks: Annotated[str | None, Query(max_length=40_000, description="Comma-separated; the default is all.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Signals of every rank by step, ``start`` up to but not including ``stop``, thinned by a stride.
+    """Signals of every rank by step, from ``start`` up to but not including ``stop``, downsampled by a stride.
 
-    An answer holds at most a million numbers: of a large job fewer steps, unless fewer ranks are asked for.
+    A response contains at most a million numbers: fewer steps for a large job, unless you select fewer ranks.
     """
     service.require_job(session, job_id)
     body = live_views.signals(
@@ -83,9 +83,11 @@ def get_job_progress(
     services: ServicesDep,
     now: Now,
     *,
-    limit: Annotated[int, Query(ge=1, le=16_384, description="Ranks to list: those that lag most.")] = 1024,
+    limit: Annotated[
+        int, Query(ge=1, le=16_384, description="Number of ranks to list, those that lag most first.")
+    ] = 1024,
 ) -> ProgressRead:
-    """Where every rank is: step, phase, how long in its present call, collectives begun and ended."""
+    """The progress of every rank: step, phase, seconds in the current call, and collectives started and completed."""
     row = service.require_job(session, job_id)
     return live_views.progress(
         services.progress.latest(job_id),
@@ -112,7 +114,7 @@ def get_job_transfers(
     steps: Annotated[int, Query(ge=1, le=256)] = 20,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """How long transfers between ranks took, medians over the last ``steps`` steps."""
+    """Return the median durations of transfers between ranks over the last ``steps`` steps."""
     service.require_job(session, job_id)
     return _answer(live_views.pairs(services.pairs, job_id, steps=steps), if_none_match)
 
@@ -126,6 +128,6 @@ def get_job_transfers(
 def list_job_detectors(
     job_id: JobId, _: Reader, session: Reading, services: ServicesDep, *, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """What each detector of the job says of itself: idle, learning, judging, or why it abstains."""
+    """The status of each detector of the job: idle, learning, active, or the reason why it abstains."""
     service.require_job(session, job_id)
     return _answer(live_views.detector_status(services.accounts.job_account(job_id).detectors), if_none_match)

@@ -1,4 +1,4 @@
-"""What a running job looks like from inside: signals by rank and step, progress, transfers, and who judges it."""
+"""Live data of a running job: signals by rank and step, progress, transfers, and detectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SignalsRead(Output):
 
 
 class RankProgress(Output):
-    """The last word of one rank; null is unknown."""
+    """The last report of one rank; null means unknown."""
 
     rank: int
     node: str | None
@@ -28,18 +28,18 @@ class RankProgress(Output):
     """``StepPhase``: 0 train, 1 warm-up, 2 compile, 3 evaluate, 4 checkpoint."""
     in_collective_seconds: float | None
     age_seconds: float | None
-    """Since it was last heard."""
+    """Seconds since its last report."""
     enqueued: dict[str, int]
     completed: dict[str, int]
 
 
 class ProgressRead(Output):
-    """What all ranks of a job are doing, and whether it moves."""
+    """The activity of all ranks of a job, and whether the job progresses."""
 
     time: float
     state: ProgressState
     """moving; waiting: nothing ended for a while, within the limit; masked: in a phase that may be long and silent;
-    hung: found to hang; unknown: nothing was heard lately."""
+    hung: a detector found a hang; unknown: no recent report."""
     quiet_seconds: float | None
     """Since a step or a collective of any rank ended."""
     limit_seconds: float | None
@@ -57,7 +57,7 @@ class ProgressRead(Output):
 class TransfersRead(Output):
     """Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
 
-    Of a job with many ranks those of the slowest transfers.
+    For a job with many ranks, the response contains the slowest transfers.
     """
 
     first: int | None
@@ -68,7 +68,10 @@ class TransfersRead(Output):
 
 
 class DetectorStatusRead(Output):
-    """A detector's own account. One that learns or abstains has judged nothing: that is no sign of health."""
+    """The status of one detector.
+
+    A detector that learns or abstains has evaluated nothing, which is not evidence of health.
+    """
 
     name: str
     state: DetectorState

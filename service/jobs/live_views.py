@@ -34,7 +34,7 @@ MAX_CELLS: Final = 1_000_000
 MAX_PAIR_RANKS: Final = 256
 """Side of the largest matrix answered: 65,536 cells, more than a screen has room for."""
 SILENT_SECONDS: Final = 10.0
-"""Of a job not heard for so long nothing is claimed (two reports a second are sent)."""
+"""Without a report in this time, the activity of a job is unknown (ranks send two reports per second)."""
 STILL_SECONDS: Final = 3.0
 """Quiet for longer than a report and its way here take: it waits for something."""
 _PULSES: Final[Mapping[JobActivity, ProgressState]] = {
@@ -94,7 +94,7 @@ def progress(
 
     Args:
         latest: the last words, None for a job that sends no progress.
-        told: what the job's detectors say of themselves.
+        told: the status of each detector of the job.
         nodes: rank -> node.
         hung: whether a hang of the job is found and holds.
         now: Unix seconds.
@@ -128,7 +128,7 @@ def progress(
 def _state(
     latest: Latest, quiet: float | None, phase: int | None, activity: JobActivity | None, *, hung: bool, now: float
 ) -> ProgressState:
-    """The detector's own word where it has one, else from what is heard."""
+    """Return the activity from the detector if it reports one, else from the progress reports."""
     if hung:
         return "hung"
     if not (now - latest.heard < SILENT_SECONDS).any():  # NaN: told of, but never heard
@@ -149,7 +149,7 @@ def _most_common(latest: Latest) -> int | None:
 
 
 def _order(latest: Latest) -> list[int]:
-    """Ranks ever heard, those that lag most first: fewest steps, longest in a call, longest silent."""
+    """Return the ranks that have reported, those that lag most first: fewest steps, longest call, oldest report."""
     heard = np.flatnonzero(~np.isnan(latest.heard))
     blank = np.full(len(latest.heard), np.nan)
     step = np.nan_to_num(latest.values.get("progress_step", blank)[heard], nan=-1.0)

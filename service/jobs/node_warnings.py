@@ -1,4 +1,4 @@
-"""What findings that hold say about a job's nodes: told to its coordinator in the answer to its report.
+"""Warnings about the nodes of a job from active findings; the response to a report of its coordinator contains them.
 
 Nodes only make outgoing calls, and a coordinator knows no hardware: this is how a degrading node's ranks get an extra
 copy before it dies, and how corruption that another component found marks steps as corrupt.

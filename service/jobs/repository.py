@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from sqlalchemy import select
 
@@ -11,6 +12,9 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.jobs.models import JobRow, RecoveryRow
 from mainstay.service.jobs.schemas import JobState
 
+PAST_NODES: Final = "past_nodes"
+"""Key of a stored topology: nodes that the job had, so that it may still report what it saw of them."""
+MAX_PAST_NODES: Final = 20_000
 RUNNING = (JobState.RUNNING.value, JobState.RECOVERING.value)
 
 
@@ -41,6 +45,16 @@ def by_node(session: AnySession) -> dict[str, list[str]]:
         for node in sorted({place["node"] for place in job.topology["ranks"]}):
             found[node].append(job.id)
     return found
+
+
+def nodes_of(session: AnySession, job: str) -> frozenset[str]:
+    """Nodes that a job has or had, those of warm standbys included; empty when no coordinator announced it."""
+    row = session.get(JobRow, job)
+    return frozenset() if row is None else frozenset(row.topology.get(PAST_NODES, ())) | named_nodes(row.topology)
+
+
+def named_nodes(topology: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset({place["node"] for place in topology["ranks"]} | set(topology.get("standbys") or ()))
 
 
 def world_size(session: AnySession, job: str) -> int | None:

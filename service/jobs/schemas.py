@@ -13,6 +13,7 @@ from mainstay.service.common.schemas import (
     Bytes,
     Input,
     JsonNumber,
+    Lenient,
     Name,
     Output,
     ShortText,
@@ -46,7 +47,7 @@ class RankState(StrEnum):
     RESTORING = "restoring"
 
 
-class TopologyRank(Input):
+class TopologyRank(Lenient):
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
     dp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
     pp: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber]
@@ -57,7 +58,7 @@ class TopologyRank(Input):
     state: RankState
 
 
-class Topology(Input):
+class Topology(Lenient):
     dp: Count
     pp: Count
     tp: Count
@@ -91,7 +92,7 @@ class Topology(Input):
             raise ValueError(f"stages {stages} are not {what}")
 
 
-class Protection(Input):
+class Protection(Lenient):
     slots: Annotated[int, Field(ge=0, le=16), JsonNumber]
     parity_every: Annotated[int, Field(ge=1, lt=2**31), JsonNumber] | None
     parity_group: Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber] | None
@@ -100,7 +101,7 @@ class Protection(Input):
     run: Annotated[str, Field(max_length=64), AfterValidator(check_text)] | None = None
     """The start of the job whose steps lie on disk under this id (``--resume RUN``); null without a disk level."""
     warnings: Annotated[list[Text], Field(max_length=MAX_WARNINGS)] | None = None
-    """Nodes and domains whose loss the scheme does not cover, a sentence each; null where it is not said."""
+    """Nodes and domains whose loss the scheme does not cover, one sentence each; null if not reported."""
     durability: Durability | None = None
     """As it was when the coordinator last looked; null where it does not look."""
 
@@ -111,8 +112,8 @@ def _as_text(command: Any) -> Any:
     return command
 
 
-class MigrationRequestResult(Input):
-    """What became of an advice, as the coordinator says."""
+class MigrationRequestResult(Lenient):
+    """The result of a migration request, as the coordinator reports it."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
     state: MigrationState
@@ -122,8 +123,8 @@ class MigrationRequestResult(Input):
     steps_lost: Step | None = None
 
 
-class JobReport(Input):
-    """What the coordinator says about its job; sent when something changes and every few seconds."""
+class JobReport(Lenient):
+    """The report of a coordinator about its job, sent every few seconds and after each change."""
 
     name: Annotated[ShortText, Field(min_length=1)]
     state: JobState
@@ -142,7 +143,7 @@ class JobReport(Input):
 
 
 class MigrationRequestCreate(Input):
-    """Move one rank, or all ranks that a node has, to other nodes."""
+    """Move one rank, or all ranks of a node, to other nodes."""
 
     kind: Literal[MigrationKind.MIGRATE] = MigrationKind.MIGRATE
     node: Name | None = None
@@ -159,7 +160,7 @@ class MigrationRequestCreate(Input):
 
 
 class MigrationRequestRead(Output):
-    """An advice to a job, and what became of it."""
+    """A migration request to a job, and its result."""
 
     id: str
     job: str
@@ -198,7 +199,7 @@ class JobRead(Output):
 
 
 class NodeWarningRead(Output):
-    """Why a node of the job should not be trusted."""
+    """A warning about a node of the job."""
 
     reason: str
     factor: float
@@ -209,7 +210,7 @@ class NodeWarningRead(Output):
 
 
 class JobAnswer(JobRead):
-    """The answer to a coordinator's report."""
+    """The response to the report of a coordinator."""
 
     node_warnings: dict[str, NodeWarningRead]
     """Node -> why it should not be trusted."""
@@ -236,7 +237,7 @@ class RecoveryRead(Output):
     parts: dict[str, float]
     epoch: int | None
     outcome: str
-    incident: str | None
+    incident: Annotated[str | None, Field(validation_alias="incident_id")]
     strategy: str | None
     """The recovery strategy that was carried out; null where no strategies were evaluated."""
     predicted_seconds: float | None

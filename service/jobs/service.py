@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
@@ -10,8 +11,7 @@ from mainstay.service.incidents import repository as incidents
 from mainstay.service.jobs import migration_requests, repository
 from mainstay.service.jobs.accounting import Outage, ettr
 from mainstay.service.jobs.models import JobRow, RecoveryRow
-from mainstay.service.jobs.schemas import JobRead, JobReport, JobState, Protection, RecoveryRead, Topology
-from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
+from mainstay.service.jobs.schemas import JobRead, JobReport
 from mainstay.service.stream.changes import Topic, record_change
 
 
@@ -51,6 +51,8 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         row = JobRow(id=job_id, last_seen_at=now, **values)
         session.add(row)
     else:
+        past = repository.nodes_of(session, job_id) - repository.named_nodes(values["topology"])
+        values["topology"][repository.PAST_NODES] = sorted(past)[: repository.MAX_PAST_NODES]
         for name, value in values.items():
             setattr(row, name, value)
         row.last_seen_at = now
@@ -67,20 +69,13 @@ def serialize_jobs(session: AnySession, rows: Sequence[JobRow], *, now: float) -
     return [_read(row, incidents_of.get(row.id, 0), recoveries_of.get(row.id, []), now) for row in rows]
 
 
+_DERIVED: Final = frozenset({"open_incidents", "recoveries", "ettr"})
+"""Fields of an answer that no row has."""
+
+
 def _read(row: JobRow, open_incidents: int, recoveries: Sequence[RecoveryRow], now: float) -> JobRead:
     return JobRead(
-        id=row.id,
-        name=row.name,
-        state=JobState(row.state),
-        generation=row.generation,
-        command=row.command,
-        topology=Topology.model_validate(row.topology),
-        protection=Protection.model_validate(row.protection),
-        steps_total=row.steps_total,
-        last_step=row.last_step,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        last_seen_at=row.last_seen_at,
+        **{name: getattr(row, name) for name in JobRead.model_fields if name not in _DERIVED},
         open_incidents=open_incidents,
         recoveries=len([r for r in recoveries if r.failed_at >= row.started_at]),
         ettr=_ratio(row, recoveries, now),
@@ -88,7 +83,7 @@ def _read(row: JobRow, open_incidents: int, recoveries: Sequence[RecoveryRow], n
 
 
 def _ratio(row: JobRow, recoveries: Sequence[RecoveryRow], now: float) -> float | None:
-    """Until the job ended, else until it was last heard: of silence nothing is claimed."""
+    """Until the job ended, else until its last report: nothing is known about the time after it."""
     outages = [
         Outage(failed_at=r.failed_at, recovered_at=r.recovered_at, steps_lost=r.steps_lost or 0)
         for r in recoveries
@@ -96,28 +91,3 @@ def _ratio(row: JobRow, recoveries: Sequence[RecoveryRow], now: float) -> float 
     ]
     until = row.finished_at if row.finished_at is not None else min(now, row.last_seen_at)
     return ettr(started_at=row.started_at, until=until, last_step=row.last_step, outages=outages)
-
-
-def serialize_recovery(row: RecoveryRow) -> RecoveryRead:
-    return RecoveryRead(
-        id=row.id,
-        job=row.job,
-        generation=row.generation,
-        failed_at=row.failed_at,
-        planned_at=row.planned_at,
-        recovered_at=row.recovered_at,
-        verified_at=row.verified_at,
-        failed_ranks=row.failed_ranks,
-        restore_strategy=row.restore_strategy,
-        steps_lost=row.steps_lost,
-        planned_seconds=row.planned_seconds,
-        seconds=row.seconds,
-        parts=row.parts,
-        epoch=row.epoch,
-        outcome=row.outcome,
-        incident=row.incident_id,
-        strategy=row.strategy,
-        predicted_seconds=row.predicted_seconds,
-        excess_cost_seconds=row.excess_cost_seconds,
-        decision=None if row.decision is None else StrategyEvaluation.model_validate(row.decision),
-    )

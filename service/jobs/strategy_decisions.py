@@ -42,7 +42,7 @@ class StrategyEvaluationOption(_Heard):
 
 
 class StrategyEvaluation(_Heard):
-    """All options at a failure, best first."""
+    """All options for one failure, best first."""
 
     chosen: Annotated[list[Word], Field(max_length=MAX_WAYS)] | None
     """What the job would choose of what it carries out; what it did may have been fixed by an option."""

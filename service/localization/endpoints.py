@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
@@ -39,10 +39,10 @@ class LocalizationPage(Page[LocalizationSummary]):
 def create_fault_localization(
     body: LocalizationCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
 ) -> LocalizationRead:
-    """Find out which of these nodes, or what between them, is slow or hangs.
+    """Find which of these nodes, or which component between them, is slow or hangs.
 
-    Pairs of them and of known-good partners measure each other in rounds; the nodes must be idle. Ask here again for
-    the verdict.
+    Pairs of these nodes and of known-good partners measure each other in rounds. The nodes must be idle. Read the
+    localization again for the verdict.
     """
     row = localization_service.create(session, body, now=now)
     session.flush()
@@ -55,12 +55,12 @@ def list_fault_localizations(_: Reader, session: Reading, page: Paging) -> Local
     """List fault localizations, newest first, without their rounds."""
     keys = (LocalizationRow.created_at, LocalizationRow.id)
     rows, cursor = paginate(session, select(LocalizationRow), keys=keys, page=page)
-    return LocalizationPage(items=[localization_serializers.summary(row) for row in rows], next_cursor=cursor)
+    return LocalizationPage(items=[LocalizationSummary.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/fault-localizations/{id}", operation_id="get_fault_localization")  # noqa: FAST003 - Id is its alias
 def get_fault_localization(localization_id: Id, _: Reader, session: Reading) -> LocalizationRead:
-    """Rounds, pairs, what they measured, and the verdict with its evidence."""
+    """Rounds, pairs, measurements, and the verdict with its evidence."""
     return localization_serializers.read(session, localization_service.require(session, localization_id))
 
 
@@ -68,7 +68,7 @@ def get_fault_localization(localization_id: Id, _: Reader, session: Reading) -> 
 def cancel_fault_localization(
     localization_id: Id, body: LocalizationCancel, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
 ) -> LocalizationRead:
-    """End it without a verdict; one that has ended stays as it is."""
+    """End a localization without a verdict. A localization that has ended does not change."""
     row = localization_service.require(session, localization_id)
     localization_service.cancel(session, row, body.reason, now=now)
     session.flush()
@@ -77,13 +77,13 @@ def cancel_fault_localization(
 
 @router.post("/fault-localizations/tasks/{id}/results", operation_id="post_pair_result")  # noqa: FAST003 - Id is its alias
 def post_pair_result(
-    order_id: Id, body: PairReportIn, principal: Reporter, session: Writing, services: ServicesDep, *, now: Now
+    order_id: Id, body: PairReportIn, principal: Reporter, session: Reporting, services: ServicesDep, *, now: Now
 ) -> LocalizationSummary:
-    """What one side of a pair measured, from the node that had the order. The first answer counts."""
+    """Report the measurements of one side of a pair, from the node with the task. The first report counts."""
     side = localization_service.require_order(session, order_id)
     principal.require_node(side.node)
     ended = localization_service.accept(session, side, body, now=now)
     session.flush()
     localization_findings.ended(session, ended, now=now, settings=services.settings)
     after_commit(session, lambda: services.wakers.wake("orders"))
-    return localization_serializers.summary(localization_service.require(session, side.localization_id))
+    return LocalizationSummary.model_validate(localization_service.require(session, side.localization_id))

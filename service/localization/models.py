@@ -34,7 +34,7 @@ class LocalizationRow(Base):
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text)
     nodes: Mapped[list[str]]
-    """Those to be told about."""
+    """Pairs to report."""
     partners: Mapped[list[str]]
     """Known-good nodes that measure with them."""
     addresses: Mapped[dict[str, Any]]

@@ -9,7 +9,7 @@ from mainstay.service.common.schemas import Output
 
 
 class PairTaskRead(Output):
-    """An order to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``."""
+    """A task to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``."""
 
     id: str
     kind: Literal["pair"]

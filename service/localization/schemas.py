@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mainstay.detectors.localize.topology import FabricComponentKind
-from mainstay.service.common.schemas import Input, Name, Output, ShortText, Text, UnixSeconds
+from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds
 from mainstay.service.localization.models import LocalizationRunState
 from mainstay.service.validation.schemas import BenchmarkResultIn
 
@@ -29,7 +29,7 @@ class LocalizationCancel(Input):
 
 
 class PairRead(Output):
-    """A pair of a round, with what it measured."""
+    """One pair of a round, with its measurements."""
 
     a: str
     b: str
@@ -93,8 +93,8 @@ class LocalizationRead(LocalizationSummary):
     verdict: VerdictRead | None
 
 
-class PairReportIn(Input):
-    """What one side of a pair answers; ``result`` is checked by the probes' own types."""
+class PairReportIn(Lenient):
+    """The answer of one side of a pair; the types of the probes check ``result``."""
 
     started_at: UnixSeconds
     finished_at: UnixSeconds

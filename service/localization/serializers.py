@@ -34,12 +34,10 @@ def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
         sides = sides_of(session, row.id, row.round)
         rounds.append(RoundRead(number=row.round, pairs=_present(sides)))
     return LocalizationRead(
-        **summary(row).model_dump(), rounds=rounds, verdict=None if row.verdict is None else _verdict(row.verdict)
+        **LocalizationSummary.model_validate(row).model_dump(),
+        rounds=rounds,
+        verdict=None if row.verdict is None else _verdict(row.verdict),
     )
-
-
-def summary(row: LocalizationRow) -> LocalizationSummary:
-    return LocalizationSummary.model_validate(row)
 
 
 def _past(result: PairResult) -> PairRead:

@@ -209,7 +209,7 @@ def _go_on(session: WriteSession, row: LocalizationRow, state: LocalizationState
 
 def _headline(verdict: LocalizationVerdict) -> str:
     named = [culprit.summary for culprit in verdict.culprits]
-    unknown = f"{len(verdict.unknown)} could not be told" if verdict.unknown else ""
+    unknown = f"{len(verdict.unknown)} remain unknown" if verdict.unknown else ""
     if not named and not unknown:
         return f"no node is slow: {len(verdict.good)} nodes measured alike"
     return " ".join([*named, *([f"Of {some(sorted(verdict.unknown))}: {unknown}."] if unknown else [])])

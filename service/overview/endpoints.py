@@ -14,7 +14,6 @@ from mainstay.probes.core_types import HealthState
 from mainstay.service.auth.guard import Reader
 from mainstay.service.common.clock import Now
 from mainstay.service.common.db import AnySession, Reading
-from mainstay.service.fleet import repository as fleet
 from mainstay.service.incidents import repository
 from mainstay.service.incidents import serializers as incidents_serializers
 from mainstay.service.incidents.lifecycle import IncidentTrigger
@@ -42,17 +41,17 @@ DECISIONS: Final = (
 
 @router.get("/overview", operation_id="get_overview")
 def get_overview(_: Reader, session: Reading, services: ServicesDep, now: Now) -> OverviewRead:
-    """Everything that the first screen shows."""
+    """The data of the page Overview."""
     incidents = repository.active_incidents(session, MAX_ACTIVE_INCIDENTS)
     running = jobs.current(session, MAX_JOBS) or jobs.latest(session, 3)
     heard = services.seen.latest()
-    counts = fleet.count_by_state(session)
+    fleet = services.fleet.current(session)
     return OverviewRead(
         active_incidents=[incidents_serializers.read(row) for row in incidents if row.state in {"open", "recovering"}],
         automated_actions=decided(session),
         needs_operator=[incidents_serializers.read(row) for row in incidents if row.needs_operator],
-        nodes={state.value: counts.get(state.value, 0) for state in HealthState},
-        devices=fleet.count_devices(session),
+        nodes={state.value: fleet.states.get(state.value, 0) for state in HealthState},
+        devices=fleet.devices,
         jobs=job_service.serialize_jobs(session, running, now=now),
         data_age_seconds=None if heard is None else max(0.0, now - heard),
         now=now,

@@ -42,16 +42,16 @@ def list_remediations(
     state: RemediationState | None = None,
     node: Annotated[Name | None, Query()] = None,
 ) -> RemediationPage:
-    """Remediations, newest first, each with the rules that judged it."""
+    """Remediations, newest first, each with the results of the rules."""
     statement = repository.listing(state=state, node=node)
     rows, cursor = paginate(session, statement, keys=(RemediationRow.created_at, RemediationRow.id), page=page)
-    return RemediationPage(items=[remediation_serializers.read(row) for row in rows], next_cursor=cursor)
+    return RemediationPage(items=[RemediationRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/remediations/{id}", operation_id="get_remediation")  # noqa: FAST003 - Id is its alias
 def get_remediation(remediation_id: Id, _: Reader, session: Reading) -> RemediationRead:
     """One remediation."""
-    return remediation_serializers.read(service.require(session, remediation_id))
+    return RemediationRead.model_validate(service.require(session, remediation_id))
 
 
 @router.post("/remediations/{id}:accept", operation_id="accept_remediation")  # noqa: FAST003 - Id is its alias
@@ -65,21 +65,21 @@ def accept_remediation(
     services: ServicesDep,
     now: Now,
 ) -> RemediationRead:
-    """Drain the node for it. What a rule only holds a person may let pass."""
+    """Accept the proposal and act on it. An operator may accept a proposal that a rule only holds."""
     service.lock(session)
     row = service.require(session, remediation_id)
     survey = FleetView(session, services.settings.remediation, now)
     service.accept(session, survey, row, actor=principal.name, reason=body.reason)
     session.flush()
-    return idempotency.remember(session, remediation_serializers.read(row))
+    return idempotency.remember(session, RemediationRead.model_validate(row))
 
 
 @router.post("/remediations/{id}:dismiss", operation_id="dismiss_remediation")  # noqa: FAST003 - Id is its alias
 def dismiss_remediation(
     remediation_id: Id, body: DecisionBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
 ) -> RemediationRead:
-    """Leave the node where it is; the incident proposes nothing for it any more."""
+    """Dismiss the proposal. The node stays as it is, and the incident proposes nothing more for it."""
     row = service.require(session, remediation_id)
     service.dismiss(session, row, actor=principal.name, reason=body.reason, now=now)
     session.flush()
-    return idempotency.remember(session, remediation_serializers.read(row))
+    return idempotency.remember(session, RemediationRead.model_validate(row))

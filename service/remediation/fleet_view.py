@@ -18,7 +18,7 @@ from mainstay.service.remediation.rules import RemediationFacts
 from mainstay.service.settings import RemediationSettings
 
 FLEET_SECONDS = 86_400.0
-"""A node not heard for a day is no part of the fleet whose share is counted."""
+"""A node without a report for a day does not count as part of the fleet."""
 
 
 SessionT = TypeVar("SessionT", ReadSession, WriteSession)

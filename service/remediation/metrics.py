@@ -36,12 +36,16 @@ class RemediationCollector(Collector):
             status = remediation_serializers.serialize_status(session, limits, now)
         automatic = status.mode == "automatic"
         yield _gauge("remediation_automatic", "Whether Mainstay drains automatically", automatic)
-        yield _gauge("remediation_breaker_open", "Whether the circuit breaker holds drains back", status.breaker.open)
-        yield _gauge("remediation_drained", "Nodes that we drained within the breaker's window", status.breaker.touched)
+        yield _gauge("remediation_breaker_open", "Whether the circuit breaker blocks drains", status.breaker.open)
+        yield _gauge(
+            "remediation_drained",
+            "Nodes that Mainstay drained within the window of the circuit breaker",
+            status.breaker.touched,
+        )
 
 
 def _remediations(session: AnySession) -> Metric:
-    family = GaugeMetricFamily("mainstay_remediations", "Remediations that are kept, by state", labels=["state"])
+    family = GaugeMetricFamily("mainstay_remediations", "Stored remediations, by state", labels=["state"])
     counts = repository.count_by_state(session)
     for state in RemediationState:
         family.add_metric([state.value], counts.get(state.value, 0))

@@ -104,7 +104,7 @@ def advise(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) 
     told = []
     for move in find_job_migrations(survey.running(), row.node, device):
         if move.recovers:
-            told.append(f"job {move.job} recovers and is not advised")
+            told.append(f"job {move.job} is recovering and gets no migration request")
         elif move.shortage:
             told.append(f"{move.shortage}: its ranks stay")
         else:
@@ -113,7 +113,7 @@ def advise(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) 
                     survey.session, move.job, node=row.node if rank is None else None, rank=rank, reason=why,
                     actor=actor, now=survey.now, finding=None if finding is None else finding.id, remediation=row.id,
                 )  # fmt: skip
-            told.append(f"job {move.job} is advised to move rank(s) {', '.join(map(str, move.ranks[:16]))}")
+            told.append(f"job {move.job} is asked to move rank(s) {', '.join(map(str, move.ranks[:16]))}")
     return "; ".join(told)
 
 

@@ -6,6 +6,7 @@ process that looks at the same time finds it done.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -27,7 +28,10 @@ from mainstay.service.validation import service as validations
 from mainstay.service.validation.models import NodeVerdictRow
 
 BATCH: Final = 25
-"""Candidates judged in one transaction: other writers wait for tenths of a second, not for a whole burst."""
+"""Candidates evaluated in one transaction: other writers wait for tenths of a second, not for a whole burst."""
+MOST: Final = 50
+"""Candidates of one incident: what strikes more nodes at once is not repaired node by node, and the breaker lets far
+fewer be drained. The others follow when these are over."""
 _BY_ITSELF: Final = frozenset({RecommendedAction.RESET_GPU.value, RecommendedAction.REBOOT_NODE.value})
 """Remedies that a reboot carries out; for the others a person has to say when it is time to look again."""
 
@@ -55,12 +59,23 @@ def reconcile(services: Services) -> None:
 
 def _found(session: AnySession, limits: RemediationSettings) -> list[Candidate]:
     """One a node and incident: to be emptied, else to be left by the ranks that are there."""
-    found = repository.candidates(session, limits.min_confidence)
+    found = _first_of_each(repository.candidates(session, limits.min_confidence))
     if limits.migrate == "off":
         return found
     drained = {(candidate.incident, candidate.node) for candidate in found}
-    moves = rank_migration.candidates(session, limits.min_confidence)
+    moves = _first_of_each(rank_migration.candidates(session, limits.min_confidence))
     return [*found, *(one for one in moves if (one.incident, one.node) not in drained)]
+
+
+def _first_of_each(found: Sequence[Candidate]) -> list[Candidate]:
+    """At most ``MOST`` of each incident, the first by name."""
+    count: Counter[str] = Counter()
+    kept = []
+    for candidate in found:
+        count[candidate.incident] += 1
+        if count[candidate.incident] <= MOST:
+            kept.append(candidate)
+    return kept
 
 
 @contextmanager

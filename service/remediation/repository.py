@@ -25,7 +25,7 @@ _OPEN = (*(state.value for state in UNDECIDED), RemediationState.ACCEPTED.value)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that an incident holds evidence against: its strongest finding speaks for all."""
+    """A node with evidence from an incident; its strongest finding represents all."""
 
     incident: str
     node: str

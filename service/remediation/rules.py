@@ -1,4 +1,4 @@
-"""What speaks for and against taking a node out of service: small named rules, asked in order, each with its why.
+"""Ordered, named rules for and against taking a node out of service, each with its reason.
 
 allow: nothing against it. hold: not now, or not without a person. deny: no one may in the current state. The module is
 pure; ``survey`` gathers the facts.
@@ -48,7 +48,7 @@ class RemediationFacts:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What one rule said."""
+    """The result of one rule."""
 
     name: str
     verdict: RuleOutcome
@@ -57,7 +57,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class RemediationRule:
-    """``judge`` returns why not, or None to allow; ``against`` is the verdict then."""
+    """``judge`` returns the reason against, or None to allow; ``against`` is the verdict with a reason."""
 
     name: str
     against: RuleOutcome

@@ -12,7 +12,7 @@ from mainstay.service.common.schemas import Input, Output, Text
 
 
 class RemediationState(StrEnum):
-    """How far a proposal has come."""
+    """The state of a proposal."""
 
     PROPOSED = "proposed"  # every rule allows it: it waits for a person, or the machine takes it at once
     HELD = "held"  # a rule holds it back, and says why
@@ -27,7 +27,7 @@ UNDECIDED = (RemediationState.PROPOSED, RemediationState.HELD)
 
 
 class RuleOutcome(StrEnum):
-    """What a rule says of a proposal."""
+    """The result of a rule for a proposal."""
 
     ALLOW = "allow"
     HOLD = "hold"  # not now, or not without a person
@@ -45,7 +45,7 @@ class RuleRead(Output):
 
 class RemediationRead(Output):
     id: str
-    incident: str
+    incident: Annotated[str, Field(validation_alias="incident_id")]
     node: str
     device: str | None
     recommended_action: RecommendedAction
@@ -59,7 +59,7 @@ class RemediationRead(Output):
 
 
 class BreakerRead(Output):
-    """The circuit breaker: how much of the fleet we drained lately, and how much we may."""
+    """The circuit breaker: how many nodes Mainstay drained recently, and how many it may drain."""
 
     open: bool
     max_drained_ratio: float
@@ -76,6 +76,6 @@ class RemediationStatus(Output):
 
 
 class DecisionBody(Input):
-    """Why a person accepts or dismisses a proposal."""
+    """The reason of an operator for accepting or dismissing a proposal."""
 
     reason: Annotated[Text, Field(min_length=1, pattern=r"\S")]

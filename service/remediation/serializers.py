@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from mainstay.probes.core_types import RecommendedAction
 from mainstay.service.common.db import ReadSession
 from mainstay.service.remediation import rules
 from mainstay.service.remediation.fleet_view import FleetView
-from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import (
     BreakerRead,
-    RemediationRead,
-    RemediationState,
     RemediationStatus,
-    RuleRead,
 )
 from mainstay.service.settings import RemediationSettings
-
-
-def read(row: RemediationRow) -> RemediationRead:
-    return RemediationRead(
-        id=row.id,
-        incident=row.incident_id,
-        node=row.node,
-        device=row.device,
-        recommended_action=RecommendedAction(row.recommended_action),
-        state=RemediationState(row.state),
-        dry_run=row.dry_run,
-        reason=row.reason,
-        rules=[RuleRead.model_validate(rule) for rule in row.rules],
-        created_at=row.created_at,
-        decided_at=row.decided_at,
-        decided_by=row.decided_by,
-    )
 
 
 def serialize_status(session: ReadSession, limits: RemediationSettings, now: float) -> RemediationStatus:

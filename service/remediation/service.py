@@ -1,4 +1,4 @@
-"""How a remediation changes: proposed, judged by the rules, decided once, and kept with what was tried before.
+"""Changes of a remediation: proposed, evaluated by the rules, decided once, and stored with earlier attempts.
 
 Invariant: its state is written by compare-and-set, so that one wins when an operator and Mainstay decide at once; and
 only ``accept`` moves a node: it evaluates the rules again and drains in the same transaction.

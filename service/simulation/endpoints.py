@@ -15,9 +15,9 @@ router = APIRouter(tags=["planning"])
 
 @router.post("/simulations", operation_id="run_simulation", responses=problems(503))
 def run_simulation(body: SimulationIn, _: Reader) -> SimulationRead:
-    """Compare policies of recovery over simulated failures; nothing is stored, and nothing happens to any job.
+    """Compare recovery policies over simulated failures. This stores nothing and affects no job.
 
-    The same question gives the same answer. All policies meet the same failures.
+    The same request gives the same response. All policies face the same failures.
     """
     return schemas.read(service.answer(body))
 

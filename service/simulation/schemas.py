@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -31,7 +32,7 @@ _USUAL = Scenario()
 
 
 class PolicyIn(Input):
-    """A policy to compare, by its name; what is null is as usual for it."""
+    """A policy to compare, by its name; null means the default of that policy."""
 
     name: PolicyName
     save_s: _Seconds | None = None
@@ -43,21 +44,12 @@ class PolicyIn(Input):
 
     def policy(self) -> SimulatedPolicy:
         """The default policy with the changes of the request."""
-        usual = POLICIES[self.name]
-        return SimulatedPolicy(
-            name=usual.name,
-            description=usual.description,
-            save_s=usual.save_s if self.save_s is None else self.save_s,
-            restart_s=usual.restart_s if self.restart_s is None else self.restart_s,
-            every_s=self.every_s,
-            without_spare=usual.without_spare,
-            rejoin_s=usual.rejoin_s,
-            from_peer=usual.from_peer,
-        )
+        given = self.model_dump(exclude={"name", "every_s"}, exclude_none=True)
+        return replace(POLICIES[self.name], **given, every_s=self.every_s)
 
 
 class SweepIn(Input):
-    """One quantity that is varied, everything else as it is."""
+    """One quantity that varies while all others stay the same."""
 
     over: SweepOver
     values: Annotated[
@@ -67,7 +59,7 @@ class SweepIn(Input):
 
 
 class SimulationIn(Input):
-    """A job on nodes that fail. Defaults are those of a job like Llama 3's."""
+    """A job on nodes that fail. The defaults describe a job like that of Llama 3."""
 
     nodes: Annotated[int, _bounds("nodes"), JsonNumber] = _USUAL.nodes
     gpus_per_node: Annotated[int, _bounds("gpus_per_node"), JsonNumber] = _USUAL.gpus_per_node
@@ -94,7 +86,7 @@ class SimulationIn(Input):
 
 
 class RecoveryPolicyRead(Output):
-    """A policy that can be compared. Seconds."""
+    """A policy that can be compared. Times are in seconds."""
 
     name: PolicyName
     description: str
@@ -104,7 +96,7 @@ class RecoveryPolicyRead(Output):
     rejoin_s: float
     """That the job stands still when a node comes back to it."""
     without_spare: WithoutSpare
-    """What the job does while a node is missing and no spare is left."""
+    """What the job does while a node is missing and no spare node is available."""
     from_peer: bool
     """State comes from a replica on another node."""
 
@@ -115,7 +107,7 @@ class RecoveryPolicyList(Output):
 
 
 class EstimateRead(Output):
-    """A mean over runs with its 95 % interval."""
+    """A mean over runs with its 95% interval."""
 
     mean: float
     low: float
@@ -139,7 +131,7 @@ class LostRead(Output):
 
 
 class PolicyResult(Output):
-    """What one policy kept; null where it cannot be followed."""
+    """The result of one policy; null if the policy is infeasible."""
 
     policy: RecoveryPolicyRead
     interval_s: float

@@ -10,9 +10,10 @@ from sqlalchemy import select
 from mainstay.service.auth.guard import Admin, Reader, Reporter
 from mainstay.service.auth.tokens import Principal
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
+from mainstay.service.common.outgoing import AddressPolicy, RefusedAddressError, is_address
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import Name
@@ -21,6 +22,7 @@ from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.repository import findings_of
 from mainstay.service.services import ServicesDep
 from mainstay.service.sources import gpud, loops, nvsentinel, targets
+from mainstay.service.sources.dcgm.fetch import check_url
 from mainstay.service.sources.models import DcgmTargetRow
 from mainstay.service.sources.nvsentinel_export import AGENT, EmittedEvents, emit
 from mainstay.service.sources.schemas import (
@@ -41,18 +43,19 @@ class DcgmTargetPage(Page[DcgmTargetRead]):
 
 @router.post("/ingest/health-events", operation_id="post_health_events")
 def post_health_events(
-    body: OneOrMoreEvents, principal: Reporter, session: Writing, services: ServicesDep, now: Now
+    body: OneOrMoreEvents, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> IngestResult:
-    """NVSentinel's HealthEvent, one or ``{"events": [...]}`` (at most 500). The same event again changes nothing.
+    """Accept one NVSentinel HealthEvent or ``{"events": [...]}`` (at most 500). A repeated event changes nothing.
 
-    Events that Mainstay itself emitted are taken for known: what we found must not come back as evidence for it.
+    Events that Mainstay itself emitted are ignored, because a finding must not become evidence for itself.
     """
     told = [body] if isinstance(body, HealthEvent) else body.events
+    services.quotas.charge_events(principal, len(told))
     for event in told:
         principal.require_node(event.nodeName)
     foreign = [event for event in told if event.agent != AGENT]
     made = [ours for event in foreign for ours in nvsentinel.translate(session, event)]
-    new = events.store(session, services, made, now=now)
+    new = events.store(session, services.wakers, made, now=now)
     return IngestResult(accepted=len(new), duplicates=len(made) - len(new) + len(told) - len(foreign))
 
 
@@ -70,16 +73,19 @@ def get_incident_nvsentinel(
 def post_gpud_states(
     body: GpudStates,
     principal: Reporter,
-    session: Writing,
+    session: Reporting,
     services: ServicesDep,
     *,
     now: Now,
-    node: Annotated[Name | None, Query(description="Whose states; a node's own token need not say it.")] = None,
+    node: Annotated[
+        Name | None, Query(description="The node of the states; not needed with a token of the node itself.")
+    ] = None,
 ) -> IngestResult:
-    """What gpud answers to ``GET /v1/states``, as it is. Only states that changed become events."""
+    """Accept the unchanged response of gpud to ``GET /v1/states``. Only changed states become events."""
     name = _whose(principal, node)
+    services.quotas.charge_events(principal, 1)
     made = gpud.changes(session, name, body, now=now)
-    new = events.store(session, services, made, now=now)
+    new = events.store(session, services.wakers, made, now=now)
     return IngestResult(accepted=len(new), duplicates=sum(len(part.states) for part in body) - len(new))
 
 
@@ -95,7 +101,13 @@ def _whose(principal: Principal, node: str | None) -> str:
 def create_dcgm_target(
     body: DcgmTargetCreate, idempotency: Idempotency, _: Admin, session: Writing, services: ServicesDep, *, now: Now
 ) -> DcgmTargetRead:
-    """Scrape a dcgm-exporter from now on. A node with a daemon of its own is not fed from it."""
+    """Start to scrape a dcgm-exporter. Its data is ignored for a node that has a node daemon."""
+    host = check_url(body.url).hostname or ""
+    if is_address(host):
+        try:
+            AddressPolicy.from_texts(services.settings.sources.allowed_networks).check(host)
+        except RefusedAddressError as error:
+            raise UnprocessableError(f"body.url: {error}") from error
     row = targets.create(
         session, url=body.url, node=body.node, interval=body.interval_seconds, enabled=body.enabled, now=now
     )
@@ -105,7 +117,7 @@ def create_dcgm_target(
 
 @router.get("/ingest/dcgm-targets", operation_id="list_dcgm_targets")
 def list_dcgm_targets(_: Reader, session: Reading, page: Paging) -> DcgmTargetPage:
-    """Targets, newest first, with why the latest scrape failed."""
+    """Targets, newest first, with the reason if the latest scrape failed."""
     keys = (DcgmTargetRow.created_at, DcgmTargetRow.id)
     rows, cursor = paginate(session, select(DcgmTargetRow), keys=keys, page=page)
     return DcgmTargetPage(items=[DcgmTargetRead.model_validate(row) for row in rows], next_cursor=cursor)

@@ -35,7 +35,7 @@ class EmittedEntity(Output):
 
 
 class EmittedEvent(Output):
-    """NVSentinel's HealthEvent, every field given."""
+    """NVSentinel's HealthEvent with every field."""
 
     version: int
     agent: str

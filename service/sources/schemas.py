@@ -81,7 +81,7 @@ class ImpactedEntity(Foreign):
 
 
 class HealthEvent(Foreign):
-    """NVSentinel's HealthEvent, as protobuf writes it in JSON: what has its default may be left out."""
+    """NVSentinel's HealthEvent in the JSON format of protobuf. Fields with default values may be omitted."""
 
     agent: Word = ""
     componentClass: Word = ""  # noqa: N815
@@ -152,7 +152,7 @@ GpudStates = Annotated[list[GpudComponent], Field(max_length=MAX_STATES)]
 
 
 class IngestResult(Output):
-    """How many became events, and how many changed nothing."""
+    """The number of items that became events, and of those that changed nothing."""
 
     accepted: int
     duplicates: int

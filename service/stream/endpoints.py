@@ -40,10 +40,10 @@ async def watch(
     topics: Annotated[str, Query(max_length=200)] = "incident,node,job,validation,event",
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> StreamingResponse:
-    """Events named by topic, each ``data`` a small JSON object with an ``id``.
+    """Stream changes as events named by topic; ``data`` is a small JSON object with an ``id``.
 
-    A stream ends after ten minutes and the browser reconnects with ``Last-Event-ID``: nothing is missed. An event
-    ``reset`` says that too much was, and that everything has to be read again.
+    A stream ends after ten minutes. The browser reconnects with ``Last-Event-ID`` and misses nothing. After an
+    event ``reset``, the client must read everything again.
     """
     wanted = _topics(topics)
     resume = _resume(last_event_id)

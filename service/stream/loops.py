@@ -19,5 +19,6 @@ def make(services: Services) -> list[Loop]:
             idempotency.prune(session, now)
             auth.prune_sessions(session, now)
 
+    report = Loop("shed-report", PRUNE_SECONDS, services.pressure.shed.report)
     tell = Loop("stream-tell", services.settings.stream.poll_interval_seconds, services.hub.poll)
-    return [tell, Loop("prune", PRUNE_SECONDS, prune)]
+    return [tell, report, Loop("prune", PRUNE_SECONDS, prune)]

@@ -27,12 +27,12 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
 from mainstay.probes.core_types import NAME_PATTERN
-from mainstay.probes.frame import Axis
 from mainstay.service.auth.guard import Reader
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
 from mainstay.service.common.schemas import QuerySeconds
 from mainstay.service.services import ServicesDep
-from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.block_frames import Key, key_of, unbundled
+from mainstay.service.telemetry.blocks import BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.endpoints import Digest
 from mainstay.service.telemetry.schemas import CatalogRead
 
@@ -41,7 +41,6 @@ MAX_FRAMES: Final = 4096
 MAX_BYTES: Final = 64 * 2**20
 """After this many the answer ends with the frame that crossed it."""
 NEXT: Final = "X-Mainstay-Next"
-Key = tuple[float, str, str, int]
 
 
 class BadCursorError(UnprocessableError):
@@ -72,7 +71,10 @@ def read_blocks(
     after: Annotated[str | None, Query(max_length=1000)] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_FRAMES)] = MAX_FRAMES,
 ) -> Response:
-    """Stored frames as they came, oldest first: 4 bytes of length before each. See ``X-Mainstay-Next`` for the rest."""
+    """Stored frames, unchanged, oldest first, each after its length (4 bytes).
+
+    ``X-Mainstay-Next`` is the next cursor.
+    """
     if not start < stop:
         raise UnprocessableError("start must be earlier than stop")
     beyond = None if after is None else _key(after)
@@ -84,29 +86,28 @@ def read_blocks(
 
 @router.get("/telemetry/catalogs/{digest}", operation_id="get_catalog")
 def get_catalog(digest: Digest, _: Reader, services: ServicesDep) -> CatalogRead:
-    """The names behind a digest that frames carry."""
+    """The names of the signals behind a digest in frames."""
     compiled = services.ingest.catalogs.load(digest)
     if compiled is None:
         raise UnknownCatalogDigestError(f"no catalog has the digest {digest}")
     return CatalogRead(narrow=list(compiled.catalog.narrow), wide=list(compiled.catalog.wide))
 
 
-def _order(block: StoredBlock) -> Key:
-    return block.start, block.subject, block.stream, block.sequence
-
-
 def _read(
     store: BlockStore, start: float, stop: float, subject: str | None, beyond: Key | None
 ) -> Generator[StoredBlock, None, None]:
-    """Blocks of both axes, oldest first, after ``beyond``; to be closed, since it holds connections."""
+    """Frames of both axes, oldest first, after ``beyond``, each once; to be closed, since it holds connections."""
     begin = start if beyond is None else max(start, beyond[0])
     with ExitStack() as stack:
-        axes = [store.read(begin, stop, subject=subject, axis=axis) for axis in Axis]
-        for blocks in axes:
+        kinds = [store.read(begin, stop, subject=subject, kinds=[kind]) for kind in BlockKind]
+        for blocks in kinds:
             if isinstance(blocks, Generator):
                 stack.callback(blocks.close)
-        for block in heapq.merge(*axes, key=_order):
-            if beyond is None or _order(block) > beyond:
+        by_time, by_step, bundles = kinds
+        last = beyond
+        for block in heapq.merge(by_time, by_step, unbundled(bundles, subject), key=key_of):
+            if block.start < stop and block.stop >= begin and (last is None or key_of(block) > last):
+                last = key_of(block)
                 yield block
 
 
@@ -127,7 +128,7 @@ def _wire(blocks: list[StoredBlock]) -> bytes:
 
 
 def _cursor(block: StoredBlock) -> str:
-    return base64.urlsafe_b64encode(json.dumps(_order(block)).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps(key_of(block)).encode()).decode()
 
 
 def _key(cursor: str) -> Key:

@@ -1,4 +1,4 @@
-"""Blocks: frames as they came, kept durably by the hour of their data.
+"""Blocks: frames and bundles as they came, kept durably by the hour of their data.
 
 A block's key is (subject, stream, sequence); its hour follows from its content alone, so the same frame sent again
 meets itself in the same place however late it comes. That makes "none double" a property of the primary key.
@@ -8,19 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Protocol
-
-from mainstay.probes.frame import Axis
 
 HOUR: Final = 3600
 
 
+class BlockKind(StrEnum):
+    """What a block holds."""
+
+    TIME = "time"  # a frame on the time axis
+    STEP = "step"  # a frame on the step axis
+    BUNDLE = "bundle"  # the frames of several nodes on the time axis; the subject is the relay
+
+
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """One stored frame and what is needed to find it."""
+    """One stored frame or bundle and what is needed to find it."""
 
     subject: str
-    axis: Axis
+    kind: BlockKind
     stream: str
     sequence: int
     start: float
@@ -28,7 +35,9 @@ class StoredBlock:
     stop: float
     """Unix seconds of the last sample, at most an hour later on the time axis."""
     body: bytes
-    """The encoded frame."""
+    """As it was encoded."""
+    members: tuple[str, ...] = ()
+    """Nodes in a bundle, where it is stored; what is read does not name them."""
 
     @property
     def hour(self) -> int:
@@ -49,8 +58,17 @@ class BlockStore(Protocol):
         """
         ...
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
-        """Blocks that touch ``[start, stop)``, of one subject or of all, oldest first within an hour."""
+    def read(
+        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+    ) -> Iterator[StoredBlock]:
+        """Blocks that touch ``[start, stop)``, oldest first within an hour.
+
+        Args:
+            start: Unix seconds.
+            stop: Unix seconds.
+            subject: a node, a job, or a relay; a node's bundles are those of the relays that sent for it.
+            kinds: what they hold.
+        """
         ...
 
     def hours(self) -> list[int]:

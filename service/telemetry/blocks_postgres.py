@@ -11,24 +11,33 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, Engine, MetaData, text
+from sqlalchemy import Connection, Engine, MetaData, delete, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from mainstay.probes.frame import Axis
-from mainstay.service.telemetry.blocks import StoredBlock
-from mainstay.service.telemetry.blocks_sql import as_blocks, as_row, block_table, in_range, touched
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
+from mainstay.service.telemetry.blocks_sql import (
+    MemberIndex,
+    as_blocks,
+    as_row,
+    block_table,
+    in_range,
+    member_table,
+    touched,
+)
 
 _LOCK: Final = 7_233_003
 _PARTITION: Final = re.compile(r"blocks_h(\d+)")
-_BLOCKS: Final = block_table("blocks", MetaData())
+_METADATA: Final = MetaData()
+_BLOCKS: Final = block_table("blocks", _METADATA)
+_MEMBERS: Final = member_table("block_members", _METADATA)
 _CREATE: Final = """
 CREATE TABLE blocks (
     hour bigint NOT NULL,
     subject text NOT NULL,
     stream text NOT NULL,
     sequence bigint NOT NULL,
-    axis text NOT NULL,
+    kind text NOT NULL,
     start double precision NOT NULL,
     stop double precision NOT NULL,
     body bytea NOT NULL,
@@ -44,6 +53,7 @@ class PostgresBlockStore:
         self._engine = engine
         self._partitions: set[int] = set()
         self._lock = threading.Lock()
+        self._members = MemberIndex()
         with engine.begin() as connection:
             _serialize(connection)
             _create(connection)
@@ -51,7 +61,7 @@ class PostgresBlockStore:
 
     def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         self._partition({block.hour for block in blocks})
-        rows = [as_row(block) for block in blocks]
+        rows, members = [as_row(block) for block in blocks], self._members.new_rows(blocks)
         statement = insert(_BLOCKS).on_conflict_do_nothing()
         try:
             with self._engine.begin() as connection:
@@ -59,15 +69,21 @@ class PostgresBlockStore:
                     statement.returning(_BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence), rows
                 )
                 new = {tuple(row) for row in stored}
+                if members:
+                    connection.execute(insert(_MEMBERS).on_conflict_do_nothing(), members)
         except DBAPIError:
             # Another process may have dropped a partition: look again before the next attempt.
             self._partitions.clear()
             raise
+        self._members.note(members)
         return [block.key in new for block in blocks]
 
-    def read(self, start: float, stop: float, *, subject: str | None = None, axis: Axis) -> Iterator[StoredBlock]:
+    def read(
+        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+    ) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
-            statement = in_range(_BLOCKS, start, stop, subject, axis, collation="C").where(_BLOCKS.c.hour == hour)
+            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds, collation="C")
+            statement = statement.where(_BLOCKS.c.hour == hour)
             statement = statement.execution_options(yield_per=64)
             with self._engine.connect() as connection, connection.execute(statement) as rows:
                 yield from as_blocks(rows)
@@ -87,6 +103,7 @@ class PostgresBlockStore:
             with self._lock, self._engine.begin() as connection:
                 connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
                 connection.exec_driver_sql(f"DROP TABLE IF EXISTS blocks_h{gone}")
+                connection.execute(delete(_MEMBERS).where(_MEMBERS.c.hour <= gone))
                 self._partitions.discard(gone)
         return len(old)
 
@@ -109,6 +126,7 @@ def _create(connection: Connection) -> None:
     if connection.exec_driver_sql("SELECT to_regclass('blocks')").scalar_one() is None:
         connection.exec_driver_sql(_CREATE)
         connection.exec_driver_sql("ALTER TABLE blocks ALTER COLUMN body SET STORAGE EXTERNAL")
+    _MEMBERS.create(connection, checkfirst=True)
 
 
 def _serialize(connection: Connection) -> None:

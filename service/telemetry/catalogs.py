@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from mainstay.probes.core_types import HOST_DEVICE, NIC_PREFIX
-from mainstay.probes.signals import SIGNALS, Catalog, Signal, SignalSource, catalog, names
+from mainstay.probes.signals import SIGNALS, Catalog, Signal, SignalKind, SignalSource, catalog, names
 from mainstay.service.common.db import Database, WriteSession
 from mainstay.service.telemetry.models import CatalogRow
 
@@ -39,7 +40,10 @@ class CatalogScope(StrEnum):
 
 def catalog_scope(made: Catalog) -> CatalogScope:
     """Return the scope by the sources of its signals; the end of a step belongs to ranks and to pairs."""
-    sources = {SIGNALS[n].source for n in (*made.narrow, *made.wide) if n != STEP_END}
+    known = [n for n in (*made.narrow, *made.wide) if n in SIGNALS]
+    if not known:
+        return CatalogScope.MIXED
+    sources = {SIGNALS[n].source for n in known if n != STEP_END}
     if sources <= {SignalSource.RANK}:
         return CatalogScope.STEPS
     if sources == {SignalSource.PROGRESS} and STEP_END not in made.wide:
@@ -65,7 +69,7 @@ def source_of(entity: str) -> SignalSource:
     return SignalSource.NIC if entity.startswith(NIC_PREFIX) else SignalSource.GPU
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RingPlacement:
     """Which signals of a catalog belong to one ring, and to which of its rows."""
 
@@ -90,7 +94,8 @@ class Compiled:
 
 
 def compile_catalog(made: Catalog) -> Compiled:
-    narrow, wide = [SIGNALS[n] for n in made.narrow], [SIGNALS[n] for n in made.wide]
+    narrow = [SIGNALS.get(n) or _newer(n, wide=False) for n in made.narrow]
+    wide = [SIGNALS.get(n) or _newer(n, wide=True) for n in made.wide]
     return Compiled(
         catalog=made,
         scope=catalog_scope(made),
@@ -101,6 +106,11 @@ def compile_catalog(made: Catalog) -> Compiled:
         wide_high=np.array([_I64_MAX if s.high > _I64_MAX else int(s.high) for s in wide], np.int64),
         placements={source: _place(source, narrow, wide) for source in SignalSource},
     )
+
+
+def _newer(name: str, *, wide: bool) -> Signal:
+    """A signal of a newer version: any value passes, and no ring has a row for it."""
+    return Signal(name, "1", SignalKind.GAUGE, SignalSource.HOST, wide=wide, low=-math.inf)
 
 
 def _place(source: SignalSource, narrow: list[Signal], wide: list[Signal]) -> RingPlacement:

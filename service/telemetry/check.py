@@ -65,10 +65,7 @@ def check(frame: Frame, compiled: Compiled) -> CheckedSamples:
     """
     made = compiled.catalog
     check_subject(frame, compiled)
-    try:
-        check_shape(frame, narrow=len(made.narrow), wide=len(made.wide))
-    except FrameError as error:
-        raise BadFrameError(str(error)) from error
+    check_lengths(frame, compiled)
     entities = len(frame.entities)
     narrow = np.frombuffer(frame.values, "<f4").reshape(entities, len(made.narrow), frame.samples)
     wide = np.frombuffer(frame.wide, "<i8").reshape(entities, len(made.wide), frame.samples)
@@ -77,6 +74,30 @@ def check(frame: Frame, compiled: Compiled) -> CheckedSamples:
     _check_phases(frame, compiled, narrow)
     start, stop = _span(frame, compiled, wide)
     return CheckedSamples(frame, compiled, narrow, wide, start, stop)
+
+
+def check_lengths(frame: Frame, compiled: Compiled) -> None:
+    """Check that the payload has the length that its shape needs.
+
+    Raises:
+        BadFrameError: it has not; the message names the half and the bytes.
+    """
+    try:
+        check_shape(frame, narrow=len(compiled.catalog.narrow), wide=len(compiled.catalog.wide))
+    except FrameError as error:
+        raise BadFrameError(str(error)) from error
+
+
+def check_devices(compiled: Compiled, narrow: NDArray[np.float32], wide: NDArray[np.int64]) -> None:
+    """Check [time, signal, entity] values of devices against the limits of their signals.
+
+    Raises:
+        ValueOutOfRangeError: a value is outside; ``check`` names it.
+    """
+    outside = (narrow < compiled.low[:, None]) | (narrow > compiled.high[:, None])
+    wide_outside = (wide < compiled.wide_low[:, None]) | (wide > compiled.wide_high[:, None])
+    if outside.any() or (wide_outside & (wide != WIDE_MISSING)).any():
+        raise ValueOutOfRangeError("a value is outside its signal's limits")
 
 
 def check_subject(frame: Frame, compiled: Compiled) -> None:
@@ -164,17 +185,24 @@ def _refuse(frame: Frame, names: tuple[str, ...], values: NDArray[np.generic], b
 
 
 def _span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:
-    if frame.axis is Axis.TIME:
-        if compiled.scope is CatalogScope.DEVICES and len(frame.entities) > MAX_DEVICES:
-            raise BadFrameError(f"{len(frame.entities)} devices in one node, at most {MAX_DEVICES} are allowed")
-        least, most = PROGRESS_PERIODS
-        if compiled.scope is CatalogScope.PROGRESS and not least <= frame.dt <= most:
-            raise BadFrameError(f"dt {frame.dt} of a progress frame is not between {least} and {most} seconds")
-        length = (frame.samples - 1) * frame.dt
-        if length > MAX_SPAN_SECONDS:
-            raise BadFrameError(f"the frame spans {length:.0f} s, at most {MAX_SPAN_SECONDS:.0f} s are allowed")
-        return frame.t0, frame.t0 + length
-    return _step_span(frame, compiled, wide)
+    return time_span(frame, compiled) if frame.axis is Axis.TIME else _step_span(frame, compiled, wide)
+
+
+def time_span(frame: Frame, compiled: Compiled) -> tuple[float, float]:
+    """First and last Unix second of a frame on the time axis, from its envelope alone.
+
+    Raises:
+        BadFrameError: it has too many devices, spans too much time, or a period that its scope does not allow.
+    """
+    if compiled.scope is CatalogScope.DEVICES and len(frame.entities) > MAX_DEVICES:
+        raise BadFrameError(f"{len(frame.entities)} devices in one node, at most {MAX_DEVICES} are allowed")
+    least, most = PROGRESS_PERIODS
+    if compiled.scope is CatalogScope.PROGRESS and not least <= frame.dt <= most:
+        raise BadFrameError(f"dt {frame.dt} of a progress frame is not between {least} and {most} seconds")
+    length = (frame.samples - 1) * frame.dt
+    if length > MAX_SPAN_SECONDS:
+        raise BadFrameError(f"the frame spans {length:.0f} s, at most {MAX_SPAN_SECONDS:.0f} s are allowed")
+    return frame.t0, frame.t0 + length
 
 
 def _step_span(frame: Frame, compiled: Compiled, wide: NDArray[np.int64]) -> tuple[float, float]:

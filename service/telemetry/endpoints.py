@@ -11,7 +11,7 @@ from mainstay.probes.core_types import NAME_PATTERN
 from mainstay.probes.signals import SIGNALS, Catalog, SignalKind
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
+from mainstay.service.common.db import Reading, Reporting
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import QuerySeconds
@@ -42,9 +42,9 @@ async def list_signals(_reader: Reader) -> SignalList:
 
 @router.put("/telemetry/catalogs/{digest}", status_code=204, operation_id="put_catalog", response_class=Response)
 def put_catalog(
-    digest: Digest, body: CatalogWrite, _reporter: Reporter, services: ServicesDep, session: Writing, now: Now
+    digest: Digest, body: CatalogWrite, _reporter: Reporter, services: ServicesDep, session: Reporting, now: Now
 ) -> None:
-    """Announce the signals behind a digest that frames carry."""
+    """Announce the names of the signals behind a digest in frames."""
     try:
         made = Catalog(tuple(body.narrow), tuple(body.wide))
     except ValueError as error:

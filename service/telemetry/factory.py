@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet.last_seen import LastSeenCache
@@ -11,6 +13,7 @@ from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
 from mainstay.service.telemetry.catalogs import CatalogIndex, CatalogScope
 from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.frame_batch import FrameBatch
 from mainstay.service.telemetry.ingest import Ingest
 from mainstay.service.telemetry.pairs import PairStore
 from mainstay.service.telemetry.progress import ProgressStore
@@ -39,11 +42,11 @@ def open_blocks(settings: Settings, database: Database) -> BlockStore:
 def build_ingest(settings: Settings, database: Database, clock: Clock, world_size: WorldSize) -> Ingest:
     """The data path, not started yet."""
     telemetry = settings.telemetry
-    ring = TelemetryRing(telemetry.ring_seconds)
+    ring = TelemetryRing(telemetry.ring_seconds, telemetry.ring_bytes)
     steps = StepStore(telemetry.step_ring_steps, telemetry.step_ring_bytes)
     progress = ProgressStore(telemetry.progress_ring_seconds, telemetry.progress_ring_bytes)
     pairs = PairStore(budget=telemetry.pair_ring_bytes)
-    places = {
+    places: dict[CatalogScope, Callable[[CheckedSamples], None]] = {
         CatalogScope.DEVICES: ring.write,
         CatalogScope.STEPS: steps.write,
         CatalogScope.PROGRESS: progress.write,
@@ -51,8 +54,11 @@ def build_ingest(settings: Settings, database: Database, clock: Clock, world_siz
     }
     store = open_blocks(settings, database)
 
-    def keep(samples: CheckedSamples) -> None:
-        places[samples.compiled.scope](samples)
+    def keep(samples: CheckedSamples | FrameBatch) -> None:
+        if isinstance(samples, FrameBatch):
+            ring.write(samples)
+        else:
+            places[samples.compiled.scope](samples)
 
     writer = GroupCommitWriter(
         store=store, keep=keep, interval=telemetry.commit_interval_seconds, max_pending=telemetry.max_pending_frames

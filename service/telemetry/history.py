@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mainstay.probes.frame import Axis, FrameError, decode
+from mainstay.probes.frame import FrameError
 from mainstay.probes.signals import SIGNALS
 from mainstay.service.common.problem import UnprocessableError
-from mainstay.service.telemetry.blocks import BlockStore
+from mainstay.service.telemetry.block_frames import frames_of
+from mainstay.service.telemetry.blocks import BlockKind, BlockStore
 from mainstay.service.telemetry.catalogs import RING_SOURCES, CatalogIndex, source_of
 from mainstay.service.telemetry.check import CheckedSamples, check
 from mainstay.service.telemetry.envelope import Buckets, Envelope
@@ -69,11 +70,8 @@ class History:
         lines: list[SeriesLine] = []
         for source in RING_SOURCES:
             signals = [s for s in question.signals if SIGNALS[s].source is source]
-            columns = [
-                (node, device)
-                for node, device in self.ring.columns(source)
-                if node == question.node and question.device in {None, device}
-            ]
+            mine = self.ring.devices(source, question.node)
+            columns = [(node, device) for node, device in mine if question.device in {None, device}]
             if signals and columns:
                 start, stop = int(question.start), int(np.ceil(question.stop))
                 window = self.ring.window(source, start, stop, signals=signals, columns=columns)
@@ -87,12 +85,13 @@ class History:
 
     def _from_blocks(self, question: SeriesQuery, buckets: Buckets) -> list[SeriesLine]:
         reader = _BlockReader(question)
-        for block in self.store.read(question.start, question.stop, subject=question.node, axis=Axis.TIME):
+        kinds = (BlockKind.TIME, BlockKind.BUNDLE)
+        for block in self.store.read(question.start, question.stop, subject=question.node, kinds=kinds):
             try:
-                frame = decode(block.body)
-                compiled = self.catalogs.load(frame.catalog)
-                if compiled is not None:
-                    reader.read_frame(check(frame, compiled))
+                for frame in frames_of(block, question.node):
+                    compiled = self.catalogs.load(frame.catalog)
+                    if compiled is not None:
+                        reader.read_frame(check(frame, compiled))
             except (FrameError, UnprocessableError):
                 continue  # a block written by a version with other limits is unknown, not an error of the reader
         return [
@@ -111,9 +110,14 @@ class _BlockReader:
         self.series: dict[tuple[str, str], Chunks] = {}
         self._question = question
         self._rates: dict[tuple[str, str], CounterRates] = {}
+        self._read: set[tuple[str, int]] = set()
+        """(stream, sequence): a frame may have come directly and through a relay."""
 
     def read_frame(self, samples: CheckedSamples) -> None:
         frame, made = samples.frame, samples.compiled.catalog
+        if (frame.stream, frame.sequence) in self._read:
+            return
+        self._read.add((frame.stream, frame.sequence))
         times = np.float64(frame.t0) + np.float64(frame.dt) * np.arange(frame.samples, dtype=np.float64)
         for place, device in enumerate(frame.entities):
             if self._question.device not in {None, device}:
@@ -122,9 +126,10 @@ class _BlockReader:
                 self._add(device, signal, times, samples.narrow[place, made.narrow.index(signal)])
             for signal in self._wanted(device, made.wide):
                 rates = self._rates.setdefault((device, signal), CounterRates(1))
-                readings = samples.wide[place, made.wide.index(signal)][None, None, :]
-                rated = rates.feed(np.zeros(1, np.intp), readings, t0=frame.t0, dt=frame.dt)
-                self._add(device, signal, times, rated[0, 0])
+                readings = samples.wide[place, made.wide.index(signal)][:, None, None]
+                only = slice(0, 1)
+                rated = rates.feed(only, only, readings, starts=np.array([frame.t0]), dt=frame.dt)
+                self._add(device, signal, times, rated[:, 0, 0])
 
     def _wanted(self, device: str, carried: Sequence[str]) -> list[str]:
         source = source_of(device)

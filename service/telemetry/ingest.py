@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 
-from mainstay.probes.frame import Axis, Frame, FrameError, decode
-from mainstay.service.auth.tokens import Principal, Scope
+from mainstay.probes.bundle import BundleLayout, decode_bundle, decode_layout, encode_bundle
+from mainstay.probes.frame import Axis, Frame, FrameError, open_payload, read_envelope
+from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope
+from mainstay.service.common.back_pressure import LOW_SHARE, BusyError
 from mainstay.service.common.clock import Clock
-from mainstay.service.common.problem import ConflictError, UnprocessableError
+from mainstay.service.common.problem import ConflictError, ProblemError, UnprocessableError
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.settings import TelemetrySettings
-from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.catalogs import CatalogIndex, CatalogScope, Compiled
-from mainstay.service.telemetry.check import BadFrameError, CheckedSamples, check, check_subject, highest_rank
+from mainstay.service.telemetry.check import (
+    BadFrameError,
+    CheckedSamples,
+    check,
+    check_subject,
+    highest_rank,
+    time_span,
+)
+from mainstay.service.telemetry.frame_batch import BatchLayout, FrameBatch
+from mainstay.service.telemetry.group_check import DeviceFrame, Payload, RelayedFrames, check_group, without
 from mainstay.service.telemetry.pairs import PairStore
 from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.ring import TelemetryRing
@@ -28,9 +41,10 @@ from mainstay.service.telemetry.subjects import Subjects
 from mainstay.service.telemetry.writer import GroupCommitWriter
 
 _log: Final = logging.getLogger(__name__)
-_LARGE: Final = 64 * 1024
-"""Bodies above this are read in a thread, and what is inside them checked there when it is four times as large: the
-event loop has other nodes to serve. (The progress of a large job is small on the wire and megabytes inside.)"""
+_LARGE: Final = 16 * 1024
+"""Payloads of jobs above this are opened and checked in a thread: the event loop has other nodes to serve. (The
+progress of a large job is small on the wire and megabytes inside.)"""
+_REFILL_BLOCKS: Final = 512
 
 PROGRESS_REFILL_SECONDS: Final = 180.0
 """Progress read back at start: what a hang detector is shown again (two minutes), and a minute for what came late. A
@@ -62,10 +76,12 @@ class Ingest:
     seen: LastSeenCache
     store: BlockStore
     writer: GroupCommitWriter
-    keep: Callable[[CheckedSamples], None]
-    """Puts a stored frame into memory."""
+    keep: Callable[[CheckedSamples | FrameBatch], None]
+    """Puts stored frames into memory."""
     refused: Counter[str] = field(default_factory=Counter)
     """Frames refused, by problem slug."""
+    _layouts: Callable[[bytes], _KnownLayout] = field(default_factory=lambda: lru_cache(512)(_known_layout))
+    """Layouts of bundles: a relay sends the same bytes while its nodes stay the same."""
 
     async def accept(self, principal: Principal, body: bytes) -> bool:
         """Store one frame; False when it was stored before.
@@ -75,17 +91,83 @@ class Ingest:
         """
         principal.require(Scope.REPORT)
         try:
-            frame = await run_in_threadpool(decode, body) if len(body) >= _LARGE else decode(body)
+            frame = read_envelope(body)
         except FrameError as error:
             raise BadFrameError(str(error)) from error
-        compiled = await self._authorize(principal, frame)
-        large = len(frame.values) + len(frame.wide) >= 4 * _LARGE
-        samples = await run_in_threadpool(check, frame, compiled) if large else check(frame, compiled)
-        self._check_time(samples)
+        compiled = self.catalogs.get(frame.catalog)
+        if compiled is None or compiled.scope is not CatalogScope.DEVICES or not self.subjects.has_node(frame.subject):
+            compiled = await self._authorize(principal, frame)
+        else:
+            principal.require_node(frame.subject)
+            check_subject(frame, compiled)
         if compiled.scope is CatalogScope.DEVICES:
-            # The node reported, even if this was a repetition. A job's progress says nothing about a node's daemon.
-            self.seen.note(frame.subject, self.clock.now())
-        return await self.writer.submit(_block(samples, body), samples)
+            return await self._accept_devices(frame, compiled, body)
+        if self.writer.pending > LOW_SHARE * self.settings.max_pending_frames:
+            raise BusyError("frames of jobs", 5)  # the health of nodes comes first
+        samples = await self._checked(frame, compiled)
+        self._check_time(samples.start, samples.stop)
+        return await self.writer.submit(_block(frame, samples.start, samples.stop, body), samples)
+
+    async def _accept_devices(self, frame: Frame, compiled: Compiled, body: bytes) -> bool:
+        start, stop = time_span(frame, compiled)
+        self._check_time(start, stop)
+        fresh = await self.writer.submit(_block(frame, start, stop, body), DeviceFrame(frame, compiled))
+        # The node reported, even if this was a repetition. A job's progress says nothing about a node's daemon.
+        self.seen.note(frame.subject, self.clock.now())
+        return fresh
+
+    async def _checked(self, frame: Frame, compiled: Compiled) -> CheckedSamples:
+        """A job's frame, opened and checked: in a thread when it is large."""
+        if len(frame.values) + len(frame.wide) >= _LARGE:
+            return await run_in_threadpool(_open, frame, compiled)
+        return _open(frame, compiled)
+
+    async def accept_bundle(self, principal: Principal, body: bytes) -> list[tuple[str, int, ProblemError]]:
+        """Store the frames of a bundle; those that were refused: subject, sequence, and why.
+
+        Raises:
+            ProblemError: nothing was stored; the problem says why.
+        """
+        principal.require(Scope.REPORT)
+        try:
+            bundle = decode_bundle(body)
+            names = self._layouts(bytes(bundle.layout))
+        except FrameError as error:
+            raise BadFrameError(str(error)) from error
+        compiled = await self._compiled(bundle.catalog)
+        if compiled.scope is not CatalogScope.DEVICES:
+            raise BadFrameError(f"a bundle holds signals of devices, not of {compiled.scope}")
+        relayed = RelayedFrames(bundle, names.names, names.layout, compiled)
+        refused = await self._refused_members(principal, relayed)
+        found = [(relayed.names.subjects[i], bundle.sequences[i], error) for i, error in refused.items()]
+        rest = relayed if not refused else without(relayed, set(refused))
+        if rest is None:
+            return found
+        stored = encode_bundle(rest.bundle) if refused else body
+        await self.writer.submit(_bundle_block(rest, stored), rest)
+        self.seen.note_all(rest.names.subjects, self.clock.now())
+        return found + [(rest.names.subjects[i], rest.bundle.sequences[i], error) for i, error in rest.rejected]
+
+    async def _refused_members(self, principal: Principal, relayed: RelayedFrames) -> dict[int, ProblemError]:
+        """Members of a bundle that this sender may not write, or that lie outside the time that is kept."""
+        refused: dict[int, ProblemError] = {}
+        length = (relayed.bundle.samples - 1) * relayed.bundle.dt
+        for member, (subject, start) in enumerate(zip(relayed.names.subjects, relayed.bundle.starts, strict=True)):
+            try:
+                if not self.subjects.has_node(subject):
+                    await run_in_threadpool(self.subjects.find_node, subject)
+                await self._require_relayed(principal, subject)
+                self._check_time(start, start + length)
+            except ProblemError as error:
+                refused[member] = error
+        return refused
+
+    async def _require_relayed(self, principal: Principal, node: str) -> None:
+        try:
+            principal.require_relayed(node, self.subjects.rack(node))
+        except NotYourRackError:
+            await run_in_threadpool(self.subjects.find_node, node)  # its report may have come, or named another rack
+            principal.require_relayed(node, self.subjects.rack(node))
 
     async def _authorize(self, principal: Principal, frame: Frame) -> Compiled:
         """The frame's catalog, if the sender may write its subject: a node, or a job whose ranks it names."""
@@ -123,49 +205,83 @@ class Ingest:
             raise UnknownCatalogError(f"catalog {digest} is not known: PUT /v1/telemetry/catalogs/{digest} first")
         return compiled
 
-    def _check_time(self, samples: CheckedSamples) -> None:
+    def _check_time(self, start: float, stop: float) -> None:
         now = self.clock.now()
-        if samples.stop > now + self.settings.max_future_seconds:
-            raise OutOfTimeError(f"the frame ends {samples.stop - now:.0f} s in the future: set the node's clock")
-        if samples.start < now - self.settings.retention_hours * 3600:
+        if stop > now + self.settings.max_future_seconds:
+            raise OutOfTimeError(f"the frame ends {stop - now:.0f} s in the future: set the node's clock")
+        if start < now - self.settings.retention_hours * 3600:
             raise OutOfTimeError(f"the frame is older than the {self.settings.retention_hours} h that are kept")
 
     def refill(self) -> int:
         """Fill the rings from the last minutes of blocks; how many blocks. Call before the writer starts."""
         now, count = self.clock.now(), 0
-        spans = {Axis.TIME: self.settings.ring_seconds, Axis.STEP: self.settings.step_refill_hours * 3600}
-        for axis, seconds in spans.items():
-            for block in self.store.read(now - seconds, now + self.settings.max_future_seconds, axis=axis):
-                count += self._restore(block, now)
+        spans = {
+            (BlockKind.TIME, BlockKind.BUNDLE): min(self.settings.ring_seconds, self.settings.refill_seconds),
+            (BlockKind.STEP,): self.settings.step_refill_hours * 3600,
+        }
+        for kinds, seconds in spans.items():
+            blocks = self.store.read(now - seconds, now + self.settings.max_future_seconds, kinds=kinds)
+            while group := list(itertools.islice(blocks, _REFILL_BLOCKS)):
+                count += self._restore(group, now)
         return count
 
-    def _restore(self, block: StoredBlock, now: float) -> bool:
-        try:
-            if block.stop < now - PROGRESS_REFILL_SECONDS and self._scope(block) is CatalogScope.PROGRESS:
-                return False
-            frame = decode(block.body)
-            compiled = self.catalogs.load(frame.catalog)
-            if compiled is None:
-                return False
-            self.keep(check(frame, compiled))
-        except (FrameError, UnprocessableError, msgspec.MsgspecError):
-            _log.exception("stored block %s cannot be read again", block.key)
-            return False
-        return True
+    def _restore(self, blocks: Sequence[StoredBlock], now: float) -> int:
+        payloads: list[Payload] = []
+        for block in blocks:
+            try:
+                payload = self._payload(block, now)
+            except (ProblemError, FrameError, msgspec.MsgspecError):
+                _log.exception("stored block %s cannot be read again", block.key)
+                continue
+            if payload is not None:
+                payloads.append(payload)
+        checked = check_group(payloads)
+        for place, problem in checked.refused.items():
+            _log.error("a stored block is refused now: %s (%s)", problem.detail, type(payloads[place]).__name__)
+        for samples in checked.accepted:
+            self.keep(samples)
+        return len(payloads) - len(checked.refused)
 
-    def _scope(self, block: StoredBlock) -> CatalogScope | None:
-        """The scope of a frame, from its envelope alone."""
-        compiled = self.catalogs.load(_envelope.decode(block.body).catalog)
-        return None if compiled is None else compiled.scope
+    def _payload(self, block: StoredBlock, now: float) -> Payload | None:
+        """What a stored block holds; None where no detector needs it."""
+        if block.kind is BlockKind.BUNDLE:
+            bundle = decode_bundle(block.body)
+            known, made = self._layouts(bytes(bundle.layout)), self.catalogs.load(bundle.catalog)
+            return None if made is None else RelayedFrames(bundle, known.names, known.layout, made)
+        frame = read_envelope(block.body)
+        compiled = self.catalogs.load(frame.catalog)
+        if compiled is None or (block.stop < now - PROGRESS_REFILL_SECONDS and compiled.scope is CatalogScope.PROGRESS):
+            return None
+        return DeviceFrame(frame, compiled) if compiled.scope is CatalogScope.DEVICES else _open(frame, compiled)
 
 
-class _Envelope(msgspec.Struct):
-    catalog: str
+@dataclass(frozen=True, eq=False)
+class _KnownLayout:
+    names: BundleLayout
+    layout: BatchLayout
 
 
-_envelope: Final = msgspec.msgpack.Decoder(_Envelope)
+def _known_layout(raw: bytes) -> _KnownLayout:
+    names = decode_layout(raw)
+    return _KnownLayout(names, BatchLayout(names.subjects, names.entities))
 
 
-def _block(samples: CheckedSamples, body: bytes) -> StoredBlock:
-    frame = samples.frame
-    return StoredBlock(frame.subject, frame.axis, frame.stream, frame.sequence, samples.start, samples.stop, body)
+def _open(frame: Frame, compiled: Compiled) -> CheckedSamples:
+    try:
+        return check(open_payload(frame), compiled)
+    except FrameError as error:
+        raise BadFrameError(str(error)) from error
+
+
+def _block(frame: Frame, start: float, stop: float, body: bytes) -> StoredBlock:
+    kind = BlockKind.STEP if frame.axis is Axis.STEP else BlockKind.TIME
+    return StoredBlock(frame.subject, kind, frame.stream, frame.sequence, start, stop, body)
+
+
+def _bundle_block(relayed: RelayedFrames, body: bytes) -> StoredBlock:
+    bundle = relayed.bundle
+    stop = max(bundle.starts) + (bundle.samples - 1) * bundle.dt
+    return StoredBlock(
+        bundle.relay, BlockKind.BUNDLE, bundle.stream, bundle.sequence, min(bundle.starts), stop, body,
+        members=relayed.names.subjects,
+    )  # fmt: skip

@@ -1,9 +1,9 @@
 """The ring: the last minutes of the whole fleet as arrays that detectors and charts read without a query.
 
-One ring a source, in pages of ``values[slot, signal, column]`` float32: a slot a second (``second % depth``), a column
-a device; counters stand as rates. ``stamp[slot]`` says which second a slot holds, so a gap is never mistaken for old
-data, and what is missing is NaN. Pages are added, never moved: new devices cost the others nothing. One thread writes;
-readers get copies.
+One ring a source. Each second is one array ``[signal, column]`` float32, a column a device; counters stand as rates.
+Signals that change slowly (``Signal.period``) share one array for each period and remember the second of each value.
+What is missing is NaN, so a gap is never mistaken for old data. Seconds leave when they are older than the ring is
+deep, and the ring is as deep as its memory budget allows. One thread writes; readers get copies.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
-from mainstay.service.telemetry.catalogs import RING_SOURCES, ring_signals, source_of
+from mainstay.probes.signals import SignalSource, names
+from mainstay.service.telemetry.catalogs import RING_SOURCES, RingPlacement, ring_signals
 from mainstay.service.telemetry.check import MAX_DEVICES, CheckedSamples
-from mainstay.service.telemetry.frame_placement import PAGE_COLUMNS, FramePlacement, make_plan, put
+from mainstay.service.telemetry.frame_batch import FrameBatch, Members
 from mainstay.service.telemetry.rates import CounterRates
+from mainstay.service.telemetry.ring_seconds import NEVER, RowSplit, Run, Seconds, as_run
 
-_NEVER: Final = -1
-MAX_PLANS: Final = 100_000
+DEFAULT_BYTES: Final = 2 * 2**30
+MIN_SECONDS: Final = 60
+"""However large the fleet: detectors and the heat-map look back this far."""
+GROW_COLUMNS: Final = 256
+"""Columns are added by this many at least, or by an eighth of what there is."""
 Column = tuple[str, str]
 """(node, device)"""
 
@@ -57,210 +61,251 @@ class LatestReadings:
     """[wide signal, column], totals as they were read."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewestValues:
+    """The newest known value of one signal of each device; NaN where there is none."""
+
+    columns: tuple[Column, ...]
+    """The same object while no device comes or goes."""
+    values: NDArray[np.float32]
+    """[column]"""
+
+
+@dataclass(slots=True)
+class ColumnIndex:
+    """Which column a device has. Columns of devices that stopped reporting are assigned again."""
+
+    grow: int = GROW_COLUMNS
+    keys: list[Column | None] = field(default_factory=list)
+    written: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """[column] newest second that the device sent."""
+    held: Counter[str] = field(default_factory=Counter)
+    """Columns of each node."""
+    names: tuple[Column, ...] = ()
+    """The devices in the order of their columns, without holes; the same object until it changes."""
+    places: Run = field(default_factory=lambda: slice(0, 0))
+    """Their columns."""
+    _index: dict[Column, int] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
+    _changed: bool = False
+
+    @property
+    def capacity(self) -> int:
+        return len(self.written)
+
+    def find(self, key: Column) -> int | None:
+        return self._index.get(key)
+
+    def refresh(self) -> None:
+        """Bring ``names`` and ``places`` up to date."""
+        if self._changed:
+            self.names = tuple(key for key in self.keys if key is not None)
+            self.places = as_run(np.array([i for i, key in enumerate(self.keys) if key is not None], np.intp))
+            self._changed = False
+
+    def assign(self, key: Column, second: int) -> int:
+        """A free column for a new device; the caller made room."""
+        if self._free:
+            column = self._free.pop()
+            self.keys[column] = key
+        else:
+            column = len(self.keys)
+            self.keys.append(key)
+        self._index[key], self.written[column], self._changed = column, second, True
+        self.held[key[0]] += 1
+        return column
+
+    @property
+    def is_full(self) -> bool:
+        return not self._free and len(self.keys) == self.capacity
+
+    def reclaim(self, before: int) -> NDArray[np.intp]:
+        """Take back the columns of devices whose newest second is older than ``before``."""
+        gone = [i for i, key in enumerate(self.keys) if key and self.written[i] < before]
+        for column in gone:
+            key = self.keys[column]
+            assert key is not None
+            del self._index[key]
+            self.held[key[0]] -= 1
+            self.keys[column] = None
+        self._free += reversed(gone)
+        self._changed |= bool(gone)
+        return np.array(gone, np.intp)
+
+    def extend(self) -> None:
+        more = max(self.grow, self.capacity // 8)
+        self.written = np.concatenate([self.written, np.full(more, NEVER, np.int64)])
+
+
 class SourceRing:
     """The ring of one source. Not locked: ``TelemetryRing`` does that."""
 
-    def __init__(self, source: SignalSource, depth: int, page_columns: int) -> None:
+    def __init__(self, source: SignalSource, depth: int, grow: int) -> None:
+        self.source = source
         self.signals = ring_signals(source)
-        self.depth = depth
-        self.page_columns = page_columns
-        self.columns: list[Column | None] = []
-        self._source = source
-        self._index: dict[Column, int] = {}
-        self._held: Counter[str] = Counter()
-        self._plans: dict[tuple[str, tuple[str, ...], str], FramePlacement] = {}
+        self.index = ColumnIndex(grow)
+        self.seconds = Seconds(self.signals)
+        self.seconds.depth = depth
+        self._version = 0
+        """Changes when columns are assigned again: what a layout remembers of them is then wrong."""
         self._narrow_rows = len(names(source, wide=False))
-        self._counters = len(self.signals) - self._narrow_rows
-        self._rates = CounterRates(self._counters)
-        self._stamp = np.full(depth, _NEVER, np.int64)
-        self._written = np.empty(0, np.int64)
-        self._pages: list[NDArray[np.float32]] = []
-        self.head = _NEVER
+        self._rates = CounterRates(len(self.signals) - self._narrow_rows)
+        self._nodes: dict[tuple[str, tuple[str, ...]], NDArray[np.intp]] = {}
+        self._splits: dict[RingPlacement, RowSplit] = {}
 
-    @property
-    def nbytes(self) -> int:
-        return sum(page.nbytes for page in self._pages)
+    # writing
 
-    def write(self, samples: CheckedSamples, entities: NDArray[np.intp]) -> None:
-        """Place the given entities of a frame on the time axis."""
-        frame = samples.frame
-        # A node that keeps inventing device names has its share of memory; the rest is stored, not kept here.
-        if self._held[frame.subject] > MAX_DEVICES:
+    def write(self, batch: FrameBatch) -> None:
+        """Place the batch's entities of this source."""
+        members = batch.layout.members(self.source)
+        if members is None:
             return
-        plan = self._plan(samples, entities)
-        self._written[plan.columns] = np.maximum(self._written[plan.columns], int(samples.stop))
-        narrow = samples.narrow[plan.narrow]
-        rates = self._rated(samples, plan)
-        for k in range(frame.samples):
-            slot = self._open(int(frame.t0 + k * frame.dt))
-            if slot is not None:
-                for part in plan.parts:
-                    put(self._pages[part.page][slot], part.narrow, narrow[part.members, :, k].T)
-                    put(self._pages[part.page][slot], part.rates, rates[part.members, :, k].T)
+        columns = self._columns_of(batch, members)
+        places, frames = members.places, members.frames
+        if (columns < 0).any():
+            kept = np.flatnonzero(columns >= 0)
+            places, frames, columns = places[kept], frames[kept], columns[kept]
+        if columns.size:
+            self._place(batch, as_run(places), batch.starts[frames], columns)
 
-    def _plan(self, samples: CheckedSamples, entities: NDArray[np.intp]) -> FramePlacement:
-        """Placement of a node's frames: computed once, used while its devices and its catalog stay the same."""
-        frame = samples.frame
-        key = (frame.subject, frame.entities, frame.catalog)
-        plan = self._plans.get(key)
-        if plan is None:
-            columns = self._columns_of(frame.subject, [frame.entities[i] for i in entities], int(samples.stop))
-            placement = samples.compiled.placements[self._source]
-            if len(self._plans) >= MAX_PLANS:
-                self._plans.clear()
-            plan = make_plan(entities, columns, placement, self._narrow_rows, self.page_columns)
-            self._plans[key] = plan
-        return plan
+    def _place(self, batch: FrameBatch, places: Run, starts: NDArray[np.float64], columns: NDArray[np.intp]) -> None:
+        placement, run = batch.compiled.placements[self.source], as_run(columns)
+        readings = batch.wide[:, as_run(placement.wide)][:, :, places]
+        rates = self._rates.feed(as_run(placement.wide_counters), run, readings, starts=starts, dt=batch.dt)
+        values = np.concatenate([batch.narrow[:, as_run(placement.narrow)][:, :, places], rates], axis=1)
+        newest, split = self.index.written[run], self._split(placement)
+        for k in range(batch.samples):
+            seconds = np.floor(starts + k * batch.dt).astype(np.int64)
+            self.seconds.write(split, seconds, run, values[k], is_fresh=bool((seconds > newest).all()))
+            newest = np.maximum(newest, seconds)
+        self.index.written[run] = newest
+        self.seconds.trim()
 
-    def _rated(self, samples: CheckedSamples, plan: FramePlacement) -> NDArray[np.float32]:
-        frame = samples.frame
-        if not plan.wide_counters.size:
-            return np.empty((len(plan.columns), 0, frame.samples), np.float32)
-        given = samples.wide[plan.wide]
-        if len(plan.wide_counters) == self._counters and plan.counters_in_order:
-            return self._rates.feed(plan.columns, given, t0=frame.t0, dt=frame.dt)
-        readings = np.full((len(plan.columns), self._counters, frame.samples), WIDE_MISSING, np.int64)
-        readings[:, plan.wide_counters] = given
-        return self._rates.feed(plan.columns, readings, t0=frame.t0, dt=frame.dt)[:, plan.wide_counters]
+    def _split(self, placement: RingPlacement) -> RowSplit:
+        split = self._splits.get(placement)
+        if split is None:
+            rows = np.concatenate([placement.narrow_rows, self._narrow_rows + placement.wide_counters])
+            split = self._splits[placement] = self.seconds.split(rows)
+        return split
 
-    def _open(self, second: int) -> int | None:
-        """The slot of ``second``, cleared when it held an older one; None when the ring has moved past it."""
-        slot = second % self.depth
-        if self._stamp[slot] > second:
-            return None
-        if self._stamp[slot] < second:
-            for page in self._pages:
-                page[slot] = np.nan
-            self._stamp[slot] = second
-            self.head = max(self.head, second)
-        return slot
+    def _columns_of(self, batch: FrameBatch, members: Members) -> NDArray[np.intp]:
+        """[member] columns; -1 for devices that have no place."""
+        remembered = batch.layout.columns.get(self.source)
+        if remembered is not None and remembered[0] == self._version:
+            return remembered[1]
+        newest = int(batch.starts.max() + (batch.samples - 1) * batch.dt)
+        columns = np.concatenate([self._columns_of_node(node, devices, newest) for node, devices in members.devices])
+        batch.layout.columns[self.source] = self._version, columns
+        return columns
 
-    def _columns_of(self, node: str, devices: Sequence[str], second: int) -> NDArray[np.intp]:
-        return np.array([self._column((node, device), second) for device in devices], np.intp)
+    def _columns_of_node(self, node: str, devices: tuple[str, ...], second: int) -> NDArray[np.intp]:
+        known = self._nodes.get((node, devices))
+        if known is not None:
+            return known
+        # A node that keeps inventing device names has its share of memory; the rest is stored, not kept here.
+        if self.index.held[node] > MAX_DEVICES:
+            return np.full(len(devices), -1, np.intp)
+        columns = np.array([self._column((node, device), second) for device in devices], np.intp)
+        self._nodes[node, devices] = columns
+        return columns
 
     def _column(self, key: Column, second: int) -> int:
-        column = self._index.get(key)
+        column = self.index.find(key)
         if column is not None:
             return column
-        if len(self.columns) == len(self._written):
+        if self.index.is_full:
             self._reclaim(second)
-        free = next((i for i, k in enumerate(self.columns) if k is None), None) if self._has_holes else None
-        if free is None:
-            free = len(self.columns)
-            if free == len(self._written):
-                self._add_page()
-            self.columns.append(key)
-        else:
-            self.columns[free] = key
-        self._index[key] = free
-        self._written[free] = second
-        self._held[key[0]] += 1
-        return free
-
-    @property
-    def _has_holes(self) -> bool:
-        return len(self._index) < len(self.columns)
+        if self.index.is_full:
+            self.index.extend()
+            self.seconds.capacity = self.index.capacity
+        return self.index.assign(key, second)
 
     def _reclaim(self, second: int) -> None:
-        """Take back the columns of devices that said nothing for a whole ring."""
-        self._plans.clear()
-        gone = [i for i, key in enumerate(self.columns) if key and self._written[i] < second - self.depth]
-        for i in gone:
-            key = self.columns[i]
-            assert key is not None
-            del self._index[key]
-            self._held[key[0]] -= 1
-            self.columns[i] = None
-            page, place = divmod(i, self.page_columns)
-            self._pages[page][:, :, place] = np.nan
-        self._rates.forget(np.array(gone, np.intp))
+        """Take back the columns of devices that sent nothing for a whole ring."""
+        gone = self.index.reclaim(second - self.seconds.depth)
+        if gone.size:
+            self._version += 1
+            self._nodes.clear()
+            self.seconds.clear_columns(gone)
+            self._rates.forget(gone)
 
-    def _add_page(self) -> None:
-        self._pages.append(np.full((self.depth, len(self.signals), self.page_columns), np.nan, np.float32))
-        self._written = np.concatenate([self._written, np.full(self.page_columns, _NEVER, np.int64)])
+    # reading
 
     def reached(self, since: int) -> int | None:
-        written = self._written[self._written >= since]
+        written = self.index.written[self.index.written >= since]
         return int(written.min()) if written.size else None
 
-    def _rows(self, signals: Sequence[str] | None) -> list[int]:
+    def _rows(self, signals: Sequence[str] | None) -> NDArray[np.intp]:
         if signals is None:
-            return list(range(len(self.signals)))
+            return np.arange(len(self.signals))
         strange = [signal for signal in signals if signal not in self.signals]
         if strange:
             raise ValueError(f"{strange[0]!r} is not a signal of this ring")
-        return [self.signals.index(signal) for signal in signals]
+        return np.array([self.signals.index(signal) for signal in signals], np.intp)
 
     def window(self, start: int, stop: int, signals: Sequence[str] | None, columns: Sequence[Column] | None) -> Window:
         rows = self._rows(signals)
-        wanted = (
-            [k for k in self.columns if k is not None] if columns is None else [c for c in columns if c in self._index]
-        )
-        places = np.array([self._index[key] for key in wanted], np.intp)
-        start = max(start, stop - self.depth)
-        seconds = np.arange(start, max(start, stop), dtype=np.int64)
-        slots = seconds % self.depth
-        values = self._gather(slots, np.array(rows, np.intp), places)
-        values[self._stamp[slots] != seconds] = np.nan
-        return Window(start, tuple(self.signals[r] for r in rows), tuple(wanted), values)
+        if columns is None:
+            self.index.refresh()
+            wanted, places = self.index.names, self.index.places
+        else:
+            wanted = tuple(key for key in columns if self.index.find(key) is not None)
+            places = np.array([self.index.find(key) for key in wanted], np.intp)
+        start = max(start, stop - self.seconds.depth)
+        values = self.seconds.read(max(start, self.seconds.oldest), max(start, stop), rows, places, len(wanted))
+        missing = max(0, max(start, stop) - start - len(values))
+        if missing:
+            values = np.concatenate([np.full((missing, *values.shape[1:]), np.nan, np.float32), values])
+        return Window(start, tuple(self.signals[r] for r in rows), wanted, values)
 
     def readings(self, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int) -> LatestReadings:
+        index = self.index
         places = np.array(
-            [i for i, key in enumerate(self.columns) if key and self._written[i] >= stop - max_age_seconds], np.intp
+            [i for i, key in enumerate(index.keys) if key and index.written[i] >= stop - max_age_seconds], np.intp
         )
         gauges = np.full((self._narrow_rows, len(places)), np.nan, np.float32)
         for reach in np.unique(seconds):
             rows = np.flatnonzero(seconds == reach)
-            gauges[rows] = self._last_known(rows, stop, int(reach))[:, places]
-        columns = tuple(key for i in places if (key := self.columns[i]) is not None)
-        return LatestReadings(columns, gauges, self._rates.totals(places, stop - max_age_seconds).T)
+            newest = self.seconds.last_known(rows, stop, min(int(reach), self.seconds.depth))
+            gauges[rows] = newest[:, places]
+        columns = tuple(key for i in places if (key := index.keys[i]) is not None)
+        return LatestReadings(columns, gauges, self._rates.totals(places, stop - max_age_seconds))
 
-    def _last_known(self, rows: NDArray[np.intp], stop: int, reach: int) -> NDArray[np.float32]:
-        """[row, column] of the whole ring."""
-        seconds = np.arange(stop - 1, stop - 1 - min(reach, self.depth), -1)
-        slots = seconds[self._stamp[seconds % self.depth] == seconds] % self.depth
-        # Rows that lie side by side are looked at where they are, without a copy of every second.
-        window = slice(int(rows[0]), int(rows[-1]) + 1) if (np.diff(rows) == 1).all() else rows
-        found = []
-        for page in self._pages:
-            known = np.full((len(rows), self.page_columns), np.nan, np.float32)
-            for slot in slots:
-                np.copyto(known, page[slot, window], where=np.isnan(known))
-            found.append(known)
-        return np.concatenate(found, axis=1) if found else np.empty((len(rows), 0), np.float32)
-
-    def _gather(self, slots: NDArray[np.intp], rows: NDArray[np.intp], places: NDArray[np.intp]) -> NDArray[np.float32]:
-        """[slot, row, place], a copy."""
-        values = np.empty((len(slots), len(rows), len(places)), np.float32)
-        pages = places // self.page_columns
-        for page in np.unique(pages):
-            members = np.flatnonzero(pages == page)
-            mesh = np.ix_(slots, rows, places[members] % self.page_columns)
-            values[:, :, members] = self._pages[page][mesh]
-        return values
+    def newest(self, signal: str, start: int, stop: int) -> NewestValues:
+        self.index.refresh()
+        known = self.seconds.last_known(self._rows([signal]), stop, min(stop - start, self.seconds.depth))
+        return NewestValues(self.index.names, known[0, self.index.places])
 
 
 class TelemetryRing:
     """The rings of all sources behind one lock.
 
     Args:
-        depth: seconds kept.
-        page_columns: memory is added by this many devices.
+        depth: seconds kept at most.
+        budget: bytes; a large fleet keeps fewer seconds, but at least ``MIN_SECONDS``.
+        grow: columns are added by this many at least.
     """
 
-    def __init__(self, depth: int, page_columns: int = PAGE_COLUMNS) -> None:
-        self.depth = depth
+    def __init__(self, depth: int, budget: int = DEFAULT_BYTES, grow: int = GROW_COLUMNS) -> None:
+        self._most, self._budget = depth, budget
         self._lock = threading.Lock()
-        self._rings = {source: SourceRing(source, depth, page_columns) for source in RING_SOURCES}
+        self._rings = {source: SourceRing(source, depth, grow) for source in RING_SOURCES}
 
-    def write(self, samples: CheckedSamples) -> None:
-        """Place a checked frame of the time axis; what is older than the ring is left out."""
-        sources = [source_of(entity) for entity in samples.frame.entities]
+    @property
+    def depth(self) -> int:
+        """Seconds kept now."""
+        return min(ring.seconds.depth for ring in self._rings.values())
+
+    def write(self, frames: CheckedSamples | FrameBatch) -> None:
+        """Place checked frames of devices; what is older than the ring is left out."""
+        batch = frames if isinstance(frames, FrameBatch) else FrameBatch.from_samples(frames)
         with self._lock:
-            for source, ring in self._rings.items():
-                mine = np.array([i for i, s in enumerate(sources) if s is source], np.intp)
-                if mine.size:
-                    ring.write(samples, mine)
+            for ring in self._rings.values():
+                ring.write(batch)
+            per_second = sum(ring.seconds.bytes_per_second for ring in self._rings.values())
+            depth = int(max(MIN_SECONDS, min(self._most, self._budget / max(per_second, 1.0))))
+            for ring in self._rings.values():
+                ring.seconds.depth = min(depth, self._most)
 
     def window(
         self,
@@ -300,14 +345,23 @@ class TelemetryRing:
         with self._lock:
             return self._rings[source].readings(stop, seconds, max_age_seconds=max_age_seconds)
 
+    def newest(self, source: SignalSource, signal: str, start: int, stop: int) -> NewestValues:
+        """The newest value of ``signal`` in each column in seconds ``start`` up to but not including ``stop``.
+
+        Raises:
+            ValueError: the signal is not one of the source's.
+        """
+        with self._lock:
+            return self._rings[source].newest(signal, start, stop)
+
     @property
     def sources(self) -> frozenset[SignalSource]:
         return frozenset(self._rings)
 
     def head(self, source: SignalSource) -> int | None:
         """The newest second that holds anything, or None."""
-        head = self._rings[source].head
-        return None if head == _NEVER else head
+        head = self._rings[source].seconds.head
+        return None if head == NEVER else head
 
     def reached(self, source: SignalSource, since: int) -> int | None:
         """The newest second that all devices have sent which sent anything since ``since``; None when none did."""
@@ -316,8 +370,16 @@ class TelemetryRing:
 
     def columns(self, source: SignalSource) -> tuple[Column, ...]:
         with self._lock:
-            return tuple(key for key in self._rings[source].columns if key is not None)
+            index = self._rings[source].index
+            index.refresh()
+            return index.names
+
+    def devices(self, source: SignalSource, node: str) -> tuple[Column, ...]:
+        """The columns of one node."""
+        with self._lock:
+            return tuple(key for key in self._rings[source].index.keys if key is not None and key[0] == node)
 
     @property
     def nbytes(self) -> int:
-        return sum(ring.nbytes for ring in self._rings.values())
+        with self._lock:
+            return sum(ring.seconds.nbytes for ring in self._rings.values())

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mainstay.service.common.schemas import Input, Name, Output
+from mainstay.service.common.schemas import Lenient, Name, Output
 
 SignalName = Annotated[str, Field(max_length=128)]
 
@@ -25,7 +25,7 @@ class SignalList(Output):
     items: list[SignalRead]
 
 
-class CatalogWrite(Input):
+class CatalogWrite(Lenient):
     """Names in the order of a frame's middle axis."""
 
     narrow: list[SignalName] = Field(max_length=512)
@@ -40,7 +40,7 @@ class CatalogRead(Output):
 
 
 class SeriesRead(Output):
-    """One signal of one device, thinned. Counters come as rates per second. Null is unknown."""
+    """One signal of one device, downsampled. Counters are rates per second. Null means unknown."""
 
     node: Name
     device: Name

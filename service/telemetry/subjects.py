@@ -24,12 +24,17 @@ class Subjects:
 
     database: Database
     world_size: WorldSize
-    _nodes: set[str] = field(default_factory=set, init=False, repr=False)
+    _nodes: dict[str, str | None] = field(default_factory=dict, init=False, repr=False)
+    """Node → rack."""
     _ranks: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     def has_node(self, name: str) -> bool:
         """From memory only."""
         return name in self._nodes
+
+    def rack(self, name: str) -> str | None:
+        """The rack of a node that was looked up, from memory only."""
+        return self._nodes.get(name)
 
     def ranks(self, job: str) -> int:
         """From memory only; 0 for a job not looked up."""
@@ -42,9 +47,11 @@ class Subjects:
             UnknownSubjectError: no such node.
         """
         with self.database.reading() as session:
-            if session.get(NodeRow, name) is None:
+            row = session.get(NodeRow, name)
+            if row is None:
                 raise UnknownSubjectError(f"no node is called {name!r}: enroll it, or send its report first")
-        self._nodes.add(name)
+            rack = row.rack
+        self._nodes[name] = rack
 
     def find_job(self, job: str) -> None:
         """Ask the database.

@@ -1,8 +1,8 @@
-"""Group commit: frames that arrive together become durable together, and only then is any of them acknowledged.
+"""Group commit: frames that arrive together are checked together, become durable together, and are then acknowledged.
 
-One thread owns the block store and the rings. A frame that is sent again while its first copy waits joins that one's
-future; sent again later, it meets itself in the store. When a commit fails, every frame in it is answered 503: the
-sender keeps it and tries again.
+One thread owns the block store and the rings: check, log, memory, answer. A frame that is sent again while its first
+copy waits joins that one's future; sent again later, it meets itself in the store. When a commit fails, every frame in
+it is answered 503: the sender keeps it and tries again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mainstay.service.common.problem import UnavailableError
+from mainstay.service.common.problem import ProblemError, UnavailableError
 from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
 from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.frame_batch import FrameBatch
+from mainstay.service.telemetry.group_check import CheckedGroup, Payload, check_group
 
 _log: Final = logging.getLogger(__name__)
 MAX_BATCH: Final = 4096
@@ -34,10 +36,10 @@ class NotDurableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class PendingFrame:
-    """A checked frame on its way to the store."""
+    """A frame or bundle on its way to the store."""
 
     block: StoredBlock
-    samples: CheckedSamples
+    payload: Payload
     done: asyncio.Future[bool]
     since: float
 
@@ -64,13 +66,13 @@ class GroupCommitWriter:
 
     Args:
         store: where blocks become durable.
-        keep: called in the writer thread with each newly stored frame (fills the rings).
+        keep: called in the writer thread with what was stored (fills the rings; a repetition changes nothing there).
         interval: seconds; at most one commit in each.
         max_pending: frames that may wait.
     """
 
     store: BlockStore
-    keep: Callable[[CheckedSamples], None]
+    keep: Callable[[CheckedSamples | FrameBatch], None]
     interval: float
     max_pending: int
     stats: WriterStats = field(default_factory=WriterStats, init=False)
@@ -106,11 +108,12 @@ class GroupCommitWriter:
         """Whether frames become durable: the thread lives and nothing waits for long."""
         return self._thread is not None and self._thread.is_alive() and self.lag() < STALL_SECONDS
 
-    async def submit(self, block: StoredBlock, samples: CheckedSamples) -> bool:
+    async def submit(self, block: StoredBlock, payload: Payload) -> bool:
         """Wait until the frame is durable; False when it was stored before. Call on the event loop only.
 
         Raises:
-            NotDurableError: it is not; the sender must try again.
+            ProblemError: the frame was refused; nothing of it is kept.
+            NotDurableError: it is not durable; the sender must try again.
         """
         waiting = self._pending.get(block.key)
         if waiting is not None:
@@ -119,7 +122,7 @@ class GroupCommitWriter:
         if len(self._pending) >= self.max_pending or self._stopping.is_set():
             raise NotDurableError("too many frames wait for the disk; try again")
         assert self._loop is not None
-        waiting = PendingFrame(block, samples, self._loop.create_future(), time.monotonic())
+        waiting = PendingFrame(block, payload, self._loop.create_future(), time.monotonic())
         self._pending[block.key] = waiting
         self._queue.append(waiting)
         self._wake.set()
@@ -148,53 +151,60 @@ class GroupCommitWriter:
 
     def _commit(self, batch: Sequence[PendingFrame]) -> None:
         started = time.monotonic()
+        checked = check_group([waiting.payload for waiting in batch])
+        accepted = [place for place in range(len(batch)) if place not in checked.refused]
+        blocks = [_stored(batch[place].block, checked.bodies.get(place)) for place in accepted]
         try:
-            new = self.store.append([waiting.block for waiting in batch])
+            new = self.store.append(blocks) if blocks else []
         except Exception as error:  # noqa: BLE001 - named boundary: no fault of the store may end the writer
             self.stats.commit_failures += 1
             _log.exception("a commit of %d frames failed; their senders will try again", len(batch))
-            self._answer(batch, NotDurableError(f"the block store failed: {type(error).__name__}"))
+            failed = NotDurableError(f"the block store failed: {type(error).__name__}")
+            self._answer(batch, [checked.refused.get(place, failed) for place in range(len(batch))])
             return
-        self._count(batch, new, time.monotonic() - started)
-        self._fill(batch, new)
-        self._answer(batch, new)
+        self._count(blocks, new, checked, time.monotonic() - started)
+        self._fill(checked)
+        answers: dict[int, bool | ProblemError] = {**checked.refused, **dict(zip(accepted, new, strict=True))}
+        self._answer(batch, [answers[place] for place in range(len(batch))])
 
-    def _count(self, batch: Sequence[PendingFrame], new: Sequence[bool], seconds: float) -> None:
+    def _count(self, blocks: Sequence[StoredBlock], new: Sequence[bool], checked: CheckedGroup, seconds: float) -> None:
         stats = self.stats
         stats.commits += 1
         stats.commit_seconds += seconds
         stats.last_commit_seconds = seconds
-        stored = [waiting for waiting, fresh in zip(batch, new, strict=True) if fresh]
-        stats.stored += len(stored)
-        stats.duplicates += len(batch) - len(stored)
-        stats.samples += sum(w.samples.narrow.size + w.samples.wide.size for w in stored)
-        stats.stored_bytes += sum(len(w.block.body) for w in stored)
-        stats.newest_stop = max([stats.newest_stop, *(w.block.stop for w in stored)])
+        stored = [max(1, len(block.members)) for block, fresh in zip(blocks, new, strict=True) if fresh]
+        stats.stored += sum(stored)
+        stats.duplicates += len(blocks) - len(stored)
+        stats.samples += checked.cells
+        stats.stored_bytes += sum(len(block.body) for block, fresh in zip(blocks, new, strict=True) if fresh)
+        stats.newest_stop = max([stats.newest_stop, *(block.stop for block in blocks)])
 
-    def _fill(self, batch: Sequence[PendingFrame], new: Sequence[bool]) -> None:
-        for waiting, fresh in zip(batch, new, strict=True):
-            if not fresh:
-                continue
+    def _fill(self, checked: CheckedGroup) -> None:
+        for samples in checked.accepted:
             try:
-                self.keep(waiting.samples)
-            except Exception:  # noqa: BLE001 - named boundary: the frame is durable, even if a ring rejects it
-                _log.exception("frame %s is stored but could not be kept in memory", waiting.block.key)
+                self.keep(samples)
+            except Exception:  # noqa: BLE001 - named boundary: the frames are durable, even if a ring rejects them
+                _log.exception("frames are stored but could not be kept in memory")
 
-    def _answer(self, batch: Sequence[PendingFrame], result: Sequence[bool] | Exception) -> None:
+    def _answer(self, batch: Sequence[PendingFrame], results: Sequence[bool | ProblemError]) -> None:
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(self._resolve, batch, result)
+            self._loop.call_soon_threadsafe(self._resolve, batch, results)
         except RuntimeError:
             _log.warning("the event loop is closed: %d frames remain unanswered", len(batch))
 
-    def _resolve(self, batch: Sequence[PendingFrame], result: Sequence[bool] | Exception) -> None:
-        for place, waiting in enumerate(batch):
+    def _resolve(self, batch: Sequence[PendingFrame], results: Sequence[bool | ProblemError]) -> None:
+        for waiting, result in zip(batch, results, strict=True):
             self._pending.pop(waiting.block.key, None)
             if waiting.done.cancelled():
                 continue
-            if isinstance(result, Exception):
+            if isinstance(result, ProblemError):
                 waiting.done.set_exception(result)
                 # Every sender may have disconnected: then no task reads the exception, which is fine.
                 waiting.done.exception()
             else:
-                waiting.done.set_result(result[place])
+                waiting.done.set_result(result)
+
+
+def _stored(block: StoredBlock, body: bytes | None) -> StoredBlock:
+    return block if body is None else replace(block, body=body)

@@ -58,7 +58,7 @@ class DeviceShift(Output):
 
 
 class UpdateShift(Output):
-    """A metric of a cohort before and after."""
+    """One metric of a cohort before and after a change."""
 
     benchmark: str
     metric: str

@@ -24,7 +24,7 @@ class CohortsRead(Output):
 
 @router.get("/cohort-comparisons/cohorts", operation_id="list_measured_cohorts")
 def list_cohorts(_: Reader, session: Reading) -> CohortsRead:
-    """Cohorts that were measured, each with its software, those measured last first; 500 at most."""
+    """Measured cohorts with their software, the most recently measured first; at most 500."""
     return CohortsRead(items=cohort_comparison.cohorts(session))
 
 
@@ -36,10 +36,12 @@ def compare_cohorts(
     after: Cohort,
     *,
     node: Annotated[Name | None, Query(description="Only its devices.")] = None,
-    at: Annotated[QuerySeconds | None, Query(description="Runs that ended before it against those after it.")] = None,
+    at: Annotated[
+        QuerySeconds | None, Query(description="Compare runs that ended before this time with those after it.")
+    ] = None,
     since: Moment = None,
     until: Moment = None,
 ) -> UpdateRead:
-    """What an update or a moment did: the median change of each metric with its interval, and who stands out."""
+    """The effect of an update: the median change of each metric with its interval, and the devices that stand out."""
     sides = cohort_comparison.RunSelection(before=before, after=after, node=node, at=at, since=since, until=until)
     return cohort_comparison.read(session, sides)

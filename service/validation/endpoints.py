@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
+import anyio
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
 
 from mainstay.probes.core_types import NAME_PATTERN
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing, after_commit
+from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
@@ -45,7 +45,7 @@ MAX_WAIT = 25.0
 
 
 class SuitePage(Page[SuiteRead]):
-    """Suites, the quickest first."""
+    """Suites, the fastest first."""
 
 
 class ValidationPage(Page[ValidationRead]):
@@ -54,10 +54,8 @@ class ValidationPage(Page[ValidationRead]):
 
 @router.get("/suites", operation_id="list_suites")
 async def list_suites(_: Reader) -> SuitePage:
-    """What can be run: suites, their benchmarks and what these measure."""
-    return SuitePage(
-        items=[validation_serializers.serialize_suite(suite) for suite in suites().values()], next_cursor=None
-    )
+    """The suites, their benchmarks, and the metrics of each."""
+    return SuitePage(items=[SuiteRead.model_validate(suite) for suite in suites().values()], next_cursor=None)
 
 
 @router.post("/validations", operation_id="create_validation", status_code=202, responses=problems(404))
@@ -70,7 +68,7 @@ def create_validation(
     *,
     now: Now,
 ) -> ValidationRead:
-    """Order a suite, or a part of one, on a node, which polls for it; read this validation again for the verdict."""
+    """Request a suite, or a part of one, on a node, which polls for it. Read the validation again for the verdict."""
     options = service.ValidationOptions(benchmarks=body.benchmarks, remeasure=body.remeasure)
     row = service.order(session, services.settings, node=body.node, suite=body.suite, now=now, options=options)
     session.flush()
@@ -87,7 +85,7 @@ def list_validations(
     node: Annotated[Name | None, Query()] = None,
     sweep: Annotated[Name | None, Query()] = None,
     run: Annotated[Name | None, Query(description="A run of a sweep.")] = None,
-    results: Annotated[bool, Query(description="False leaves the results out, as for a run over many nodes.")] = True,
+    results: Annotated[bool, Query(description="False omits the results, for a run over many nodes.")] = True,
 ) -> ValidationPage:
     """Validations, newest first."""
     statement = select(ValidationRow)
@@ -114,17 +112,25 @@ def compare_validation(
     validation_id: Id,
     _: Reader,
     session: Reading,
-    before: Annotated[Name | None, Query(description="An earlier validation; else the last that measured.")] = None,
+    before: Annotated[
+        Name | None, Query(description="An earlier validation; the default is the last one with measurements.")
+    ] = None,
 ) -> ComparisonRead:
-    """A node before and after a repair or an update: each metric against its own past, as its cohort wanders."""
+    """A node before and after a repair or an update.
+
+    Each metric is compared with the past of the node and with the drift of its cohort.
+    """
     return node_comparison.read(session, validation_id, before)
 
 
 @router.post("/validations/{id}/results", operation_id="post_results")  # noqa: FAST003 - Id is its alias
 def post_results(
-    validation_id: Id, body: ResultsIn, principal: Reporter, session: Writing, services: ServicesDep, *, now: Now
+    validation_id: Id, body: ResultsIn, principal: Reporter, session: Reporting, services: ServicesDep, *, now: Now
 ) -> ValidationRead:
-    """Results of a validation, from the node that was to run it. The first results count; a repetition is harmless."""
+    """Report the results of a validation, from the node that ran it.
+
+    The first results count; a repetition changes nothing.
+    """
     row = service.require(session, validation_id)
     principal.require_node(row.node)
     service.store_results(session, row, body, now=now, settings=services.settings)
@@ -135,9 +141,12 @@ def post_results(
 
 @router.post("/validations/{id}/progress", operation_id="post_progress", status_code=204)  # noqa: FAST003 - alias
 def post_progress(
-    validation_id: Id, body: ValidationProgressCreate, principal: Reporter, session: Writing, *, now: Now
+    validation_id: Id, body: ValidationProgressCreate, principal: Reporter, session: Reporting, *, now: Now
 ) -> Response:
-    """How far a validation is, from the node that runs it. What has ended already is not changed by it."""
+    """Report the progress of a validation, from the node that runs it.
+
+    This does not change a validation that has ended.
+    """
     row = service.require(session, validation_id)
     principal.require_node(row.node)
     node_tasks.progress(session, row, body, now=now)
@@ -148,7 +157,7 @@ def post_progress(
 def cancel_validation(
     validation_id: Id, body: Preemption, _: Actor, session: Writing, services: ServicesDep, *, now: Now
 ) -> ValidationRead:
-    """Call a validation off: the node gives its GPUs back within five seconds and keeps what it measured."""
+    """Cancel a validation. The node releases its GPUs within 5 s and keeps completed results."""
     row = service.require(session, validation_id)
     node_tasks.cancel(session, row, body.reason, now=now, settings=services.settings)
     session.flush()
@@ -173,15 +182,15 @@ async def claim_node_tasks(
     request: Request,
     principal: Reporter,
     services: ServicesDep,
-    wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait for an order.")] = 0.0,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait for a task.")] = 0.0,
 ) -> NodeTaskList:
-    """What the node is to do. The answer comes at once when there is something, else after ``wait`` seconds."""
+    """Return the tasks of the node: immediately if there are any, else after ``wait`` seconds."""
     principal.require_node(name)
     with services.waiting.event(name) as event:
         until = asyncio.get_running_loop().time() + wait
         while True:
             event.clear()
-            taken = [] if await request.is_disconnected() else await run_in_threadpool(_take, services, name)
+            taken = [] if await request.is_disconnected() else await _look(services, name)
             left = until - asyncio.get_running_loop().time()
             if taken or left <= 0 or services.hub.closed:
                 return NodeTaskList(items=taken)
@@ -190,9 +199,13 @@ async def claim_node_tasks(
 
 async def _ring(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), min(seconds, 5.0))  # now and then look anyway: a lost order comes again
+        await asyncio.wait_for(event.wait(), seconds)  # the loop "orders" looks for all that wait, in one query
     except TimeoutError:
         return
+
+
+async def _look(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRead]:
+    return await anyio.to_thread.run_sync(_take, services, node, limiter=services.pressure.threads.machines)
 
 
 def _take(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRead]:

@@ -27,7 +27,7 @@ class LastKnownGood:
     at: float
     """Unix seconds: when the run that showed right bits began, since one may flip for the first time during it."""
     shown: bool
-    """False: no run ever showed it, and ``at`` is when the node was first heard of."""
+    """False: no run proves it, and ``at`` is the time of the first report of the node."""
 
 
 @cache

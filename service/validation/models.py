@@ -89,7 +89,7 @@ class ValidationRow(Base):
     benchmarks: Mapped[list[str] | None]
     """A part of the suite; empty: all of it."""
     progress: Mapped[dict[str, Any] | None]
-    """What the node last said of it (``mainstay.probes.validation_tasks.ValidationProgress``)."""
+    """The last progress report of the node (``mainstay.probes.validation_tasks.ValidationProgress``)."""
     held: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Queued, but not handed out before others of its run have ended."""
     attempt: Mapped[int] = mapped_column(default=1, server_default="1")
@@ -167,7 +167,7 @@ class CriterionRow(Base):
     source: Mapped[str] = mapped_column(String(200))
     learned_at: Mapped[float] = mapped_column(UnixTime)
     distribution: Mapped[dict[str, Any] | None]
-    """``Distribution`` of ``detectors.validation.criterion_limits``: the reference sample. Empty: the limits judge."""
+    """``Distribution`` of ``detectors.validation.criterion_limits``: the reference sample. Empty: limits only."""
     sessions: Mapped[dict[str, Any] | None]
     """``Sessions`` of ``detectors.validation.sessions``: their number and spread. Empty: not recorded."""
 

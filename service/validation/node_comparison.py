@@ -1,4 +1,4 @@
-"""A validation against an earlier one of the same node, judged by how far its cohort wanders."""
+"""Comparison of a validation with an earlier one of the same node, relative to the drift of its cohort."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def claim_tasks(session: WriteSession, node: str, *, now: float) -> list[Validat
 
 
 def _criteria(session: AnySession, node: str) -> dict[str, Any]:
-    """By what the node can tell that something has failed: as it will be judged here."""
+    """Return the criteria with which the node recognizes failures, as the service will evaluate them."""
     cohort = cohort_of(session, require_node(session, node))
     known = Criteria(criteria=tuple(criteria_store.of_cohort(session, cohort)), judge_as=cohort)
     told: dict[str, Any] = msgspec.to_builtins(known)
@@ -103,7 +103,7 @@ def _read(row: ValidationRow, kind: Any, known: dict[str, Any] | None = None) ->
 
 
 def progress(session: WriteSession, row: ValidationRow, body: ValidationProgressCreate, *, now: float) -> None:
-    """What a node says of a validation under way; said of one that has ended it is left aside."""
+    """Store the progress of a running validation; ignore it for one that has ended."""
     statement = (
         update(ValidationRow)
         .where(ValidationRow.id == row.id, ValidationRow.state.in_(_AT_WORK))

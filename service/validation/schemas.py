@@ -6,13 +6,23 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from pydantic.config import JsonDict
 
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import BenchmarkState, Better
 from mainstay.probes.core_types import Verdict
-from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Number, Output, ShortText, UnixSeconds
+from mainstay.service.common.schemas import (
+    Count,
+    Input,
+    JsonNumber,
+    Lenient,
+    Name,
+    Number,
+    Output,
+    ShortText,
+    UnixSeconds,
+)
 from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.validation.schedule import next_run
 
@@ -29,12 +39,6 @@ class ValidationState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     EXPIRED = "expired"
-
-
-class Lenient(Input):
-    """Results of a node that may be newer than we are: what we do not know is left aside, not refused."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
 
 def _cut(text: Any) -> Any:
@@ -81,7 +85,7 @@ class ValidationCreate(Input):
 
 
 class Preemption(Input):
-    """Call validations off: the machine is wanted for work."""
+    """Cancel validations on nodes that a job needs."""
 
     reason: Label = "the machine is wanted for work"
 
@@ -91,7 +95,7 @@ class NodesPreemption(Preemption):
 
 
 class ValidationProgressCreate(Lenient):
-    """How far a validation is: what the node says of it while it runs."""
+    """The progress of a validation, as the node reports it while it runs."""
 
     index: Count
     total: Count
@@ -120,7 +124,7 @@ class ResultCriterion(Output):
 
 class ValidationResult(Output):
     cohort: str
-    """Whose criteria judged it: the machine's hardware and software at that time."""
+    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
     benchmark: str
     device: str
     metric: str
@@ -181,7 +185,7 @@ class MetricIn(Lenient):
 
 
 class BenchmarkResultIn(Lenient):
-    """What ``mainstay.probes.benchmarks`` measured. A verdict that the node added itself is not looked at."""
+    """The measurements of ``mainstay.probes.benchmarks``. A verdict from the node itself is ignored."""
 
     benchmark: Label
     state: BenchmarkState
@@ -230,7 +234,7 @@ _UNCHANGED = Field(json_schema_extra=_no_default)
 
 
 class SweepChange(Input):
-    """What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite."""
+    """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates."""
 
     version: Annotated[Count, Field(ge=1)]
     name: Annotated[Label, _UNCHANGED] = ""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from sqlalchemy import select
 
-from mainstay.probes.benchmarks.suites import SuiteInfo
-from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession
 from mainstay.service.validation.models import ResultRow, ValidationRow
 from mainstay.service.validation.schemas import (
-    BenchmarkRead,
-    MetricRead,
-    SuiteRead,
-    ValidationProgressRead,
     ValidationRead,
     ValidationResult,
-    ValidationState,
 )
+
+_OWN: Final = frozenset({"sweep", "run", "results"})
+"""Fields of an answer that its row does not have under the same name."""
 
 
 def serialize_validations(
@@ -40,39 +37,8 @@ def _results(session: AnySession, ids: Collection[str]) -> dict[str, list[Result
 
 def _read(row: ValidationRow, results: Sequence[ResultRow]) -> ValidationRead:
     return ValidationRead(
-        id=row.id,
-        node=row.node,
-        suite=row.suite,
-        benchmarks=row.benchmarks,
+        **{name: getattr(row, name) for name in ValidationRead.model_fields if name not in _OWN},
         sweep=row.sweep_id,
         run=row.run_id,
-        held=row.held,
-        attempt=row.attempt,
-        remeasure=row.remeasure,
-        progress=None if row.progress is None else ValidationProgressRead.model_validate(row.progress),
-        cancelled_at=row.cancelled_at,
-        state=ValidationState(row.state),
-        verdict=Verdict(row.verdict),
-        reason=row.reason,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
         results=[ValidationResult.model_validate(result) for result in results],
-    )
-
-
-def serialize_suite(suite: SuiteInfo) -> SuiteRead:
-    return SuiteRead(
-        name=suite.name,
-        benchmarks=[
-            BenchmarkRead(
-                name=benchmark.name,
-                catches=benchmark.catches,
-                defects=list(benchmark.defects),
-                expected_seconds=benchmark.expected_seconds,
-                metrics=[MetricRead(name=m.name, unit=m.unit, better=m.better) for m in benchmark.metrics],
-            )
-            for benchmark in suite.benchmarks
-        ],
-        expected_seconds=suite.expected_seconds,
     )

@@ -270,11 +270,7 @@ def _latch(session: WriteSession, row: ValidationRow, now: float) -> None:
     if before is None or after != before or row.verdict == after.verdict:
         current_verdict.suite, current_verdict.validation_id, current_verdict.at = row.suite, row.id, now
     current_verdict.verdict, current_verdict.power = after.verdict.value, after.power
-
-
-def current_verdicts(session: AnySession, nodes: Sequence[str]) -> dict[str, NodeVerdictRow]:
-    """Node → its current verdict; nodes never validated are absent."""
-    return {row.node: row for row in session.scalars(select(NodeVerdictRow).where(NodeVerdictRow.node.in_(nodes)))}
+    record_change(session, Topic.NODE, {"id": row.node, "reason": "validated"})
 
 
 def expire(session: WriteSession, *, now: float, settings: Settings) -> list[str]:

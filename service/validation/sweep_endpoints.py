@@ -39,7 +39,7 @@ class CriterionPage(Page[CriterionRead]):
 def create_sweep(
     body: SweepCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
 ) -> SweepRead:
-    """Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null for by hand only."""
+    """Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null to run it only on request."""
     row = sweeps.create(session, body, now=now)
     answer = sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
     return idempotency.remember(session, answer, 201)
@@ -83,7 +83,7 @@ def run_sweep(
 
 @router.delete("/sweeps/{id}", operation_id="delete_sweep", status_code=204)  # noqa: FAST003 - Id is its alias
 def delete_sweep(sweep_id: Id, _: Actor, session: Writing) -> Response:
-    """Forget a sweep; the validations that it made stay."""
+    """Delete a sweep. Its validations stay."""
     session.delete(sweeps.require(session, sweep_id))
     return Response(status_code=204)
 
@@ -92,7 +92,7 @@ def delete_sweep(sweep_id: Id, _: Actor, session: Writing) -> Response:
 def list_criteria(
     _: Reader, session: Reading, page: Paging, cohort: Annotated[ShortText | None, Query()] = None
 ) -> CriterionPage:
-    """Criteria by cohort, benchmark and metric. A cohort that names hardware only includes those of every driver."""
+    """Criteria by cohort, benchmark and metric. A cohort that names only hardware includes those of every driver."""
     return _page(session, page, cohort)
 
 
@@ -113,16 +113,16 @@ def get_criterion(
     benchmark: Annotated[ShortText, Query(min_length=1)],
     metric: Annotated[ShortText, Query(min_length=1)],
     validation: Annotated[
-        Name | None, Query(description="Its runs are among those answered, however old they are.")
+        Name | None, Query(description="The runs of this validation are included, of any age.")
     ] = None,
 ) -> CriterionDetail:
-    """One criterion with its reference sample and the newest runs, as they are drawn beside each other."""
+    """One criterion with its reference sample and the newest runs."""
     return criteria_store.detail(session, cohort=cohort, benchmark=benchmark, metric=metric, validation=validation)
 
 
 @router.put("/criteria", operation_id="put_criteria")
 def put_criteria(body: CriteriaIn, _: Admin, session: Writing, now: Now) -> CriterionPage:
-    """State criteria; those of the same benchmark, metric and cohort are replaced. Answers what was stored."""
+    """Set criteria. They replace those of the same benchmark, metric, and cohort. Return the stored criteria."""
     rows = [item.model_dump(mode="json") | {"learned_at": now} for item in body.items]
     criteria_store.store(session, rows)
     return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=None)
@@ -132,7 +132,7 @@ def put_criteria(body: CriteriaIn, _: Admin, session: Writing, now: Now) -> Crit
 def learn_criteria(
     body: CriteriaLearn, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
 ) -> CriterionPage:
-    """Learn criteria from stored results, of one cohort or of all. Answers what was learned."""
+    """Learn criteria from stored results of one cohort or of all. Return the learned criteria."""
     learned = criteria_store.learn(session, body.cohort, now=now)
     return idempotency.remember(session, CriterionPage(items=[_read(c, now) for c in learned], next_cursor=None))
 

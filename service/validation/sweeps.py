@@ -69,20 +69,10 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
     due = next_run(body.schedule, now) if body.schedule is not None and body.enabled else None
     row = SweepRow(
         id=new_id(),
-        name=body.name,
-        suite=body.suite,
-        schedule=body.schedule,
+        **body.model_dump(exclude={"nodes"}),
         nodes=None if body.nodes is None else sorted(set(body.nodes)),
-        enabled=body.enabled,
         created_at=now,
         next_run_at=due,
-        cohort=body.cohort,
-        benchmarks=body.benchmarks,
-        max_concurrent=body.max_concurrent,
-        max_per_switch=body.max_per_switch,
-        retries=body.retries,
-        timeout_seconds=body.timeout_seconds,
-        remeasure=body.remeasure,
     )
     session.add(row)
     try:
@@ -283,23 +273,7 @@ def _counts(session: AnySession, runs: Collection[str]) -> dict[str, dict[str, i
 
 def _read(row: SweepRow, runs: Sequence[SweepRunRow], counts: dict[str, dict[str, int]]) -> SweepRead:
     return SweepRead(
-        id=row.id,
-        version=row.version,
-        name=row.name,
-        suite=row.suite,
-        schedule=row.schedule,
-        nodes=row.nodes,
-        enabled=row.enabled,
-        cohort=row.cohort,
-        benchmarks=row.benchmarks,
-        max_concurrent=row.max_concurrent,
-        max_per_switch=row.max_per_switch,
-        retries=row.retries,
-        timeout_seconds=row.timeout_seconds,
-        remeasure=row.remeasure,
-        created_at=row.created_at,
-        next_run_at=row.next_run_at,
-        last_run_at=row.last_run_at,
+        **{name: getattr(row, name) for name in SweepRead.model_fields if name != "runs"},
         runs=[
             SweepRun(id=run.id, started_at=run.started_at, finished_at=run.finished_at, counts=_count(counts[run.id]))
             for run in runs

@@ -22,7 +22,7 @@ from mainstay.service.validation.models import NodeVerdictRow, ValidationRow
 def ended(
     session: WriteSession, row: ValidationRow, judged: RunVerdict | None, *, now: float, settings: Settings
 ) -> None:
-    """Say what a validation found; ``judged`` None: nothing was measured."""
+    """Create the findings of a validation; ``judged`` is None if nothing was measured."""
     failure = None
     if judged is not None and judged.verdict is Verdict.FAIL:
         failure = _failure(session, row, judged, now)

@@ -1,4 +1,4 @@
-"""``/v1/policies/xid``: what an error code means here, tried out before it judges."""
+"""``/v1/policies/xid``: the meaning of error codes on this site, with tests before activation."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class PolicyVersionPage(Page[PolicyVersionRead]):
 
 
 class ShadowPage(Page[ShadowVerdictRead]):
-    """What the shadow said and the live policy did not, or the other way round; newest first."""
+    """Differences between the findings of the shadow and of the active policy, newest first."""
 
 
 @router.get("", operation_id="get_xid_policy")
 def get_policy(_: Reader, session: Reading) -> PolicyRead:
-    """The policy that judges now, and what runs beside it."""
+    """The active policy and its shadow."""
     return service.read(session)
 
 
@@ -57,42 +57,42 @@ def get_policy(_: Reader, session: Reading) -> PolicyRead:
 def put_overrides(
     body: OverridesIn, principal: Actor, session: Writing, services: ServicesDep, now: Now
 ) -> PolicyVersionRead:
-    """Store a site's overrides as a new version: as a draft, beside the live policy, or in its place."""
+    """Store the overrides of a site as a new version: as a draft, as the shadow, or as the active version."""
     row = service.store(session, body, actor=principal.name, now=now)
     _wake(session, services)
-    return service.serialize_version(row)
+    return PolicyVersionRead.model_validate(row)
 
 
 @router.post(":activate", operation_id="activate_xid_policy", responses=problems(404, 409))
 def activate(
     body: VersionChoice, principal: Actor, session: Writing, services: ServicesDep, now: Now
 ) -> PolicyVersionRead:
-    """Let a version judge, within seconds; what holds already is judged again by it."""
+    """Activate a version within seconds. It also evaluates active findings again."""
     row = service.activate(session, body, actor=principal.name, now=now)
     _wake(session, services)
-    return service.serialize_version(row)
+    return PolicyVersionRead.model_validate(row)
 
 
 @router.post(":retire", operation_id="retire_xid_policy", responses=problems(404, 409))
 def retire(
     body: VersionChoice, principal: Actor, session: Writing, services: ServicesDep, now: Now
 ) -> PolicyVersionRead:
-    """Let a version judge no more; without an active one the built-in policy judges."""
+    """Retire a version. Without an active version, the built-in policy is in force."""
     row = service.retire(session, body, actor=principal.name, now=now)
     _wake(session, services)
-    return service.serialize_version(row)
+    return PolicyVersionRead.model_validate(row)
 
 
 @router.get("/versions", operation_id="list_xid_policy_versions")
 def list_versions(_: Reader, session: Reading, page: Paging) -> PolicyVersionPage:
-    """Every version, newest first: who, when, why."""
+    """Every version, newest first: by whom, when, and why."""
     rows, cursor = paginate(session, select(PolicyVersionRow), keys=(PolicyVersionRow.version,), page=page)
-    return PolicyVersionPage(items=[service.serialize_version(row) for row in rows], next_cursor=cursor)
+    return PolicyVersionPage(items=[PolicyVersionRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/shadow", operation_id="list_xid_shadow")
 def list_shadow(_: Reader, session: Reading, page: Paging) -> ShadowPage:
-    """Where the shadow and the live policy differ, newest first; the last 5,000 are kept."""
+    """Differences between the shadow and the active policy, newest first; the last 5,000 are kept."""
     rows, cursor = paginate(
         session, select(PolicyShadowRow), keys=(PolicyShadowRow.time, PolicyShadowRow.id), page=page
     )
@@ -123,4 +123,4 @@ def compare_overrides(body: PolicyTestRequest, _: Actor, session: Reading, now: 
 
 
 def _wake(session: WriteSession, services: Services) -> None:
-    after_commit(session, lambda: services.wakers.wake("judge"))
+    after_commit(session, lambda: services.wakers.wake("detection"))

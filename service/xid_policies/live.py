@@ -1,4 +1,4 @@
-"""The policy at work: the version that judges, and the one that runs beside it on the same events.
+"""The policies in use: the active version, and the shadow that evaluates the same events.
 
 The detection loop owns it. The live detector keeps its state when its policy changes; active findings are evaluated
 again. A shadow policy never reaches an incident: each difference is one row in the transaction of the detection loop.
@@ -35,11 +35,11 @@ _PRUNE_EVERY: Final = 200
 
 
 class LivePolicy:
-    """The policies of one judge.
+    """The policies of one detection loop.
 
     Args:
         database: where versions are.
-        detector: the one that judges; its policy is replaced here and nowhere else.
+        detector: the XID detector with the active policy; only this class replaces its policy.
     """
 
     def __init__(self, database: Database, detector: XidDetector) -> None:
@@ -71,7 +71,7 @@ class LivePolicy:
         return found
 
     def compare(self, event: Event, found: Sequence[Finding]) -> None:
-        """Ask the shadow about an event of which the detectors said ``found``."""
+        """Evaluate an event with the shadow; ``found`` are the findings of the detectors."""
         if self._shadow is None:
             return
         said = [finding for finding in found if finding.detector == self._live.name]
@@ -82,7 +82,7 @@ class LivePolicy:
             self._different[event.id] = different
 
     def store(self, session: WriteSession, event_id: str) -> None:
-        """Write down where the shadow differed about an event that is being judged."""
+        """Store the differences of the shadow for an event in the transaction that evaluates it."""
         different, running = self._different.get(event_id), self._running.get(VersionMode.SHADOW)
         if not different or running is None:
             return
@@ -94,7 +94,7 @@ class LivePolicy:
             self._unpruned = 0
 
     def stored(self, event_id: str) -> None:
-        """The transaction that judged the event is durable."""
+        """Note that the transaction that evaluated the event is committed."""
         self._different.pop(event_id, None)
 
     def _release(self, session: AnySession, now: float) -> None:
@@ -113,7 +113,7 @@ class LivePolicy:
         policy = service.effective(repository.in_mode(session, VersionMode.ACTIVE)) or builtin()
         if policy.digest == self._live.config.policy.digest:
             return []
-        _log.info("XID policy %s judges from now on", policy.digest[:12])
+        _log.info("XID policy %s is active", policy.digest[:12])
         return self._live.follow(policy, now)
 
     def _new_shadow(self, session: AnySession, now: float) -> XidDetector | None:

@@ -1,4 +1,4 @@
-"""Versions of the policy, and what a shadow said otherwise."""
+"""Versions of the policy, and differences of the shadow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PolicyVersionRow(Base):
 
 
 class PolicyShadowRow(Base):
-    """One event of which the shadow said something else than the policy that judges."""
+    """One event for which the findings of the shadow and of the active policy differ."""
 
     __tablename__ = "policy_shadow"
 

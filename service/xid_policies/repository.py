@@ -1,4 +1,4 @@
-"""Queries over versions of the policy and over what a shadow said."""
+"""Queries over versions of the policy and over differences of the shadow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_mode(session: AnySession, mode: VersionMode) -> PolicyVersionRow | None:
 
 
 def running(session: AnySession) -> dict[VersionMode, tuple[int, str]]:
-    """Mode → (version, digest) of what judges and what runs beside it."""
+    """Return mode -> (version, digest) of the active policy and its shadow."""
     modes = (VersionMode.ACTIVE.value, VersionMode.SHADOW.value)
     statement = select(PolicyVersionRow.mode, PolicyVersionRow.version, PolicyVersionRow.digest)
     found = session.execute(statement.where(PolicyVersionRow.mode.in_(modes)))
@@ -56,7 +56,7 @@ def latest_events(session: AnySession, *, since: float, until: float, limit: int
 
 
 def judged_events(session: AnySession, *, since: float, limit: int) -> list[Event]:
-    """The newest judged events that a policy looks at, oldest first."""
+    """Return the newest evaluated events that a policy covers, oldest first."""
     statement = (
         select(EventRow)
         .where(

@@ -19,9 +19,9 @@ Version = Annotated[int, Field(ge=1, le=MAX_VERSION), JsonNumber]
 
 
 class VersionMode(StrEnum):
-    """Where a version stands. At most one is active and at most one a shadow."""
+    """The mode of a version. At most one version is active, and at most one is the shadow."""
 
-    DRAFT = "draft"  # kept, judges nothing
+    DRAFT = "draft"  # stored, evaluates nothing
     SHADOW = "shadow"  # runs beside the active one on the same events; opens no incident
     ACTIVE = "active"
     RETIRED = "retired"
@@ -77,7 +77,7 @@ class ShadowRead(Output):
 class PolicyRead(Output):
     digest: str
     version: int | None
-    """Null: the built-in policy judges."""
+    """Null: the built-in policy is in force."""
     mode: Literal["builtin", "active"]
     shadow: ShadowRead | None
     rules: list[PolicyRule]

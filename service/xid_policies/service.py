@@ -27,7 +27,6 @@ from mainstay.service.xid_policies.schemas import (
     PolicyRead,
     PolicyRule,
     PolicyTestRequest,
-    PolicyVersionRead,
     ShadowRead,
     VersionChoice,
     VersionMode,
@@ -108,7 +107,7 @@ def store(session: WriteSession, said: OverridesIn, *, actor: str, now: float) -
 
 
 def activate(session: WriteSession, said: VersionChoice, *, actor: str, now: float) -> PolicyVersionRow:
-    """Let a version judge; the one before it is retired.
+    """Activate a version and retire the one before it.
 
     Raises:
         UnknownVersionError: there is no such version.
@@ -124,7 +123,7 @@ def activate(session: WriteSession, said: VersionChoice, *, actor: str, now: flo
 
 
 def retire(session: WriteSession, said: VersionChoice, *, actor: str, now: float) -> PolicyVersionRow:
-    """Let a version judge no more, not even as a shadow.
+    """Retire a version, also as a shadow.
 
     Raises:
         UnknownVersionError: there is no such version.
@@ -154,7 +153,7 @@ def compare_overrides(
 
 
 def read(session: AnySession) -> PolicyRead:
-    """The policy that judges now, and what runs beside it."""
+    """The active policy and its shadow."""
     active, shadow = (repository.in_mode(session, mode) for mode in (VersionMode.ACTIVE, VersionMode.SHADOW))
     policy = effective(active)
     version = active.version if active is not None and policy is not None else None
@@ -181,10 +180,6 @@ def read(session: AnySession) -> PolicyRead:
         shadow=None if shadow is None else ShadowRead.model_validate(shadow),
         rules=rules,
     )
-
-
-def serialize_version(row: PolicyVersionRow) -> PolicyVersionRead:
-    return PolicyVersionRead.model_validate(row)
 
 
 def _require(session: WriteSession, version: int) -> PolicyVersionRow:

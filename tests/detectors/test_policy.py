@@ -315,4 +315,4 @@ def test_what_the_command_cannot_do_is_said_in_one_line(
     assert cli.upload(site, reason="r", service="ftp://x", token="t") == 2
     assert "must look like" in capsys.readouterr().err
     assert cli.upload(site, reason="r", service=f"http://127.0.0.1:{free_port()}", token="t") == 5
-    assert capsys.readouterr().err.startswith("mainstay policy: PUT /policies/xid/overrides: ")
+    assert capsys.readouterr().err.startswith("mainstay policy: cannot reach http://127.0.0.1:")

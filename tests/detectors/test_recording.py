@@ -376,5 +376,5 @@ def test_it_does_not_write_over_another_recording(directory: Path) -> None:
 def test_a_directory_without_tables_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "fleet.json").write_bytes(msgspec.json.encode(fleet()))
     assert replay(RecordingDirectory(tmp_path)) == []
-    with pytest.raises(RecordingError, match="no recording"):
+    with pytest.raises(RecordingError, match="not a recording"):
         RecordingDirectory(tmp_path / "nowhere")

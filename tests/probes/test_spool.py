@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mainstay.probes.data_dir import TooOpenError
 from mainstay.probes.spool import Spool, SpoolError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,10 +81,43 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
         Spool(tmp_path)
 
 
-def test_a_foreign_file_is_not_taken_for_a_segment(tmp_path: Path) -> None:
+def test_a_foreign_file_is_set_aside_and_the_rest_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "0000000000000001.seg").write_text("a foreign file")
-    with pytest.raises(SpoolError, match="not a spool segment"):
-        Spool(tmp_path)
+    with Spool(tmp_path) as spool:
+        spool.append(b"x")
+        assert [payload for _, payload in drain(spool)] == [b"x"]
+    assert (tmp_path / "0000000000000001.damaged").read_text() == "a foreign file"
+    assert len([record for record in caplog.records if "set aside" in record.message]) == 1
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_damaged_segment_is_set_aside_and_its_numbers_are_never_used_again(
+    tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Spool(tmp_path, max_bytes=4096) as spool:
+        stream, numbers = spool.stream, [spool.append(bytes([n]) * 100) for n in range(1, 9)]
+    paths = sorted(tmp_path.glob("*.seg"))
+    assert len(paths) > 2
+    bad = paths[0] if which == "first" else paths[-1]
+    inside = set(numbers) - set(range(int(paths[1].stem), 9) if which == "first" else range(1, int(paths[-1].stem)))
+    content = bytearray(bad.read_bytes())
+    content[:8] = b"XXXXXXXX"
+    bad.write_bytes(bytes(content))
+    with Spool(tmp_path, max_bytes=4096) as spool:
+        assert spool.stream == stream
+        fresh = spool.append(b"new")
+        assert fresh > max(numbers)
+        assert {sequence for sequence, _ in drain(spool)} == (set(numbers) - inside) | {fresh}
+    assert bad.with_suffix(".damaged").read_bytes() == bytes(content)
+    assert len([record for record in caplog.records if "set aside" in record.message]) == 1
+
+
+def test_a_directory_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir(mode=0o755)
+    with pytest.raises(TooOpenError, match="chmod 700"):
+        Spool(tmp_path / "wide")
+    Spool(tmp_path / "new" / "spool").close()
+    assert (tmp_path / "new" / "spool").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("size", [0, 1025])

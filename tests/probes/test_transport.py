@@ -41,5 +41,6 @@ def test_a_damaged_catalog_on_disk_is_said_to_be_unknown(receiver: Receiver, tmp
     (tmp_path / f"catalog-{made.digest}.json").write_bytes(hostile)
     with Spool(tmp_path) as spool:
         sender = FrameSender(spool, Transport(receiver.url))
-        with pytest.raises(RejectedError, match="known neither here nor at the service"):
-            sender._recall(made.digest)
+        receiver.answer = lambda *_: (409, {}, b'{"type": "urn:mainstay:problem:unknown-catalog"}')
+        with pytest.raises(RejectedError, match="known neither"):
+            sender._catalogs.send_announced(lambda: sender._transport.send_frame(b""), print, lambda: made.digest)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstay.recovery.planner import PrecomputedPlans, plan_recovery
+from bench.lib_planner_forecasts import PrecomputedPlans
+from mainstay.recovery.planner import plan_recovery
 from mainstay.recovery.planner_input import (
     FailureCase,
     HeldCheckpoint,

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import EXAMPLES, Job, descendants, free_port
+from bench.lib_job import ANY_SHAPE, Job, descendants, free_port
 from bench.lib_journal import account
 from tests.fork_server.processes import Warm
 from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900), pytest.mark.xdist_group("training")]
 
-SCRIPT = EXAMPLES / "anyshape.py"
+SCRIPT = ANY_SHAPE
 WORDS = ["--width", "32", "--layers", "6", "--micro-batches", "5"]
 SIX = ["--dp", "2", "--pp", "3"]
 STEPS = 130

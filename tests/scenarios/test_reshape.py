@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import EXAMPLES, Job
+from bench.lib_job import ANY_SHAPE, Job
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import runs
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
@@ -19,7 +19,7 @@ from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-SCRIPT = EXAMPLES / "anyshape.py"
+SCRIPT = ANY_SHAPE
 STEPS = 120
 SMALL = ["--steps", str(STEPS), "--width", "32"]
 SLOW = ["--pause", "0.1"]

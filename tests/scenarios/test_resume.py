@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import EXAMPLES, Job
+from bench.lib_job import ANY_SHAPE, Job
 from mainstay.recovery.checkpoint.catalog import find, runs
 from mainstay.recovery.mesh_shape import MeshShape
 from tests.fork_server.processes import Warm
@@ -111,7 +111,7 @@ def train(warm: Warm, directory: Path, steps: int, shape: tuple[int, int], *opti
     words = ["--steps", str(steps), "--width", "32", "--save", str(directory / "saved")]
     shaped = ["--dp", str(shape[0]), "--pp", str(shape[1]), *options]
     one = {"nodes": 1, "per_node": shape[0] * shape[1], "options": shaped}
-    with warm.job(directory=directory / "job", script=EXAMPLES / "anyshape.py", arguments=words, **one) as job:
+    with warm.job(directory=directory / "job", script=ANY_SHAPE, arguments=words, **one) as job:
         assert job.wait() == [0], job.tail()
     return parameters(directory / "saved")
 
@@ -144,7 +144,7 @@ def test_another_number_of_stages_goes_on_to_the_same_bits(
 
 @pytest.mark.parametrize(
     ("resume", "words"),
-    [("latest", r"--resume latest: .* is no directory"), ("nonsense", r"--resume nonsense: .* is no directory")],
+    [("latest", r"--resume latest: .* is not a directory"), ("nonsense", r"--resume nonsense: .* is not a directory")],
 )
 def test_nothing_to_resume_is_one_line(tmp_path: Path, resume: str, words: str) -> None:
     script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""The parameters of a whole model, out of what the stages of ``recovery/examples/anyshape.py`` wrote at the end."""
+"""The parameters of a whole model, out of what the stages of ``docs/examples/anyshape.py`` wrote at the end."""
 
 from __future__ import annotations
 

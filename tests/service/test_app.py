@@ -43,7 +43,7 @@ def test_every_error_is_a_problem(client: httpx.Client, method: str, path: str, 
 def test_a_fault_inside_says_nothing_about_the_inside(start, monkeypatch, caplog) -> None:
     service = start()
 
-    def fail(_now: float) -> None:
+    def fail(_fleet: object) -> None:
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(service.services.layout, "get", fail)
@@ -78,7 +78,9 @@ def test_health_and_readiness(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
     ready = client.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json()["checks"] == {"database": "ok", "ingest": "ok", "loops": "ok"}
+    assert ready.json()["checks"] == dict.fromkeys(
+        ("database", "disk", "ingest", "loops", "detection", "shedding"), "ok"
+    )
 
 
 def test_a_dead_writer_is_not_ready(start) -> None:

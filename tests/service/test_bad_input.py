@@ -24,6 +24,7 @@ from sqlalchemy import func, select
 from mainstay.probes.frame import Axis
 from mainstay.service.common.db import Base
 from mainstay.service.fleet.models import DeviceRow
+from mainstay.service.telemetry.blocks import BlockKind
 
 PATHS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).resolve().parents[2] / "web" / "openapi.json").read_text()
@@ -59,7 +60,7 @@ class House:
                 name: session.scalar(select(func.count()).select_from(table)) or 0
                 for name, table in Base.metadata.tables.items()
             }
-        blocks = [block for axis in Axis for block in services.blocks.read(0.0, time.time() + 10_000, axis=axis)]
+        blocks = list(services.blocks.read(0.0, time.time() + 10_000, kinds=list(BlockKind)))
         return tables | {"blocks": len(blocks)}
 
     def with_token(self, **body: Any) -> httpx.Client:
@@ -129,9 +130,7 @@ BODIES: dict[str, tuple[bytes, int, str, str]] = {
     "another shape": (b"[1, 2]", 422, "invalid", "body: "),
     "null": (b"null", 422, "invalid", "body: "),
     "missing field": (b'{"items": [{}]}', 422, "invalid", "items.0.id: Field required"),
-    "unknown field": (events(more=1), 422, "invalid", "items.0.more: Extra inputs"),
-    "unknown field that is no text": (b'{"\\ud800": 1, "items": []}', 422, "invalid", "body: Input should be a valid"),
-    "unknown kind": (events(kind="node_in_love"), 422, "invalid", "items.0.kind"),
+    "unknown kind": (events(kind="Node in Love"), 422, "invalid", "items.0.kind"),
     "too many": (json.dumps({"items": [EVENT] * 501}).encode(), 422, "invalid", "at most 500"),
     "NaN as an id": (events(id=b"NaN"), 422, "invalid", "items.0.id: Input should be a valid string"),
     "NaN as a node": (events(node=b"NaN"), 422, "invalid", "items.0.node"),
@@ -382,7 +381,7 @@ def test_a_token_of_one_job_writes_for_no_other(house: House, refused: Any, fram
 def test_hardware_events_come_from_the_node_itself(house: House, refused: Any) -> None:
     """One XID from a job's token could otherwise drain any node."""
     xid = events(kind="xid", job="mine", node="n1")
-    clients = [house.with_token(kind="job", job="mine"), house.with_token(kind="job")]
+    clients = [house.with_token(kind="job", job="mine"), house.with_token(kind="job", any_job=True)]
     with nothing_stored(house):
         for client in clients:
             refused(client.post("/v1/events", content=xid, headers=JSON), 403, "wrong-node")

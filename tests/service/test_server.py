@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -53,11 +54,11 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(tmp_path: Path, *options: str, command: str = "serve") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``mainstay serve`` on a free port; the process and its first lines up to the sign-in link."""
-    command = [sys.executable, "-m", "mainstay", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
+    line = [sys.executable, "-m", "mainstay", command, "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
     with (tmp_path / "serve.log").open("w") as log:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert child.stdout is not None
         lines = child.stdout.readline() + child.stdout.readline()
@@ -70,15 +71,20 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[st
         child.stdout.close()
 
 
-def test_the_first_start_prints_a_link_that_signs_in(tmp_path: Path) -> None:
+def test_the_first_start_prints_a_link_that_signs_in_once(mainstay: Command, tmp_path: Path) -> None:
     with serving(tmp_path) as (child, lines):
         url = lines.split("ready on ")[1].split()[0]
-        assert f"{url}/sign-in#token=" in lines
-        token = lines.split("#token=")[1].strip()
-        assert (tmp_path / "data" / "admin-token").read_text().strip() == token
-        with httpx.Client(base_url=url) as client:
-            assert client.post("/v1/auth/session", json={"token": token}).status_code == 204
-            assert client.get("/v1/auth/me").json()["kind"] == "admin"
+        assert f"{url}/sign-in#code=" in lines
+        secret = (tmp_path / "data" / "admin-token").read_text().strip()
+        code = lines.split("#code=")[1].strip()
+        again = mainstay("token", "login-link", "--quiet", "--url", url, "--data-dir", str(tmp_path / "data"))
+        assert again.stdout.startswith(f"{url}/sign-in#code=mst_code_")
+        assert secret not in lines + again.stdout + (tmp_path / "serve.log").read_text()
+        for link_code in (code, again.stdout.split("#code=")[1].strip()):
+            with httpx.Client(base_url=url) as client:
+                assert client.post("/v1/auth/session", json={"token": link_code}).status_code == 204
+                assert client.get("/v1/auth/me").json()["kind"] == "admin"
+                assert client.post("/v1/auth/session", json={"token": link_code}).status_code == 401
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) in {0, -signal.SIGTERM}
 
@@ -94,7 +100,7 @@ def test_a_second_service_on_the_directory_is_refused_and_names_the_first(mainst
 
 def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
     with serving(tmp_path) as (child, lines):
-        url, token = lines.split("ready on ")[1].split()[0], lines.split("#token=")[1].strip()
+        url, token = lines.split("ready on ")[1].split()[0], (tmp_path / "data" / "admin-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=url, headers=headers) as client, client.stream("GET", "/v1/watch") as response:
             assert response.status_code == 200
@@ -111,7 +117,11 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
         url = lines.split("ready on ")[1].split()[0]
         reader = mainstay("token", "create", "ci", "--scopes", "read,act", "--quiet", *data).stdout.strip()
         join = mainstay("token", "join", "--node", "n1", "--quiet", *data).stdout.strip()
+        for racks in (("--rack", "rack-1", "--rack", "rack-2"), ("--all-racks",)):
+            assert mainstay("token", "relay", "--name", "r1", *racks, "--quiet", *data).stdout.startswith("mst_relay_")
         listed = json.loads(mainstay("token", "list", "--json", *data).stdout)
+        assert [token["racks"] for token in listed[:2]] == [["*"], ["rack-1", "rack-2"]]
+        del listed[:2]
         assert [(token["kind"], token["scopes"]) for token in listed] == [
             ("join", ["report"]), ("user", ["read", "act"]), ("admin", ["admin"]),
         ]  # fmt: skip
@@ -122,6 +132,42 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
             assert client.post("/v1/nodes:enroll", json={"name": "n1"}, headers=bearer).status_code == 201
         assert mainstay("token", "revoke", listed[1]["id"], *data).returncode == 0
         assert "no live token" in one_line(mainstay("token", "revoke", listed[1]["id"], *data))
+
+
+def test_what_the_service_keeps_is_its_owners_alone(mainstay: Command, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(tmp_path):
+        kept = [data, *data.rglob("*")]
+        assert {path.name for path in kept} >= {"mainstay.db", "blocks", "admin-token", "serve.lock"}
+        assert [path for path in kept if path.stat().st_mode & 0o077] == []
+    database = data / "mainstay.db"
+    database.chmod(0o644)
+    line = one_line(mainstay("serve", "--port", "0", "--data-dir", str(data)))
+    assert f"other users may use the file {database} (mode 0644): run 'chmod 600 {database}'" in line
+    database.chmod(0o600)
+    data.chmod(0o750)
+    line = one_line(mainstay("serve", "--port", "0", "--data-dir", str(data)))
+    assert f"run 'chmod 700 {data}'" in line
+
+
+def test_a_database_of_a_newer_version_is_refused_in_one_line(mainstay: Command, tmp_path: Path) -> None:
+    with serving(tmp_path):
+        pass
+    database = tmp_path / "data" / "mainstay.db"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    before = database.read_bytes()
+    for command in (("serve", "--port", "0"), ("up", "--port", "0"), ("token", "list")):
+        line = one_line(mainstay(*command, "--data-dir", str(tmp_path / "data")))
+        assert "is of a newer version of Mainstay (schema 9999)" in line
+    assert database.read_bytes() == before
+
+
+def test_a_damaged_database_is_refused_in_one_line(mainstay: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "mainstay.db").write_bytes(b"this is no database" * 1000)
+    (tmp_path / "data" / "mainstay.db").chmod(0o600)
+    assert "not a database" in one_line(mainstay("serve", "--port", "0", "--data-dir", str(tmp_path / "data")))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +182,9 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
         (("worker",), "memory://"),
         (("token", "create", "x", "--scopes", "root"), "root"),
         (("token", "join", "--node", "a b"), "a b"),
+        (("token", "relay", "--name", "r1"), "--all-racks"),
+        (("token", "relay", "--name", "r1", "--rack", "a b"), "a b"),
+        (("token", "relay", "--name", "r1", "--rack", "a", "--all-racks"), "--all-racks"),
         (("token", "list", "--data-dir", "/nonexistent"), "no database"),
     ],
 )
@@ -195,3 +244,23 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(CannotServeError, match="cannot be written"):
         check_data_dir(file)
+
+
+def test_up_ends_cleanly_while_nodes_wait_for_tasks(tmp_path: Path) -> None:
+    with serving(tmp_path, command="up") as (child, lines):
+        url, token = lines.split()[4], lines.strip().rpartition("=")[2]
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
+            deadline = time.monotonic() + 90
+            while not (nodes := client.get("/v1/nodes").json()["items"]):
+                assert time.monotonic() < deadline, "the node daemon of this machine did not report"
+                time.sleep(0.1)
+            request = f"GET /v1/nodes/{nodes[0]['name']}/tasks?wait=20 HTTP/1.1\r\nHost: x\r\n"
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as waiting:
+                waiting.sendall(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
+                assert client.get("/readyz").status_code == 200  # the request before it has arrived too
+                child.send_signal(signal.SIGTERM)
+                assert b" 200 " in waiting.recv(4096)
+        assert child.wait(60) in {0, -signal.SIGTERM}
+    log = (tmp_path / "serve.log").read_text()
+    assert "Traceback" not in log, log
+    assert "[error" not in log, log

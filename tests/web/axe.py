@@ -51,7 +51,7 @@ def broken_pages(
     page = context.new_page()
     if prepare is not None:
         prepare(page)
-    page.goto(f"/sign-in#token={dashboard.token}")
+    page.goto(dashboard.sign_in_link())
     page.get_by_role("heading", name="Overview").wait_for()
     broken = {}
     for path in paths:

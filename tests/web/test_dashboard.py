@@ -13,17 +13,21 @@ from tests.web.job_timeline import JOB, kill, plan, send
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
 
 
-def test_sign_in_takes_the_token_out_of_the_address(page: Page, dashboard: Stack) -> None:
+def test_sign_in_takes_the_code_out_of_the_address_and_uses_it_up(page: Page, dashboard: Stack) -> None:
     page.context.clear_cookies()
-    page.goto(f"/sign-in#token={dashboard.token}")
+    link = dashboard.sign_in_link()
+    page.goto(link)
     page.get_by_role("heading", name="Overview").wait_for()
-    assert "token" not in page.url
+    assert "code" not in page.url
+    page.context.clear_cookies()
+    page.goto(link)
+    expect(page.get_by_role("alert")).to_contain_text("used")
 
 
-def test_a_wrong_token_is_rejected_with_a_reason(browser: Browser, dashboard: Stack) -> None:
+def test_a_wrong_code_is_rejected_with_a_reason(browser: Browser, dashboard: Stack) -> None:
     context = browser.new_context(base_url=dashboard.api.base_url)
     page = context.new_page()
-    page.goto("/sign-in#token=mst_admin_wrong")
+    page.goto("/sign-in#code=mst_code_wrong")
     expect(page.get_by_role("alert")).to_contain_text("not valid")
     page.goto("/fleet")
     expect(page.get_by_role("heading", name="Mainstay")).to_be_visible()
@@ -122,7 +126,7 @@ def test_an_unknown_incident_shows_a_problem(page: Page) -> None:
 def test_light_and_dark_both_follow_the_system(browser: Browser, dashboard: Stack, scheme: str) -> None:
     context = browser.new_context(base_url=dashboard.api.base_url, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
-    page.goto(f"/sign-in#token={dashboard.token}")
+    page.goto(dashboard.sign_in_link())
     page.get_by_role("heading", name="Overview").wait_for()
     background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     level = sum(int(part) for part in background[background.index("(") + 1 : -1].split(",")[:3])

@@ -150,9 +150,68 @@ export function makeNodes(scenario, now) {
 }
 
 export function makeLayout(nodes) {
-  let slot = 0;
-  const slots = nodes.flatMap((node) =>
-    node.devices.map((device) => ({ slot: slot++, node: node.name, device: device.id, kind: device.kind })),
+  const shapes = nodes.map(({ devices }) =>
+    devices.filter((device) => device.kind !== "nic").map((device) => device.id),
   );
-  return { version: `mock-${slots.length}`, slots };
+  const racks = [...new Set(nodes.map((node) => node.rack))];
+  return {
+    version: `mock-${nodes.length}`,
+    nodes: nodes.map((node) => node.name),
+    rack_of: nodes.map((node) => racks.indexOf(node.rack)),
+    shape_of: nodes.map((_, index) => index),
+    racks,
+    shapes,
+  };
+}
+
+const URGENCY = ["quarantined", "suspect", "unknown", "draining", "validating", "healthy"];
+const sortKeys = {
+  state: (node) => URGENCY.indexOf(node.state),
+  last_seen: (node) => node.last_seen_at ?? 0,
+  incidents: (node) => node.open_incidents,
+};
+const facetKeys = {
+  state: (node) => [node.state],
+  rack: (node) => [node.rack],
+  cohort: (node) => [node.cohort],
+  job: (node) => node.jobs,
+};
+
+function counted(nodes, key) {
+  const counts = new Map();
+  for (const value of nodes.flatMap(key)) counts.set(value, (counts.get(value) ?? 0) + 1);
+  return [...counts].filter(([value]) => value).map(([value, count]) => ({ value, count }));
+}
+
+/** What a list of nodes shows, in order, and its counts. */
+export function listNodes(nodes, query) {
+  const text = (query.get("q") ?? "").toLowerCase();
+  const meets = (node, without) =>
+    [node.name, node.hostname, node.rack, node.cohort].join("\n").toLowerCase().includes(text) &&
+    Object.entries(facetKeys).every(
+      ([name, key]) => name === without || !query.get(name) || key(node).includes(query.get(name)),
+    );
+  const found = nodes.filter((node) => meets(node));
+  const sort = query.get("sort") ?? "name";
+  const column = sort.replace(/^-/, "");
+  const key = sortKeys[column] ?? ((node) => node[column]);
+  const less = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+  found.sort((a, b) => (less(key(a), key(b)) || less(a.name, b.name)) * (sort === column ? 1 : -1));
+  const wanted = query.get("facets") === "true";
+  const filtered = text || Object.keys(facetKeys).some((name) => query.get(name));
+  const facets = Object.entries(facetKeys).map(([name, key]) => [
+    name,
+    counted(
+      nodes.filter((node) => meets(node, name)),
+      key,
+    ),
+  ]);
+  return {
+    found,
+    rest: {
+      total: found.length,
+      facets: wanted ? Object.fromEntries(facets) : null,
+      names: wanted && filtered ? found.map((node) => node.name) : null,
+    },
+  };
 }

@@ -3,7 +3,7 @@
 import { createServer } from "node:http";
 import { parseArgs } from "node:util";
 import { brief, makeRecoveries } from "./events.mjs";
-import { makeLayout, makeNodes, STATES } from "./fleet.mjs";
+import { listNodes, makeLayout, makeNodes, STATES } from "./fleet.mjs";
 import { healthRoutes } from "./health-routes.mjs";
 import { makeIncidents } from "./incidents.mjs";
 import { makeJobs, steps } from "./jobs.mjs";
@@ -94,11 +94,10 @@ const routes = [
   [
     "GET",
     /^\/v1\/nodes$/,
-    (q) =>
-      page(
-        where(present().nodes, q, "state").filter((n) => n.name.includes(q.get("q") ?? "")),
-        q,
-      ),
+    (q) => {
+      const { found, rest } = listNodes(present().nodes, q);
+      return { ...page(found, q), ...rest };
+    },
   ],
   ["GET", /^\/v1\/nodes\/([^/]+)$/, (_q, name) => find(present().nodes, "name", name, "node")],
   ["GET", /^\/v1\/fleet\/heatmap-layout$/, () => layout],

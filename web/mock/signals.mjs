@@ -110,14 +110,23 @@ function seriesOf(signal, node, device, t, step, now) {
 
 /** One byte a slot. */
 export function snapshot(nodes, layout, signal, states, now) {
-  const bytes = Buffer.alloc(layout.slots.length, 255);
   const known = new Map(nodes.map((n) => [n.name, n]));
+  const slots = layout.nodes.flatMap((node, index) =>
+    layout.shapes[layout.shape_of[index]].map((device) => ({
+      node,
+      device,
+      kind: device === "host" ? "host" : "gpu",
+    })),
+  );
+  const bytes = Buffer.alloc(slots.length, 255);
   if (signal === "state") {
-    for (const slot of layout.slots) bytes[slot.slot] = states.indexOf(known.get(slot.node).state);
+    slots.forEach((slot, i) => {
+      bytes[i] = states.indexOf(known.get(slot.node).state);
+    });
     return { bytes, low: "", high: "" };
   }
   const found = SIGNALS.find((s) => s.name === signal);
-  const values = layout.slots.map((slot) =>
+  const values = slots.map((slot) =>
     slot.kind === found?.source && known.get(slot.node).state !== "unknown"
       ? valueAt(found, slot.node, slot.device, now)
       : null,

@@ -6,7 +6,6 @@ timer closes that socket when the time is over: the timeouts of urllib3 limit ea
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import ssl
 import threading
@@ -18,10 +17,20 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from urllib3 import BaseHTTPResponse
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
+from mainstay.service.common.outgoing import (
+    AddressPolicy,
+    GuardedHTTPConnection,
+    GuardedHTTPSConnection,
+    is_address,
+)
+
 MAX_URL: Final = 500
+DEFAULT_POLICY: Final = AddressPolicy()
+_ANYWHERE: Final = AddressPolicy.from_texts(("::/0", "0.0.0.0/0"))
+"""Refuses only what no setting allows: which networks are closed is known where a target is used."""
 
 
 class FetchError(Exception):
@@ -41,21 +50,19 @@ def check_url(url: str) -> SplitResult:
         raise ValueError("a target's address carries neither credentials nor a fragment")
     if parts.port == 0 or not url.isascii() or any(letter.isspace() or not letter.isprintable() for letter in url):
         raise ValueError("a target's address is printable ASCII without spaces, its port 1 to 65535")
-    if _is_nobodys(parts.hostname):
-        raise ValueError(f"{parts.hostname} is no address of an exporter (link-local, multicast or unspecified)")
+    if is_address(parts.hostname):
+        _ANYWHERE.check(parts.hostname)
     return parts
 
 
-def _is_nobodys(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    # Link-local holds the metadata services of clouds.
-    return address.is_link_local or address.is_multicast or address.is_unspecified
-
-
-def fetch(url: str, *, seconds: float, max_bytes: int, ca_file: Path | None = None) -> str:
+def fetch(
+    url: str,
+    *,
+    seconds: float,
+    max_bytes: int,
+    ca_file: Path | None = None,
+    policy: AddressPolicy = DEFAULT_POLICY,
+) -> str:
     """The text at ``url``.
 
     Args:
@@ -63,17 +70,15 @@ def fetch(url: str, *, seconds: float, max_bytes: int, ca_file: Path | None = No
         seconds: for everything, from connecting to the last byte (resolving the name is the system's affair).
         max_bytes: longest body.
         ca_file: certificates to trust beside the system's.
+        policy: the addresses that may be connected to.
 
     Raises:
         FetchError: unreachable, too slow, too large, not 200, or not text.
     """
     deadline = time.monotonic() + seconds
     try:
-        with closing(_connection(check_url(url), seconds, ca_file)) as connection:
+        with closing(_connection(check_url(url), seconds, ca_file, policy)) as connection:
             connection.connect()
-            peer = connection.sock.getpeername()[0]
-            if _is_nobodys(peer.partition("%")[0]):  # a name may lead where an address may not
-                raise FetchError(f"{peer} is no address of an exporter")
             body = _exchange(connection, url, deadline, max_bytes)
         if time.monotonic() >= deadline:  # the timer may have cut off a body that has no length
             raise FetchError(f"no whole answer within {seconds:g} s")
@@ -88,14 +93,16 @@ def fetch(url: str, *, seconds: float, max_bytes: int, ca_file: Path | None = No
         raise FetchError(f"{type(cause).__name__}: {str(cause)[:200]}") from error
 
 
-def _connection(parts: SplitResult, seconds: float, ca_file: Path | None) -> HTTPConnection:
+def _connection(
+    parts: SplitResult, seconds: float, ca_file: Path | None, policy: AddressPolicy
+) -> GuardedHTTPConnection | GuardedHTTPSConnection:
     assert parts.hostname is not None
     if parts.scheme == "http":
-        return HTTPConnection(parts.hostname, parts.port, timeout=seconds)
+        return GuardedHTTPConnection(parts.hostname, parts.port, timeout=seconds, policy=policy)
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)
-    return HTTPSConnection(parts.hostname, parts.port, timeout=seconds, ssl_context=context)
+    return GuardedHTTPSConnection(parts.hostname, parts.port, timeout=seconds, ssl_context=context, policy=policy)
 
 
 def _exchange(connection: HTTPConnection, url: str, deadline: float, max_bytes: int) -> bytes:

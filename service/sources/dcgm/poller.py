@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from mainstay.probes.core_types import validate_name
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind
+from mainstay.service.common.outgoing import AddressPolicy
 from mainstay.service.common.problem import ProblemError
 from mainstay.service.events import service as events
 from mainstay.service.events.schemas import EventIn
@@ -130,7 +131,11 @@ class Poller:
     def _feed_all(self, target: Claimed) -> ScrapeResult:
         settings = self.services.settings.sources
         text = fetch(
-            target.url, seconds=settings.scrape_seconds, max_bytes=settings.max_scrape_bytes, ca_file=settings.ca_file
+            target.url,
+            seconds=settings.scrape_seconds,
+            max_bytes=settings.max_scrape_bytes,
+            ca_file=settings.ca_file,
+            policy=AddressPolicy.from_texts(settings.allowed_networks),
         )
         now = self.services.clock.now()
         memory = ScrapeState.from_stored(target.memory)
@@ -168,7 +173,7 @@ class Poller:
     def _tell(self, told: Sequence[EventIn], now: float) -> None:
         if told:
             with self.services.database.session() as session:
-                events.store(session, self.services, told, now=now)
+                events.store(session, self.services.wakers, told, now=now)
 
     def _report(self, target: Claimed, node: str, cards: Sequence[ScrapedGpu], now: float) -> None:
         said = frames.report(cards, host=cards[0].host or node, since=target.created_at)

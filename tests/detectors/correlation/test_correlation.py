@@ -268,6 +268,24 @@ def test_a_node_that_follows_joins_the_racks_incident_hours_later() -> None:
     assert other.incident is None
 
 
+def test_three_nodes_under_a_switch_are_the_switchs_trouble() -> None:
+    """Their racks differ, and a port that goes down says nothing of the next rack's switch."""
+    topology = FleetTopology(node_switch={f"n{i}": f"leaf-{i // 3}" for i in range(9)})
+    down = [on(i, K.NIC_DEGRADED, time=100.0 + i) for i in (0, 1, 2, 3)]
+    switch, alone = sorted(correlate(down, [], topology), key=lambda decision: -len(decision.findings))
+    assert switch.title == "3 nodes under switch leaf-0: nic_degraded happened."
+    assert (len(switch.findings), switch.node) == (3, None)
+    assert len(alone.findings) == 1
+
+
+def test_a_wide_incident_of_which_some_is_shown_counts_all_its_nodes() -> None:
+    shown = tuple(on(i) for i in range(20))
+    nodes = {K.POWER_BRAKE: frozenset(f"n{i}" for i in range(500))}
+    wide = OpenIncident(id="i1", opened_at=100.0, findings=shown, nodes=nodes)
+    (decision,) = correlate([on(900, time=9000.0)], [wide], FleetTopology())
+    assert (decision.incident, decision.title) == ("i1", "501 nodes: power_brake happened.")
+
+
 def test_a_silent_device_and_what_else_holds_of_it_are_one() -> None:
     lost = open_of("i1", finding(K.GPU_LOST, 100.0, node="n0", device="GPU-0"))
     (decision,) = correlate([finding(K.PROBE_UNRESPONSIVE, 500.0, node="n0", device="GPU-0")], [lost], RACKS)

@@ -81,6 +81,10 @@ def hung(culprit: int = 2) -> dict[str, Any]:
     return raw
 
 
+def blamed(found: HangDiagnosis) -> tuple[int, ...]:
+    return tuple(sorted(one.rank for one in found.culprits))
+
+
 def read(raw: dict[str, Any]) -> HangDiagnosis:
     return diagnose(dumps_of({"dumps": raw}))
 
@@ -90,7 +94,7 @@ def read(raw: dict[str, Any]) -> HangDiagnosis:
 def test_real_dumps_name_exactly_the_faulty_ranks(file: str) -> None:
     raw = json.loads(gzip.decompress((DUMPS / file).read_bytes()))
     found = diagnose(dumps_of(raw))
-    assert list(found.ranks_blamed) == raw["fault_ranks"]
+    assert list(blamed(found)) == raw["fault_ranks"]
     assert found.kind is FindingKind.NONCOMM_HANG
     assert found.sure
 
@@ -98,7 +102,7 @@ def test_real_dumps_name_exactly_the_faulty_ranks(file: str) -> None:
 @pytest.mark.parametrize("culprit", WORLD)
 def test_the_rank_that_did_not_come_is_named_and_its_victims_are_not(culprit: int) -> None:
     found = read(hung(culprit))
-    assert found.ranks_blamed == (culprit,)
+    assert blamed(found) == (culprit,)
     assert found.culprits[0].group == "TENSOR_MODEL_PARALLEL_GROUP"
     assert found.culprits[0].waiting == 3
     assert len(found.culprits[0].members) == 4
@@ -114,7 +118,7 @@ def test_numbers_as_text_and_as_pickle_say_the_same() -> None:
         for entry in one["entries"]:
             entry.update(is_p2p="false", collective_seq_id=str(entry["collective_seq_id"]))
     pickled = {rank: decode(pickle.dumps(one, 2)) for rank, one in raw.items()}
-    assert read(as_text).ranks_blamed == read(pickled).ranks_blamed == (2,)
+    assert blamed(read(as_text)) == blamed(read(pickled)) == (2,)
 
 
 def test_an_old_dump_without_counters_is_read_from_its_entries() -> None:
@@ -122,7 +126,7 @@ def test_an_old_dump_without_counters_is_read_from_its_entries() -> None:
     for one in raw.values():
         del one["pg_status"]
         one["version"] = "2.4"
-    assert read(raw).ranks_blamed == (2,)
+    assert blamed(read(raw)) == (2,)
 
 
 def test_local_ids_and_names_may_differ_from_rank_to_rank() -> None:
@@ -138,21 +142,21 @@ def test_local_ids_and_names_may_differ_from_rank_to_rank() -> None:
         for entry in one["entries"]:
             entry["pg_id"] += shift
             entry["process_group"] = [names[entry["process_group"][1]], entry["process_group"][1]]
-    assert read(raw).ranks_blamed == (2,)
+    assert blamed(read(raw)) == (2,)
 
 
 def test_a_short_ring_changes_nothing() -> None:
     raw = hung()
     for rank, one in raw.items():
         one["entries"] = one["entries"][-1:] if int(rank) % 2 else []
-    assert read(raw).ranks_blamed == (2,)
+    assert blamed(read(raw)) == (2,)
 
 
 def test_the_culprits_own_dump_may_be_missing() -> None:
     raw = hung()
     del raw["2"]
     found = read(raw)
-    assert found.ranks_blamed == (2,)
+    assert blamed(found) == (2,)
     assert found.missing == (2,)
     assert not found.sure
     assert "left no dump" in found.culprits[0].reason
@@ -162,7 +166,7 @@ def test_a_victims_missing_dump_blames_nobody_else() -> None:
     raw = hung()
     del raw["6"]
     found = read(raw)
-    assert found.ranks_blamed == (2,)
+    assert blamed(found) == (2,)
     assert found.missing == (6,)
 
 
@@ -189,7 +193,7 @@ def test_members_that_mean_different_calls_are_a_mismatch(change: dict[str, Any]
     odd.update(change)
     found = read(raw)
     assert found.kind is FindingKind.COLLECTIVE_MISMATCH
-    assert found.ranks_blamed == (5,)
+    assert blamed(found) == (5,)
     assert found.odd[0][1].match is match
     assert found.matches[match] == 1
 
@@ -227,7 +231,7 @@ def test_gloo_tells_no_members_and_is_read_all_the_same() -> None:
             "pg_status": {"0": dict.fromkeys(status, "3"), "1": status},
             "entries": entries,
         }
-    assert read(raw).ranks_blamed == (1,)
+    assert blamed(read(raw)) == (1,)
 
 
 @pytest.mark.parametrize("content", [[], {}, {"a": 1}, {"dumps": {}}, {"dumps": {"x": {"entries": []}}}, "text", 3])

@@ -101,9 +101,10 @@ def test_a_node_never_heard_is_unknown_not_lost() -> None:
     assert findings_of(data) == []
 
 
-def test_a_restarted_service_listens_before_it_judges() -> None:
+@pytest.mark.parametrize("seconds", [8, 15])
+def test_a_restarted_service_listens_before_it_judges(seconds: int) -> None:
     data = beats(0, every=1.0, seconds=60.0, nodes=2)
-    data.x[:32, 0, :] = START - 500.0  # old last beats from the database; the nodes reconnect after 8 s
+    data.x[: 4 * seconds, 0, :] = START - 500.0  # old last beats from the database; then the nodes reconnect
     assert findings_of(data) == []
 
 
@@ -116,6 +117,18 @@ def test_a_paused_judge_does_not_accuse_the_fleet() -> None:
     )
     paused.x[200, 0, :] = paused.x[199, 0, :]  # and the first tick after it still knows nothing new
     assert findings_of(paused) == []
+
+
+def test_nodes_that_wait_before_they_come_back_to_a_frozen_service_are_not_accused() -> None:
+    data = beats(0, every=1.0, seconds=120.0, nodes=4)
+    heard = np.r_[0:200, 400:480]
+    frozen = Samples(
+        entities=data.entities, groups=data.groups, signals=data.signals, t=data.t[heard], x=data.x[heard].copy()
+    )
+    frozen.x[200:260, 0, 1:] = frozen.x[199, 0, 1:]  # three of them for 15 s more, as long as a back-off lasts
+    frozen.x[200:, 0, 3] = frozen.x[199, 0, 3]  # and one for good
+    (finding,) = findings_of(frozen)
+    assert (finding.kind, finding.entity.node) == (FindingKind.NODE_LOST, "node-3")
 
 
 def test_a_slower_rhythm_is_learned_in_the_end() -> None:

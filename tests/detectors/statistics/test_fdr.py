@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstay.detectors.statistics.fdr import Tails, discoveries, harmonic, level_per_tick, normal_tail
+from mainstay.detectors.statistics.fdr import Tails, discoveries, level_per_tick, normal_tail
 
 
 def slow_discoveries(p: np.ndarray, level: float) -> np.ndarray:
@@ -55,7 +55,6 @@ def test_the_textbook_case() -> None:
         1.0,
     ]
     assert discoveries(np.array(p), 0.05, tests=15).sum() == 4
-    assert discoveries(np.array(p), 0.05, tests=15, any_dependence=True).sum() == 3
 
 
 def test_what_begins_together_passes_more_easily_than_alone() -> None:
@@ -72,12 +71,6 @@ def test_false_ticks_stay_within_the_level() -> None:
 
 def test_a_day_is_spent_evenly() -> None:
     assert level_per_tick(2.0) * 86_400 == pytest.approx(2.0)
-    assert level_per_tick(2.0, 10.0) == pytest.approx(10 * level_per_tick(2.0))
-
-
-def test_harmonic_numbers_meet_their_expansion() -> None:
-    assert harmonic(3) == pytest.approx(1 + 1 / 2 + 1 / 3)
-    assert harmonic(100) == pytest.approx(sum(1 / i for i in range(1, 101)), abs=1e-9)
 
 
 def test_fewer_tests_than_values_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstay.detectors.statistics.spot import Tail, pareto, status, tail
+from mainstay.detectors.statistics.spot import Tail, pareto, tail
 
 
 @pytest.mark.parametrize("shape", [-0.2, 0.0, 0.3])
@@ -44,12 +44,3 @@ def test_small_cases_by_hand() -> None:
 
 def test_a_score_without_a_tail_has_a_threshold_at_its_top() -> None:
     assert tail(np.zeros(100)).threshold(1e-6) < 1e-6
-
-
-def test_what_stands_is_over_where_two_of_three_samples_are() -> None:
-    score = np.random.default_rng(4).random(2000)
-    over = score >= 0.7
-    two = np.convolve(np.concatenate([[0, 0], over]), np.ones(3), mode="valid") >= 2
-    np.testing.assert_array_equal((status(score) >= 0.7)[1:], two[1:])
-    np.testing.assert_array_equal(status(np.array([1.0, 9.0, 1.0, 1.0, 5.0, 6.0])), [1, 1, 1, 1, 1, 5])
-    np.testing.assert_array_equal(status(np.array([3.0])), [-np.inf])

@@ -104,7 +104,7 @@ def test_a_long_list_is_cut_on_the_screen_only(tmp_path: Path, capsys: pytest.Ca
         ("rules.yaml", text(r=MEMORY | {"metrics": ["mem-bw/("]}), "rules.yaml: rule 'r': metrics entry"),
         ("rules.yaml", b"\xff\xff", "rules.yaml: is not UTF-8"),
         ("baseline.json", "[]", "baseline.json: no JSON object but list"),
-        ("baseline.json", None, "baseline.json is no file"),
+        ("baseline.json", None, "baseline.json: no such file"),
     ],
 )
 def test_bad_input_gives_one_line_and_two(

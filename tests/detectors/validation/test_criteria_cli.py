@@ -151,7 +151,7 @@ def test_sessions_are_told_from_folders_and_one_alone_is_a_warning(
 def test_too_few_runs_are_bad_input(runs: list[Path], tmp_path: Path) -> None:
     done = mainstay("criteria", "fit", *runs[:4], "--output", tmp_path / "none.json")
     assert done.returncode == 2
-    assert done.stderr == "mainstay: no criterion can be learned from 4 files: only 4 runs, 5 are needed\n"
+    assert done.stderr == "mainstay criteria: no criterion can be learned from 4 files: only 4 runs, 5 are needed\n"
     assert not (tmp_path / "none.json").exists()
 
 
@@ -160,9 +160,9 @@ def test_too_few_runs_are_bad_input(runs: list[Path], tmp_path: Path) -> None:
     [
         (("--suite", "swift"), "unknown suite 'swift': choose quick, standard, deep"),
         (("--device", "tpu"), "unknown device 'tpu'"),
-        (("--disk-test-dir", "/nowhere/at/all"), "/nowhere/at/all: not a directory"),
+        (("--disk-test-dir", "/nowhere/at/all"), "/nowhere/at/all is not a directory"),
         (("--output", "/nowhere/at/all/x.json"), "its directory does not exist"),
-        (("--criteria", "/nowhere.json"), "/nowhere.json: No such file"),
+        (("--criteria", "/nowhere.json"), "cannot read /nowhere.json: No such file"),
     ],
 )
 def test_validate_refuses_bad_input_before_it_measures(arguments: tuple[str, str], words: str) -> None:

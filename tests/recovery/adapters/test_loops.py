@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server.processes import Warm, warm_process
-from tests.recovery.adapters.torchrun import DIFFS, EXAMPLES, Agents, agents, assert_same, protected, torchrun
+from tests.recovery.adapters.torchrun import EXAMPLES, Agents, agents, assert_same, protected, torchrun
 
 pytestmark = pytest.mark.timeout(400)  # a torchrun or two, and frameworks to import
 
-EXAMPLE_NAMES = sorted(path.stem for path in DIFFS.glob("*.diff"))
+EXAMPLE_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.diff"))
 FRAMEWORKS = ("torch", "transformers.trainer", "lightning.pytorch", "torch.distributed.elastic.agent.server.api")
 
 
@@ -27,7 +27,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 def test_every_adapter_has_its_diff_and_each_adds_five_lines_at_most() -> None:
     assert EXAMPLE_NAMES == ["dcp", "ddp", "fsdp2", "huggingface", "lightning_fit", "megatron"]
     for name in EXAMPLE_NAMES:
-        added = [line for line in (DIFFS / f"{name}.diff").read_text().splitlines() if re.match(r"\+(?!\+\+)", line)]
+        added = [line for line in (EXAMPLES / f"{name}.diff").read_text().splitlines() if re.match(r"\+(?!\+\+)", line)]
         assert 0 < len(added) <= 5, f"{name} adds {len(added)} lines"
 
 

@@ -17,8 +17,7 @@ from mainstay.recovery.agent.shm_lifecycle import node_directory, remove_node_fi
 from tests.fork_server.processes import Warm
 
 ROOT = Path(__file__).parents[3]
-DIFFS = ROOT / "docs" / "adapters"
-EXAMPLES = ROOT / "recovery" / "examples" / "adapters"
+EXAMPLES = ROOT / "docs" / "adapters"
 SECONDS = 180
 
 
@@ -28,7 +27,7 @@ def protected(name: str, folder: Path) -> Path:
     script = folder / f"{name}.py"
     script.write_text((EXAMPLES / f"{name}.py").read_text())
     done = subprocess.run(
-        ["patch", "--silent", str(script), str(DIFFS / f"{name}.diff")], capture_output=True, text=True, check=False
+        ["patch", "--silent", str(script), str(EXAMPLES / f"{name}.diff")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return script
@@ -102,7 +101,7 @@ def torchrun(
     python = str(warm.python) if warm else sys.executable
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["--max-restarts", str(restarts), str(script), *words]
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHON_EXEC": python}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{EXAMPLES}", "PYTHON_EXEC": python}
     if restarts:
         # torch 2.13 shares the rendezvous store with the ranks, and restarted ranks then meet keys of the dead ones.
         # A store of their own stands on a port that was free a moment ago, so it is for those alone.

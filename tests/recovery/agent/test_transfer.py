@@ -154,7 +154,7 @@ def test_any_lost_node_is_rebuilt_bit_equal(agents, ranks, contents, eventually,
     assert rates.xor > 0
 
 
-def test_the_pinned_epoch_stays_while_training_goes_on(agents, ranks, contents, eventually):
+def test_the_pinned_epoch_stays_while_training_goes_on(agents, ranks, contents, eventually, caplog):
     nodes = [agents(f"n{i}", "--parity-interval", "10") for i in range(3)]
     made = [ranks(i, node) for i, node in enumerate(nodes)]
     group = tuple(node.member(i) for i, node in enumerate(nodes))
@@ -163,7 +163,7 @@ def test_the_pinned_epoch_stays_while_training_goes_on(agents, ranks, contents, 
     for epoch in range(10, 18):
         for rank in made:
             rank.step(epoch)
-            assert rank.writer.last.degraded is None
+    assert "DEGRADED" not in caplog.text
     eventually(lambda: _protected(made, 10))
     for epoch in range(18, 20):
         for rank in made:
@@ -233,7 +233,6 @@ def test_training_goes_on_without_parity_when_the_agent_is_gone(agents, ranks, e
     for epoch in range(3, 9):
         made[0].step(epoch)
     assert "DEGRADED rank 0" in caplog.text
-    assert made[0].writer.last.pinned_seconds < 1
     assert {r.epoch for r in made[0].arena.records()} >= {2, 8}  # what is protected is given up last
 
 

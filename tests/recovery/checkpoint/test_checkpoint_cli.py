@@ -153,7 +153,7 @@ def test_bad_input_is_one_line(ranks: Callable[..., Any], tmp_path: Path, capsys
     (evil / ".metadata").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     shutil.copytree(theirs, tmp_path / "unnamed")
     cases = {
-        ("ls", str(tmp_path / "none")): "is no directory",
+        ("ls", str(tmp_path / "none")): "is not a directory",
         ("verify", str(job.directory), "--run", "x"): "no run 'x'",
         ("verify", str(job.directory), "--step", "11"): "no step 11 of any run",
         ("verify", str(tmp_path)): "no runs",

@@ -10,8 +10,6 @@ from bench.lib_schedule import Work, makespan, period
 from mainstay.recovery.cost_model.iteration import (
     IterationShape,
     StageTimes,
-    Sync,
-    all_reduce_s,
     dropped_rate,
     iteration_s,
     rerouted,
@@ -72,12 +70,6 @@ def test_unequal_stages_fill_and_drain_at_their_own_pace() -> None:
     assert iteration_s(IterationShape(dp=1, pp=2, micro_batches=6), [slow, SLOT]) == 5 * 6.0 + 9.0
     with pytest.raises(ValueError, match="2 stages are given for pp 3"):
         iteration_s(IterationShape(dp=1, pp=3, micro_batches=6), [slow, SLOT])
-
-
-def test_what_of_the_all_reduce_is_not_hidden_counts() -> None:
-    sync = Sync(gradient_bytes=6e9, network_Bps=1e9, hidden_s=3.0, optimizer_s=0.5)
-    assert all_reduce_s(6e9, 3, 1e9) == pytest.approx(8.0)
-    assert iteration_s(TALK, [SLOT], sync) == pytest.approx(27.0 + 5.0 + 0.5)
 
 
 def test_dropping_a_pipeline_gives_its_work_to_the_others() -> None:

@@ -322,7 +322,7 @@ def test_auto_begins_anew_where_there_is_nothing(
         async with running(dataclasses.replace(disk, resume="auto"), steps=1) as world:
             assert world.coordinator.disk.source is None
             assert "nothing to resume" in caplog.text
-        with pytest.raises(CheckpointError, match=r"--resume latest: .* is no directory"):
+        with pytest.raises(CheckpointError, match=r"--resume latest: .* is not a directory"):
             type(world)(dataclasses.replace(disk, resume="latest"))
 
     play(scenario())

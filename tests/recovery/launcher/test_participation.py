@@ -9,7 +9,6 @@ import pytest
 
 from mainstay.recovery.launcher.grouping import arrange
 from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.recovery_plan import RestoreStrategyName
 from mainstay.recovery.work_assignment import LossPolicy, WorkAssignment
 
 
@@ -277,6 +276,5 @@ def test_who_is_away_protects_nobody_and_is_protected_by_nobody(dropping: RunOpt
             job = guard._job()
             assert job.away == {1: 0}
             assert job.serving == [(0, "node-0"), (2, "node-2")]
-            assert world.coordinator.executor.cached[0].chosen is RestoreStrategyName.LOCAL_SLOT
 
     play(work())

@@ -210,7 +210,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pyte
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
-    assert error_of((0, 1), tmp_path) == "mainstay reshape: dp=0 pp=1: each must be at least 1"
+    assert error_of((0, 1), tmp_path) == "mainstay reshape: give both --dp and --pp, each at least 1, or --stages"
     assert "no job is coordinated from" in error_of((1, 1), tmp_path)
     (tmp_path / "job.json").write_text(json.dumps({"state": "finished", "more": 1}))
     assert error_of((1, 1), tmp_path) == "mainstay reshape: job job has finished already"

@@ -188,7 +188,7 @@ def _writer(path: Path, source: ArraySource, slots: int = 3, **options) -> Snaps
     return SnapshotWriter(Arena.create(path, rank=0, layout=source.layout, slots=slots), source, **options)
 
 
-def test_a_fenced_writer_stops_even_while_it_waits_for_parity(tmp_path):
+def test_a_fenced_writer_stops_even_while_it_waits_for_parity(tmp_path, caplog):
     writer = _writer(tmp_path / "x.arena", _source(), pin_seconds=60)
     arena = writer.arena
     for word, value in ((Word.PARITY_EVERY, 2), (Word.PARITY_EPOCH, 2), (Word.PARITY_FLOOR, 2)):
@@ -212,8 +212,7 @@ def test_a_fenced_writer_stops_even_while_it_waits_for_parity(tmp_path):
         arena.set_word(Word.PARITY_EPOCH, 4)  # the parity of 4 is complete: 2 is free
         writer.wait(60)
         assert {r.epoch for r in arena.records()} == {4, 5, 6}
-        assert writer.last.degraded is None
-        assert writer.last.pinned_seconds > 0
+        assert "DEGRADED" not in caplog.text
     finally:
         beat.set()
         beating.join()

@@ -107,8 +107,14 @@ def test_no_bar_is_drawn_where_nobody_looks(capsys) -> None:
         ({"days": 0.0}, "--days: expected a number from 0.001 to 3650, not 0"),
         ({"save_seconds": -1.0, "restart_seconds": 1.0}, "--save-seconds: expected a number from 0 to 1e+07, not -1"),
         ({"save_interval_seconds": 0.0}, "--save-interval-seconds: expected a number from 0.001 to 1e+07, not 0"),
-        ({"dp": None, "nodes": 3}, "--nodes: 24 GPUs are not whole pipelines of --pp x --tp = 32 ranks"),
-        ({"pp": 0, "dp": None}, "--nodes: 192 GPUs are not whole pipelines of --pp x --tp = 0 ranks"),
+        (
+            {"dp": None, "nodes": 3},
+            "--nodes: 24 GPUs do not fill whole pipelines of --pp x --tp = 32 ranks: change one of them",
+        ),
+        (
+            {"pp": 0, "dp": None},
+            "--nodes: 192 GPUs do not fill whole pipelines of --pp x --tp = 0 ranks: change one of them",
+        ),
         ({"dp": 10**400}, "--dp: expected a number from 1 to 100000, not one of 401 digits"),
         (
             {"dp": 5, "nodes": 10**400, "mtbf_hours": 9.0},

@@ -16,6 +16,7 @@ from mainstay.service.app import build_services, close_services
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
+from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation.models import NodeVerdictRow
 from tests.fakes.clock import ManualClock
 
@@ -42,6 +43,8 @@ def fleet(service_anywhere: Any, report: Json) -> Callable[..., None]:
         with services.database.session() as session:
             seen = {"state": state, "last_seen_at": now}
             session.execute(update(NodeRow).where(NodeRow.name.in_(names)).values(**seen))
+            for name in names:
+                record_change(session, Topic.NODE, {"id": name, "reason": "test"})
             if verdict is not None:
                 at = now - 3600 * hours
                 session.add_all(
@@ -88,6 +91,18 @@ def test_one_bad_node_denies_the_job_and_spares_are_named(fleet: Any, check_admi
     assert codes(told, "absent") == ["unknown_node"]
     assert told["spares"] == ["n3", "n4"], "as many as are denied, and only those that are simply allowed"
     assert check_admission("n1", spares=1)["spares"] == ["n3"]
+
+
+def test_a_move_is_known_to_the_next_question(fleet: Any, check_admission: Any, service_anywhere: Any) -> None:
+    service_anywhere.hold_still()  # no loop tells the gate
+    fleet("n1", "n2")
+    client = service_anywhere.client()
+    assert check_admission("n1")["decision"] == "allow"
+    for verb, state in (("drain", "draining"), ("undrain", "healthy"), ("quarantine", "quarantined")):
+        assert client.post(f"/v1/nodes/n1:{verb}", json={"reason": "test"}).json()["state"] == state
+        told = check_admission("n1")
+        assert [node["state"] for node in told["nodes"]] == ([] if state == "healthy" else [state])
+        assert check_admission("n2", spares=1)["spares"] == (["n1"] if state == "healthy" else [])
 
 
 def test_what_is_old_or_weak_is_degraded(fleet: Any, check_admission: Any) -> None:
@@ -173,7 +188,7 @@ def still(make_settings: Callable[..., Settings], database_url: str) -> Iterator
     close_services(made)
 
 
-def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services) -> None:
+def test_what_the_quick_check_leaves_out_is_what_no_rule_speaks_of(still: Services) -> None:
     """A fleet of every kind of node: the quick way answers as the rules do, asked of every node."""
     services = still
     now = services.clock.now()
@@ -199,17 +214,17 @@ def test_what_the_database_leaves_out_is_what_no_rule_speaks_of(still: Services)
         now=now, heartbeat_timeout_seconds=30.0, suite="standard", max_age_seconds=3600.0, gpus=8
     )
     with services.database.reading() as session:
-        quick = FactsQuery(session, names, request, "j", services.occupancy)
+        quick = FactsQuery(session, services, names, request, "j")
         found = {name: reasons(known, request) for name, known in quick.notable().items()}
         each: dict[str, tuple[Reason, ...]] = {}
         for name in names:
-            survey = FactsQuery(session, [name], request, "j", services.occupancy)
+            survey = FactsQuery(session, services, [name], request, "j")
             survey._special = {name}  # nothing is left out
             each |= {one: reasons(known, request) for one, known in survey.notable().items()}
         assert {name: why for name, why in found.items() if why} == {name: why for name, why in each.items() if why}
         assert 20 < sum(not why for why in each.values()) < 200, "of both kinds"
         good = sorted(name for name, why in each.items() if not why)
-        survey = FactsQuery(session, good[:3], request, "j", services.occupancy)
+        survey = FactsQuery(session, services, good[:3], request, "j")
         assert survey.spares(["c"], 5) == good[3:8]
         assert survey.spares(["c"], 500) == good[3:]
         assert survey.spares(["another"], 5) == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx
 import pytest
 
+from mainstay.probes.ids import uuid7
+from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope, TokenKind
 from tests.fakes.clock import ManualClock
 
 
@@ -24,16 +27,15 @@ def make(client: httpx.Client, **body: object) -> str:
 def test_the_first_start_makes_an_admin_and_keeps_its_token_private(service) -> None:
     file = service.settings.data_dir / "admin-token"
     assert file.stat().st_mode & 0o777 == 0o600
-    assert service.app.state.first_token == service.admin_token
     me = service.client().get("/v1/auth/me").json()
-    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin"}
+    assert me == {"subject": "first admin", "scopes": ["admin"], "kind": "admin", "racks": None}
 
 
 def test_the_second_start_does_not(start) -> None:
     first = start()
     token = first.admin_token
     second = start()
-    assert second.app.state.first_token is None
+    assert second.app.state.first_code is None
     assert second.client(token).get("/v1/auth/me").status_code == 200
 
 
@@ -119,6 +121,9 @@ def test_tokens_expire_even_in_the_cache(start) -> None:
         {"name": "x", "kind": "job", "scopes": ["admin"]}, {"name": "x", "kind": "node", "scopes": ["report"]},
         {"name": "x", "scopes": ["read"], "expires_in": -1}, {"name": "x", "scopes": ["read"], "more": 1},
         {"name": "x\x00", "scopes": ["read"]}, {"name": "x", "scopes": ["read"], "node": "a b"},
+        {"name": "x", "kind": "relay"}, {"name": "x", "scopes": ["read"], "racks": ["r"]},
+        {"name": "x", "kind": "relay", "racks": ["a b"]},
+        {"name": "x", "kind": "relay", "racks": ["r"], "scopes": ["act"]},
     ],
 )  # fmt: skip
 def test_bad_tokens_are_not_made(lasting_service, body: dict[str, object]) -> None:
@@ -203,6 +208,74 @@ def test_signing_in_with_nothing_is_refused(service) -> None:
         assert foreign.status_code == 403
 
 
+# sign-in codes
+
+
+def signed_in(client: httpx.Client, code: str) -> int:
+    return client.post("/v1/auth/session", json={"token": code}).status_code
+
+
+def test_a_code_signs_in_once_as_whoever_made_it(service_anywhere) -> None:
+    code = service_anywhere.client().post("/v1/auth/sign-in-codes").json()["code"]
+    first, second = service_anywhere.client(""), service_anywhere.client("")
+    assert signed_in(first, code) == 204
+    assert first.get("/v1/auth/me").json()["kind"] == "admin"
+    assert signed_in(second, code) == 401
+    assert second.get("/v1/auth/me").status_code == 401
+
+
+def test_the_first_code_is_the_administrators_and_no_token(service) -> None:
+    code = service.app.state.first_code
+    assert service.client(code).get("/v1/auth/me").status_code == 401
+    assert service.client("", Cookie=f"mainstay_session={code}").get("/v1/auth/me").status_code == 401
+    browser = service.client("")
+    assert signed_in(browser, code) == 204
+    assert browser.get("/v1/auth/me").json() == {
+        "subject": "first admin",
+        "scopes": ["admin"],
+        "kind": "admin",
+        "racks": None,
+    }
+
+
+def test_a_code_ends_with_time_and_with_its_token(start) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    service = start(clock, auth={"sign_in_code_seconds": 60})
+    created = service.client().post("/v1/auth/tokens", json={"name": "t", "scopes": ["read"]}).json()
+    codes = [service.client(created["token"]).post("/v1/auth/sign-in-codes").json()["code"] for _ in range(2)]
+    clock.advance(61)
+    assert signed_in(service.client(""), codes[0]) == 401
+    codes.append(service.client(created["token"]).post("/v1/auth/sign-in-codes").json()["code"])
+    assert service.client().delete(f"/v1/auth/tokens/{created['id']}").status_code == 204
+    assert signed_in(service.client(""), codes[2]) == 401
+
+
+def test_a_session_makes_no_code(browser) -> None:
+    refused = browser.post("/v1/auth/sign-in-codes", headers={"Sec-Fetch-Site": "same-origin"})
+    assert refused.status_code == 403
+
+
+def test_failed_sign_ins_are_throttled_also_with_the_right_token(start) -> None:
+    service = start(auth={"sign_in_failures": 3})
+    client = service.client("")
+    assert signed_in(client, service.admin_token) == 204, "what succeeds costs nothing"
+    assert [signed_in(client, f"mst_code_{n}") for n in range(3)] == [401, 401, 401]
+    refused = client.post("/v1/auth/session", json={"token": service.admin_token})
+    assert (refused.status_code, slug(refused)) == (429, "too-many-requests")
+    assert 1 <= int(refused.headers["retry-after"]) <= 20
+    assert service.client().get("/v1/auth/me").status_code == 200, "a token still works"
+
+
+def test_another_sites_page_cannot_use_up_the_attempts(start) -> None:
+    service = start(auth={"sign_in_failures": 1})
+    client = service.client("")
+    foreign = [
+        client.post("/v1/auth/session", json={"token": "x"}, headers={"Sec-Fetch-Site": "cross-site"}) for _ in range(3)
+    ]
+    assert {answer.status_code for answer in foreign} == {403}
+    assert signed_in(client, service.admin_token) == 204
+
+
 # enrolling
 
 
@@ -211,7 +284,7 @@ def test_a_join_token_is_spent_once(service_anywhere) -> None:
     answer = join.post("/v1/nodes:enroll", json={"name": "n1"})
     assert (answer.status_code, answer.json()["node"]) == (201, "n1")
     assert service_anywhere.client(answer.json()["token"]).get("/v1/auth/me").json() == {
-        "subject": "n1", "scopes": ["report"], "kind": "node",
+        "subject": "n1", "scopes": ["report"], "kind": "node", "racks": [""],
     }  # fmt: skip
     assert join.post("/v1/nodes:enroll", json={"name": "n2"}).status_code == 401
     assert service_anywhere.client().get("/v1/nodes").json()["items"][0]["state"] == "unknown"
@@ -252,6 +325,51 @@ def test_a_node_writes_only_its_own_report(service, report) -> None:
     assert node.put("/v1/nodes/n1", json=report).status_code == 200
     foreign = node.put("/v1/nodes/n2", json=report)
     assert (foreign.status_code, slug(foreign)) == (403, "wrong-node")
+    assert node.get("/v1/auth/me").json()["racks"] == [report.get("rack", "")]
     assert service.client().put("/v1/nodes/n2", json=report).status_code == 200, "an admin may"
     user = service.client(make(service.client(), scopes=["report"]))
     assert user.put("/v1/nodes/n1", json=report).status_code == 403
+
+
+def test_a_relay_token_is_bound_to_racks_and_writes_nothing_of_a_node_or_a_job(service, report) -> None:
+    relay = service.client(make(service.client(), kind="relay", racks=["rack-1", "rack-1", "rack-2"]))
+    assert relay.get("/v1/auth/me").json() == {
+        "subject": "t",
+        "scopes": ["report"],
+        "kind": "relay",
+        "racks": ["rack-1", "rack-2"],
+    }
+    listed = service.client().get("/v1/auth/tokens").json()["items"][0]
+    assert (listed["kind"], listed["racks"]) == ("relay", ["rack-1", "rack-2"])
+    assert slug(relay.put("/v1/nodes/n1", json=report)) == "wrong-node"
+    event = {"id": uuid7(), "time": time.time(), "kind": "job_started", "node": None, "job": "j", "data": {}}
+    assert slug(relay.post("/v1/events", json={"items": [event]})) == "wrong-job"
+
+
+@pytest.mark.parametrize(
+    ("racks", "carried", "refused"),
+    [
+        ({"rack-1"}, ["rack-1"], ["rack-2", "", None, "*"]),
+        ({"rack-1", "rack-2"}, ["rack-1", "rack-2"], ["rack-3"]),
+        ({"*"}, ["rack-1", "", None], []),
+        (set(), [], ["rack-1", "", "*"]),
+    ],
+)
+def test_a_relay_carries_frames_of_its_racks(
+    racks: set[str], carried: list[str | None], refused: list[str | None]
+) -> None:
+    relay = Principal("id", TokenKind.RELAY, "r1", frozenset({Scope.REPORT}), racks=frozenset(racks))
+    for rack in carried:
+        relay.require_relayed("n1", rack)
+    for rack in refused:
+        with pytest.raises(NotYourRackError, match=re.escape(f"frames of node 'n1' in rack {rack!r}")):
+            relay.require_relayed("n1", rack)
+
+
+def test_no_other_token_carries_frames_of_others() -> None:
+    for kind in set(TokenKind) - {TokenKind.RELAY}:
+        with pytest.raises(NotYourRackError):
+            Principal("id", kind, "x", frozenset({Scope.REPORT}), racks=frozenset({"*"})).require_relayed(
+                "n1", "rack-1"
+            )
+    Principal("id", TokenKind.ADMIN, "x", frozenset({Scope.ADMIN})).require_relayed("n1", "rack-1")

@@ -271,24 +271,6 @@ def test_a_bad_request_is_refused(admin: httpx.Client, change: Json, status: int
     assert (answer.status_code, answer.json()["type"]) == (status, f"urn:mainstay:problem:{slug}")
 
 
-def test_a_plan_of_before_nodes_had_sets_of_their_own_is_still_read(services: Services) -> None:
-    store(services, node("n1"))
-    decision = decide(services, "n1", uniform=True)
-    with services.database.session() as session:
-        body = ValidationPlanCreate(nodes=["n1"], job_hours=1)
-        row = check_selection_service.keep(session, body, decision, NOW)
-        old = {"sets", "per_node", "node_seconds", "full_node_seconds"}
-        shorter = {
-            "nodes": [{k: one[k] for k in ("node", "p", "covered", "checked")} for one in row.record["nodes"]],
-            "considered": [{k: v for k, v in one.items() if k != "nodes"} for one in row.record["considered"]],
-        }
-        row.record = {k: v for k, v in row.record.items() if k not in old} | shorter
-        told = check_selection_service.read(row)
-    assert (told.per_node, told.sets, told.validations) == (False, {"n1": CHECKS}, {})
-    assert told.node_seconds == told.seconds
-    assert {one.nodes for one in told.considered} == {1}
-
-
 def test_an_unknown_plan_is_not_found(admin: httpx.Client) -> None:
     assert admin.get("/v1/validation-plans/nothing").json()["type"] == "urn:mainstay:problem:unknown-validation-plan"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,30 @@ def test_urls(tmp_path: Path) -> None:
         normalize_url("mysql://u@h/d")
     with pytest.raises(ValueError, match="file"):
         Database("sqlite://")
+
+
+def test_a_person_writes_before_those_who_have_waited_longer(tmp_path: Path) -> None:
+    database, order = Database(f"sqlite:///{tmp_path / 'd.db'}"), list[str]()
+
+    def write(name: str, *, first: bool) -> None:
+        with database.session(first=first) as session:
+            session.connection()
+            order.append(name)
+
+    def started(name: str, waiting: Sequence[object], *, first: bool) -> threading.Thread:
+        thread = threading.Thread(target=write, args=(name,), kwargs={"first": first})
+        deadline, before = time.monotonic() + 30, len(waiting)
+        thread.start()
+        while len(waiting) == before:
+            assert time.monotonic() < deadline
+        return thread
+
+    queue = database._queue
+    with database.session() as session:
+        session.connection()
+        threads = [started("loop", queue._others, first=False), started("report", queue._others, first=False)]
+        threads.append(started("person", queue._people, first=True))
+    for thread in threads:
+        thread.join(30)
+    database.close()
+    assert order == ["person", "loop", "report"]

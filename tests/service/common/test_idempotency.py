@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +59,8 @@ class Desk:
         if body.name == "bad":
             raise ConflictError("cannot be done")
         count = session.scalar(select(func.count()).select_from(CatalogRow)) or 0
-        session.add(CatalogRow(digest=f"{count:016d}", narrow=[], wide=[], created_at=0.0))
+        digest = body.name if len(body.name) == 16 else f"{count:016d}"
+        session.add(CatalogRow(digest=digest, narrow=[], wide=[], created_at=0.0))
         return guard.remember(session, Done(name=body.name, number=count), status=202)
 
 
@@ -75,9 +77,17 @@ async def send(desk: Desk, name: str, key: str | None, token: str = "t") -> http
 
 
 def post(desk: Desk, name: str, key: str | None, token: str = "t") -> httpx.Response:
-    import asyncio
-
     return asyncio.run(send(desk, name, key, token))
+
+
+def test_more_keys_at_once_than_there_are_threads_are_all_done(desk: Desk) -> None:
+    """Were each to wait for its claim in a thread, none would be left for the request that writes."""
+
+    async def at_once() -> list[httpx.Response]:
+        return await asyncio.gather(*(send(desk, f"{number:016x}", f"k{number}") for number in range(90)))
+
+    answers = asyncio.run(at_once())
+    assert {answer.status_code for answer in answers} == {202}
 
 
 def test_the_same_key_is_done_once(desk: Desk) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import inspect
 
-from mainstay.probes.frame import Axis
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
-from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 
 
@@ -43,10 +42,10 @@ def test_the_tables_of_the_block_store_are_its_own(postgres_url: str) -> None:
     database = Database(postgres_url)
     migrate.upgrade(database)
     store = PostgresBlockStore(database.engine)
-    store.append([StoredBlock("n1", Axis.TIME, "s", 1, 3600.0, 3601.0, b"x")])
+    store.append([StoredBlock("n1", BlockKind.TIME, "s", 1, 3600.0, 3601.0, b"x")])
     migrate.drift(database)
     migrate.downgrade(database, "base")
-    assert [block.sequence for block in store.read(0.0, 9000.0, axis=Axis.TIME)] == [1]
+    assert [block.sequence for block in store.read(0.0, 9000.0, kinds=[BlockKind.TIME])] == [1]
     database.close()
 
 

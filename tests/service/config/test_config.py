@@ -110,7 +110,9 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(
 
 def test_a_name_like_no_other_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAINSTAY_" + "XYZZY", "1")
-    assert problems() == ["Unknown setting MAINSTAY_XYZZY. 'mainstay config show' lists all settings. Fix or unset it."]
+    assert problems() == [
+        "Unknown setting MAINSTAY_XYZZY. 'mainstay config show --toml' lists all settings. Fix or unset it."
+    ]
 
 
 def test_variables_of_other_parts_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:

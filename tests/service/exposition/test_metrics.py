@@ -256,13 +256,26 @@ def test_the_service_answers_while_a_large_page_is_written(service: Any, fleet: 
 
 @pytest.mark.slow
 def test_ten_thousand_gpus_cost_less_than_three_seconds(service: Any) -> None:
-    from mainstay.service.exposition.devices import GpuInfo, gpus, reader
+    from mainstay.service.exposition.devices import gpus, reader
+    from mainstay.service.fleet.directory import FleetDevice
 
     frames = _many(1250)
     for samples in frames:
         service.services.ring.write(samples)
     known = {
-        (f"node{n:04}", f"gpu{g}"): GpuInfo(f"GPU-{n}-{g}", "H100", "s", "0000:17:00.0", "550", 80 * 2**30)
+        (f"node{n:04}", f"gpu{g}"): FleetDevice(
+            node=f"node{n:04}",
+            id=f"gpu{g}",
+            index=g,
+            kind="gpu",
+            uuid=f"GPU-{n}-{g}",
+            model="H100",
+            serial="s",
+            memory_bytes=80 * 2**30,
+            present=True,
+            previous_node=None,
+            facts={"pci": "0000:17:00.0", "driver": "550"},
+        )
         for n in range(1250)
         for g in range(8)
     }

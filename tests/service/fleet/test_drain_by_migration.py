@@ -55,9 +55,9 @@ def test_a_drain_moves_ranks_first(service_anywhere, enrolled, report_job) -> No
     assert report_job(service, "n1", "n2", migration_requests=[answer])["migration_requests"][0]["state"] == "accepted"
     answer = {"id": given["id"], "state": "completed", "detail": "ranks [0] moved", "seconds": 0.4, "steps_lost": 0}
     assert (
-        report_job(service, "n2", "n2", migration_requests=[answer, {"id": "a-file", "state": "completed"}])[
-            "migration_requests"
-        ]
+        report_job(
+            service, "n2", "n2", generation=2, migration_requests=[answer, {"id": "a-file", "state": "completed"}]
+        )["migration_requests"]
         == []
     )
     (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]

@@ -41,7 +41,8 @@ def keep(service: Any, reports: Reports) -> list[NodeRead | BaseException]:
     """Hand in reports at once, as one turn of the event loop would."""
 
     async def at_once() -> list[NodeRead | BaseException]:
-        kept = NodeReports(service.services.database, service.services.seen, service.services.clock)
+        running = service.services
+        kept = NodeReports(running.database, running.seen, running.clock, running.occupancy)
         said = [(name, NodeReportCreate.model_validate(report)) for name, report in reports]
         return await asyncio.gather(*(kept.keep(name, one) for name, one in said), return_exceptions=True)
 

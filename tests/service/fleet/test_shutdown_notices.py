@@ -50,7 +50,7 @@ def read(world: Any) -> Json:
 def pass_time(world: Any, clock: ManualClock, run_loops: Callable[..., None], seconds: int) -> None:
     for _ in range(seconds):
         clock.advance(1.0)
-        run_loops(world, "fleet-voices", "judge")
+        run_loops(world, "fleet-voices", "detection")
 
 
 def incidents(world: Any) -> list[Json]:
@@ -60,7 +60,7 @@ def incidents(world: Any) -> list[Json]:
 
 def test_a_shutdown_notice_is_no_alarm(world_anywhere, clock, run_loops) -> None:
     world = world_anywhere
-    run_loops(world, "fleet-voices", "judge")
+    run_loops(world, "fleet-voices", "detection")
     assert read(world)["state"] == "healthy"
     for _ in range(15):
         pass_time(world, clock, run_loops, 1)

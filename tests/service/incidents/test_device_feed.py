@@ -110,7 +110,7 @@ def replay(ring: TelemetryRing, fleet: HealthyFleet, seconds: int) -> None:
 
 def watched(ring: TelemetryRing, watch: DetectorRunner, start: int, stop: int) -> list[Finding]:
     cohorts = {c: "pod" for source in (SignalSource.GPU, SignalSource.HOST) for c in ring.columns(source)}
-    return [f for now in range(start, stop, 5) for f in watch.judge(Fleet(cohorts=cohorts), float(now))]
+    return [f for now in range(start, stop, 5) for f in watch.evaluate(Fleet(cohorts=cohorts), float(now))]
 
 
 def test_a_restarted_judge_raises_no_alarm_on_a_fleet_with_reboots() -> None:

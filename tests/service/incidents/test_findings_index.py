@@ -1,4 +1,4 @@
-"""Findings that hold are found by an index of their own, not among years of findings that do not."""
+"""Active findings are found by an index of their own, not among years of findings that do not."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Desk:
         self.stores.progress.write(checked(progress_frame(t, values)))
 
     def judge(self, now: float = T) -> list[tuple[str, str, bool]]:
-        found = self.watch.judge(Fleet(runs=self.runs), now)
+        found = self.watch.evaluate(Fleet(runs=self.runs), now)
         return [(f.detector, f.entity.key, f.active) for f in found]
 
 
@@ -120,8 +120,8 @@ def test_each_feed_reaches_its_detectors() -> None:
     assert desk.judge() == [("slow_steps", "job=demo-1/rank=2/node=n1", False)]
     told = [(name, account.state) for name, account in desk.accounts.job_account("demo-1").detectors]
     assert told == [(name, DetectorState.LEARNING) for name in ("slow_steps", "waiting", "slow_ways")]
-    assert desk.watch.judged_at("demo-1", Feed.STEPS) == T
-    assert desk.watch.judged_at("demo-2", Feed.STEPS) is None
+    assert desk.watch.evaluated_at("demo-1", Feed.STEPS) == T
+    assert desk.watch.evaluated_at("demo-2", Feed.STEPS) is None
 
 
 def test_steps_show_that_a_node_lives_and_progress_does_not() -> None:

@@ -301,7 +301,7 @@ def test_a_drain_that_a_person_accepts_moves_ranks_first(fleet_of, mode: str, ad
     accept(fleet, fleet.latest_remediation("n1"))
     assert fleet.node("n1").state == "draining"
     assert len(given(fleet)) == advised
-    assert ("job demo is advised to move rank(s) 0" in texts(fleet, incident)[-1]) == bool(advised)
+    assert ("job demo is asked to move rank(s) 0" in texts(fleet, incident)[-1]) == bool(advised)
 
 
 def test_a_drain_says_which_ranks_stay(fleet_of) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainstay.probes.frame import Axis
 from mainstay.probes.signals import SignalSource
 from mainstay.service.sources import targets
+from mainstay.service.telemetry.blocks import BlockKind
 from tests.service.sources.exporter import UUIDS, Exporter, new_text, old_labels, old_text, wait_for
+
+TIME = [BlockKind.TIME]
 
 
 def add_target(service: Any, exporter: Exporter, **fields: Any) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def test_a_target_fills_ring_blocks_and_fleet(service: Any, exporter: Exporter, 
     seen = wait_for(lambda: (found := the_target(service))["samples"] and found)
     assert seen["last_error"] is None
     assert abs(seen["last_scrape_at"] - time.time()) < 30
-    blocks = list(service.services.blocks.read(time.time() - 60, time.time() + 60, subject="dgx-07", axis=Axis.TIME))
+    blocks = list(service.services.blocks.read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))
     assert {block.stream for block in blocks} == {f"dcgm-{made['id']}"}
 
 
@@ -70,7 +72,7 @@ def test_sequences_grow_by_one_and_counters_become_rates(service: Any, exporter:
     wait_for(lambda: latest(service, "gpu_energy_millijoules_total"))
     read = service.services.blocks.read
     blocks = wait_for(
-        lambda: len(b := list(read(time.time() - 60, time.time() + 60, subject="dgx-07", axis=Axis.TIME))) >= 3 and b
+        lambda: len(b := list(read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))) >= 3 and b
     )
     sequences = sorted(block.sequence for block in blocks)
     assert sequences == list(range(1, len(sequences) + 1))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from mainstay.probes.frame import Axis
 from mainstay.service.common.db import Database
-from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
 
@@ -32,21 +32,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockStore
 
 
 def block(
-    sequence: int, start: float = START, *, subject: str = "n1", axis: Axis = Axis.TIME, span: float = 1.0
+    sequence: int, start: float = START, *, subject: str = "n1", kind: BlockKind = BlockKind.TIME, span: float = 1.0
 ) -> StoredBlock:
     return StoredBlock(
-        subject, axis, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256))
+        subject, kind, "s", sequence, start, start + span, f"body {sequence}".encode() + bytes(range(256))
     )
 
 
-def read(store: BlockStore, start: float, stop: float, subject: str | None = None, axis: Axis = Axis.TIME) -> list[int]:
-    return [b.sequence for b in store.read(start, stop, subject=subject, axis=axis)]
+def read(
+    store: BlockStore, start: float, stop: float, subject: str | None = None, kind: BlockKind = BlockKind.TIME
+) -> list[int]:
+    return [b.sequence for b in store.read(start, stop, subject=subject, kinds=[kind])]
 
 
 def test_what_is_stored_comes_back_as_it_was(store: BlockStore) -> None:
     blocks = [block(i, START + 2 * i) for i in range(5)]
     assert store.append(blocks) == [True] * 5
-    assert list(store.read(START, START + 100, subject="n1", axis=Axis.TIME)) == blocks
+    assert list(store.read(START, START + 100, subject="n1", kinds=[BlockKind.TIME])) == blocks
 
 
 def test_a_block_is_stored_once(store: BlockStore) -> None:
@@ -57,7 +59,7 @@ def test_a_block_is_stored_once(store: BlockStore) -> None:
 
 
 def test_the_same_number_in_another_stream_or_subject_is_another_block(store: BlockStore) -> None:
-    other_stream = StoredBlock("n1", Axis.TIME, "t", 1, START, START, b"x")
+    other_stream = StoredBlock("n1", BlockKind.TIME, "t", 1, START, START, b"x")
     assert store.append([block(1), other_stream, block(1, subject="n2")]) == [True] * 3
 
 
@@ -77,11 +79,11 @@ def test_a_range_reads_what_touches_it(store: BlockStore) -> None:
     assert read(store, START + 3620, START + 3800) == [3, 4]
 
 
-def test_subject_and_axis_select(store: BlockStore) -> None:
-    store.append([block(1), block(2, subject="n2"), block(3, subject="job", axis=Axis.STEP)])
+def test_subject_and_kind_select(store: BlockStore) -> None:
+    store.append([block(1), block(2, subject="n2"), block(3, subject="job", kind=BlockKind.STEP)])
     assert read(store, START, START + 10, "n2") == [2]
     assert read(store, START, START + 10) == [1, 2]
-    assert read(store, START, START + 10, axis=Axis.STEP) == [3]
+    assert read(store, START, START + 10, kind=BlockKind.STEP) == [3]
 
 
 def test_old_hours_are_dropped_whole(store: BlockStore) -> None:
@@ -121,3 +123,39 @@ def test_a_partition_dropped_by_another_process_is_made_again(postgres_url: str)
         store.append([block(2)])
     assert store.append([block(2)]) == [True], "the next attempt finds out"
     database.close()
+
+
+@pytest.mark.parametrize("harm", ["header", "pages", "text"])
+def test_a_damaged_file_is_set_aside_with_one_line(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = SqliteBlockStore(tmp_path / "blocks")
+    store.append([replace(block(n), body=bytes(50_000)) for n in range(1, 40)])
+    store.append([block(99, START + 3 * 3600)])
+    store.close()
+    path = store._path(block(1).hour)
+    content = bytearray(path.read_bytes())
+    if harm == "header":
+        content[:16] = bytes(16)
+    elif harm == "pages":
+        content[65536:-1] = b"\xa5" * (len(content) - 65537)
+    else:
+        content[:] = b"no database at all"
+    path.write_bytes(bytes(content))
+    again = SqliteBlockStore(tmp_path / "blocks")
+    kept = list(again.read(START - 10, START + 4 * 3600, kinds=[BlockKind.TIME]))
+    assert [found.sequence for found in kept][-1:] == [99], "other hours are read"
+    assert again.append([block(100)]) == [True], "the hour continues in a new file"
+    assert [found.sequence for found in again.read(START - 10, START + 600, kinds=[BlockKind.TIME])] == [100]
+    again.close()
+    assert len([record for record in caplog.records if "set aside" in record.message]) == 1
+    assert [file.read_bytes() for file in path.parent.glob(f"{path.name}.damaged-*")] == [bytes(content)]
+
+
+def test_a_writer_that_meets_the_damage_first_loses_nothing_of_its_own(tmp_path: Path) -> None:
+    store = SqliteBlockStore(tmp_path / "blocks")
+    store.append([block(1)])
+    store.close()
+    store._path(block(1).hour).write_bytes(b"no database at all")
+    again = SqliteBlockStore(tmp_path / "blocks")
+    assert again.append([block(2), block(3)]) == [True, True]
+    assert [found.sequence for found in again.read(START - 10, START + 600, kinds=[BlockKind.TIME])] == [2, 3]
+    again.close()

@@ -17,16 +17,13 @@ from hypothesis import strategies as st
 
 from mainstay.probes.frame import MAX_FRAME_BYTES, Axis, checksum, encode
 from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog
-from mainstay.service.telemetry.blocks import StoredBlock
+from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 
 FRAMES = "/v1/telemetry/frames"
 
 
 def stored(running: Any) -> list[StoredBlock]:
-    blocks: list[StoredBlock] = []
-    for axis in Axis:
-        blocks += running.services.blocks.read(0.0, time.time() + 10_000, axis=axis)
-    return blocks
+    return list(running.services.blocks.read(0.0, time.time() + 10_000, kinds=list(BlockKind)))
 
 
 def slug(answer: httpx.Response) -> str:
@@ -135,10 +132,6 @@ def spoilt(frames: Any) -> dict[str, tuple[bytes, int, str, str]]:
         "trailing bytes": (good + b"x", 422, "invalid-frame", "trailing"),
         "oversized": (b"\x00" * (MAX_FRAME_BYTES + 1), 413, "frame-too-large", str(MAX_FRAME_BYTES)),
         "missing field": (msgspec.msgpack.encode({"version": 1}), 422, "invalid-frame", "subject"),
-        "unknown field": (
-            msgspec.msgpack.encode({**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "extra": 1}),
-            422, "invalid-frame", "extra",
-        ),
         "wrong type": (
             msgspec.msgpack.encode({**msgspec.to_builtins(frames.frame(1), builtin_types=(bytes,)), "sequence": "1"}),
             422, "invalid-frame", "sequence",
@@ -191,7 +184,8 @@ def test_refused_frames_say_why_and_leave_nothing(service, frames) -> None:
     node = service.node_client("n1")
     for what, (body, status, name, words) in spoilt(frames).items():
         answer = node.post(FRAMES, content=body)
-        assert (answer.status_code, slug(answer)) == (status, name), (what, answer.text)
+        assert answer.status_code == status, (what, answer.text)
+        assert slug(answer) == name, (what, answer.text)
         assert words in answer.json()["detail"], (what, answer.text)
     assert stored(service) == []
     assert node.post(FRAMES, content=frames.body(1)).status_code == 204, "the service still works"
@@ -345,7 +339,7 @@ def test_retention_drops_whole_old_hours(start, frames) -> None:
     node = service.node_client("n1")
     now = time.time()
     assert node.post(FRAMES, content=frames.body(1, t0=now - 60)).status_code == 204
-    service.services.blocks.append([StoredBlock("n1", Axis.TIME, "old", 1, now - 5 * 3600, now - 5 * 3600, b"x")])
+    service.services.blocks.append([StoredBlock("n1", BlockKind.TIME, "old", 1, now - 5 * 3600, now - 5 * 3600, b"x")])
     loop = next(loop for loop in service.app.state.loops if loop.name == "telemetry-retention")
     loop.run_once()
     assert [block.stream for block in stored(service)] == ["s1"]

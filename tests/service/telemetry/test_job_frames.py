@@ -13,6 +13,7 @@ import pytest
 
 from mainstay.probes.frame import Axis, Frame, decode, encode
 from mainstay.probes.signals import Catalog, SignalSource, catalog
+from mainstay.service.telemetry.blocks import BlockKind
 from tests.service.run_frames import PAIR, PROGRESS, RANK, pair_frame, progress_frame, step_frame
 
 FRAMES, BLOCKS = "/v1/telemetry/frames", "/v1/telemetry/blocks"
@@ -45,7 +46,7 @@ def send(client: httpx.Client, frame: Frame) -> httpx.Response:
 
 
 def stored(running: Any) -> int:
-    return sum(len(list(running.services.blocks.read(0.0, time.time() + 10_000, axis=axis))) for axis in Axis)
+    return len(list(running.services.blocks.read(0.0, time.time() + 10_000, kinds=list(BlockKind))))
 
 
 def test_progress_is_kept_once_and_is_no_beat_of_a_node(service_anywhere) -> None:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from mainstay.probes.signals import WIDE_MISSING
 from mainstay.service.telemetry.rates import CounterRates
 
-ONE = np.zeros(1, np.intp)
+ONE = slice(0, 1)
 
 
 def feed(rates: CounterRates, readings: list[int], t0: float, dt: float = 1.0) -> list[float]:
-    return rates.feed(ONE, np.array(readings, np.int64)[None, None, :], t0=t0, dt=dt)[0, 0].tolist()
+    given = np.array(readings, np.int64)[:, None, None]
+    return rates.feed(ONE, ONE, given, starts=np.array([t0]), dt=dt)[:, 0, 0].tolist()
 
 
 def test_rates_go_on_across_frames() -> None:
@@ -45,14 +46,26 @@ def test_older_readings_change_nothing() -> None:
 
 def test_columns_and_counters_are_apart() -> None:
     rates = CounterRates(2)
-    columns = np.array([3, 1], np.intp)
-    rates.feed(columns, np.array([[[0], [10]], [[100], [0]]], np.int64), t0=0.0, dt=1.0)
-    got = rates.feed(columns, np.array([[[1], [30]], [[105], [9]]], np.int64), t0=1.0, dt=1.0)
-    assert got[:, :, 0].tolist() == [[1, 20], [5, 9]]
+    counters, columns = slice(0, 2), np.array([3, 1], np.intp)
+
+    def feed_both(readings: list[list[int]], start: float) -> list[list[float]]:
+        """[counter, column]"""
+        given, starts = np.array([readings], np.int64), np.full(2, start)
+        return rates.feed(counters, columns, given, starts=starts, dt=1.0)[0].tolist()
+
+    feed_both([[0, 100], [10, 0]], 0.0)
+    assert feed_both([[1, 105], [30, 9]], 1.0) == [[1, 5], [20, 9]]
     rates.forget(np.array([3], np.intp))
-    again = rates.feed(columns, np.array([[[2], [31]], [[106], [10]]], np.int64), t0=2.0, dt=1.0)
-    assert np.isnan(again[0]).all()
-    assert again[1, :, 0].tolist() == [1, 1]
+    again = np.array(feed_both([[2, 106], [31, 10]], 2.0))
+    assert np.isnan(again[:, 0]).all()
+    assert again[:, 1].tolist() == [1, 1]
+
+
+def test_each_column_has_its_own_start() -> None:
+    rates, both = CounterRates(1), slice(0, 2)
+    rates.feed(ONE, both, np.array([[[0, 0]]]), starts=np.array([0.0, 8.0]), dt=1.0)
+    got = rates.feed(ONE, both, np.array([[[10, 10]]]), starts=np.array([10.0, 10.0]), dt=1.0)
+    assert got[0, 0].tolist() == [1, 5]
 
 
 @given(

@@ -13,6 +13,7 @@ from mainstay.probes.frame import Axis, Frame, checksum
 from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog, names
 from mainstay.service.telemetry.catalogs import compile_catalog, ring_signals
 from mainstay.service.telemetry.check import CheckedSamples, check
+from mainstay.service.telemetry.frame_batch import join
 from mainstay.service.telemetry.ring import TelemetryRing
 
 CPU = "cpu_utilization_ratio"
@@ -102,8 +103,8 @@ def test_columns_grow_and_keep_their_history() -> None:
     assert cpu(ring, T0, T0 + 1, "n7") == pytest.approx([0.07])
 
 
-def test_columns_over_several_pages_read_as_one() -> None:
-    ring = TelemetryRing(60, page_columns=3)
+def test_columns_that_grow_while_seconds_are_held_read_as_one() -> None:
+    ring = TelemetryRing(60, grow=3)
     for number in range(8):
         ring.write(host_frame(T0, [number / 10], node=f"n{number}"))
     window = ring.window(SignalSource.HOST, T0, T0 + 1, signals=[CPU])
@@ -113,22 +114,22 @@ def test_columns_over_several_pages_read_as_one() -> None:
 
 
 def test_the_columns_of_the_gone_are_given_to_the_new() -> None:
-    ring = TelemetryRing(60, page_columns=16)
+    ring = TelemetryRing(60, grow=16)
     for number in range(16):
         ring.write(host_frame(T0, [0.5, 0.5], [1, 2], node=f"old{number}"))
-    memory = ring.nbytes
+    columns = ring._rings[SignalSource.HOST].index.capacity
     for number in range(16):
         ring.write(host_frame(T0 + 100, [0.25, 0.25], [10, 20], node=f"new{number}"))
     assert {node for node, _ in ring.columns(SignalSource.HOST)} == {f"new{n}" for n in range(16)}
-    assert ring.nbytes == memory
+    assert ring._rings[SignalSource.HOST].index.capacity == columns == 16
     window = ring.window(SignalSource.HOST, T0 + 100, T0 + 102, signals=[READ], columns=[("new3", "host")])
     assert window.values[:, 0, 0].tolist() == pytest.approx([np.nan, 10], nan_ok=True), "no rate from another's total"
 
 
-@pytest.mark.parametrize("page_columns", [2, 256])
-def test_a_node_whose_devices_lie_in_two_pages(page_columns: int) -> None:
+@pytest.mark.parametrize("grow", [2, 256])
+def test_a_node_with_several_devices(grow: int) -> None:
     made = BOTH.catalog
-    ring = TelemetryRing(60, page_columns=page_columns)
+    ring = TelemetryRing(60, grow=grow)
     for step in range(2):
         narrow = np.full((5, len(made.narrow), 1), np.nan, "<f4")
         narrow[:, made.narrow.index("gpu_power_watts"), 0] = [300, 301, 302, 303, 304]
@@ -187,7 +188,7 @@ def test_a_node_that_invents_devices_does_not_fill_memory() -> None:
 
 
 def test_a_node_whose_devices_are_replaced_again_and_again_is_kept_for_good() -> None:
-    ring = TelemetryRing(60, page_columns=1)
+    ring = TelemetryRing(60, grow=1)
     for number in range(300):
         ring.write(replace_entities(host_frame(T0 + 100 * number, [0.5]), (f"gpu{number}",)))
     assert ring.columns(SignalSource.GPU) == (("n1", "gpu299"),)
@@ -201,19 +202,84 @@ def replace_entities(samples: CheckedSamples, entities: tuple[str, ...]) -> Chec
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1)), min_size=1, max_size=40))
 def test_the_ring_agrees_with_a_plain_dictionary(writes: list[tuple[int, float]]) -> None:
-    ring, known, stamp = TelemetryRing(60), {}, {}
+    ring, known = TelemetryRing(60), {}
     for offset, value in writes:
         ring.write(host_frame(T0 + offset, [value]))
-        slot = (T0 + offset) % 60
-        if stamp.get(slot, -1) <= offset:
-            if stamp.get(slot) != offset:
-                known.pop(stamp.get(slot), None)
-            stamp[slot] = offset
-            known[offset] = value
+        known[offset] = value
+        known = {at: value for at, value in known.items() if at > max(known) - 60}
     for start in range(0, 201, 60):
         stop = min(start + 60, 201)
         expected = [known.get(offset, np.nan) for offset in range(start, stop)]
         assert cpu(ring, T0 + start, T0 + stop) == pytest.approx(expected, nan_ok=True)
+
+
+def gpu_frame(t0: int, values: dict[str, list[float]], *, node: str = "n1") -> CheckedSamples:
+    """One GPU with the given gauges."""
+    made, samples = BOTH.catalog, len(next(iter(values.values())))
+    narrow = np.full((1, len(made.narrow), samples), np.nan, "<f4")
+    for name, series in values.items():
+        narrow[0, made.narrow.index(name)] = series
+    wide = np.full((1, len(made.wide), samples), WIDE_MISSING, "<i8")
+    frame = Frame(
+        version=1, subject=node, axis=Axis.TIME, stream="s", sequence=1, t0=float(t0), dt=1.0, catalog=made.digest,
+        entities=("gpu0",), samples=samples, crc32=0, values=narrow.tobytes(), wide=wide.tobytes(),
+    )  # fmt: skip
+    return check(frame, BOTH)
+
+
+SLOW = "gpu_power_limit_watts"
+
+
+def test_a_slow_signal_is_read_in_its_second_and_only_there() -> None:
+    ring, start = TelemetryRing(60), T0 // 10 * 10
+    ring.write(gpu_frame(start + 3, {SLOW: [500.0], "gpu_power_watts": [400.0]}))
+    ring.write(gpu_frame(start + 4, {SLOW: [np.nan], "gpu_power_watts": [401.0]}))
+    ring.write(gpu_frame(start + 13, {SLOW: [510.0], "gpu_power_watts": [402.0]}))
+    window = ring.window(SignalSource.GPU, start, start + 20, signals=[SLOW, "gpu_power_watts"])
+    known = {
+        int(second): values
+        for second, *values in zip(range(20), *window.values[:, :, 0].T, strict=True)
+        if values[1] > 0
+    }
+    assert {second: watts for second, (_, watts) in known.items()} == {3: 400, 4: 401, 13: 402}
+    assert {second: limit for second, (limit, _) in known.items() if limit > 0} == {3: 500, 13: 510}
+    newest = ring.readings(SignalSource.GPU, start + 20, reach(SignalSource.GPU, 30), max_age_seconds=60)
+    assert newest.gauges[ring.window(SignalSource.GPU, 0, 0).signals.index(SLOW), 0] == 510
+
+
+def test_of_several_slow_readings_in_a_period_the_last_stays() -> None:
+    ring, start = TelemetryRing(60), T0 // 10 * 10
+    ring.write(gpu_frame(start + 2, {SLOW: [500.0, 510.0]}))
+    ring.write(gpu_frame(start + 1, {SLOW: [1.0]}))
+    window = ring.window(SignalSource.GPU, start, start + 10, signals=[SLOW])
+    assert np.nan_to_num(window.values[:, 0, 0]).tolist() == [0, 0, 0, 510, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_large_fleet_keeps_fewer_seconds_within_its_budget() -> None:
+    ring = TelemetryRing(900, budget=2**22)
+    for number in range(64):
+        ring.write(gpu_frame(T0, {"gpu_power_watts": [300.0] * 200}, node=f"n{number}"))
+    assert 150 < ring.depth < 160
+    assert ring.nbytes <= 1.1 * 2**22
+    window = ring.window(SignalSource.GPU, T0, T0 + 200, signals=["gpu_power_watts"])
+    assert window.values[-ring.depth :, 0].min() == 300
+
+
+def test_frames_of_a_batch_that_begin_in_different_seconds() -> None:
+    ring = TelemetryRing(60)
+    frames = [replace_subject(gpu_frame(T0 + n % 3, {"gpu_power_watts": [300.0 + n]}), f"n{n}").frame for n in range(9)]
+    ring.write(join(frames, BOTH))
+    window = ring.window(SignalSource.GPU, T0, T0 + 3, signals=["gpu_power_watts"])
+    assert [node for node, _ in window.columns] == [f"n{n}" for n in range(9)]
+    for n in range(9):
+        expected = [300 + n if second == n % 3 else np.nan for second in range(3)]
+        assert window.values[:, 0, n].tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def replace_subject(samples: CheckedSamples, subject: str) -> CheckedSamples:
+    import msgspec
+
+    return replace(samples, frame=msgspec.structs.replace(samples.frame, subject=subject))
 
 
 def reach(source: SignalSource, seconds: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.validation import limits, node_tasks, sweeps
 from mainstay.service.validation import service as validations
+from mainstay.service.validation.models import NodeVerdictRow
 from mainstay.service.validation.schemas import ResultsIn, SweepCreate
 from mainstay.service.validation.tasks import Tasks
 from tests.fakes.clock import ManualClock
@@ -211,7 +212,7 @@ def test_what_could_not_run_is_tried_again(services: Services, report: Json, res
     assert fetch_tasks(services, "n1") == {"n1": ["validate"]}
     assert end(services, "n1", nothing) == "done"
     with services.database.reading() as session:
-        assert validations.current_verdicts(session, ["n1"])["n1"].verdict == "unknown"
+        assert session.get_one(NodeVerdictRow, "n1").verdict == "unknown"
 
 
 def test_one_that_the_node_never_fetched_is_tried_again_then_unknown(services: Services, report: Json) -> None:
@@ -220,11 +221,11 @@ def test_one_that_the_node_never_fetched_is_tried_again_then_unknown(services: S
     pass_time(services, 61)
     tasks.tick()
     with services.database.reading() as session:
-        assert validations.current_verdicts(session, ["n1"]) == {}
+        assert session.get(NodeVerdictRow, "n1") is None
     pass_time(services, validations.RETRY_SECONDS + 61)
     tasks.tick()
     with services.database.reading() as session:
-        assert validations.current_verdicts(session, ["n1"])["n1"].verdict == "unknown"
+        assert session.get_one(NodeVerdictRow, "n1").verdict == "unknown"
         run = session.get(sweeps.SweepRunRow, run_id)
         assert run is not None
         assert run.finished_at is not None

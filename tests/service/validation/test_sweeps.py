@@ -20,6 +20,7 @@ from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.validation import node_tasks, sweeps
 from mainstay.service.validation import service as validations
+from mainstay.service.validation.models import NodeVerdictRow
 from mainstay.service.validation.schemas import SweepCreate
 from mainstay.service.validation.tasks import Tasks
 from tests.fakes.clock import ManualClock
@@ -208,7 +209,7 @@ def test_what_no_node_fetches_expires_as_unknown(services: Services, report: Jso
     assert (run.counts.unknown, run.counts.pending) == (1, 0)
     assert run.finished_at is not None
     with services.database.reading() as session:
-        assert validations.current_verdicts(session, ["n1"])["n1"].verdict == "unknown"
+        assert session.get_one(NodeVerdictRow, "n1").verdict == "unknown"
 
 
 def test_an_order_that_was_lost_on_its_way_comes_again(services: Services, report: Json) -> None:

@@ -65,6 +65,8 @@ def test_an_order_is_taken_once_and_ends_in_a_verdict(admin: httpx.Client, node:
     assert (result["criterion"]["low"], result["criterion"]["source"]) == (90.0, "stated")
     assert admin.get("/v1/validations", params={"node": "n1"}).json()["items"] == [read]
     assert admin.get("/v1/nodes/n1").json()["last_verdict"] == "pass"
+    told = admin.post("/v1/admission", json={"job": "llm", "nodes": ["n1"]}).json()
+    assert {node["verdict"] for node in told["nodes"]} <= {"pass"}, "the gate knows it with the next question"
 
 
 def test_without_criteria_nothing_passes(admin: httpx.Client, node: Any) -> None:

@@ -15,9 +15,9 @@ export interface paths {
         put?: never;
         /**
          * Admit
-         * @description May this job start on these nodes? Answered from stored verdicts, states and findings, within milliseconds.
+         * @description Check whether a job may start on these nodes, from stored verdicts, states, and findings, within milliseconds.
          *
-         *     ``allow``, ``allow_degraded`` or ``deny``, with every reason, and spares for what is denied.
+         *     The response is ``allow``, ``allow_degraded``, or ``deny``, with every reason and with spare nodes for denied ones.
          */
         post: operations["admit"];
         delete?: never;
@@ -35,7 +35,7 @@ export interface paths {
         };
         /**
          * Get Me
-         * @description Who is asking, and what they may do.
+         * @description The identity of the caller, its scopes, and its racks.
          */
         get: operations["get_me"];
         put?: never;
@@ -57,7 +57,7 @@ export interface paths {
         put?: never;
         /**
          * Sign In
-         * @description Exchange a token for a session cookie.
+         * @description Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429.
          */
         post: operations["sign_in"];
         /**
@@ -65,6 +65,26 @@ export interface paths {
          * @description End the browser's session.
          */
         delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sign-in-codes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Sign In Code
+         * @description Make a code that signs a browser in once, as whoever asks: ``/sign-in#code=CODE`` exchanges it.
+         */
+        post: operations["create_sign_in_code"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -85,7 +105,7 @@ export interface paths {
         put?: never;
         /**
          * Create Token
-         * @description Make a token; the answer is the only place where its secret appears.
+         * @description Create a token. Only this response contains its secret.
          */
         post: operations["create_token"];
         delete?: never;
@@ -123,7 +143,7 @@ export interface paths {
         };
         /**
          * Compare Cohorts
-         * @description What an update or a moment did: the median change of each metric with its interval, and who stands out.
+         * @description The effect of an update: the median change of each metric with its interval, and the devices that stand out.
          */
         get: operations["compare_cohorts"];
         put?: never;
@@ -143,7 +163,7 @@ export interface paths {
         };
         /**
          * List Cohorts
-         * @description Cohorts that were measured, each with its software, those measured last first; 500 at most.
+         * @description Measured cohorts with their software, the most recently measured first; at most 500.
          */
         get: operations["list_measured_cohorts"];
         put?: never;
@@ -163,12 +183,12 @@ export interface paths {
         };
         /**
          * List Criteria
-         * @description Criteria by cohort, benchmark and metric. A cohort that names hardware only includes those of every driver.
+         * @description Criteria by cohort, benchmark and metric. A cohort that names only hardware includes those of every driver.
          */
         get: operations["list_criteria"];
         /**
          * Put Criteria
-         * @description State criteria; those of the same benchmark, metric and cohort are replaced. Answers what was stored.
+         * @description Set criteria. They replace those of the same benchmark, metric, and cohort. Return the stored criteria.
          */
         put: operations["put_criteria"];
         post?: never;
@@ -187,7 +207,7 @@ export interface paths {
         };
         /**
          * Get Criterion
-         * @description One criterion with its reference sample and the newest runs, as they are drawn beside each other.
+         * @description One criterion with its reference sample and the newest runs.
          */
         get: operations["get_criterion"];
         put?: never;
@@ -209,7 +229,7 @@ export interface paths {
         put?: never;
         /**
          * Learn Criteria
-         * @description Learn criteria from stored results, of one cohort or of all. Answers what was learned.
+         * @description Learn criteria from stored results of one cohort or of all. Return the learned criteria.
          */
         post: operations["learn_criteria"];
         delete?: never;
@@ -247,7 +267,7 @@ export interface paths {
         };
         /**
          * Get Device
-         * @description One device and where it has been.
+         * @description One device and its locations.
          */
         get: operations["get_device"];
         put?: never;
@@ -267,7 +287,7 @@ export interface paths {
         };
         /**
          * List History
-         * @description Findings, events, verdicts, moves and remediations of the hardware, wherever it sat.
+         * @description Findings, events, verdicts, transitions, and remediations of the hardware, at all its locations.
          */
         get: operations["list_device_history"];
         put?: never;
@@ -293,10 +313,11 @@ export interface paths {
         put?: never;
         /**
          * Post Events
-         * @description Store events (at most 500 at once). An id that is known already changes nothing.
+         * @description Store events (at most 500 per request). A stored ID changes nothing; an unknown kind is set aside.
          *
          *     Hardware events (XIDs, lost GPUs, kernel faults, links) are accepted from the node itself or an admin, and about
-         *     registered nodes only: one that is unknown refuses the whole batch.
+         *     registered nodes only: one that is unknown refuses the whole batch. A job token may name nodes of its topology only.
+         *     A token that sends more events than its quota is answered 429.
          */
         post: operations["post_events"];
         delete?: never;
@@ -320,10 +341,10 @@ export interface paths {
         put?: never;
         /**
          * Create Fault Localization
-         * @description Find out which of these nodes, or what between them, is slow or hangs.
+         * @description Find which of these nodes, or which component between them, is slow or hangs.
          *
-         *     Pairs of them and of known-good partners measure each other in rounds; the nodes must be idle. Ask here again for
-         *     the verdict.
+         *     Pairs of these nodes and of known-good partners measure each other in rounds. The nodes must be idle. Read the
+         *     localization again for the verdict.
          */
         post: operations["create_fault_localization"];
         delete?: never;
@@ -343,7 +364,7 @@ export interface paths {
         put?: never;
         /**
          * Post Pair Result
-         * @description What one side of a pair measured, from the node that had the order. The first answer counts.
+         * @description Report the measurements of one side of a pair, from the node with the task. The first report counts.
          */
         post: operations["post_pair_result"];
         delete?: never;
@@ -361,7 +382,7 @@ export interface paths {
         };
         /**
          * Get Fault Localization
-         * @description Rounds, pairs, what they measured, and the verdict with its evidence.
+         * @description Rounds, pairs, measurements, and the verdict with its evidence.
          */
         get: operations["get_fault_localization"];
         put?: never;
@@ -383,7 +404,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel Fault Localization
-         * @description End it without a verdict; one that has ended stays as it is.
+         * @description End a localization without a verdict. A localization that has ended does not change.
          */
         post: operations["cancel_fault_localization"];
         delete?: never;
@@ -401,7 +422,7 @@ export interface paths {
         };
         /**
          * List Findings
-         * @description Findings, newest first; ``active`` those that hold, or those that do not any more.
+         * @description Findings, newest first; ``active`` selects the active or the ended ones.
          */
         get: operations["list_findings"];
         put?: never;
@@ -421,7 +442,7 @@ export interface paths {
         };
         /**
          * Get Snapshot
-         * @description One byte a slot of the layout: 0 to 250 between the low and high of the headers, 255 where nothing is known.
+         * @description One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown.
          */
         get: operations["get_fleet_heatmap"];
         put?: never;
@@ -441,7 +462,7 @@ export interface paths {
         };
         /**
          * Get Layout
-         * @description The stable order of the fleet's devices, with an ETag.
+         * @description The stable order of the fleet's devices, in columns, with an ETag.
          */
         get: operations["get_fleet_heatmap_layout"];
         put?: never;
@@ -481,7 +502,7 @@ export interface paths {
         };
         /**
          * Get Incident
-         * @description One incident: timeline, findings with their evidence, plan with its alternatives, actions.
+         * @description Return one incident: timeline, findings with evidence, plan with alternatives, and actions.
          */
         get: operations["get_incident"];
         put?: never;
@@ -561,13 +582,13 @@ export interface paths {
         };
         /**
          * List Dcgm Targets
-         * @description Targets, newest first, with why the latest scrape failed.
+         * @description Targets, newest first, with the reason if the latest scrape failed.
          */
         get: operations["list_dcgm_targets"];
         put?: never;
         /**
          * Create Dcgm Target
-         * @description Scrape a dcgm-exporter from now on. A node with a daemon of its own is not fed from it.
+         * @description Start to scrape a dcgm-exporter. Its data is ignored for a node that has a node daemon.
          */
         post: operations["create_dcgm_target"];
         delete?: never;
@@ -607,7 +628,7 @@ export interface paths {
         put?: never;
         /**
          * Post Gpud States
-         * @description What gpud answers to ``GET /v1/states``, as it is. Only states that changed become events.
+         * @description Accept the unchanged response of gpud to ``GET /v1/states``. Only changed states become events.
          */
         post: operations["post_gpud_states"];
         delete?: never;
@@ -627,9 +648,9 @@ export interface paths {
         put?: never;
         /**
          * Post Health Events
-         * @description NVSentinel's HealthEvent, one or ``{"events": [...]}`` (at most 500). The same event again changes nothing.
+         * @description Accept one NVSentinel HealthEvent or ``{"events": [...]}`` (at most 500). A repeated event changes nothing.
          *
-         *     Events that Mainstay itself emitted are taken for known: what we found must not come back as evidence for it.
+         *     Events that Mainstay itself emitted are ignored, because a finding must not become evidence for itself.
          */
         post: operations["post_health_events"];
         delete?: never;
@@ -647,7 +668,7 @@ export interface paths {
         };
         /**
          * List Jobs
-         * @description Jobs, the one that started last first.
+         * @description Jobs, the most recently started first.
          */
         get: operations["list_jobs"];
         put?: never;
@@ -672,7 +693,7 @@ export interface paths {
         get: operations["get_job"];
         /**
          * Put Job
-         * @description Report a job: its coordinator sends this when something changes, and every few seconds.
+         * @description Report a job. Its coordinator sends this every few seconds and after each change.
          */
         put: operations["put_job"];
         post?: never;
@@ -691,7 +712,7 @@ export interface paths {
         };
         /**
          * List Job Detectors
-         * @description What each detector of the job says of itself: idle, learning, judging, or why it abstains.
+         * @description The status of each detector of the job: idle, learning, active, or the reason why it abstains.
          */
         get: operations["list_job_detectors"];
         put?: never;
@@ -711,13 +732,15 @@ export interface paths {
         };
         /**
          * List Job Migration Requests
-         * @description What the job was advised to do, newest first, and what became of it.
+         * @description The migration requests of the job and their results, newest first.
          */
         get: operations["list_job_migration_requests"];
         put?: never;
         /**
          * Create Migration Request
-         * @description Advise a running job to move a rank, or a node's ranks, to other nodes. Its coordinator answers in a second.
+         * @description Ask a running job to move one rank, or all ranks of a node, to other nodes.
+         *
+         *     Its coordinator answers within a second.
          */
         post: operations["create_migration_request"];
         delete?: never;
@@ -735,7 +758,7 @@ export interface paths {
         };
         /**
          * Get Job Progress
-         * @description Where every rank is: step, phase, how long in its present call, collectives begun and ended.
+         * @description The progress of every rank: step, phase, seconds in the current call, and collectives started and completed.
          */
         get: operations["get_job_progress"];
         put?: never;
@@ -775,9 +798,9 @@ export interface paths {
         };
         /**
          * Get Job Signals
-         * @description Signals of every rank by step, ``start`` up to but not including ``stop``, thinned by a stride.
+         * @description Signals of every rank by step, from ``start`` up to but not including ``stop``, downsampled by a stride.
          *
-         *     An answer holds at most a million numbers: of a large job fewer steps, unless fewer ranks are asked for.
+         *     A response contains at most a million numbers: fewer steps for a large job, unless you select fewer ranks.
          */
         get: operations["get_job_signals"];
         put?: never;
@@ -797,7 +820,7 @@ export interface paths {
         };
         /**
          * Get Job Steps
-         * @description Step times of every rank, ``from_step`` up to but not including ``to_step``, thinned by a stride.
+         * @description Step times of every rank, from ``from_step`` up to but not including ``to_step``, downsampled by a stride.
          */
         get: operations["get_job_steps"];
         put?: never;
@@ -817,7 +840,7 @@ export interface paths {
         };
         /**
          * Get Job Transfers
-         * @description How long transfers between ranks took, medians over the last ``steps`` steps.
+         * @description Return the median durations of transfers between ranks over the last ``steps`` steps.
          */
         get: operations["get_job_transfers"];
         put?: never;
@@ -837,7 +860,7 @@ export interface paths {
         };
         /**
          * List Nodes
-         * @description Nodes by name; ``q`` is looked for in name, host name and cohort.
+         * @description Nodes in the order of ``sort``; ``q`` matches name, host name, rack, and cohort.
          */
         get: operations["list_nodes"];
         put?: never;
@@ -862,7 +885,7 @@ export interface paths {
         get: operations["get_node"];
         /**
          * Put Node
-         * @description Report a node: it sends this when it starts, and when something about it changes.
+         * @description Report a node. Its daemon sends this at the start and after each change.
          */
         put: operations["put_node"];
         post?: never;
@@ -881,7 +904,7 @@ export interface paths {
         };
         /**
          * Claim Node Tasks
-         * @description What the node is to do. The answer comes at once when there is something, else after ``wait`` seconds.
+         * @description Return the tasks of the node: immediately if there are any, else after ``wait`` seconds.
          */
         get: operations["claim_node_tasks"];
         put?: never;
@@ -901,7 +924,7 @@ export interface paths {
         };
         /**
          * List Transitions
-         * @description Every accepted move of a node: when, from where to where, who and why.
+         * @description Every transition of a node: when, from which state to which, by whom, and why.
          */
         get: operations["list_transitions"];
         put?: never;
@@ -923,9 +946,10 @@ export interface paths {
         put?: never;
         /**
          * Drain Node
-         * @description Take a node out of service once its work has left. A drain that another system made can be taken over.
+         * @description Drain a node: it leaves service when its work has left. You can take over a drain of another system.
          *
-         *     With ``mode: migrate`` running jobs are advised to move their ranks away; the answer has one advice for each.
+         *     With ``mode: migrate``, Mainstay asks running jobs to move their ranks; the response has one migration request
+         *     per job.
          */
         post: operations["drain_node"];
         delete?: never;
@@ -945,7 +969,7 @@ export interface paths {
         put?: never;
         /**
          * Quarantine Node
-         * @description Take a node out of service at once, even while jobs run there; only a validation that passes returns it.
+         * @description Quarantine a node immediately, even if jobs run on it. Only a passed validation returns it to service.
          */
         post: operations["quarantine_node"];
         delete?: never;
@@ -965,7 +989,7 @@ export interface paths {
         put?: never;
         /**
          * Undrain Node
-         * @description Take a drain back, while nothing worse followed. Not one that another system made.
+         * @description End a drain, unless a worse state followed or another system drained the node.
          */
         post: operations["undrain_node"];
         delete?: never;
@@ -985,7 +1009,7 @@ export interface paths {
         put?: never;
         /**
          * Validate Node
-         * @description Order the check that lets a quarantined node back: a pass returns it, anything else keeps it out.
+         * @description Request the validation that ends a quarantine. Only a pass returns the node to service.
          */
         post: operations["validate_node"];
         delete?: never;
@@ -1023,7 +1047,7 @@ export interface paths {
         };
         /**
          * Get Overview
-         * @description Everything that the first screen shows.
+         * @description The data of the page Overview.
          */
         get: operations["get_overview"];
         put?: never;
@@ -1043,7 +1067,7 @@ export interface paths {
         };
         /**
          * Get Policy
-         * @description The policy that judges now, and what runs beside it.
+         * @description The active policy and its shadow.
          */
         get: operations["get_xid_policy"];
         put?: never;
@@ -1064,7 +1088,7 @@ export interface paths {
         get?: never;
         /**
          * Put Overrides
-         * @description Store a site's overrides as a new version: as a draft, beside the live policy, or in its place.
+         * @description Store the overrides of a site as a new version: as a draft, as the shadow, or as the active version.
          */
         put: operations["put_xid_overrides"];
         post?: never;
@@ -1083,7 +1107,7 @@ export interface paths {
         };
         /**
          * List Shadow
-         * @description Where the shadow and the live policy differ, newest first; the last 5,000 are kept.
+         * @description Differences between the shadow and the active policy, newest first; the last 5,000 are kept.
          */
         get: operations["list_xid_shadow"];
         put?: never;
@@ -1103,7 +1127,7 @@ export interface paths {
         };
         /**
          * List Versions
-         * @description Every version, newest first: who, when, why.
+         * @description Every version, newest first: by whom, when, and why.
          */
         get: operations["list_xid_policy_versions"];
         put?: never;
@@ -1125,7 +1149,7 @@ export interface paths {
         put?: never;
         /**
          * Activate
-         * @description Let a version judge, within seconds; what holds already is judged again by it.
+         * @description Activate a version within seconds. It also evaluates active findings again.
          */
         post: operations["activate_xid_policy"];
         delete?: never;
@@ -1145,7 +1169,7 @@ export interface paths {
         put?: never;
         /**
          * Retire
-         * @description Let a version judge no more; without an active one the built-in policy judges.
+         * @description Retire a version. Without an active version, the built-in policy is in force.
          */
         post: operations["retire_xid_policy"];
         delete?: never;
@@ -1183,7 +1207,7 @@ export interface paths {
         };
         /**
          * List Recovery Plans
-         * @description Plans, newest first: what was possible, what it would have cost, what was chosen, what it did cost.
+         * @description Plans, newest first: the possible strategies with predicted costs, the chosen one, and its actual cost.
          */
         get: operations["list_recovery_plans"];
         put?: never;
@@ -1243,7 +1267,7 @@ export interface paths {
         };
         /**
          * List Remediations
-         * @description Remediations, newest first, each with the rules that judged it.
+         * @description Remediations, newest first, each with the results of the rules.
          */
         get: operations["list_remediations"];
         put?: never;
@@ -1285,7 +1309,7 @@ export interface paths {
         put?: never;
         /**
          * Accept Remediation
-         * @description Drain the node for it. What a rule only holds a person may let pass.
+         * @description Accept the proposal and act on it. An operator may accept a proposal that a rule only holds.
          */
         post: operations["accept_remediation"];
         delete?: never;
@@ -1305,7 +1329,7 @@ export interface paths {
         put?: never;
         /**
          * Dismiss Remediation
-         * @description Leave the node where it is; the incident proposes nothing for it any more.
+         * @description Dismiss the proposal. The node stays as it is, and the incident proposes nothing more for it.
          */
         post: operations["dismiss_remediation"];
         delete?: never;
@@ -1365,9 +1389,9 @@ export interface paths {
         put?: never;
         /**
          * Run Simulation
-         * @description Compare policies of recovery over simulated failures; nothing is stored, and nothing happens to any job.
+         * @description Compare recovery policies over simulated failures. This stores nothing and affects no job.
          *
-         *     The same question gives the same answer. All policies meet the same failures.
+         *     The same request gives the same response. All policies face the same failures.
          */
         post: operations["run_simulation"];
         delete?: never;
@@ -1385,7 +1409,7 @@ export interface paths {
         };
         /**
          * List Suites
-         * @description What can be run: suites, their benchmarks and what these measure.
+         * @description The suites, their benchmarks, and the metrics of each.
          */
         get: operations["list_suites"];
         put?: never;
@@ -1411,7 +1435,7 @@ export interface paths {
         put?: never;
         /**
          * Create Sweep
-         * @description Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null for by hand only.
+         * @description Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null to run it only on request.
          */
         post: operations["create_sweep"];
         delete?: never;
@@ -1436,7 +1460,7 @@ export interface paths {
         post?: never;
         /**
          * Delete Sweep
-         * @description Forget a sweep; the validations that it made stay.
+         * @description Delete a sweep. Its validations stay.
          */
         delete: operations["delete_sweep"];
         options?: never;
@@ -1477,11 +1501,33 @@ export interface paths {
         };
         /**
          * Read Blocks
-         * @description Stored frames as they came, oldest first: 4 bytes of length before each. See ``X-Mainstay-Next`` for the rest.
+         * @description Stored frames, unchanged, oldest first, each after its length (4 bytes).
+         *
+         *     ``X-Mainstay-Next`` is the next cursor.
          */
         get: operations["read_blocks"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/telemetry/bundles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Store the frames of up to 128 nodes
+         * @description The body is one bundle (probes/bundle.py), as a rack relay sends it.
+         */
+        post: operations["post_bundle"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1497,12 +1543,12 @@ export interface paths {
         };
         /**
          * Get Catalog
-         * @description The names behind a digest that frames carry.
+         * @description The names of the signals behind a digest in frames.
          */
         get: operations["get_catalog"];
         /**
          * Put Catalog
-         * @description Announce the signals behind a digest that frames carry.
+         * @description Announce the names of the signals behind a digest in frames.
          */
         put: operations["put_catalog"];
         post?: never;
@@ -1563,7 +1609,7 @@ export interface paths {
         put?: never;
         /**
          * Create Validation Plan
-         * @description Decide what to run before a job, on each node, from the nodes' past; with ``order``, order it too.
+         * @description Choose benchmarks for each node of a job from the history of the nodes; with ``order``, request them too.
          */
         post: operations["create_validation_plan"];
         delete?: never;
@@ -1581,7 +1627,7 @@ export interface paths {
         };
         /**
          * Get Validation Plan
-         * @description One plan with its reasons, as it was made.
+         * @description One plan with its reasons.
          */
         get: operations["get_validation_plan"];
         put?: never;
@@ -1607,7 +1653,7 @@ export interface paths {
         put?: never;
         /**
          * Create Validation
-         * @description Order a suite, or a part of one, on a node, which polls for it; read this validation again for the verdict.
+         * @description Request a suite, or a part of one, on a node, which polls for it. Read the validation again for the verdict.
          */
         post: operations["create_validation"];
         delete?: never;
@@ -1645,7 +1691,9 @@ export interface paths {
         };
         /**
          * Compare Validation
-         * @description A node before and after a repair or an update: each metric against its own past, as its cohort wanders.
+         * @description A node before and after a repair or an update.
+         *
+         *     Each metric is compared with the past of the node and with the drift of its cohort.
          */
         get: operations["compare_validation"];
         put?: never;
@@ -1667,7 +1715,9 @@ export interface paths {
         put?: never;
         /**
          * Post Progress
-         * @description How far a validation is, from the node that runs it. What has ended already is not changed by it.
+         * @description Report the progress of a validation, from the node that runs it.
+         *
+         *     This does not change a validation that has ended.
          */
         post: operations["post_progress"];
         delete?: never;
@@ -1687,7 +1737,9 @@ export interface paths {
         put?: never;
         /**
          * Post Results
-         * @description Results of a validation, from the node that was to run it. The first results count; a repetition is harmless.
+         * @description Report the results of a validation, from the node that ran it.
+         *
+         *     The first results count; a repetition changes nothing.
          */
         post: operations["post_results"];
         delete?: never;
@@ -1707,7 +1759,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel Validation
-         * @description Call a validation off: the node gives its GPUs back within five seconds and keeps what it measured.
+         * @description Cancel a validation. The node releases its GPUs within 5 s and keeps completed results.
          */
         post: operations["cancel_validation"];
         delete?: never;
@@ -1745,10 +1797,10 @@ export interface paths {
         };
         /**
          * Watch
-         * @description Events named by topic, each ``data`` a small JSON object with an ``id``.
+         * @description Stream changes as events named by topic; ``data`` is a small JSON object with an ``id``.
          *
-         *     A stream ends after ten minutes and the browser reconnects with ``Last-Event-ID``: nothing is missed. An event
-         *     ``reset`` says that too much was, and that everything has to be read again.
+         *     A stream ends after ten minutes. The browser reconnects with ``Last-Event-ID`` and misses nothing. After an
+         *     event ``reset``, the client must read everything again.
          */
         get: operations["watch"];
         put?: never;
@@ -1787,7 +1839,7 @@ export interface components {
         AdmissionDecision: "allow" | "allow_degraded" | "deny";
         /**
          * AdmissionIn
-         * @description A job that wants to start on these nodes.
+         * @description A job that is to start on these nodes.
          */
         AdmissionIn: {
             /** Gpus Per Node */
@@ -1913,7 +1965,7 @@ export interface components {
         };
         /**
          * BenchmarkResultIn
-         * @description What ``mainstay.probes.benchmarks`` measured. A verdict that the node added itself is not looked at.
+         * @description The measurements of ``mainstay.probes.benchmarks``. A verdict from the node itself is ignored.
          */
         BenchmarkResultIn: {
             /** Benchmark */
@@ -1948,7 +2000,7 @@ export interface components {
         Better: "higher" | "lower" | "equal";
         /**
          * BreakerRead
-         * @description The circuit breaker: how much of the fleet we drained lately, and how much we may.
+         * @description The circuit breaker: how many nodes Mainstay drained recently, and how many it may drain.
          */
         BreakerRead: {
             /** Fleet */
@@ -1995,7 +2047,7 @@ export interface components {
         };
         /**
          * Cause
-         * @description Categories of root cause, as the Llama 3 report counts interruptions (table 5), and what its table leaves out.
+         * @description Categories of root cause: those of the Llama 3 report (table 5), and further ones.
          * @enum {string}
          */
         Cause: "faulty_gpu" | "gpu_memory" | "gpu_sram" | "gpu_system_processor" | "gpu_thermal" | "gpu_link" | "silent_corruption" | "network" | "nic" | "host" | "storage" | "maintenance" | "software" | "dependency" | "collective_timeout" | "operator" | "workload";
@@ -2059,7 +2111,7 @@ export interface components {
         };
         /**
          * CorruptSteps
-         * @description A node that has computed wrongly, and the newest step before that; null: none is known to be clean.
+         * @description A node that computed wrong results, and the newest step before that; null if no step is known to be correct.
          */
         CorruptSteps: {
             /** Clean */
@@ -2075,7 +2127,7 @@ export interface components {
         };
         /**
          * CorruptedNode
-         * @description What was found in the snapshot memory of one node.
+         * @description The results of scrubbing the snapshot memory of one node.
          */
         CorruptedNode: {
             /** Flipped */
@@ -2217,7 +2269,7 @@ export interface components {
         };
         /**
          * CriterionRun
-         * @description One run's values, to be drawn beside the reference.
+         * @description The values of one run.
          */
         CriterionRun: {
             /** Device */
@@ -2302,7 +2354,7 @@ export interface components {
         };
         /**
          * DecisionBody
-         * @description Why a person accepts or dismisses a proposal.
+         * @description The reason of an operator for accepting or dismissing a proposal.
          */
         DecisionBody: {
             /** Reason */
@@ -2315,7 +2367,7 @@ export interface components {
         Defect: "compute" | "thermal" | "gpu_memory" | "numerics" | "host_link" | "gpu_link" | "fabric" | "network" | "host_cpu" | "host_memory" | "storage" | "software";
         /**
          * DetectorState
-         * @description Whether a detector judges at all: one that does not is no sign of health.
+         * @description Whether a detector evaluates the job. A detector that does not is not evidence of health.
          * @enum {string}
          */
         DetectorState: "idle" | "learning" | "active" | "abstaining";
@@ -2326,7 +2378,9 @@ export interface components {
         };
         /**
          * DetectorStatusRead
-         * @description A detector's own account. One that learns or abstains has judged nothing: that is no sign of health.
+         * @description The status of one detector.
+         *
+         *     A detector that learns or abstains has evaluated nothing, which is not evidence of health.
          */
         DetectorStatusRead: {
             /** Name */
@@ -2341,7 +2395,7 @@ export interface components {
         };
         /**
          * DeviceDetail
-         * @description A piece of hardware, wherever it sat.
+         * @description One piece of hardware, at all its locations.
          */
         DeviceDetail: {
             device: components["schemas"]["DeviceRead"];
@@ -2446,7 +2500,7 @@ export interface components {
         };
         /**
          * DistributionIn
-         * @description A reference sample, as ``mainstay criteria fit`` learns it: the whole run is compared with it.
+         * @description A reference sample, as ``mainstay criteria fit`` learns it. Whole runs are compared with it.
          */
         DistributionIn: {
             /** Alpha */
@@ -2505,7 +2559,7 @@ export interface components {
         };
         /**
          * DrainRead
-         * @description A node that is drained, and what happens to the work on it.
+         * @description A drained node, and what happens to the work on it.
          */
         DrainRead: {
             /** Actor */
@@ -2564,7 +2618,7 @@ export interface components {
         };
         /**
          * Durability
-         * @description The figure of one moment. A null probability is not known, which is never good.
+         * @description The durability at one time. A null probability means unknown.
          */
         Durability: {
             /** Corrupt Steps */
@@ -2604,7 +2658,7 @@ export interface components {
         };
         /**
          * EmittedEvent
-         * @description NVSentinel's HealthEvent, every field given.
+         * @description NVSentinel's HealthEvent with every field.
          */
         EmittedEvent: {
             /** Agent */
@@ -2674,7 +2728,7 @@ export interface components {
         };
         /**
          * EstimateRead
-         * @description A mean over runs with its 95 % interval.
+         * @description A mean over runs with its 95% interval.
          */
         EstimateRead: {
             /** High */
@@ -2705,7 +2759,7 @@ export interface components {
             generation?: number | null;
             /**
              * Id
-             * @description UUIDv7, made where it happened
+             * @description UUIDv7, created where the event happened
              */
             id: string;
             /** Job */
@@ -2720,7 +2774,7 @@ export interface components {
         };
         /**
          * EventKind
-         * @description What may happen to a node or a job. The enumeration may grow, never change meaning.
+         * @description Kinds of events of nodes and jobs. Kinds may be added; their meaning never changes.
          *
          *     Of a burst a node sends one event each 10 s: ``count`` is how often it happened from ``first`` to ``last``.
          *     ``before_start``: read from the kernel log after the fact; ``duplicate``: another source reported the same a moment
@@ -2768,6 +2822,8 @@ export interface components {
             accepted: number;
             /** Duplicates */
             duplicates: number;
+            /** Set Aside */
+            set_aside: number;
         };
         /** EvidenceRead */
         EvidenceRead: {
@@ -2799,10 +2855,17 @@ export interface components {
         };
         /**
          * FabricComponentKind
-         * @description Kinds of piece, the part that is exchanged in a repair. ``part`` is the fabric's word for the same.
+         * @description Kinds of parts that are exchanged in a repair. ``part`` is the term of fabric components for the same.
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
+        /** FacetRead */
+        FacetRead: {
+            /** Count */
+            count: number;
+            /** Value */
+            value: string;
+        };
         /**
          * Family
          * @description Whose number it is.
@@ -2811,7 +2874,7 @@ export interface components {
         Family: "xid" | "sxid";
         /**
          * FindingKind
-         * @description Kinds of finding. The enumeration may grow, never change meaning.
+         * @description Kinds of findings. Kinds may be added; their meaning never changes.
          * @enum {string}
          */
         FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_unresponsive" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "straggler" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "gpu_recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localized" | "memory_bit_flips" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
@@ -2889,7 +2952,7 @@ export interface components {
         };
         /**
          * HealthEvent
-         * @description NVSentinel's HealthEvent, as protobuf writes it in JSON: what has its default may be left out.
+         * @description NVSentinel's HealthEvent in the JSON format of protobuf. Fields with default values may be omitted.
          */
         HealthEvent: {
             /**
@@ -2962,28 +3025,27 @@ export interface components {
         };
         /**
          * HealthState
-         * @description Where a node stands in its life cycle. Unknown is never healthy.
+         * @description The state of a node in its life cycle. Unknown is never healthy.
          * @enum {string}
          */
         HealthState: "unknown" | "healthy" | "suspect" | "draining" | "quarantined" | "validating";
-        /** HeatmapCellRead */
-        HeatmapCellRead: {
-            /** Device */
-            device: string;
-            /** Kind */
-            kind: string;
-            /** Node */
-            node: string;
-            /** Slot */
-            slot: number;
-        };
         /**
          * HeatmapLayoutRead
-         * @description The stable order of the fleet: a snapshot has one byte a slot.
+         * @description The stable order of the fleet, in columns. A snapshot has one byte per slot.
+         *
+         *     The slots of ``nodes[0]`` come first, one per device of its shape, then those of ``nodes[1]``.
          */
         HeatmapLayoutRead: {
-            /** Slots */
-            slots: components["schemas"]["HeatmapCellRead"][];
+            /** Nodes */
+            nodes: string[];
+            /** Rack Of */
+            rack_of: number[];
+            /** Racks */
+            racks: string[];
+            /** Shape Of */
+            shape_of: number[];
+            /** Shapes */
+            shapes: string[][];
             /** Version */
             version: string;
         };
@@ -3008,7 +3070,7 @@ export interface components {
         };
         /**
          * HistoryPage
-         * @description What happened to a device, newest first.
+         * @description The history of a device, newest first.
          */
         HistoryPage: {
             /** Items */
@@ -3117,7 +3179,7 @@ export interface components {
         IncidentState: "open" | "recovering" | "recovered" | "verified" | "closed";
         /**
          * IngestResult
-         * @description How many became events, and how many changed nothing.
+         * @description The number of items that became events, and of those that changed nothing.
          */
         IngestResult: {
             /** Accepted */
@@ -3127,7 +3189,7 @@ export interface components {
         };
         /**
          * JobAnswer
-         * @description The answer to a coordinator's report.
+         * @description The response to the report of a coordinator.
          */
         JobAnswer: {
             /** Command */
@@ -3166,7 +3228,7 @@ export interface components {
         };
         /**
          * JobPage
-         * @description Jobs, the one that started last first.
+         * @description Jobs, the most recently started first.
          */
         JobPage: {
             /** Items */
@@ -3206,7 +3268,7 @@ export interface components {
         };
         /**
          * JobReport
-         * @description What the coordinator says about its job; sent when something changes and every few seconds.
+         * @description The report of a coordinator about its job, sent every few seconds and after each change.
          */
         JobReport: {
             /** Command */
@@ -3335,6 +3397,8 @@ export interface components {
          */
         Me: {
             kind: components["schemas"]["TokenKind"];
+            /** Racks */
+            racks: string[] | null;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
             /** Subject */
@@ -3365,7 +3429,7 @@ export interface components {
         MigrationKind: "migrate";
         /**
          * MigrationRequestCreate
-         * @description Move one rank, or all ranks that a node has, to other nodes.
+         * @description Move one rank, or all ranks of a node, to other nodes.
          */
         MigrationRequestCreate: {
             /**
@@ -3385,7 +3449,7 @@ export interface components {
         };
         /**
          * MigrationRequestPage
-         * @description Advice to a job, newest first.
+         * @description Migration requests of a job, newest first.
          */
         MigrationRequestPage: {
             /** Items */
@@ -3395,7 +3459,7 @@ export interface components {
         };
         /**
          * MigrationRequestRead
-         * @description An advice to a job, and what became of it.
+         * @description A migration request to a job, and its result.
          */
         MigrationRequestRead: {
             /** Actor */
@@ -3429,7 +3493,7 @@ export interface components {
         };
         /**
          * MigrationRequestResult
-         * @description What became of an advice, as the coordinator says.
+         * @description The result of a migration request, as the coordinator reports it.
          */
         MigrationRequestResult: {
             /**
@@ -3447,13 +3511,15 @@ export interface components {
         };
         /**
          * MigrationState
-         * @description Where one advice stands. ``given`` and ``accepted`` are open, the others final.
+         * @description The state of a migration request. ``pending`` and ``accepted`` are open; the others are final.
          * @enum {string}
          */
         MigrationState: "pending" | "accepted" | "completed" | "rejected" | "failed";
         /**
          * MoveBody
-         * @description Why a person moves a node. ``expected_version``: only if its ``state_version`` is still this.
+         * @description The reason of an operator for a transition.
+         *
+         *     With ``expected_version``, it happens only if ``state_version`` still has this value.
          */
         MoveBody: {
             /** Expected Version */
@@ -3463,7 +3529,7 @@ export interface components {
         };
         /**
          * NodeAdmission
-         * @description A node with at least one objection.
+         * @description A node with at least one reason against it.
          */
         NodeAdmission: {
             decision: components["schemas"]["AdmissionDecision"];
@@ -3479,14 +3545,33 @@ export interface components {
             verdict: components["schemas"]["Verdict"] | null;
         };
         /**
+         * NodeFacetsRead
+         * @description How many nodes each value would show, with the other conditions as they are; values without nodes are absent.
+         */
+        NodeFacetsRead: {
+            /** Cohort */
+            cohort: components["schemas"]["FacetRead"][];
+            /** Job */
+            job: components["schemas"]["FacetRead"][];
+            /** Rack */
+            rack: components["schemas"]["FacetRead"][];
+            /** State */
+            state: components["schemas"]["FacetRead"][];
+        };
+        /**
          * NodePage
-         * @description Nodes by name.
+         * @description Nodes of a filter, in order.
          */
         NodePage: {
+            facets: components["schemas"]["NodeFacetsRead"] | null;
             /** Items */
             items: components["schemas"]["NodeRead"][];
+            /** Names */
+            names: string[] | null;
             /** Next Cursor */
             next_cursor: string | null;
+            /** Total */
+            total: number;
         };
         /** NodeRead */
         NodeRead: {
@@ -3544,7 +3629,7 @@ export interface components {
         };
         /**
          * NodeReportCreate
-         * @description What a node says about itself when it starts and when something about it changes.
+         * @description The report of a node at its start and after each change.
          */
         NodeReportCreate: {
             /** Boot Id */
@@ -3597,6 +3682,12 @@ export interface components {
             /** Seconds */
             seconds: number;
         };
+        /**
+         * NodeSort
+         * @description What a list is ordered by, and by name among equals; ``-`` turns the order around.
+         * @enum {string}
+         */
+        NodeSort: "name" | "-name" | "state" | "-state" | "rack" | "-rack" | "cohort" | "-cohort" | "last_seen" | "-last_seen" | "incidents" | "-incidents";
         /** NodeTaskList */
         NodeTaskList: {
             /** Items */
@@ -3604,7 +3695,7 @@ export interface components {
         };
         /**
          * NodeWarningRead
-         * @description Why a node of the job should not be trusted.
+         * @description A warning about a node of the job.
          */
         NodeWarningRead: {
             /** Corrupt */
@@ -3661,7 +3752,7 @@ export interface components {
         };
         /**
          * Owner
-         * @description Who decided the state that a node is in.
+         * @description Who set the state of a node.
          * @enum {string}
          */
         Owner: "system" | "operator" | "external";
@@ -3678,7 +3769,7 @@ export interface components {
         };
         /**
          * PairRead
-         * @description A pair of a round, with what it measured.
+         * @description One pair of a round, with its measurements.
          */
         PairRead: {
             /** A */
@@ -3703,7 +3794,7 @@ export interface components {
         };
         /**
          * PairReportIn
-         * @description What one side of a pair answers; ``result`` is checked by the probes' own types.
+         * @description The answer of one side of a pair; the types of the probes check ``result``.
          */
         PairReportIn: {
             /** Finished At */
@@ -3714,7 +3805,7 @@ export interface components {
         };
         /**
          * PairTaskRead
-         * @description An order to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``.
+         * @description A task to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``.
          */
         PairTaskRead: {
             /** Address */
@@ -3763,7 +3854,7 @@ export interface components {
         };
         /**
          * PolicyIn
-         * @description A policy to compare, by its name; what is null is as usual for it.
+         * @description A policy to compare, by its name; null means the default of that policy.
          */
         PolicyIn: {
             /** Every S */
@@ -3797,7 +3888,7 @@ export interface components {
         };
         /**
          * PolicyResult
-         * @description What one policy kept; null where it cannot be followed.
+         * @description The result of one policy; null if the policy is infeasible.
          */
         PolicyResult: {
             /** Curve */
@@ -3898,7 +3989,7 @@ export interface components {
         };
         /**
          * Preemption
-         * @description Call validations off: the machine is wanted for work.
+         * @description Cancel validations on nodes that a job needs.
          */
         Preemption: {
             /**
@@ -3937,7 +4028,7 @@ export interface components {
         };
         /**
          * ProgressRead
-         * @description What all ranks of a job are doing, and whether it moves.
+         * @description The activity of all ranks of a job, and whether the job progresses.
          */
         ProgressRead: {
             /** Kinds */
@@ -4000,7 +4091,7 @@ export interface components {
         };
         /**
          * RankProgress
-         * @description The last word of one rank; null is unknown.
+         * @description The last report of one rank; null means unknown.
          */
         RankProgress: {
             /** Age Seconds */
@@ -4031,7 +4122,7 @@ export interface components {
         RankState: "running" | "lost" | "restoring";
         /**
          * ReasonBody
-         * @description Why an operator closes or acknowledges an incident.
+         * @description The reason of an operator for closing or acknowledging an incident.
          */
         ReasonBody: {
             /** Reason */
@@ -4039,7 +4130,7 @@ export interface components {
         };
         /**
          * ReasonCode
-         * @description Why a node is not simply allowed.
+         * @description A reason against a node, or for a degraded start.
          * @enum {string}
          */
         ReasonCode: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy";
@@ -4052,7 +4143,7 @@ export interface components {
         };
         /**
          * RecommendedAction
-         * @description The action that is expected to repair the fault, from the mildest to the strongest. The order has a meaning.
+         * @description The mildest action that is expected to repair the fault. The values are ordered from mildest to strongest.
          * @enum {string}
          */
         RecommendedAction: "none" | "monitor" | "restart_job" | "migrate_ranks" | "reset_gpu" | "reboot_node" | "inspect_node" | "replace";
@@ -4111,7 +4202,7 @@ export interface components {
         };
         /**
          * RecoveryPolicyRead
-         * @description A policy that can be compared. Seconds.
+         * @description A policy that can be compared. Times are in seconds.
          */
         RecoveryPolicyRead: {
             /** Description */
@@ -4213,7 +4304,7 @@ export interface components {
         };
         /**
          * RemediationState
-         * @description How far a proposal has come.
+         * @description The state of a proposal.
          * @enum {string}
          */
         RemediationState: "proposed" | "held" | "accepted" | "dismissed" | "done" | "superseded" | "failed";
@@ -4240,7 +4331,7 @@ export interface components {
         };
         /**
          * RestoreSource
-         * @description Where one rank's state comes from.
+         * @description The source of the state of one rank.
          * @enum {string}
          */
         RestoreSource: "live" | "local_slot" | "peer_copy" | "parity" | "disk";
@@ -4288,7 +4379,7 @@ export interface components {
         };
         /**
          * RuleOutcome
-         * @description What a rule says of a proposal.
+         * @description The result of a rule for a proposal.
          * @enum {string}
          */
         RuleOutcome: "allow" | "hold" | "deny";
@@ -4307,7 +4398,7 @@ export interface components {
         Scope: "read" | "report" | "act" | "admin";
         /**
          * Scrubbing
-         * @description What reading all snapshot memory again and again has found, since each agent or the coordinator started.
+         * @description The results of scrubbing snapshot memory since the start of each agent or of the coordinator.
          */
         Scrubbing: {
             /** Bytes */
@@ -4337,7 +4428,7 @@ export interface components {
         SelectionTrigger: "job" | "added" | "repair" | "incident" | "periodic" | "manual";
         /**
          * SeriesRead
-         * @description One signal of one device, thinned. Counters come as rates per second. Null is unknown.
+         * @description One signal of one device, downsampled. Counters are rates per second. Null means unknown.
          */
         SeriesRead: {
             /** Device */
@@ -4359,7 +4450,7 @@ export interface components {
         };
         /**
          * SessionsIn
-         * @description What is known of the sessions that a criterion was learned from (``mainstay criteria fit``).
+         * @description The sessions from which a criterion was learned (``mainstay criteria fit``).
          */
         SessionsIn: {
             /** Between */
@@ -4373,7 +4464,7 @@ export interface components {
         };
         /**
          * SessionsRead
-         * @description Stretches in which runs of one machine share conditions; scatters are shares of the typical value.
+         * @description Periods in which runs of one machine share conditions; scatters are ratios of the typical value.
          */
         SessionsRead: {
             /** Between */
@@ -4392,7 +4483,7 @@ export interface components {
         Severity: "info" | "warning" | "critical";
         /**
          * ShadowPage
-         * @description What the shadow said and the live policy did not, or the other way round; newest first.
+         * @description Differences between the findings of the shadow and of the active policy, newest first.
          */
         ShadowPage: {
             /** Items */
@@ -4432,10 +4523,23 @@ export interface components {
             /** Version */
             version: number;
         };
-        /** SignIn */
+        /**
+         * SignIn
+         * @description ``token`` is an access token, or the code of a sign-in link.
+         */
         SignIn: {
             /** Token */
             token: string;
+        };
+        /**
+         * SignInCode
+         * @description A code that signs a browser in once, until ``expires_at`` (Unix seconds).
+         */
+        SignInCode: {
+            /** Code */
+            code: string;
+            /** Expires At */
+            expires_at: number;
         };
         /** SignalList */
         SignalList: {
@@ -4474,7 +4578,7 @@ export interface components {
         };
         /**
          * SimulationIn
-         * @description A job on nodes that fail. Defaults are those of a job like Llama 3's.
+         * @description A job on nodes that fail. The defaults describe a job like that of Llama 3.
          */
         SimulationIn: {
             /**
@@ -4580,7 +4684,7 @@ export interface components {
         };
         /**
          * StrategyEvaluation
-         * @description All options at a failure, best first.
+         * @description All options for one failure, best first.
          */
         StrategyEvaluation: {
             /** Chosen */
@@ -4627,7 +4731,7 @@ export interface components {
         };
         /**
          * SuitePage
-         * @description Suites, the quickest first.
+         * @description Suites, the fastest first.
          */
         SuitePage: {
             /** Items */
@@ -4646,7 +4750,7 @@ export interface components {
         };
         /**
          * SweepChange
-         * @description What is to change of a sweep, all else stays; ``version`` as it was read, so that two editors never overwrite.
+         * @description The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates.
          */
         SweepChange: {
             /** Benchmarks */
@@ -4727,7 +4831,7 @@ export interface components {
         };
         /**
          * SweepIn
-         * @description One quantity that is varied, everything else as it is.
+         * @description One quantity that varies while all others stay the same.
          */
         SweepIn: {
             over: components["schemas"]["SweepOver"];
@@ -4736,7 +4840,7 @@ export interface components {
         };
         /**
          * SweepOver
-         * @description What may be varied.
+         * @description The quantities that can vary.
          * @enum {string}
          */
         SweepOver: "mtbf_hours" | "spares";
@@ -4830,9 +4934,17 @@ export interface components {
         };
         /**
          * TokenCreate
-         * @description A new token. ``node`` binds a join token to one node name, ``job`` a job token to one job.
+         * @description A new token.
+         *
+         *     ``node`` binds a join token to one node name, ``job`` a job token to one job, ``racks`` a relay token to racks. A
+         *     job token without ``job`` is made only with ``any_job``: it may write the data of every job.
          */
         TokenCreate: {
+            /**
+             * Any Job
+             * @default false
+             */
+            any_job: boolean;
             /** Expires In */
             expires_in?: number | null;
             /** Job */
@@ -4842,11 +4954,13 @@ export interface components {
              * @default user
              * @enum {string}
              */
-            kind: "user" | "join" | "job";
+            kind: "user" | "join" | "job" | "relay";
             /** Name */
             name: string;
             /** Node */
             node?: string | null;
+            /** Racks */
+            racks?: (string | "*")[];
             /** Scopes */
             scopes?: components["schemas"]["Scope"][];
         };
@@ -4867,6 +4981,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -4878,7 +4994,7 @@ export interface components {
          * TokenKind
          * @enum {string}
          */
-        TokenKind: "admin" | "user" | "node" | "job" | "join";
+        TokenKind: "admin" | "user" | "node" | "job" | "join" | "relay";
         /**
          * TokenPage
          * @description Tokens, newest first.
@@ -4906,6 +5022,8 @@ export interface components {
             node: string | null;
             /** Prefix */
             prefix: string;
+            /** Racks */
+            racks: string[] | null;
             /** Revoked At */
             revoked_at: number | null;
             /** Scopes */
@@ -4952,7 +5070,7 @@ export interface components {
          * TransfersRead
          * @description Medians over the last steps: ``seconds[s][d]`` from ``ranks[s]`` to ``ranks[d]``.
          *
-         *     Of a job with many ranks those of the slowest transfers.
+         *     For a job with many ranks, the response contains the slowest transfers.
          */
         TransfersRead: {
             /** Bytes */
@@ -4968,7 +5086,7 @@ export interface components {
         };
         /**
          * TransitionPage
-         * @description Moves of a node, newest first.
+         * @description Transitions of a node, newest first.
          */
         TransitionPage: {
             /** Items */
@@ -4978,7 +5096,7 @@ export interface components {
         };
         /**
          * TransitionRead
-         * @description One accepted move of a node.
+         * @description One transition of a node.
          */
         TransitionRead: {
             /** Actor */
@@ -5017,7 +5135,7 @@ export interface components {
         };
         /**
          * UpdateShift
-         * @description A metric of a cohort before and after.
+         * @description One metric of a cohort before and after a change.
          */
         UpdateShift: {
             /** After */
@@ -5182,7 +5300,7 @@ export interface components {
         };
         /**
          * ValidationProgressCreate
-         * @description How far a validation is: what the node says of it while it runs.
+         * @description The progress of a validation, as the node reports it while it runs.
          */
         ValidationProgressCreate: {
             /** Benchmark */
@@ -5309,7 +5427,7 @@ export interface components {
         };
         /**
          * Verdict
-         * @description The answer of a validation. A verdict latches until a check of equal or greater power passes.
+         * @description The verdict of a validation. It stays until a validation of equal or greater power passes.
          * @enum {string}
          */
         Verdict: "pass" | "warn" | "fail" | "unknown";
@@ -5339,13 +5457,13 @@ export interface components {
         };
         /**
          * VersionMode
-         * @description Where a version stands. At most one is active and at most one a shadow.
+         * @description The mode of a version. At most one version is active, and at most one is the shadow.
          * @enum {string}
          */
         VersionMode: "draft" | "shadow" | "active" | "retired";
         /**
          * WarnedNode
-         * @description A node that is not trusted, and what is done for its ranks.
+         * @description A node with a warning, and the protection of its ranks.
          */
         WarnedNode: {
             /** Copies */
@@ -5365,7 +5483,7 @@ export interface components {
         };
         /**
          * WithoutSpare
-         * @description What the job does while a node is missing and no spare is left.
+         * @description What the job does while a node is missing and no spare node is available.
          * @enum {string}
          */
         WithoutSpare: "wait" | "drop" | "reroute";
@@ -5445,6 +5563,15 @@ export interface components {
         };
         /** @description Too large (RFC 9457) */
         TooLarge: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Too many requests (RFC 9457) */
+        TooManyRequests: {
             headers: {
                 [name: string]: unknown;
             };
@@ -5551,6 +5678,8 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
             default: components["responses"]["Problem"];
         };
     };
@@ -5569,6 +5698,29 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_sign_in_code: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInCode"];
+                };
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
@@ -5667,7 +5819,7 @@ export interface operations {
                 after: string;
                 /** @description Only its devices. */
                 node?: string | null;
-                /** @description Runs that ended before it against those after it. */
+                /** @description Compare runs that ended before this time with those after it. */
                 at?: number | null;
                 since?: number | null;
                 until?: number | null;
@@ -5783,7 +5935,7 @@ export interface operations {
                 cohort: string;
                 benchmark: string;
                 metric: string;
-                /** @description Its runs are among those answered, however old they are. */
+                /** @description The runs of this validation are included, of any age. */
                 validation?: string | null;
             };
             header?: never;
@@ -5874,12 +6026,12 @@ export interface operations {
     get_device: {
         parameters: {
             query?: {
-                /** @description The node that calls it so. */
+                /** @description The node on which the device has this ID. */
                 node?: string | null;
             };
             header?: never;
             path: {
-                /** @description Serial number, UUID, or the node's name for it where only one device has it. */
+                /** @description Serial number, UUID, or the device ID on its node if only one device has that ID. */
                 device: string;
             };
             cookie?: never;
@@ -5907,14 +6059,14 @@ export interface operations {
     list_device_history: {
         parameters: {
             query?: {
-                /** @description The node that calls it so. */
+                /** @description The node on which the device has this ID. */
                 node?: string | null;
                 limit?: number;
                 cursor?: string | null;
             };
             header?: never;
             path: {
-                /** @description Serial number, UUID, or the node's name for it where only one device has it. */
+                /** @description Serial number, UUID, or the device ID on its node if only one device has that ID. */
                 device: string;
             };
             cookie?: never;
@@ -5996,9 +6148,15 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
+            /** @description Service Unavailable */
+            503: components["responses"]["TemporarilyUnavailable"];
             default: components["responses"]["Problem"];
         };
     };
@@ -6502,7 +6660,7 @@ export interface operations {
     post_gpud_states: {
         parameters: {
             query?: {
-                /** @description Whose states; a node's own token need not say it. */
+                /** @description The node of the states; not needed with a token of the node itself. */
                 node?: string | null;
             };
             header?: never;
@@ -6761,7 +6919,7 @@ export interface operations {
     get_job_progress: {
         parameters: {
             query?: {
-                /** @description Ranks to list: those that lag most. */
+                /** @description Number of ranks to list, those that lag most first. */
                 limit?: number;
             };
             header?: never;
@@ -6827,7 +6985,7 @@ export interface operations {
                 start?: number | null;
                 stop?: number | null;
                 points?: number;
-                /** @description Comma-separated; all if not given. */
+                /** @description Comma-separated; the default is all. */
                 ranks?: string | null;
             };
             header?: {
@@ -6937,10 +7095,15 @@ export interface operations {
     list_nodes: {
         parameters: {
             query?: {
-                state?: components["schemas"]["HealthState"] | null;
-                q?: string | null;
+                sort?: components["schemas"]["NodeSort"];
+                facets?: boolean;
                 limit?: number;
                 cursor?: string | null;
+                state?: components["schemas"]["HealthState"] | null;
+                rack?: string | null;
+                cohort?: string | null;
+                job?: string | null;
+                q?: string | null;
             };
             header?: never;
             path?: never;
@@ -7026,7 +7189,7 @@ export interface operations {
     claim_node_tasks: {
         parameters: {
             query?: {
-                /** @description Seconds to wait for an order. */
+                /** @description Seconds to wait for a task. */
                 wait?: number;
             };
             header?: never;
@@ -8023,6 +8186,50 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    post_bundle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/msgpack": string;
+            };
+        };
+        responses: {
+            /** @description All frames are durable but those listed: subject, sequence, slug, detail. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        rejected?: {
+                            [key: string]: unknown;
+                        }[];
+                    };
+                };
+            };
+            /** @description All frames are durable. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["InvalidInput"];
+            503: components["responses"]["TemporarilyUnavailable"];
+            default: components["responses"]["Problem"];
+        };
+    };
     get_catalog: {
         parameters: {
             query?: never;
@@ -8094,7 +8301,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Durable. X-Mainstay-Duplicate: 1 when it was stored before. */
+            /** @description Stored durably. X-Mainstay-Duplicate is 1 if it was stored before. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -8215,7 +8422,7 @@ export interface operations {
                 sweep?: string | null;
                 /** @description A run of a sweep. */
                 run?: string | null;
-                /** @description False leaves the results out, as for a run over many nodes. */
+                /** @description False omits the results, for a run over many nodes. */
                 results?: boolean;
                 limit?: number;
                 cursor?: string | null;
@@ -8307,7 +8514,7 @@ export interface operations {
     compare_validation: {
         parameters: {
             query?: {
-                /** @description An earlier validation; else the last that measured. */
+                /** @description An earlier validation; the default is the last one with measurements. */
                 before?: string | null;
             };
             header?: never;

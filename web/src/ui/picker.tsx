@@ -11,6 +11,8 @@ export interface PickerOption {
   /** The group's name; options of a group are adjacent. */
   group: string;
   about?: string;
+  /** Shown at the right, such as a count. */
+  note?: string;
 }
 
 interface Props {
@@ -112,7 +114,7 @@ function Options({ label, value, options, placeholder, onChoose }: OptionsProps)
             id={`${list}-${index}`}
             option={option}
             head={grouped && option.group !== shown[index - 1]?.group ? option.group : undefined}
-            aside={grouped ? undefined : option.group}
+            aside={option.note ?? (grouped ? undefined : option.group)}
             active={index === at}
             chosen={option.value === value}
             onPoint={() => setActive(index)}

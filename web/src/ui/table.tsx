@@ -37,6 +37,8 @@ interface Props<T extends RowData> {
   onOpen?: (row: T) => void;
   /** `name` or `-name`, as in the URL. */
   sort?: string;
+  /** The service sorts: rows stay in the order of `data`. */
+  sorted?: boolean;
   onSort?: (sort: string) => void;
   /** Right-aligned columns. */
   right?: readonly string[];
@@ -67,6 +69,7 @@ export function DataTable<T extends RowData>(props: Props<T>) {
     rowId,
     onOpen,
     sort,
+    sorted = false,
     onSort,
     right = [],
     grow,
@@ -81,6 +84,7 @@ export function DataTable<T extends RowData>(props: Props<T>) {
     getRowId: rowId,
     state: { sorting },
     enableSortingRemoval: false,
+    manualSorting: sorted,
     onSortingChange: (update) => {
       const [next] = typeof update === "function" ? update(sorting) : update;
       if (next) onSort?.(`${next.desc ? "-" : ""}${next.id}`);
@@ -107,13 +111,13 @@ export function DataTable<T extends RowData>(props: Props<T>) {
           {table.getHeaderGroups().map((group) => (
             <tr key={group.id} className="border-line border-b text-ink-3 text-xs">
               {group.headers.map((header) => {
-                const sorted = header.column.getIsSorted();
+                const direction = header.column.getIsSorted();
                 const sortable = onSort !== undefined && header.column.getCanSort();
                 return (
                   <th
                     key={header.id}
                     scope="col"
-                    aria-sort={sorted ? (sorted === "desc" ? "descending" : "ascending") : undefined}
+                    aria-sort={direction ? (direction === "desc" ? "descending" : "ascending") : undefined}
                     className={cx(
                       "h-8 whitespace-nowrap px-2.5 font-medium first:pl-4 last:pr-4",
                       side(header.column.id),
@@ -123,10 +127,13 @@ export function DataTable<T extends RowData>(props: Props<T>) {
                       <button
                         type="button"
                         onClick={header.column.getToggleSortingHandler()}
-                        className={cx("inline-flex items-center gap-1 hover:text-ink", sorted && "text-ink")}
+                        className={cx(
+                          "inline-flex items-center gap-1 hover:text-ink",
+                          direction && "text-ink",
+                        )}
                       >
                         <table.FlexRender header={header} />
-                        {sorted && <Icon name={sorted === "desc" ? "downArrow" : "up"} size={11} />}
+                        {direction && <Icon name={direction === "desc" ? "downArrow" : "up"} size={11} />}
                       </button>
                     ) : (
                       <table.FlexRender header={header} />

@@ -1,4 +1,4 @@
-/** The sign-in page. The sign-in link has the token in its fragment, which no server or log receives. */
+/** The sign-in page. The sign-in link has a one-time code in its fragment, which no server or log receives. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useRouter } from "@tanstack/react-router";
 import { type FormEvent, useEffect, useRef, useState } from "react";
@@ -11,12 +11,12 @@ import { signIn } from "./queries";
 
 const route = getRouteApi("/sign-in");
 
-/** Remove the token from the address bar, so that it is not bookmarked or shared by accident. */
-function takeFragmentToken(): string | null {
-  const token = new URLSearchParams(window.location.hash.slice(1)).get("token");
-  if (token)
+/** Remove the code from the address bar: a bookmark of it would not work. */
+function takeFragmentCode(): string | null {
+  const code = new URLSearchParams(window.location.hash.slice(1)).get("code");
+  if (code)
     window.history.replaceState(window.history.state, "", window.location.pathname + window.location.search);
-  return token;
+  return code;
 }
 
 export function SignIn() {
@@ -37,7 +37,7 @@ export function SignIn() {
     document.title = "Sign in · Mainstay";
     if (tried.current) return; // StrictMode mounts twice; a one-time link works once
     tried.current = true;
-    const fromLink = takeFragmentToken();
+    const fromLink = takeFragmentCode();
     if (fromLink) exchange.mutate(fromLink);
   }, [exchange]);
 
@@ -59,8 +59,8 @@ export function SignIn() {
             label="Access token"
             hint={
               <>
-                The service printed a sign-in link at its first start. Create another with{" "}
-                <code className="font-mono">mainstay token</code>.
+                A sign-in link works once. Print one with{" "}
+                <code className="font-mono">mainstay token login-link</code>.
               </>
             }
           >
@@ -79,7 +79,7 @@ export function SignIn() {
           {exchange.isError &&
             (refused ? (
               <p role="alert" className="rounded-md bg-quarantined-soft px-3 py-2.5 text-sm">
-                This token is not valid: it is unknown, expired, or revoked. Create another one.{" "}
+                The sign-in was not valid. Print a new link with mainstay token login-link.{" "}
                 {problemOf(exchange.error).detail}
               </p>
             ) : (

@@ -2,21 +2,18 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { useMemo } from "react";
-import type { HealthState } from "@/api/types";
 import { nodesQuery } from "@/features/nodes/queries";
-import { plural } from "@/lib/format";
+import { integer, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { health, healthUrgency } from "@/lib/status-styles";
 import { Button } from "@/ui/button";
 import { CopyMenu, curl } from "@/ui/copy";
-import { Input } from "@/ui/field";
 import { ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
-import { Select } from "@/ui/select";
 import { SkeletonRows } from "@/ui/skeleton";
 import { DcgmTargets } from "./dcgm-targets";
 import { FleetMap } from "./fleet-map";
+import { NodeFilters } from "./node-filters";
 import { NodeTable } from "./node-table";
 
 const route = getRouteApi("/shell/fleet");
@@ -24,12 +21,18 @@ const route = getRouteApi("/shell/fleet");
 export function FleetPage() {
   const search = route.useSearch();
   const navigate = route.useNavigate();
-  const filter = { state: search.state, q: search.q };
-  const query = useInfiniteQuery({ ...nodesQuery(filter), refetchInterval: usePolling(15_000) });
+  const { state, rack, cohort, job, q, sort = "state" } = search;
+  const query = useInfiniteQuery({
+    ...nodesQuery({ state, rack, cohort, job, q, sort, facets: true }),
+    refetchInterval: usePolling(15_000),
+  });
   const nodes = useMemo(() => query.data?.pages.flatMap((page) => page.items), [query.data]);
-  const filtered = Boolean(search.state || search.q);
+  const first = query.data?.pages[0];
+  const keep = useMemo(() => (first?.names ? new Set(first.names) : null), [first]);
+  const filtered = Boolean(state || rack || cohort || job || q);
   const set = (change: Partial<typeof search>) =>
     void navigate({ search: (old) => ({ ...old, ...change }), replace: true });
+  const clear = () => set(NO_FILTER);
 
   return (
     <Page
@@ -43,13 +46,20 @@ export function FleetPage() {
       <FleetMap
         signal={search.signal}
         onSignal={(signal) => set({ signal: signal === "state" ? undefined : signal })}
-        keep={filtered && nodes ? new Set(nodes.map((node) => node.name)) : null}
+        keep={filtered ? keep : null}
       />
       <Panel
         title="Nodes"
-        about={nodes && `${plural(nodes.length, "node")}${query.hasNextPage ? " so far" : ""}`}
+        about={nodes && counted(nodes.length, first?.total ?? nodes.length)}
         flush
-        aside={<Filters state={search.state} q={search.q} onChange={set} />}
+        aside={
+          <NodeFilters
+            values={{ state, rack, cohort, job, q }}
+            facets={first?.facets ?? undefined}
+            onChange={set}
+            onClear={filtered ? clear : undefined}
+          />
+        }
       >
         {query.isError && nodes && (
           <div className="px-4 pb-2">
@@ -63,7 +73,12 @@ export function FleetPage() {
         )}
         {query.isPending && <SkeletonRows className="px-4 pb-4" />}
         {nodes && (
-          <NodeTable nodes={nodes} filtered={filtered} sort={search.sort} onSort={(sort) => set({ sort })} />
+          <NodeTable
+            nodes={nodes}
+            onClear={filtered ? clear : undefined}
+            sort={sort}
+            onSort={(next) => set({ sort: next === "state" ? undefined : next })}
+          />
         )}
         {query.hasNextPage && (
           <div className="px-4 py-3">
@@ -78,36 +93,9 @@ export function FleetPage() {
   );
 }
 
-interface FilterProps {
-  state: HealthState | undefined;
-  q: string | undefined;
-  onChange: (change: { state?: HealthState; q?: string }) => void;
-}
+const NO_FILTER = { state: undefined, rack: undefined, cohort: undefined, job: undefined, q: undefined };
 
-function Filters({ state, q, onChange }: FilterProps) {
-  return (
-    <>
-      <Input
-        type="search"
-        aria-label="Filter nodes by name"
-        placeholder="Filter by name"
-        defaultValue={q ?? ""}
-        onChange={(event) => onChange({ q: event.target.value || undefined })}
-        className="w-44"
-      />
-      <Select
-        label="Filter by state"
-        value={state ?? "any"}
-        onChange={(value) => onChange({ state: value === "any" ? undefined : (value as HealthState) })}
-        groups={[
-          {
-            options: [
-              { value: "any", label: "Any state" },
-              ...healthUrgency.map((value) => ({ value, label: health[value].label })),
-            ],
-          },
-        ]}
-      />
-    </>
-  );
+/** "100 of 10,000 nodes", or "24 nodes" if all are loaded. */
+function counted(loaded: number, total: number): string {
+  return loaded < total ? `${integer(loaded)} of ${plural(total, "node")}` : plural(total, "node");
 }

@@ -1,16 +1,25 @@
 import { describe, expect, it } from "vitest";
 import type { Signal } from "@/api/types";
 import { healthOrder } from "@/lib/status-styles";
-import { byteValue, cellText, mapModel, stateOf, statePatterns } from "./map-model";
+import { byteValue, cellText, mapModel, type Slot, slotsOf, stateOf, statePatterns } from "./map-model";
 
-const slots = [
+const slots: Slot[] = [
   { slot: 0, node: "a", device: "host", kind: "host" },
   { slot: 1, node: "a", device: "gpu0", kind: "gpu" },
   { slot: 2, node: "a", device: "gpu1", kind: "gpu" },
   { slot: 3, node: "b", device: "host", kind: "host" },
-  { slot: 4, node: "b", device: "nic:mlx5_0:1", kind: "nic" },
 ];
 const power: Signal = { name: "gpu_power_watts", unit: "W", kind: "gauge", source: "gpu", about: "" };
+
+it("expands the columns of a layout in order", () => {
+  const shapes = [["host", "gpu0"], ["host"]];
+  expect(slotsOf({ nodes: ["a", "b", "c"], shape_of: [1, 0, 1], shapes })).toEqual([
+    { slot: 0, node: "a", device: "host", kind: "host" },
+    { slot: 1, node: "b", device: "host", kind: "host" },
+    { slot: 2, node: "b", device: "gpu0", kind: "gpu" },
+    { slot: 3, node: "c", device: "host", kind: "host" },
+  ]);
+});
 
 describe("mapModel", () => {
   it("draws only what can have the signal", () => {

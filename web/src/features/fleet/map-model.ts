@@ -1,5 +1,5 @@
 /** The cells and texts of the heatmap. */
-import type { HealthState, Signal, Slot } from "@/api/types";
+import type { FleetLayout, HealthState, Signal } from "@/api/types";
 import { groupByNode, type HeatNode } from "@/charts/heat-layout";
 import { NO_DATA, type Pattern } from "@/charts/heat-paint";
 import { namedValue } from "@/features/signals/named";
@@ -8,6 +8,26 @@ import { health, healthOrder } from "@/lib/status-styles";
 
 export const FULL_SCALE = 250;
 
+/** A device of the fleet; `slot` is the index of its byte in a snapshot. */
+export interface Slot {
+  slot: number;
+  node: string;
+  device: string;
+  kind: "host" | "gpu";
+}
+
+/** Expand the columns of a layout: the slots of a node are adjacent, one per device of its shape. */
+export function slotsOf(layout: Pick<FleetLayout, "nodes" | "shape_of" | "shapes">): Slot[] {
+  const slots: Slot[] = [];
+  layout.nodes.forEach((node, index) => {
+    const shape = layout.shapes[layout.shape_of[index] ?? -1];
+    for (const device of shape ?? []) {
+      slots.push({ slot: slots.length, node, device, kind: device === "host" ? "host" : "gpu" });
+    }
+  });
+  return slots;
+}
+
 export interface MapModel {
   slots: Slot[];
   /** Byte index of each drawn cell. */
@@ -15,13 +35,10 @@ export interface MapModel {
   nodes: HeatNode[];
 }
 
-/**
- * For states, the GPUs of a node represent it, and the host only if it has no GPUs. Ports are omitted; the node page
- * shows them.
- */
+/** For states, the GPUs of a node represent it, and the host only if it has no GPUs. */
 function standIns(slots: readonly Slot[]): Slot[] {
   const withGpu = new Set(slots.filter((slot) => slot.kind === "gpu").map((slot) => slot.node));
-  return slots.filter((slot) => slot.kind === "gpu" || (slot.kind === "host" && !withGpu.has(slot.node)));
+  return slots.filter((slot) => slot.kind === "gpu" || !withGpu.has(slot.node));
 }
 
 /** Return the cells that can have the signal; a host, for example, has no GPU temperature. */

@@ -1,7 +1,7 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import type { Node } from "@/api/types";
+import type { Node, NodeSort } from "@/api/types";
 import { plural, readable } from "@/lib/format";
-import { health, healthUrgency, statusStyleOf, verdict } from "@/lib/status-styles";
+import { health, statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
 import { Empty } from "@/ui/notice";
 import { StatePill } from "@/ui/state-pill";
@@ -34,9 +34,9 @@ const columns: Column<Node>[] = column.columns([
       </Link>
     ),
   }),
-  column.accessor((node) => healthUrgency.indexOf(node.state), {
-    id: "state",
+  column.accessor("state", {
     header: "State",
+    sortDescFirst: false,
     cell: ({ row }) => (
       <span className="flex min-w-0 items-center gap-2">
         <StatePill look={statusStyleOf(health, row.original.state)} quiet />
@@ -47,7 +47,7 @@ const columns: Column<Node>[] = column.columns([
     ),
   }),
   column.accessor((node) => node.last_seen_at ?? 0, {
-    id: "seen",
+    id: "last_seen",
     header: "Last report",
     cell: ({ row }) => (
       <span className="text-ink-2">
@@ -57,8 +57,13 @@ const columns: Column<Node>[] = column.columns([
   }),
   column.accessor((node) => node.devices.length, {
     id: "devices",
+    enableSorting: false,
     header: "Devices",
     cell: ({ row }) => <span className="text-ink-2">{devicesText(row.original)}</span>,
+  }),
+  column.accessor("rack", {
+    header: "Rack",
+    cell: ({ row }) => <span className="text-ink-2">{row.original.rack || "–"}</span>,
   }),
   column.accessor("cohort", {
     header: "Cohort",
@@ -66,6 +71,7 @@ const columns: Column<Node>[] = column.columns([
   }),
   column.accessor((node) => node.jobs.length, {
     id: "jobs",
+    enableSorting: false,
     header: "Jobs",
     cell: ({ row }) => <JobLinks jobs={row.original.jobs} />,
   }),
@@ -88,6 +94,7 @@ const columns: Column<Node>[] = column.columns([
   }),
   column.accessor((node) => node.last_validation_at ?? 0, {
     id: "verdict",
+    enableSorting: false,
     header: "Last validation",
     cell: ({ row }) => {
       const { last_verdict, last_validation_at } = row.original;
@@ -127,18 +134,24 @@ function JobLinks({ jobs }: { jobs: string[] }) {
 
 interface Props {
   nodes: Node[];
-  filtered: boolean;
-  sort: string | undefined;
-  onSort: (sort: string) => void;
+  /** Clear the filters; absent if there are none. */
+  onClear?: () => void;
+  sort: NodeSort;
+  onSort: (sort: NodeSort) => void;
 }
 
-export function NodeTable({ nodes, filtered, sort, onSort }: Props) {
+export function NodeTable({ nodes, onClear, sort, onSort }: Props) {
   const navigate = useNavigate();
   if (nodes.length === 0) {
     return (
       <div className="px-4 pb-4">
-        {filtered ? (
-          <Empty title="No matching nodes.">Clear the filters to see all nodes.</Empty>
+        {onClear ? (
+          <Empty title="No matching nodes.">
+            No node meets all filters.{" "}
+            <button type="button" onClick={onClear} className="font-medium text-ink underline">
+              Clear the filters
+            </button>
+          </Empty>
         ) : (
           <Empty title="No nodes enrolled.">
             Create a join token with <code className="font-mono text-xs">mainstay token</code>, then start{" "}
@@ -154,11 +167,17 @@ export function NodeTable({ nodes, filtered, sort, onSort }: Props) {
       data={nodes}
       columns={columns}
       rowId={(node) => node.name}
-      sort={sort ?? "state"}
-      onSort={onSort}
+      sort={sort}
+      sorted
+      onSort={(next) => onSort(next as NodeSort)}
       right={["incidents"]}
       grow="state"
-      columnClass={{ cohort: "max-[1600px]:hidden", devices: "max-[1100px]:hidden", seen: "max-sm:hidden" }}
+      columnClass={{
+        cohort: "max-[1600px]:hidden",
+        rack: "max-[1300px]:hidden",
+        devices: "max-[1100px]:hidden",
+        last_seen: "max-sm:hidden",
+      }}
       onOpen={(node) => void navigate({ to: "/nodes/$name", params: { name: node.name }, search: {} })}
     />
   );

@@ -1,6 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 import { client, fetchRaw, unwrap } from "@/api/client";
 import type { FleetLayout } from "@/api/types";
+import { type Slot, slotsOf } from "./map-model";
 
 export const fleetKeys = {
   layout: ["layout"] as const,
@@ -9,7 +10,8 @@ export const fleetKeys = {
   snapshot: (signal: string) => ["snapshot", signal] as const,
 };
 
-export interface Layout extends FleetLayout {
+export interface Layout {
+  slots: Slot[];
   etag: string | null;
 }
 
@@ -22,7 +24,7 @@ export const layoutQuery = () =>
       const headers: Record<string, string> = known?.etag ? { "If-None-Match": known.etag } : {};
       const response = await fetchRaw("/v1/fleet/heatmap-layout", { signal, headers });
       if (response.status === 304 && known) return known;
-      return { ...((await response.json()) as FleetLayout), etag: response.headers.get("ETag") };
+      return { slots: slotsOf((await response.json()) as FleetLayout), etag: response.headers.get("ETag") };
     },
   });
 

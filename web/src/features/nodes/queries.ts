@@ -1,10 +1,16 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { client, unwrap } from "@/api/client";
-import type { HealthState } from "@/api/types";
+import type { HealthState, NodeSort } from "@/api/types";
 
 export interface NodeFilter {
   state?: HealthState;
+  rack?: string;
+  cohort?: string;
+  job?: string;
   q?: string;
+  sort?: NodeSort;
+  /** Whether to count the nodes of each state, rack, cohort and job. */
+  facets?: boolean;
 }
 
 export const nodeKeys = {
@@ -22,7 +28,7 @@ export const nodesQuery = (filter: NodeFilter = {}) =>
     initialPageParam: undefined as string | undefined,
     queryFn: ({ signal, pageParam }) =>
       unwrap(
-        client.GET("/v1/nodes", { signal, params: { query: { ...filter, limit: 200, cursor: pageParam } } }),
+        client.GET("/v1/nodes", { signal, params: { query: { ...filter, limit: 100, cursor: pageParam } } }),
       ),
     getNextPageParam: (page) => page.next_cursor ?? undefined,
     placeholderData: keepPreviousData,

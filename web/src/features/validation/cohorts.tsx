@@ -3,12 +3,11 @@ import { nodesQuery } from "@/features/nodes/queries";
 
 /** The cohorts of the fleet, as suggestions. */
 export function Cohorts({ id }: { id: string }) {
-  const nodes = useInfiniteQuery(nodesQuery());
-  const known = new Set(nodes.data?.pages.flatMap((page) => page.items.map((node) => node.cohort)));
+  const nodes = useInfiniteQuery(nodesQuery({ facets: true }));
   return (
     <datalist id={id}>
-      {[...known].filter(Boolean).map((cohort) => (
-        <option key={cohort} value={cohort} />
+      {nodes.data?.pages[0]?.facets?.cohort.map(({ value }) => (
+        <option key={value} value={value} />
       ))}
     </datalist>
   );

@@ -1,0 +1,153 @@
+"""The rack relay: a process that takes frames from nodes, stores them, and sends them on in bundles.
+
+A node that gets no answer here sends to the service directly (``mainstay.probes.frame_route``), so a relay may end at
+any time: what it acknowledged is in its spool, and leaves it when the service has it.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from mainstay.probes.catalog_store import CatalogStore
+from mainstay.probes.data_dir import keep_files_private, private_directory
+from mainstay.probes.relay_app import RelayApp
+from mainstay.probes.relay_credentials import NodeCredentials
+from mainstay.probes.relay_intake import FrameIntake
+from mainstay.probes.relay_sender import BundleSender
+from mainstay.probes.spool import Spool
+from mainstay.probes.transport import Transport
+
+_BACKLOG: Final = 1024
+_KEEP_ALIVE_SECONDS: Final = 75
+"""Longer than a node pauses between frames."""
+_GRACE_SECONDS: Final = 2
+_FLUSH_SECONDS: Final = 3.0
+"""How long an orderly stop tries to deliver; the rest stays in the spool."""
+_LEAST_SPOOL_BYTES: Final = 16 * 1024 * 1024
+"""An entry may take a quarter, and a frame's body a mebibyte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """One relay's settings."""
+
+    name: str
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8081
+    spool_bytes: int = 1024 * 1024 * 1024
+    """About three hours of 128 nodes with eight GPUs at 1 Hz."""
+    gather: float = 0.5
+    """Seconds that frames wait for those of other nodes. Nodes sample at the same moments, so most arrive within it."""
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    insecure_listen: bool = False
+
+    def check(self) -> None:
+        """Refuse to take tokens in clear text beyond this machine, unless told to.
+
+        Raises:
+            ValueError: says what is wrong.
+        """
+        if not 0 <= self.gather <= 10:
+            raise ValueError(f"--gather {self.gather} must be from 0 to 10 s")
+        if self.spool_bytes < _LEAST_SPOOL_BYTES:
+            raise ValueError(f"--spool-bytes {self.spool_bytes} must be at least {_LEAST_SPOOL_BYTES} (16 MiB)")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("TLS needs both --tls-certificate and --tls-key")
+        for path in (self.tls_certificate, self.tls_key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"{path} is not a file")
+        if not (_is_loopback(self.host) or self.tls_certificate or self.insecure_listen):
+            raise ValueError(
+                f"{self.host} is not a loopback address: give --tls-certificate and --tls-key,"
+                " or --insecure-listen if the network of the rack is trusted"
+            )
+
+    def bind(self) -> socket.socket:
+        """The listening socket; port 0 takes a free one."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+
+
+def run_relay(config: RelayConfig, transport: Transport, on_ready: Callable[[str], None]) -> bool:
+    """Work until SIGTERM or SIGINT; True when everything was delivered.
+
+    Args:
+        config: what ``RelayConfig.check`` accepts.
+        transport: the service, with the relay's token.
+        on_ready: called with the relay's URL when it listens.
+
+    Raises:
+        SpoolError: another relay uses the data directory.
+        OSError: the address is taken, or the directory cannot be written.
+    """
+    keep_files_private()
+    private_directory(config.data_dir)
+    with Spool(config.data_dir / "frames", config.spool_bytes) as spool, config.bind() as listener:
+        catalogs = CatalogStore(spool.directory)
+        intake = FrameIntake(spool, catalogs)
+        credentials = NodeCredentials(transport)
+        sender = BundleSender(
+            spool, transport, catalogs, relay=config.name, gather=config.gather, on_refused=credentials.forget
+        )
+        app = RelayApp(credentials, intake, sender, catalogs)
+        server = _RelayServer(app, config, lambda: on_ready(_url(config, listener)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(
+                number, lambda *_: None
+            )  # uvicorn raises it again at its end, when the spool is not empty yet
+        sender.start()
+        try:
+            server.run(sockets=[listener])
+        finally:
+            delivered = sender.stop(_FLUSH_SECONDS)
+        return delivered
+
+
+class _RelayServer(uvicorn.Server):
+    def __init__(self, app: RelayApp, config: RelayConfig, on_ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                ssl_certfile=config.tls_certificate,
+                ssl_keyfile=config.tls_key,
+            )
+        )
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+def _url(config: RelayConfig, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{'https' if config.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,28 @@
+"""What a relay answers when it does not take a request: a problem document as the service's."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+
+class RelayProblemError(Exception):
+    """A request that was not accepted; ``retry_after`` is in seconds, 0 leaves the header out."""
+
+    def __init__(self, status: HTTPStatus, slug: str, detail: str, *, retry_after: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.slug = slug
+        self.retry_after = retry_after
+
+    def document(self) -> bytes:
+        """The answer's body (RFC 9457)."""
+        return msgspec.json.encode(
+            {
+                "type": f"urn:mainstay:problem:{self.slug}",
+                "title": self.status.phrase,
+                "status": self.status.value,
+                "detail": str(self),
+            }
+        )

@@ -1,0 +1,224 @@
+"""The fleet in memory: what lists, maps, counts and the gate ask of every node.
+
+Invariant: ``FleetDirectory.current`` is at least as new as the transaction that asks. Whoever changes a node or its
+verdict records a change of topic ``node`` in the same transaction; ``current`` reads the changes since the last call
+and then those nodes alone. One query when nothing changed.
+
+Not followed by changes: when a node last reported (``LastSeenCache`` knows it, ``follow_reports`` asks for what other
+processes heard), and what jobs and findings say of a node.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from sys import intern
+from typing import Any, Final
+
+from sqlalchemy import RowMapping, Select, case, select
+
+from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.stream.changes import Topic, newest_id
+from mainstay.service.stream.models import ChangeRow
+from mainstay.service.validation.models import NodeVerdictRow
+
+_Rows = Select[*tuple[Any, ...]]
+_CHUNK: Final = 500
+"""Names in one query."""
+_NODES: Final = (
+    select(
+        *(column for column in NodeRow.__table__.c if column.name not in {"drain_deadline_at", "validation_id"}),
+        *(getattr(NodeVerdictRow, name) for name in ("verdict", "suite", "power")),
+        NodeVerdictRow.at.label("validated_at"),
+    )
+    .outerjoin(NodeVerdictRow, NodeVerdictRow.node == NodeRow.name)
+    .order_by(NodeRow.name)
+)
+_DEVICES: Final = select(*DeviceRow.__table__.c).order_by(
+    DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """What is stored of a device."""
+
+    node: str
+    id: str
+    index: int
+    kind: str
+    model: str
+    serial: str | None
+    uuid: str | None
+    memory_bytes: int | None
+    present: bool
+    previous_node: str | None
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNode:
+    """What is stored of a node: the columns of ``NodeRow``, its current verdict, its devices."""
+
+    name: str
+    state: str
+    state_reason: str
+    state_version: int
+    state_since: float | None
+    owner: str
+    actor: str
+    hostname: str
+    os: str
+    kernel: str
+    version: str
+    boot_id: str
+    cohort: str
+    cpu_count: int
+    gpus: int
+    memory_bytes: int
+    rack: str
+    switches: list[str]
+    booted_at: float | None
+    stopped_at: float | None
+    started_at: float | None
+    first_seen_at: float
+    last_seen_at: float | None
+    """As stored; ``LastSeenCache`` may know better."""
+    verdict: str | None
+    suite: str | None
+    power: int | None
+    validated_at: float | None
+    all_devices: tuple[FleetDevice, ...]
+    """Ports, the host, GPUs; each in the order of their index."""
+    text: str
+    """What a search looks in."""
+
+    @property
+    def devices(self) -> list[FleetDevice]:
+        """Those in its latest report."""
+        return [device for device in self.all_devices if device.present]
+
+
+class Fleet:
+    """All nodes in the order of their names. Never changed: a change makes another."""
+
+    def __init__(self, nodes: Mapping[str, FleetNode], layout: int) -> None:
+        self.nodes = nodes
+        self.layout = layout
+        """Grows when a node comes, or its devices, rack, cohort, or switches change."""
+
+    @cached_property
+    def states(self) -> Mapping[str, int]:
+        """How many nodes are in each state; states without nodes are absent."""
+        return Counter(node.state for node in self.nodes.values())
+
+    @cached_property
+    def devices(self) -> int:
+        """How many devices the latest reports name."""
+        return sum(len(node.devices) for node in self.nodes.values())
+
+
+@dataclass
+class FleetDirectory:
+    """The newest ``Fleet`` of this process.
+
+    Args:
+        keep_changes: how many changes are kept; further behind, everything is read again.
+    """
+
+    keep_changes: int
+    _fleet: Fleet = field(default_factory=lambda: Fleet({}, 0), init=False, repr=False)
+    _last: int | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def current(self, session: AnySession) -> Fleet:
+        """The fleet as ``session`` sees it, or newer."""
+        with self._lock:
+            if self._last is None:
+                self._read_all(session)
+                return self._fleet
+            of_nodes = case((ChangeRow.topic == Topic.NODE.value, ChangeRow.data))
+            statement = select(ChangeRow.id, of_nodes).where(ChangeRow.id > self._last).order_by(ChangeRow.id)
+            rows = session.connection().execute(statement).all()
+            if rows and rows[-1][0] - self._last >= self.keep_changes:
+                self._read_all(session)
+            elif rows:
+                self._read(session, {data["id"]: None for _, data in rows if data is not None})
+                self._last = rows[-1][0]
+            return self._fleet
+
+    def follow_reports(self, session: AnySession) -> None:
+        """Take over when nodes last reported to other processes."""
+        fleet = self.current(session)
+        newest = max((node.last_seen_at or 0.0 for node in fleet.nodes.values()), default=0.0)
+        statement = select(NodeRow.name, NodeRow.last_seen_at).where(NodeRow.last_seen_at > newest)
+        heard = session.connection().execute(statement).all()
+        with self._lock:
+            nodes = self._fleet.nodes
+            self._put({name: replace(nodes[name], last_seen_at=at) for name, at in heard if name in nodes})
+
+    def _read_all(self, session: AnySession) -> None:
+        self._last = newest_id(session)
+        self._fleet = Fleet({}, self._fleet.layout + 1)
+        self._put({node.name: node for node in _load(session, _NODES, _DEVICES)})
+
+    def _read(self, session: AnySession, names: Collection[str]) -> None:
+        ordered = sorted(names)
+        for start in range(0, len(ordered), _CHUNK):
+            some = ordered[start : start + _CHUNK]
+            self._put({node.name: node for node in read_nodes(session, some)})
+
+    def _put(self, found: Mapping[str, FleetNode]) -> None:
+        if not found:
+            return
+        old, layout = self._fleet.nodes, self._fleet.layout
+        layout += any(_place(old.get(name)) != _place(node) for name, node in found.items())
+        nodes = {**old, **found}
+        if len(nodes) > len(old):
+            nodes = dict(sorted(nodes.items()))
+        self._fleet = Fleet(nodes, layout)
+
+
+def _place(node: FleetNode | None) -> tuple[Any, ...] | None:
+    return None if node is None else (node.rack, node.cohort, node.switches, node.all_devices)
+
+
+def read_nodes(session: AnySession, names: Collection[str]) -> list[FleetNode]:
+    """These nodes as the session sees them, by name; unknown ones are left out."""
+    session.flush()
+    return _load(session, _NODES.where(NodeRow.name.in_(names)), _DEVICES.where(DeviceRow.node.in_(names)))
+
+
+def _load(session: AnySession, nodes: _Rows, devices: _Rows) -> list[FleetNode]:
+    connection = session.connection()
+    found: dict[str, list[FleetDevice]] = {}
+    for row in connection.execute(devices).mappings():
+        found.setdefault(row["node"], []).append(_device(row))
+    return [_node(row, found.get(row["name"], [])) for row in connection.execute(nodes).mappings()]
+
+
+def _node(row: RowMapping, devices: list[FleetDevice]) -> FleetNode:
+    known: dict[str, Any] = {name: intern(value) if type(value) is str else value for name, value in row.items()}
+    text = "\n".join(known[name] for name in ("name", "hostname", "rack", "cohort")).lower()
+    return FleetNode(**known, all_devices=tuple(devices), text=text)
+
+
+def _device(row: RowMapping) -> FleetDevice:
+    """Most of the text is the same on every node: kept once."""
+    return FleetDevice(
+        node=intern(row["node"]),
+        id=intern(row["id"]),
+        index=row["index"],
+        kind=intern(row["kind"]),
+        model=intern(row["model"]),
+        serial=row["serial"],
+        uuid=row["uuid"],
+        memory_bytes=row["memory_bytes"],
+        present=row["present"],
+        previous_node=row["previous_node"],
+        facts={intern(name): intern(value) for name, value in row["facts"].items()},
+    )

@@ -1,0 +1,75 @@
+"""What correlation looks at: the incidents that are not closed, and where the nodes of findings stand.
+
+Invariant: a look costs about the same whether an incident holds ten findings or ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy import func, select
+
+from mainstay.detectors.correlation import correlation as pure
+from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.incidents import repository
+from mainstay.service.incidents.lifecycle import IncidentState
+from mainstay.service.jobs import repository as jobs
+
+_ACCEPTS: Final = frozenset({IncidentState.OPEN.value, IncidentState.RECOVERING.value})
+WIDE: Final = 500
+"""Findings of one incident that are looked at, and all that are about the nodes of the batch: so many on so many
+nodes have a common cause already, and of the others only the nodes are counted."""
+
+
+def open_incidents(session: AnySession, nodes: Collection[str]) -> list[pure.OpenIncident]:
+    """Incidents that are not closed, oldest first, with what holds of them.
+
+    Args:
+        session: to read from.
+        nodes: nodes of the batch; all findings about them are given.
+    """
+    wide = repository.wide_incidents(session, WIDE)
+    held = repository.held_findings(session, without=wide)
+    for incident in wide:
+        held[incident] = repository.held_of(session, incident, newest=WIDE, nodes=nodes)
+    return [
+        pure.OpenIncident(
+            id=row.id,
+            opened_at=row.opened_at,
+            findings=tuple(held.get(row.id, ())),
+            accepts=row.state in _ACCEPTS,
+            nodes=repository.nodes_by_kind(session, row.id) if row.id in wide else {},
+        )
+        for row in repository.live(session)
+    ]
+
+
+def topology(session: AnySession, named: set[str], *, shared_fault_nodes: int) -> pure.FleetTopology:
+    """Where ranks run; where enough nodes are named, also what they share, and how many nodes there are."""
+    nodes: dict[tuple[str, int], str] = {}
+    devices: dict[tuple[str, int], str] = {}
+    for job in jobs.current(session, limit=500):
+        for place in job.topology["ranks"]:
+            nodes[job.id, place["rank"]] = place["node"]
+            if place["device"] is not None:
+                devices[job.id, place["rank"]] = place["device"]
+    found = pure.FleetTopology(rank_node=nodes, rank_device=devices)
+    # One node alone has no neighbors.
+    return found if len(named) < shared_fault_nodes else _with_neighbors(session, found, named)
+
+
+def _with_neighbors(session: AnySession, found: pure.FleetTopology, named: set[str]) -> pure.FleetTopology:
+    columns = (NodeRow.name, NodeRow.rack, NodeRow.cohort, NodeRow.switches)
+    mine = session.execute(select(*columns).where(NodeRow.name.in_(named))).all()
+    cohorts = session.execute(select(NodeRow.cohort, func.count()).group_by(NodeRow.cohort)).all()
+    return replace(
+        found,
+        node_rack={name: rack for name, rack, _, _ in mine if rack},
+        node_switch={name: switches[0] for name, _, _, switches in mine if switches},
+        node_cohort={name: cohort for name, _, cohort, _ in mine},
+        cohort_nodes={cohort: count for cohort, count in cohorts},  # noqa: C416 - rows are no tuples to mypy
+        fleet_nodes=sum(count for _, count in cohorts),
+    )

@@ -1,0 +1,51 @@
+"""Which running jobs occupy which nodes, kept in memory between questions."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+
+from mainstay.service.common.db import AnySession
+from mainstay.service.jobs.models import JobRow
+from mainstay.service.jobs.repository import RUNNING
+
+_RUNNING_JOBS = (
+    select(JobRow.id, JobRow.generation, JobRow.started_at).where(JobRow.state.in_(RUNNING)).order_by(JobRow.id)
+)
+
+
+@dataclass
+class Occupancy:
+    """Which running jobs have ranks on a node. A job's places change with generation and start only, and are kept."""
+
+    _keys: tuple[tuple[str, int, float], ...] = ()
+    _places: dict[tuple[str, int, float], frozenset[str]] = field(default_factory=dict)
+    _by_node: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def by_node(self, session: AnySession) -> Mapping[str, tuple[str, ...]]:
+        """Node -> ids of running jobs. Not to be changed."""
+        rows = session.connection().execute(_RUNNING_JOBS).all()
+        keys = tuple((job, generation, start) for job, generation, start in rows)
+        with self._lock:
+            if keys == self._keys:
+                return self._by_node
+            known = dict(self._places)
+        places = {key: known.get(key) or _places(session, key[0]) for key in keys}
+        found: dict[str, list[str]] = defaultdict(list)
+        for (job, _, _), nodes in places.items():
+            for node in nodes:
+                found[node].append(job)
+        with self._lock:
+            self._keys, self._places = keys, places
+            self._by_node = {node: tuple(jobs) for node, jobs in found.items()}
+            return self._by_node
+
+
+def _places(session: AnySession, job: str) -> frozenset[str]:
+    topology = session.scalar(select(JobRow.topology).where(JobRow.id == job)) or {"ranks": []}
+    return frozenset(place["node"] for place in topology["ranks"])

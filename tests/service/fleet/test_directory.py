@@ -1,0 +1,126 @@
+"""The fleet in memory is never older than the transaction that asks it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from mainstay.probes.core_types import HealthState
+from mainstay.probes.ids import uuid7
+from mainstay.service.app import build_services, close_services
+from mainstay.service.fleet import service as fleet_service
+from mainstay.service.fleet.directory import Fleet, FleetDirectory
+from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
+from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.schemas import NodeReportCreate
+from mainstay.service.fleet.transitions import TransitionActor, propose
+from mainstay.service.services import Services
+from mainstay.service.settings import Settings
+from mainstay.service.stream.changes import Topic, record_change
+
+from .conftest import gpu_of
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def both(services: Services, make_settings: Callable[..., Settings], database_url: str) -> Iterator[list[Services]]:
+    """Two processes' services on one database."""
+    other = build_services(make_settings(database_url=database_url))
+    yield [services, other]
+    close_services(other)
+
+
+KNOWN = NodeFacts(state=HealthState.UNKNOWN)
+ALICE = TransitionActor(Owner.OPERATOR, "alice")
+
+
+def fleet_of(services: Services) -> Fleet:
+    with services.database.reading() as session:
+        return services.fleet.current(session)
+
+
+def report_nodes(services: Services, report: Json, *names: str, **changes: Any) -> None:
+    said = NodeReportCreate.model_validate(report | changes)
+    with services.database.session() as session:
+        fleet_service.report_all(session, dict.fromkeys(names, said), now=1000.0)
+
+
+def move(services: Services, name: str, trigger: NodeTrigger) -> None:
+    with services.database.session() as session:
+        row = session.get(NodeRow, name)
+        assert row is not None
+        assert propose(session, row, trigger, reason="because", now=1001.0, known=KNOWN, mover=ALICE).accepted
+
+
+def test_what_one_process_commits_the_other_sees_with_its_next_look(both: list[Services], report: Json) -> None:
+    here, there = both
+    assert fleet_of(there).nodes == {}
+    report_nodes(here, report, "b", "a", rack="r1", devices=[*report["devices"], gpu_of(0, facts={"driver": "550"})])
+    seen = fleet_of(there)
+    assert list(seen.nodes) == ["a", "b"], "in the order of names"
+    devices = [(device.id, device.uuid, device.facts) for device in seen.nodes["a"].devices]
+    assert devices == [("host", None, {}), ("gpu0", "GPU-0", {"driver": "550"})]
+    assert (seen.states, seen.devices, seen.nodes["a"].rack) == ({"unknown": 2}, 4, "r1")
+    move(here, "a", NodeTrigger.QUARANTINE)
+    after = fleet_of(there)
+    assert (after.nodes["a"].state, after.states) == ("quarantined", {"quarantined": 1, "unknown": 1})
+    assert seen.nodes["a"].state == "unknown", "what was handed out does not change"
+    assert after.layout == seen.layout, "a move does not change the map's layout"
+    report_nodes(here, report, "a")
+    assert fleet_of(there).layout > after.layout, "its GPU is gone"
+
+
+def test_a_write_that_rolls_back_is_never_seen(services: Services, report: Json) -> None:
+    report_nodes(services, report, "a")
+    with services.database.session() as session:
+        row = session.get(NodeRow, "a")
+        assert row is not None
+        decision = propose(session, row, NodeTrigger.QUARANTINE, reason="because", now=1001.0, known=KNOWN, mover=ALICE)
+        assert decision.accepted
+        assert fleet_of(services).nodes["a"].state == "unknown"
+        session.rollback()
+    assert fleet_of(services).nodes["a"].state == "unknown"
+
+
+def test_far_behind_everything_is_read_again(services: Services, report: Json) -> None:
+    report_nodes(services, report, "a")
+    directory = FleetDirectory(keep_changes=2)
+    with services.database.reading() as session:
+        directory.current(session)
+    with services.database.session() as session:  # unsaid changes: only one who reads everything finds this one
+        session.execute(update(NodeRow).values(cohort="new"))
+        record_change(session, Topic.JOB, {"id": "j"})
+    with services.database.reading() as session:
+        assert directory.current(session).nodes["a"].cohort != "new"
+    with services.database.session() as session:
+        for _ in range(3):
+            record_change(session, Topic.JOB, {"id": "j"})
+    with services.database.reading() as session:
+        assert directory.current(session).nodes["a"].cohort == "new"
+
+
+def test_reports_that_another_process_heard_are_followed(both: list[Services], report: Json) -> None:
+    here, there = both
+    report_nodes(here, report, "a", "b")
+    assert fleet_of(there).nodes["a"].last_seen_at == 1000.0
+    fleet_service.follow_voices(here.database, {"a": 1010.0}, now=1011.0, heartbeat_timeout_seconds=1e6)
+    with there.database.reading() as session:
+        there.fleet.follow_reports(session)
+    assert [node.last_seen_at for node in fleet_of(there).nodes.values()] == [1010.0, 1000.0]
+
+
+def test_shutdown_notices_are_followed(service_anywhere: Any, report: Json) -> None:
+    service = service_anywhere
+    service.hold_still()
+    node = service.node_client("n1")
+    assert node.put("/v1/nodes/n1", json=report).is_success
+    assert fleet_of(service.services).nodes["n1"].stopped_at is None
+    event = {"id": uuid7(), "time": time.time(), "kind": "node_stopping", "node": "n1", "data": {"reason": "stopped"}}
+    answer = node.post("/v1/events", json={"items": [event]})
+    assert answer.is_success, answer.text
+    assert fleet_of(service.services).nodes["n1"].stopped_at is not None
