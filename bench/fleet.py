@@ -1,7 +1,7 @@
 """One real ``mainstay serve`` and a fleet that boots, reports, stops reporting at once, and comes back.
 
-``python -m bench.fleet [--nodes N] [--frame-seconds S] [--json FILE]``. The generator runs on the same cores; processor
-time is the service's own, from ``/proc``. Nodes of the generator share an admin's token.
+``python -m bench.fleet [--nodes N] [--frame-seconds S] [--relayed] [--json FILE]``. The generator runs on the same
+cores; processor time is the service's own, from ``/proc``. Nodes of the generator share an admin's token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from bench.lib_fleet import GPU, GPUS, Client, Fleet, Samples, Watcher, enroll_validated
+from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, Watcher, enroll_validated
 from bench.report import RESULTS, Row, publish
 from mainstay.service.demo.stack import free_port
 
@@ -118,12 +118,13 @@ class Run:
         await self.fleet.send(STEADY_SECONDS)
         took = time.monotonic() - started
         cpu = self.service.cpu_seconds() - cpu
-        samples = len(self.fleet.acks) * self.seconds * GPUS * (len(GPU.narrow) + len(GPU.wide))
-        self._row(
-            "CPU seconds per million samples, direct", cpu / samples * 1e6, "s", 0.25,
-            note=f"{cpu / took:.2f} of a core for {samples / took:.0f} samples a second in frames of {self.seconds} s",
-        )  # fmt: skip
-        self._row("acknowledgement of a frame, p99", _p99(self.fleet.acks), "s", 0.5)
+        senders = -(-self.nodes // BUNDLE) if self.fleet.relayed else self.nodes
+        samples = len(self.fleet.acks) / senders * self.nodes * self.fleet.samples.readings
+        note = f"{samples / took:.0f} samples a second, of those that are present, in frames of {self.seconds} s"
+        per_million, cores = (0.09, 0.35) if self.fleet.relayed else (0.25, 0.8)
+        self._row("CPU seconds per million samples", cpu / samples * 1e6, "s", per_million, note=note)
+        self._row("cores", cpu / took, "", cores)
+        self._row("acknowledgement, p99", _p99(self.fleet.acks), "s", 0.5)
         resident = self.service.resident_bytes() / 2**30
         self._row("resident memory", resident, "GiB", 4.0)
         self._row("fleet layout, gzip", self.watcher.layout_bytes / 1e6, "MB", 1.0)
@@ -198,9 +199,10 @@ class Run:
 
     def _row(self, claim: str, figure: float, unit: str, limit: float, *, note: str = "") -> None:
         target, holds = f"<= {limit:g}", figure <= limit
+        way = "relayed" if self.fleet.relayed else "direct"
         row = Row(
-            claim=f"{self.nodes} nodes: {claim}", figure=figure, unit=unit, target=target, holds=holds, kind="live",
-            note=note,
+            claim=f"{self.nodes} nodes, {way}: {claim}", figure=figure, unit=unit, target=target, holds=holds,
+            kind="live", note=note,
         )  # fmt: skip
         self.rows.append(row)
         print(f"{row.claim}: {figure:.3f} {unit} {note}", flush=True)
@@ -210,10 +212,10 @@ def _p99(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=100, method="inclusive")[-1] if len(seconds) > 1 else 0.0
 
 
-async def measure(nodes: int, frame_seconds: int) -> list[Row]:
+async def measure(nodes: int, frame_seconds: int, *, relayed: bool) -> list[Row]:
     """Start a service and let a fleet of ``nodes`` live through its phases."""
     with tempfile.TemporaryDirectory(prefix="mainstay-fleet-") as directory:
-        fleet = Fleet(Client(0, ""), nodes, Samples(frame_seconds))
+        fleet = Fleet(Client(0, ""), nodes, Samples(frame_seconds), relayed)
         (Path(directory) / "data").mkdir(mode=0o700)
         enroll_validated(f"sqlite:///{directory}/data/mainstay.db", fleet.names)
         service = Service(Path(directory))
@@ -230,9 +232,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--frame-seconds", type=int, default=5)
+    parser.add_argument("--relayed", action="store_true", help="bundles of 128 nodes, as relays send them")
     parser.add_argument("--json", type=Path, default=RESULTS / "fleet.json", metavar="FILE")
     told = parser.parse_args()
-    publish("fleet", asyncio.run(measure(told.nodes, told.frame_seconds)), told.json)
+    publish("fleet", asyncio.run(measure(told.nodes, told.frame_seconds, relayed=told.relayed)), told.json)
 
 
 if __name__ == "__main__":

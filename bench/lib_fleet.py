@@ -24,6 +24,8 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.validation.models import NodeVerdictRow
 
 GPUS = 8
+BUNDLE = 128
+"""Nodes in a bundle."""
 ASKED = 1024
 """Nodes of a job that wants to start."""
 GPU = catalog(SignalSource.GPU)
@@ -86,8 +88,10 @@ class Fleet:
     client: Client
     count: int
     samples: Samples
+    relayed: bool = False
+    """Bundles of ``BUNDLE`` nodes, as relays send them, in place of frames."""
     acks: list[float] = field(default_factory=list)
-    """Seconds from a frame's sending to its acknowledgement."""
+    """Seconds from the sending of a frame or bundle to its acknowledgement."""
     _sequence: int = 0
 
     @property
@@ -108,20 +112,24 @@ class Fleet:
 
     async def send(self, seconds: float) -> None:
         """Each node sends its frames, spread evenly over the period."""
-        ends = time.monotonic() + seconds
+        ends, names = time.monotonic() + seconds, tuple(self.names)
+        size = BUNDLE if self.relayed else 1
+        senders = [names[start : start + size] for start in range(0, len(names), size)]
         while time.monotonic() < ends:
             began, self._sequence = time.monotonic(), self._sequence + 1
             async with asyncio.TaskGroup() as group:
-                for number, name in enumerate(self.names):
-                    due = began + number / self.count * self.samples.seconds
+                for number, sender in enumerate(senders):
+                    due = began + number / len(senders) * self.samples.seconds
                     if (wait := due - time.monotonic()) > 0.005:
                         await asyncio.sleep(wait)
-                    group.create_task(self._frame(name, self._sequence))
+                    group.create_task(self._send(sender, self._sequence))
                 await asyncio.sleep(max(0.0, began + self.samples.seconds - time.monotonic()))
 
-    async def _frame(self, name: str, sequence: int) -> None:
-        started, body = time.monotonic(), self.samples.frame(name, sequence)
-        status, answer = await self.client.request("POST", "/v1/telemetry/frames", body, kind="application/msgpack")
+    async def _send(self, names: tuple[str, ...], sequence: int) -> None:
+        path = "/v1/telemetry/bundles" if self.relayed else "/v1/telemetry/frames"
+        body = self.samples.bundle(names, sequence) if self.relayed else self.samples.frame(names[0], sequence)
+        started = time.monotonic()
+        status, answer = await self.client.request("POST", path, body, kind="application/msgpack")
         _raise_for_bad_input(status, answer)
         self.acks.append(time.monotonic() - started)
 

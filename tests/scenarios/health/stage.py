@@ -102,7 +102,7 @@ class Stage:
         data.setdefault("uptime", self.now - node.booted_at)
         said = EventIn(id=uuid7(), time=self.now, kind=kind, node=node.name, device=device, data=data)
         with self.services.database.session() as session:
-            store(session, self.services, [said], now=self.now)
+            store(session, self.services.wakers, [said], now=self.now)
 
     def xid(self, node: Node, gpu: int, code: int, text: str = "", **data: Any) -> None:
         data = {"source": "kernel", "text": text, **data}
