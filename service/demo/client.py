@@ -45,6 +45,14 @@ class ApiClient:
         """
         return self._call("POST", path, json=body)
 
+    def put(self, path: str, body: Json) -> Json:
+        """PUT JSON to ``/v1`` + path.
+
+        Raises:
+            ApiError: any answer but 2xx, or none.
+        """
+        return self._call("PUT", path, json=body)
+
     def _call(self, method: str, path: str, **how: Any) -> Json:
         try:
             answer = self._pool.request(method, f"{self.base_url}/v1{path}", headers=self._headers, **how)

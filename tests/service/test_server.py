@@ -248,13 +248,13 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
 
 def test_up_ends_cleanly_while_nodes_wait_for_tasks(tmp_path: Path) -> None:
     with serving(tmp_path, command="up") as (child, lines):
-        url, token = lines.split()[4], lines.strip().rpartition("=")[2]
+        url, token = lines.split("ready on ")[1].split()[0], (tmp_path / "data" / "admin-token").read_text().strip()
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
             deadline = time.monotonic() + 90
             while not (nodes := client.get("/v1/nodes").json()["items"]):
                 assert time.monotonic() < deadline, "the node daemon of this machine did not report"
                 time.sleep(0.1)
-            request = f"GET /v1/nodes/{nodes[0]['name']}/tasks?wait=20 HTTP/1.1\r\nHost: x\r\n"
+            request = f"GET /v1/nodes/{nodes[0]['name']}/tasks?wait=20 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as waiting:
                 waiting.sendall(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
                 assert client.get("/readyz").status_code == 200  # the request before it has arrived too
