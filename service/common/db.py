@@ -275,7 +275,10 @@ def _engine(url: URL, queue: _WriterQueue) -> Engine:
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:":
             raise ValueError("an in-memory SQLite is one database per connection: give it a file")
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        file = Path(url.database)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.touch(mode=0o600)  # SQLite gives its log the same mode
         engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", queue.on_begin)

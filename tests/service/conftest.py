@@ -135,7 +135,7 @@ def _lay(migrated: Path, settings: Settings) -> Settings:
     url = normalize_url(settings.resolved_database_url)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
         Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copyfile(migrated, url.database)
+        Path(shutil.copyfile(migrated, url.database)).chmod(0o600)
     return settings
 
 
@@ -179,7 +179,7 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh database with today's schema, once of each kind."""
     if request.param == "sqlite":
-        shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "fresh.db")
+        Path(shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "fresh.db")).chmod(0o600)
         yield f"sqlite:///{tmp_path / 'fresh.db'}"
         return
     databases = request.getfixturevalue("databases")

@@ -127,11 +127,11 @@ def test_a_rule_file_has_a_largest_size(tmp_path: Path, capsys: pytest.CaptureFi
     with (tmp_path / "rules.yaml").open("ab") as file:
         file.truncate(LARGEST)
     assert call(*arguments) == 2
-    assert "no rule file" not in capsys.readouterr().err, "it is read: it has bytes of zero"
+    assert "too large for a rule file" not in capsys.readouterr().err, "it is read: it has bytes of zero"
     with (tmp_path / "rules.yaml").open("ab") as file:
         file.truncate(LARGEST + 1)
     assert call(*arguments) == 2
-    assert f"more than {LARGEST // 2**20} MiB is no rule file" in capsys.readouterr().err
+    assert f"more than {LARGEST // 2**20} MiB is too large for a rule file" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
